@@ -57,7 +57,7 @@ pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'
         }
         let part = into.slice(done, (into.len() - done).min(READ_CHUNK_BYTES));
         let refused = |cause: &std::io::Error| {
-            let what = "reading its memory (process_vm_readv; DIST_CMA=0 does without)";
+            let what = "cannot read its memory with process_vm_readv (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::cma::read(peer.pid, address + done as u64, part).map_err(|e| refused(&e))? {
@@ -105,7 +105,7 @@ pub fn cma_write(
             (status_word, Src::from(&WRITE_FINISHED[..])),
         ];
         let refused = |cause: &std::io::Error| {
-            let what = "writing its memory (process_vm_writev; DIST_CMA=0 does without)";
+            let what = "cannot write its memory with process_vm_writev (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::cma::write_pieces(peer.pid, pieces).map_err(|e| refused(&e))? {
@@ -284,7 +284,7 @@ mod tests {
         assert!(!domain.region().progress(0).is_writing_remotely(RemoteWritePurpose::Collective));
         drop(write_guard);
         // If the domain has failed, `cma_write` writes nothing.
-        domain.fail(&Error::internal("it has failed"));
+        domain.fail(&Error::internal("the domain has failed"));
         memory.fill(0);
         assert!(
             cma_write(&domain, RemoteWritePurpose::Collective, target, Src::from(bytes.as_slice()))

@@ -111,7 +111,7 @@ impl OpKind {
             return Ok(());
         }
         let message = format!(
-            "{op} in {}: the ranks fold different numbers of vectors; use SUM and divide the result",
+            "{op} in {}: the ranks reduce different numbers of vectors; use SUM and divide the result",
             self.name()
         );
         Err(Error::new(ErrorKind::Unsupported, message))

@@ -238,7 +238,7 @@ pub fn format_activity_answer(answer: Option<&str>) -> String {
     match answer {
         None => {
             let timeout_ms = ACTIVITY_QUERY_TIMEOUT.as_millis();
-            format!(" and whose process did not say within {timeout_ms} ms what it does")
+            format!(" and whose process did not answer an activity query within {timeout_ms} ms")
         }
         Some("") => String::new(),
         Some(words) => format!(" and whose process {words}"),

@@ -279,7 +279,9 @@ impl RegionGeometry {
     pub(super) fn layout(&self) -> Result<RegionLayout> {
         let too_large = || {
             let Self { ranks, slot_bytes, .. } = self;
-            Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
+            Error::invalid(format!(
+                "the region for {ranks} ranks with slots of {slot_bytes} bytes is too large"
+            ))
         };
         // Returns the end of an array that begins at `start` and has `each` elements per rank.
         let array = |start: usize, stride: usize, each: usize| -> Option<usize> {

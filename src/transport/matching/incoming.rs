@@ -138,7 +138,7 @@ impl MatchingState {
         };
         let bytes: [u8; HEADER_BYTES] = bytes;
         let Some(frame) = MessageFrame::decode(&bytes) else {
-            return protocol_error("it is no frame");
+            return protocol_error("it sent an invalid frame");
         };
         match frame {
             MessageFrame::Eager { tag, dtype, len, is_bulk } => {
@@ -169,7 +169,7 @@ impl MatchingState {
         is_bulk: bool,
     ) -> Result<()> {
         if is_bulk && !matches!(self.links[peer].streams, PeerStreams::Rings { .. }) {
-            return protocol_error("its message is said to be where there is no lane");
+            return protocol_error("it sent a message in a bulk ring that does not exist");
         }
         self.links[peer].inbound_frame =
             InboundFrame::Body { destination, received: 0, len, is_bulk };
@@ -188,7 +188,7 @@ impl MatchingState {
         let MatchingLimits { eager_bytes, held_bytes } = self.limits;
         let link = &mut self.links[peer];
         if len > eager_bytes || link.held_cost + link.owed_credit + cost > held_bytes {
-            return protocol_error("it sends more than may be held for it");
+            return protocol_error("it sent more eager bytes than its credit allows");
         }
         link.held_cost += cost;
         let mut message = UnexpectedMessage {
@@ -219,12 +219,12 @@ impl MatchingState {
         is_awaited: bool,
     ) -> Result<()> {
         let Ok(len) = usize::try_from(len) else {
-            return protocol_error("it offers an endless message");
+            return protocol_error("it sent an RTS with an invalid length");
         };
         let arrival = self.next_number();
         let link = &mut self.links[peer];
         if number <= link.last_rts || link.received_rts.len() >= MAX_OUTSTANDING {
-            return protocol_error("it offers more messages than it may, or one twice");
+            return protocol_error("it sent too many RTS frames, or one twice");
         }
         link.last_rts = number;
         let (receive, attempt, got, back) = (None, 0, 0, BackHalf::GetAll);
@@ -255,7 +255,7 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it asks for a message that never was")
+                protocol_error("it sent a CTS for an unknown message")
             };
         };
         let is_newer = match sending.stage {
@@ -264,7 +264,7 @@ impl MatchingState {
             SendStage::Eager | SendStage::ToSelf { .. } => false,
         };
         if sending.message.to != peer || !is_newer {
-            return protocol_error("it asks for a message that it was not offered");
+            return protocol_error("it sent a CTS without an RTS");
         }
         if let Some(place) = sending.exposure_slot {
             // The receiver's answer timeout has passed, and the receiver has begun to read the
@@ -293,22 +293,22 @@ impl MatchingState {
     ) -> Result<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > MAX_FRAGMENT {
-            return protocol_error("a piece of its message is too long");
+            return protocol_error("it sent a fragment that is too long");
         }
 
         let Some(offer) = self.links[peer].received_rts.get(&number) else {
-            return protocol_error("it sends a piece of a message that nobody asked for");
+            return protocol_error("it sent a fragment without a CTS");
         };
         let receive = match offer.receive {
             Some(receive) if offer.attempt == attempt => receive,
             _ if attempt <= offer.attempt => {
                 return self.expect_body(peer, BodyDestination::Discard, len, is_bulk);
             }
-            _ => return protocol_error("it sends a piece of a message that nobody asked for"),
+            _ => return protocol_error("it sent a fragment without a CTS"),
         };
         let fits = offer.received as u64 == offset && len <= offer.len - offer.received;
         if !fits || offer.exposed.is_some() && self.has_active_get(peer, number) {
-            return protocol_error("it sends a piece of a message out of its place");
+            return protocol_error("it sent a fragment at the wrong offset");
         }
         if let Some(receiving) = self.receives.get_mut(&receive) {
             receiving.stage = ReceiveStage::Transferring { from: peer, number };
@@ -322,7 +322,7 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it took a message that never was")
+                protocol_error("it sent a FIN for an unknown message")
             };
         };
         let whole = sending.message.bytes.len();
@@ -332,7 +332,7 @@ impl MatchingState {
             SendStage::Eager | SendStage::ToSelf { .. } => false,
         };
         if sending.message.to != peer || !is_possible || self.links[peer].is_sending(number) {
-            return protocol_error("it took a message that it cannot have");
+            return protocol_error("it sent a FIN for a message that is not complete");
         }
         let delivery = Delivery { peer, tag: sending.message.tag, bytes: whole };
         self.links[peer].dequeue_send(number);
@@ -344,7 +344,9 @@ impl MatchingState {
         let link = &mut self.links[peer];
         let left =
             usize::try_from(bytes).ok().and_then(|bytes| link.used_credit.checked_sub(bytes));
-        let Some(left) = left else { return protocol_error("it gives back more than it was sent") };
+        let Some(left) = left else {
+            return protocol_error("it returned more credit than this rank used");
+        };
         link.used_credit = left;
         Ok(())
     }
@@ -352,7 +354,7 @@ impl MatchingState {
     fn on_cancel_rts(&mut self, peer: Rank, number: u64) -> Result<()> {
         let link = &mut self.links[peer];
         if number > link.last_rts {
-            return protocol_error("it withdraws what it never offered");
+            return protocol_error("it cancelled an RTS that it did not send");
         }
         // If the buffer was exposed, this rank may already have found it withdrawn.
         let Some(offer) = link.received_rts.get(&number) else { return Ok(()) };
@@ -364,7 +366,7 @@ impl MatchingState {
             }
             Some(receive) => {
                 if offer.received > 0 || !self.cancel_get(peer, number) {
-                    return protocol_error("it withdraws what it is sending");
+                    return protocol_error("it cancelled the RTS of a message that it is sending");
                 }
                 let link = &mut self.links[peer];
                 link.received_rts.remove(&number);

@@ -235,7 +235,8 @@ impl MatchingState {
             }
         };
         // The bytes of a send exist as long as any of them is in transit.
-        let bytes = bytes.ok_or_else(|| Error::internal("a message ended while it was sent"))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::internal("a message completed while it was being sent"))?;
         let head = current.header.len();
         let skip = current.written.saturating_sub(head).min(bytes.len());
         let start = current.written.min(head);

@@ -24,8 +24,7 @@ impl MatchingState {
                 self.begin_departure_grace(peer);
             }
             ErrorKind::Internal => {
-                let what =
-                    format!("{} does not keep to the protocol of messages", self.peer_name(peer));
+                let what = format!("{} violated the message protocol", self.peer_name(peer));
                 self.fail(error.context(what).with_culprit(peer));
             }
             _ => self.fail(error.context(format!("messages of {}", self.peer_name(peer)))),

@@ -261,7 +261,9 @@ impl MatchingState {
         let cookie_buffer = Dst::from(&mut found.0[..]);
         let more =
             match cma::read_pieces(pid, [(address + got as u64, into), (place, cookie_buffer)]) {
-                Ok(0) => return self.fall_back_to_fragments(&reading, "it gave nothing"),
+                Ok(0) => {
+                    return self.fall_back_to_fragments(&reading, "process_vm_readv read no bytes");
+                }
                 Ok(more) => more,
                 Err(cause) => return self.fall_back_to_fragments(&reading, &cause.to_string()),
             };
@@ -272,7 +274,7 @@ impl MatchingState {
         }
         if more < into.len() + found.0.len() || cookie_words(&found) != mark {
             self.links[peer].cma_access = CmaAccess::Denied;
-            return self.fall_back_to_fragments(&reading, "it has changed");
+            return self.fall_back_to_fragments(&reading, "the process cookie has changed");
         }
         // A sender that leaves during the read fails the group before its buffer is reused. So this
         // rank checks for a failure after its last read.
@@ -291,10 +293,12 @@ impl MatchingState {
             return self.fail(error);
         }
         let name = self.peer_name(peer);
-        crate::log!(LogLevel::Debug, "a message of {name} cannot be read in its memory: {reason}");
+        crate::log!(
+            LogLevel::Debug,
+            "cannot read a message in the memory of {name}; requesting fragments: {reason}"
+        );
         if !self.region().exposure_table(local).cancel_read(lent.slot, number) {
-            let what =
-                format!("{name}: the memory of a message cannot be read to its end: {reason}");
+            let what = format!("{name}: cannot read the rest of a message in its memory: {reason}");
             return self.fail(Error::new(ErrorKind::System, what).with_culprit(peer));
         }
         if let Some(offer) = self.links[peer].received_rts.get_mut(&number) {
@@ -317,7 +321,7 @@ impl MatchingState {
                 let name = self.peer_name(peer);
                 crate::log!(
                     LogLevel::Info,
-                    "the memory of {name} is not read: messages are copied"
+                    "the memory of {name} cannot be read by CMA; messages are sent in fragments"
                 );
             }
         }

@@ -139,17 +139,17 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it shares a message that never was")
+                protocol_error("it sent a split put request for an unknown message")
             };
         };
         let SendRequest { to, bytes, .. } = sending.message;
         let (SendStage::RtsSent, Some(place), true) =
             (sending.stage, sending.exposure_slot, to == peer)
         else {
-            return protocol_error("it shares a message that it was not offered");
+            return protocol_error("it sent a split put request without an RTS");
         };
         let PeerStreams::Rings { peer: rank, .. } = self.links[peer].streams else {
-            return protocol_error("it shares a message of another node");
+            return protocol_error("it sent a split put request from another node");
         };
         if self.can_cma_write
             && self.can_cma_read(peer)
@@ -179,7 +179,10 @@ impl MatchingState {
             Ok(()) => writing.done += part.len(),
             Err(error) if error.kind() != ErrorKind::System => return self.fail(error),
             Err(error) => {
-                crate::log!(LogLevel::Debug, "the rest of a message is read: {error}");
+                crate::log!(
+                    LogLevel::Debug,
+                    "cannot write the rest of a message; the receiver reads it: {error}"
+                );
                 return self.send_put_done(peer, number, done - front_len(bytes.len()));
             }
         }
@@ -204,11 +207,11 @@ impl MatchingState {
     /// Handles the sender's report that it has written the back half, or a part of it.
     pub(super) fn on_put_done(&mut self, peer: Rank, number: u64, len: u64) -> Result<()> {
         let Some(offer) = self.links[peer].received_rts.get_mut(&number) else {
-            return protocol_error("it wrote a message that nobody wants");
+            return protocol_error("it sent a put-done frame for an unknown message");
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if offer.back_half != BackHalf::PutRequested || len > offer.len - front_len(offer.len) {
-            return protocol_error("it wrote what it was not asked for");
+            return protocol_error("it sent a put-done frame without a split put request");
         }
         offer.back_half = BackHalf::PutDone(len);
         let is_its = |reading: &ActiveGet| reading.is_for_message(peer, number);
@@ -241,7 +244,8 @@ impl MatchingState {
         while let Some(rank) = others().find(writes) {
             if limit.has_passed() {
                 let peer = self.domain.peer(rank);
-                let what = "was stopped on its way to the buffer of a receive, and may still write there before it ends";
+                let what = "was stopped while it wrote to the buffer of a receive, and may still write to it until \
+                            the process ends";
                 let error = Error::new(ErrorKind::PeerFailed, format!("{peer} {what}"));
                 return Some(error.with_culprit(peer.rank));
             }

@@ -123,7 +123,9 @@ impl MatchingState {
                 return Ok(PeerLink::new(domain.peer(local).clone(), wire));
             }
             let endpoint = endpoint.clone().ok_or_else(|| {
-                Error::internal(format!("rank {peer} is on another node, and nothing leads there"))
+                Error::internal(format!(
+                    "rank {peer} is on another node, and this group has no streams to it"
+                ))
             })?;
             let name = endpoint.peer(peer).clone();
             Ok(PeerLink::new(
@@ -228,8 +230,8 @@ impl MatchingState {
     pub(super) fn check_capacity(&self, additional: usize) -> Result<()> {
         if self.sends.len() + self.receives.len() + additional > MAX_OUTSTANDING {
             let message = format!(
-                "{MAX_OUTSTANDING} messages of this rank are outstanding, which is as many as there may be: wait \
-                 for some of them first"
+                "this rank has reached the limit of {MAX_OUTSTANDING} outstanding messages; wait for some of them \
+                 first"
             );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }

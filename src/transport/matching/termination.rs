@@ -161,16 +161,20 @@ impl MatchingState {
                 .exposure_slot
                 .is_some_and(|place| !self.exposure_table().withdraw(place, number))
         };
-        let text = "the group was left before the message was through";
+        let text = "this rank left the group before the message completed";
         let reason = Error::new(ErrorKind::Aborted, text);
         if self.sends.iter().any(is_being_read) {
-            let what =
-                format!("{} left while its message was being read", self.peer_name(self.rank));
+            let what = format!(
+                "{} left the group while a peer read its message",
+                self.peer_name(self.rank)
+            );
             let error = early_departure_error(what, self.rank);
             self.fail_group(&error);
         } else if self.has_requested_puts() {
-            let what =
-                format!("{} left while a message was written to it", self.peer_name(self.rank));
+            let what = format!(
+                "{} left the group while a peer wrote a message to it",
+                self.peer_name(self.rank)
+            );
             let error = early_departure_error(what, self.rank);
             self.fail_group(&error);
         }
@@ -336,7 +340,7 @@ impl MatchingState {
             _ => "",
         };
         let what =
-            format!("no message of {sender} with {tag} came {}{hint}", format_elapsed(deadline));
+            format!("no message of {sender} with {tag} arrived {}{hint}", format_elapsed(deadline));
         let error = Error::new(ErrorKind::Timeout, what);
         match from {
             Some(from) => error.with_culprit(*from),

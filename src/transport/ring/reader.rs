@@ -114,7 +114,7 @@ impl RingReader {
         if !ring.writer_cursor.inline_copy.copy_body(seen, into) {
             return match self.take_peeked(ring, (HEADER_BYTES, 0), into)? {
                 true => Ok(()),
-                false => Err(Error::internal("less has come than was seen")),
+                false => Err(Error::internal("the ring has fewer bytes than were peeked")),
             };
         }
         self.position += (HEADER_BYTES + seen.len) as u64;
@@ -128,7 +128,7 @@ impl RingReader {
     /// `Internal` if fewer bytes have arrived.
     pub fn skip(&mut self, ring: &ByteRing<'_>, len: usize) -> Result<()> {
         if self.available(ring)? < len {
-            return Err(Error::internal("less has come than was seen"));
+            return Err(Error::internal("the ring has fewer bytes than were peeked"));
         }
         self.position += len as u64;
         Ok(())

@@ -88,7 +88,7 @@ fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
         );
         let activity = pulse.last_activity();
         if !activity.is_empty() {
-            text = format!("{text}, and said at last that its process {activity}");
+            text = format!("{text}, and its process last reported that it {activity}");
         }
         text
     };

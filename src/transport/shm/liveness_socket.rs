@@ -276,7 +276,7 @@ mod tests {
             knocker.notify_listeners(1);
             let began = std::time::Instant::now();
             while slow.1.load(Ordering::Acquire) == before {
-                assert!(began.elapsed().as_secs() < 30, "a knock is lost");
+                assert!(began.elapsed().as_secs() < 30, "a notification was lost");
                 std::thread::yield_now();
             }
         }

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
-#[allow(unsafe_code, reason = "vouches for the mapping")]
+#[allow(unsafe_code, reason = "guarantees the validity of the mapping")]
 unsafe impl RegionBacking for Segment {
     fn base(&self) -> *mut u8 {
         self.as_mut_ptr()

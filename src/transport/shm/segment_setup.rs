@@ -155,7 +155,9 @@ impl ShmJoinConfig<'_> {
         let greet = |rank: Rank| {
             let stream = self.connect(rank)?;
             let greeted = io::write_all(&stream, &self.hello(), None, self.deadline);
-            greeted.map_err(|error| self.connection_error(rank, &stream, "greeting it", error))?;
+            greeted.map_err(|error| {
+                self.connection_error(rank, &stream, "sending the hello", error)
+            })?;
             Ok((rank, stream))
         };
         (0..self.me).map(greet).collect()
@@ -171,7 +173,7 @@ impl ShmJoinConfig<'_> {
             // The queue of the peer's socket is full. It empties as the peer accepts connections.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
                 let who = self.name(rank);
-                let what = format!("cannot reach {who} through its Unix socket");
+                let what = format!("cannot reach {who} over its Unix socket");
                 return Err(Error::connection(what, &cause).with_culprit(who.rank));
             }
             std::thread::yield_now();
@@ -204,9 +206,11 @@ impl ShmJoinConfig<'_> {
                     streams.push((rank, stream));
                 }
                 Ok(rank) => {
-                    crate::log!(LogLevel::Warn, "a second connection for rank {rank} dropped")
+                    crate::log!(LogLevel::Warn, "dropped a second connection of rank {rank}")
                 }
-                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+                Err(error) => {
+                    crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}")
+                }
             }
         }
         Ok(streams)
@@ -216,7 +220,10 @@ impl ShmJoinConfig<'_> {
     fn read_hello(&self, stream: &UnixStream) -> Result<Rank> {
         let (_, uid) = unix::peer_credentials(stream)?;
         if uid != host::uid() && uid != 0 {
-            let message = format!("user {uid} is not user {}", host::uid());
+            let message = format!(
+                "the connecting process belongs to user {uid}, and this process to user {}",
+                host::uid()
+            );
             return Err(Error::new(ErrorKind::Auth, message));
         }
         let mut hello = [0; HELLO_BYTES];
@@ -231,7 +238,7 @@ impl ShmJoinConfig<'_> {
         if expected {
             Ok(rank)
         } else {
-            Err(Error::new(ErrorKind::Auth, "it is no rank of this group"))
+            Err(Error::new(ErrorKind::Auth, "the hello does not identify a rank of this group"))
         }
     }
 
@@ -245,18 +252,13 @@ impl ShmJoinConfig<'_> {
         region.write_presence_nonce(0, presence_mark(&self.members[0]));
         for (rank, stream) in streams {
             io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline).map_err(
-                |error| self.connection_error(*rank, stream, "passing it the segment", error),
+                |error| self.connection_error(*rank, stream, "sending the segment to it", error),
             )?;
         }
         for (rank, stream) in streams {
             let mut answer = [0];
             io::read_exact(stream, &mut answer, self.deadline).map_err(|error| {
-                self.connection_error(
-                    *rank,
-                    stream,
-                    "waiting until it has mapped the segment",
-                    error,
-                )
+                self.connection_error(*rank, stream, "waiting for it to map the segment", error)
             })?;
             self.check_presence_mark(region, *rank)?;
         }
@@ -278,7 +280,7 @@ impl ShmJoinConfig<'_> {
         region.write_presence_nonce(self.me, presence_mark(&self.members[self.me]));
         let stream = creator_stream(streams)?;
         io::write_all(stream, &[MAPPED], None, self.deadline)
-            .map_err(|error| self.connection_error(0, stream, "answering it", error))
+            .map_err(|error| self.connection_error(0, stream, "confirming the mapping", error))
     }
 
     /// Returns the error for an ended connection to a member: the member died, or, as far as known,
@@ -287,7 +289,8 @@ impl ShmJoinConfig<'_> {
         let name = self.name(rank);
         let has_closed = error.kind() == ErrorKind::Connection;
         if has_closed && liveness_socket::ended_with_process(stream, name.pid) {
-            let message = format!("{name} died while the ranks of its host met");
+            let message =
+                format!("{name} died while the ranks of its host set up their shared memory");
             let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
             return error.with_fault(RankFault::Died);
         }
@@ -298,14 +301,14 @@ impl ShmJoinConfig<'_> {
         if region.read_presence_nonce(rank) == presence_mark(&self.members[rank]) {
             return Ok(());
         }
-        let message = format!("the segment does not show the mark of {}", self.name(rank));
+        let message = format!("the segment does not have the presence mark of {}", self.name(rank));
         Err(Error::new(ErrorKind::Connection, message).with_culprit(self.name(rank).rank))
     }
 }
 
 fn creator_stream(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
     let stream = streams.iter().find(|(rank, _)| *rank == 0).map(|(_, stream)| stream);
-    stream.ok_or_else(|| Error::internal("no connection to the maker of the segment"))
+    stream.ok_or_else(|| Error::internal("no connection to the creator of the segment"))
 }
 
 /// Returns a member's nonce as two words.

@@ -55,7 +55,7 @@ impl SurvivorLink {
             }
             match self.stream.receive(&mut chunk) {
                 Ok(0) => {
-                    let message = "the other end closed the connection";
+                    let message = "the peer closed the connection";
                     return Err(Error::new(ErrorKind::Connection, message));
                 }
                 Ok(got) => self.received.extend_from_slice(&chunk[..got]),
@@ -74,7 +74,7 @@ impl SurvivorLink {
         let len = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
         if len > self.max_frame_len {
             let message = format!(
-                "the other end announces {len} bytes; {} at most are taken",
+                "the peer announces {len} bytes; the limit is {} bytes",
                 self.max_frame_len
             );
             return Err(Error::new(ErrorKind::Connection, message));
@@ -97,7 +97,7 @@ impl SurvivorLink {
                 Err(cause) if cause.kind() == Io::WouldBlock => {
                     let ready = io::ready_within(self.stream.as_fd(), Interest::WRITE, deadline);
                     if !ready.map_err(|cause| Error::system("poll", &cause))? {
-                        let message = "the other end does not read";
+                        let message = "the peer does not read from the connection";
                         return Err(Error::new(ErrorKind::Timeout, message));
                     }
                 }

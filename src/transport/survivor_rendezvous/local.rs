@@ -65,7 +65,10 @@ fn check_peer_user(stream: &UnixStream) -> Result<()> {
     if uid == host::uid() || uid == 0 {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Auth, format!("user {uid} is not user {}", host::uid())))
+    Err(Error::new(
+        ErrorKind::Auth,
+        format!("the peer process belongs to user {uid}, and this process to user {}", host::uid()),
+    ))
 }
 
 /// Connects and sends the hello. Returns `None` if the queue of the listener is full.
@@ -80,7 +83,7 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) if cause.kind() == Io::ConnectionRefused => {
             return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
         }
-        Err(cause) => return Err(Error::connection("its Unix socket", &cause)),
+        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", &cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
         // The socket name was free again, and a process of another user has bound it.
@@ -131,7 +134,9 @@ impl LocalListener {
                     let until = Instant::now() + HELLO_TIMEOUT;
                     self.unidentified.push(UnidentifiedLink { link, deadline: until });
                 }
-                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+                Err(error) => {
+                    crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}")
+                }
             }
         }
         let mut identified = Vec::new();
@@ -139,7 +144,10 @@ impl LocalListener {
             match newcomer.link.poll() {
                 Ok(Some(said)) => match decode_hello(&said, group, members, me) {
                     Some(rank) => identified.push((rank, newcomer.link)),
-                    None => crate::log!(LogLevel::Warn, "a stray connection dropped: no such rank"),
+                    None => crate::log!(
+                        LogLevel::Warn,
+                        "dropped an unexpected connection: its hello does not identify a rank of this group"
+                    ),
                 },
                 Ok(None) if newcomer.deadline > Instant::now() => self.unidentified.push(newcomer),
                 Ok(None) | Err(_) => {}

@@ -98,7 +98,7 @@ impl SurvivorEndpoint {
     pub fn open_session(&self) -> Result<SurvivorSession<'_>> {
         let mut state = self.state();
         if state.is_session_open {
-            return Err(Error::invalid("another thread does the same with this group"));
+            return Err(Error::invalid("another thread already shrinks this group"));
         }
         state.is_session_open = true;
         let answer_watch = state.answer_watch.take();
@@ -145,7 +145,9 @@ impl SurvivorSession<'_> {
             (None, Some(gate)) => {
                 gate.connect(to).map_or_else(SurvivorRoute::Unreachable, SurvivorRoute::Remote)
             }
-            (None, None) => SurvivorRoute::Unreachable(Error::internal("there is no gate")),
+            (None, None) => {
+                SurvivorRoute::Unreachable(Error::internal("this rank has no reconnect endpoint"))
+            }
         };
         PendingSurvivorConnect { route, max_frame_len: self.endpoint.max_frame_len() }
     }

@@ -51,7 +51,7 @@ impl ConnectionAcceptor for TcpMeshShared {
             drop(incoming);
             crate::log!(
                 LogLevel::Debug,
-                "a stream of {} is dropped: {refusal}",
+                "dropped a stream of {}: {refusal}",
                 self.name(hello.from)
             );
             drop(stream.send(&[refusal as u8]));

@@ -61,7 +61,8 @@ fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error 
     let describe = |&(node, silence): &(usize, Duration)| {
         let name = shared.name(leader(node));
         format!(
-            "{name} does not respond: nothing heard of it for {:.1} s (its host cannot be reached, or it is stopped or overloaded)",
+            "{name} does not respond: no frame received for {:.1} s (its host cannot be reached, or it is stopped \
+             or overloaded)",
             silence.as_secs_f64()
         )
     };

@@ -96,10 +96,10 @@ impl HelloRefusal {
 impl std::fmt::Display for HelloRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::UnknownProtocol => "it speaks no protocol of this version of libdist",
-            Self::NoSuchRank => "no such rank of this group is there",
-            Self::IdentityMismatch => "its epoch, rank or nonce is not the group's",
-            Self::Duplicate => "there is such a connection already",
+            Self::UnknownProtocol => "it does not use the protocol of this version of libdist",
+            Self::NoSuchRank => "the process has no such rank of this group",
+            Self::IdentityMismatch => "its epoch, rank or nonce does not match the group",
+            Self::Duplicate => "such a connection already exists",
         })
     }
 }

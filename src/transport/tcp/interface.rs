@@ -98,7 +98,7 @@ pub(super) fn choose_interfaces(
     };
     if choice.same_netns.is_empty() {
         let message = format!(
-            "no interface of this host has an address to listen on; there are: {}",
+            "no interface of this host has an address to listen on; its interfaces: {}",
             describe(interfaces)
         );
         return Err(Error::invalid(message));
@@ -115,7 +115,7 @@ fn choose_named(
 ) -> Result<InterfaceChoice> {
     let invalid_list = |why: String| {
         let there = describe(usable.iter().copied());
-        Error::invalid(format!("{variable}=\"{list}\" {why}; there are: {there}"))
+        Error::invalid(format!("{variable}=\"{list}\" {why}; usable interfaces: {there}"))
     };
     let (excludes, items) = match list.trim().strip_prefix('^') {
         Some(items) => (true, items),
@@ -196,10 +196,10 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
     let first_up =
         || usable.iter().find(|it| !it.is_loopback && is_not_link_local(it)).map(|it| it.address);
     let (source, mut reason) = match to_store {
-        Some(ip) if is_routable(&ip) => (Some(ip), "it is on the way to the store"),
+        Some(ip) if is_routable(&ip) => (Some(ip), "it has the route to the store"),
         Some(_) if rules.is_local_job => (None, "the store is on the loopback interface"),
         _ => match rules.default_source.filter(is_routable) {
-            Some(ip) => (Some(ip), "it is on the way out of this host"),
+            Some(ip) => (Some(ip), "it has the default route of this host"),
             None => (first_up(), "it is the first one that is up"),
         },
     };

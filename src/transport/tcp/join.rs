@@ -372,7 +372,7 @@ fn timeout_error(shared: &TcpMeshShared, party: &TcpJoinConfig<'_>, missing: &[R
     let causes: Vec<_> =
         lock(&shared.connectors).iter().filter_map(|dial| dial.describe()).collect();
     let message = format!(
-        "no connection with {} within {} ms{}{}",
+        "no connection to {} within {} ms{}{}",
         names.join(", "),
         party.deadline.timeout().as_millis(),
         if causes.is_empty() { "" } else { ": " },

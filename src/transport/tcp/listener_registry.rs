@@ -144,7 +144,8 @@ impl ListenerRegistry {
         let mut state = self.inner.state();
         if state.acceptors.get(&key).is_some_and(|guest| guest.strong_count() > 0) {
             let (group, rank) = key;
-            let message = format!("rank {rank} of group {group} is in this process twice");
+            let message =
+                format!("rank {rank} of group {group} is registered twice in this process");
             return Err(Error::internal(message));
         }
         state.acceptors.insert(key, acceptor);
@@ -213,7 +214,7 @@ impl ListenerRegistryInner {
         match service::watch(incoming.clone()) {
             Ok(watch) => lock(&incoming.handshake).watch = Some(watch),
             Err(error) => {
-                crate::log!(LogLevel::Warn, "a connection from {from} is dropped: {error}");
+                crate::log!(LogLevel::Warn, "dropped a connection from {from}: {error}");
                 return;
             }
         }
@@ -226,7 +227,7 @@ impl ListenerRegistryInner {
         state.update_alarm();
         drop(state);
         if let Some((_, newcomer)) = oldest {
-            newcomer.reject("more have come than can be looked after");
+            newcomer.reject("the limit of connections without a hello is exceeded");
         }
     }
 
@@ -301,8 +302,8 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
         }
     }
     let message = format!(
-        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one for each \
-         address; widen the range",
+        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one port for \
+         each address; widen the range",
         ports.start(),
         ports.end(),
         address.ip()
@@ -331,12 +332,18 @@ impl DescriptorHandler for AcceptHandler {
                 }
                 Err(cause) if cause.kind() == Io::WouldBlock => break,
                 Err(cause) if socket::is_resource_shortage(&cause) => {
-                    crate::log!(LogLevel::Warn, "a peer has to wait: {cause} (see ulimit -n)");
+                    crate::log!(
+                        LogLevel::Warn,
+                        "cannot accept a peer's connection now: {cause} (see ulimit -n)"
+                    );
                     inner.pause_accepting();
                     break;
                 }
                 Err(cause) if poll::has_hung_up(self.listener.as_fd()) => {
-                    crate::log!(LogLevel::Error, "nobody can connect any more: {cause}");
+                    crate::log!(
+                        LogLevel::Error,
+                        "the listening socket failed, so no peer can connect to this process: {cause}"
+                    );
                     return WatchAction::Done;
                 }
                 // The peer closed the connection before it was accepted.
@@ -365,7 +372,7 @@ impl AlarmHandler for HandshakeTimeout {
         }
         state.update_alarm();
         drop(state);
-        late.iter().for_each(|it| it.reject("it did not introduce itself in time"));
+        late.iter().for_each(|it| it.reject("it did not complete the handshake in time"));
     }
 }
 
@@ -408,7 +415,7 @@ impl IncomingConnection {
 
     fn reject(&self, why: impl std::fmt::Display) {
         self.stop_watching();
-        crate::log!(LogLevel::Warn, "a connection from {} is dropped: {why}", self.remote_address);
+        crate::log!(LogLevel::Warn, "dropped a connection from {}: {why}", self.remote_address);
     }
 
     fn read_handshake(&self, registry: &ListenerRegistryInner) -> HandshakeOutcome {
@@ -493,7 +500,7 @@ impl DescriptorHandler for IncomingConnection {
                     self.stop_watching();
                     crate::log!(
                         LogLevel::Debug,
-                        "a connection from {} is dropped: {refusal}",
+                        "dropped a connection from {}: {refusal}",
                         self.remote_address
                     );
                 } else {

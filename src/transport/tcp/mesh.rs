@@ -324,7 +324,7 @@ impl TcpMeshShared {
             | Io::HostUnreachable
             | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
             _ => {
-                let what = format_args!("using the connection with {}", self.name(peer));
+                let what = format_args!("transfer on the connection to {}", self.name(peer));
                 return Err(Error::system(what, cause));
             }
         }

@@ -473,7 +473,7 @@ fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> boo
 
 fn describe(causes: &[AddressFailure]) -> String {
     if causes.is_empty() {
-        return "it has not answered".to_owned();
+        return "it did not answer".to_owned();
     }
     let one =
         |AddressFailure { address, reason: why, .. }: &AddressFailure| format!("{address}: {why}");

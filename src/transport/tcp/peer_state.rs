@@ -77,7 +77,8 @@ impl TcpMeshShared {
     }
 
     fn died_error(&self, peer: Rank, why: &str) -> Error {
-        let message = format!("{} died, or was cut off: {why}", self.name(peer));
+        let message =
+            format!("{} died, or its host is no longer reachable: {why}", self.name(peer));
         let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
         error.with_fault(RankFault::Unreachable)
     }
@@ -87,7 +88,7 @@ impl TcpMeshShared {
     /// end only once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
-            let why = "one of its connections ended, and others did not";
+            let why = "one of its connections ended, but its other connections did not";
             self.schedule_event(DEPARTURE_GRACE, DelayedPeerEvent::Departure(peer));
             self.schedule_event(LEAVE_TIMEOUT, DelayedPeerEvent::Death(self.died_error(peer, why)));
             self.wake.raise();

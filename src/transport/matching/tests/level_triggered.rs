@@ -162,11 +162,11 @@ fn failed_engine_pauses_the_progress_handler() {
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         let looked = || (!endpoint.has_event.load(Ordering::Acquire)).then_some(());
         wait_until(&endpoint.doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, looked).unwrap();
-        domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
+        domain.fail(&Error::new(ErrorKind::Aborted, "aborted by the test"));
         assert_eq!(outcome.error().0, ErrorKind::Aborted);
         // A waiting caller does not resume the handler.
         attend();
         engine.progress_until(&|| false, &Deadline::after_ms(1));
-        assert!(endpoint.is_paused.load(Ordering::Acquire), "attended: {attended}");
+        assert!(endpoint.is_paused.load(Ordering::Acquire), "makes progress: {attended}");
     }
 }

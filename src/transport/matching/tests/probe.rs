@@ -217,7 +217,7 @@ fn a_withdrawn_message_ends_its_receive() {
         assert_eq!(sent.error().0, ErrorKind::Timeout);
         let error = members[1].receive_probed(probed).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Aborted, Some(0)), "{error}");
-        assert!(error.message().contains("withdrew"), "{error}");
+        assert!(error.message().contains("its sender cancelled it"), "{error}");
         // The receive does not take the next message instead.
         let _next = members[0].post_send(send_request(1, 1, test_payload(2, 10)));
         assert_eq!(members[1].receive(0, 1, 10).unwrap(), test_payload(2, 10));
@@ -252,7 +252,7 @@ fn failed_group_ends_probes_and_matched_messages() {
             if rank == 0 {
                 let _sent = member.post_send(send_request(1, 1, test_payload(1, 300_000)));
                 assert_eq!(member.receive(1, 0, 1).unwrap(), [1]);
-                let reason = Error::new(ErrorKind::Aborted, "as asked");
+                let reason = Error::new(ErrorKind::Aborted, "as requested");
                 member.domain.fail(&reason);
                 member.endpoint.iter().for_each(|endpoint| endpoint.fail(&reason));
                 return;
@@ -260,9 +260,9 @@ fn failed_group_ends_probes_and_matched_messages() {
             let probed = member.probe(None, Some(1)).unwrap();
             member.send(0, 0, vec![1]).unwrap();
             let error = member.probe(None, Some(5)).unwrap_err();
-            assert!(error.message().contains("as asked"), "{error}");
+            assert!(error.message().contains("as requested"), "{error}");
             let error = member.receive_probed(probed).unwrap_err();
-            assert!(error.message().contains("as asked"), "{error}");
+            assert!(error.message().contains("as requested"), "{error}");
             member.engine.release_matched(probed.match_id.unwrap());
         });
     }

@@ -154,7 +154,7 @@ impl Completion for TestCompletion {
 impl TestCompletion {
     /// Returns the message, if the engine has allocated its buffer.
     pub(super) fn allocated_bytes(&self) -> Vec<u8> {
-        self.allocated.lock().unwrap().clone().expect("memory of the engine's")
+        self.allocated.lock().unwrap().clone().expect("a receive with memory of the engine")
     }
 
     pub(super) fn get(&self) -> Option<Result<Delivery>> {

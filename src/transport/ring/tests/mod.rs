@@ -126,7 +126,7 @@ fn partial_record_stays_until_it_is_complete() {
             assert_eq!(
                 copy_bytes(into.as_src()),
                 content(number),
-                "{number}, {failed_takes} in vain"
+                "record {number}, {failed_takes} failed takes"
             );
             reader.release(&region);
         }

@@ -197,6 +197,6 @@ fn ping_pong_between_threads_survives_rewinds() {
         }
         let laps = writer.position() / region.geometry().ring_bytes() as u64;
         let needed = MESSAGES * 272 / region.geometry().ring_bytes() as u64;
-        assert!(laps > 2 * needed, "it was rewound: {laps} laps of {needed}");
+        assert!(laps > 2 * needed, "the ring was rewound: {laps} laps of {needed}");
     });
 }

@@ -113,7 +113,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
         while !piece.is_empty() && !is_confirmed {
             let room = reader.free_space();
             let count = room.len().min(piece.len());
-            assert!(count > 0, "no room for what belongs to it");
+            assert!(count > 0, "the reader has no space for a part of the handshake");
             room[..count].copy_from_slice(&piece[..count]);
             (piece, consumed) = (&piece[count..], consumed + count);
             let outcome = match reader.advance(count) {
@@ -136,7 +136,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
         }
         None
     });
-    assert!(consumed <= HELLO_BYTES + 1, "bytes of the stream were taken");
+    assert!(consumed <= HELLO_BYTES + 1, "the reader consumed bytes of the stream");
     let is_greeted = bytes.get(..HELLO_BYTES).is_some_and(is_expected);
     assert_eq!(accepted_hello.is_some(), is_greeted, "{accepted_hello:?}, {refusal:?}");
     assert_eq!(is_confirmed, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");

@@ -31,7 +31,7 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
 #[test]
 fn a_failure_reaches_all_nodes_with_its_reason() {
     let meshes = mesh_of(&[0, 0, 1, 2, 2]);
-    let stop = Error::new(ErrorKind::Mismatch, "rank 4 called something else").with_culprit(4);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 4 called another operation").with_culprit(4);
     std::thread::scope(|scope| {
         for mesh in &meshes[..4] {
             scope.spawn(|| assert_eq!(failure_of(mesh, 4), stop));
@@ -45,7 +45,8 @@ fn a_failure_reaches_all_nodes_with_its_reason() {
 fn rank_that_fails_and_leaves_sends_its_reason() {
     for _ in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
-        let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+        let stop =
+            Error::new(ErrorKind::Mismatch, "rank 1 called another operation").with_culprit(1);
         let leaver = meshes.remove(1);
         leaver.fail(&stop);
         drop(leaver);
@@ -82,7 +83,7 @@ fn leader_death_is_noticed_without_streams() {
 fn broken_stream_is_a_death_but_its_bytes_are_received() {
     let mut meshes = mesh_of(&[0, 1, 1]);
     let victim = meshes.pop().unwrap();
-    send_all(&victim, 0, STREAM, b"last words").unwrap();
+    send_all(&victim, 0, STREAM, b"the last bytes").unwrap();
     let mut got = [0; 4];
     receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
     let _domain = drop_without_goodbye(victim);
@@ -129,12 +130,12 @@ fn join_ends_on_timeout_or_cancellation() {
         first.join(&join_config(group, &members, 0, &late), domain(group, &[0, 1], 0), &|| None);
     let timeout = timeout.unwrap_err();
     assert_eq!((timeout.kind(), timeout.culprit()), (ErrorKind::Timeout, Some(1)));
-    let given_up = || Some(Error::new(ErrorKind::Aborted, "somebody gave up"));
+    let given_up = || Some(Error::new(ErrorKind::Aborted, "aborted by the test"));
     let began = Instant::now();
     let second = openings.next().unwrap();
     let party = join_config(group, &members, 1, &alone);
     let error = second.join(&party, domain(group, &[0, 1], 1), &given_up).unwrap_err();
-    assert_eq!(error.message(), "somebody gave up");
+    assert_eq!(error.message(), "aborted by the test");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
@@ -142,7 +143,7 @@ fn join_ends_on_timeout_or_cancellation() {
 fn failure_of_a_leaving_leader_is_forwarded() {
     for turn in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
-        let stop = Error::new(ErrorKind::Mismatch, format!("turn {turn}")).with_culprit(0);
+        let stop = Error::new(ErrorKind::Mismatch, format!("round {turn}")).with_culprit(0);
         let leader = meshes.remove(0);
         leader.fail(&stop);
         drop(leader);
@@ -179,7 +180,7 @@ fn with_two_streams() -> Vec<TcpMesh> {
 fn await_delayed_events(mesh: &TcpMesh) {
     let began = Instant::now();
     while !lock(&mesh.shared.delayed_events).is_empty() {
-        assert!(began.elapsed() < TEST_TIMEOUT, "an obituary stays");
+        assert!(began.elapsed() < TEST_TIMEOUT, "a delayed event remains");
         std::thread::yield_now();
     }
 }
@@ -194,7 +195,7 @@ fn single_ended_connection_is_reported_as_death() {
     }
     let error = failure_of(&meshes[0], 1);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)));
-    assert!(error.message().contains("others did not"), "{error}");
+    assert!(error.message().contains("its other connections did not"), "{error}");
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
 
 #[test]
 fn failure_reason_arrives_on_streams_without_a_leader() {
-    for unread in [&b""[..], b"not taken"] {
+    for unread in [&b""[..], b"not read"] {
         let mut meshes = with_two_streams();
         let leaver = meshes.remove(0);
         let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
@@ -254,7 +255,7 @@ fn failure_reason_arrives_on_streams_without_a_leader() {
 #[test]
 fn failure_is_sent_before_departures_it_caused() {
     let mut meshes = mesh_of(&[0, 0, 1]);
-    let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 1 called another operation").with_culprit(1);
     let leaver = meshes.remove(1);
     let leader = &meshes[0].shared;
     // The service thread sends no update while the lock is held.

@@ -40,7 +40,7 @@ fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
     let door = ListenerRegistry::listen_on(&[address], None).unwrap();
     let port = door.port(address.ip()).unwrap();
     let near = vec![RailAddress { address: (address.ip(), port).into(), rail: 0 }];
-    let why = "a test wants it".to_owned();
+    let why = "requested by a test".to_owned();
     let space = host::network_namespace();
     TcpListening::new(
         door,
@@ -130,7 +130,7 @@ fn send_all(mesh: &TcpMesh, to: Rank, channel: Channel, mut bytes: &[u8]) -> Res
         let sent = mesh.try_send(to, channel, &[Src::from(bytes)])?;
         bytes = &bytes[sent..];
         if sent == 0 {
-            assert!(began.elapsed() < TEST_TIMEOUT, "rank {to} takes nothing");
+            assert!(began.elapsed() < TEST_TIMEOUT, "rank {to} accepts no bytes");
             mesh.wait_for_streams(
                 &[StreamInterest { peer: to, channel, direction: StreamDirection::Out }],
                 TEST_TIMEOUT,
@@ -147,7 +147,7 @@ fn receive_all(mesh: &TcpMesh, from: Rank, channel: Channel, bytes: &mut [u8]) -
         let got = mesh.try_receive(from, channel, Dst::from(&mut bytes[filled..]))?;
         filled += got;
         if got == 0 {
-            assert!(began.elapsed() < TEST_TIMEOUT, "nothing comes from rank {from}");
+            assert!(began.elapsed() < TEST_TIMEOUT, "rank {from} sends no bytes");
             mesh.wait_for_streams(
                 &[StreamInterest { peer: from, channel, direction: StreamDirection::In }],
                 TEST_TIMEOUT,
@@ -165,7 +165,7 @@ fn first_error(mut what: impl FnMut() -> Result<()>) -> Error {
             Err(error) => return error,
             Ok(()) => std::thread::yield_now(),
         }
-        assert!(began.elapsed() < TEST_TIMEOUT, "it goes on and on");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the operation did not fail in time");
     }
 }
 
