@@ -109,7 +109,7 @@ impl<'a> CallArguments<'a> {
     /// # Errors
     /// `Internal` for an operation without an operator.
     pub fn op(&self) -> Result<ReduceOp> {
-        self.op.ok_or_else(|| Error::internal("a reduction without an operator"))
+        self.op.ok_or_else(|| Error::internal("the reduction has no operator"))
     }
 
     /// Returns the fold of a reduction.
@@ -122,7 +122,7 @@ impl<'a> CallArguments<'a> {
     /// # Errors
     /// `Internal` for an operation without a root.
     pub fn root(&self) -> Result<Rank> {
-        self.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
+        self.root.ok_or_else(|| Error::internal("the rooted operation has no root"))
     }
 
     /// Returns the count in bytes, as [`Operation::bytes`].

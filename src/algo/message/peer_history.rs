@@ -160,7 +160,8 @@ impl PeerHistory {
         let mut scratch = std::mem::take(&mut self.scratch);
         let missing = bytes.saturating_sub(scratch.len());
         scratch.try_reserve_exact(missing).map_err(|_| {
-            let message = format!("no memory for {bytes} bytes of scratch space of a collective");
+            let message =
+                format!("cannot allocate {bytes} bytes of scratch space for a collective");
             Error::new(ErrorKind::OutOfMemory, message)
         })?;
         scratch.resize(scratch.len() + missing, 0);

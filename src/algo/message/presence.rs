@@ -276,7 +276,7 @@ impl MessageExchange<'_> {
     fn describe_last_seen(&self, rank: Rank) -> String {
         let name = self.endpoint.peer(rank);
         match self.history.peers[rank].last_seen_moment {
-            0 => format!("{name}, which was seen in no operation yet"),
+            0 => format!("{name}, which was not seen in any operation yet"),
             heard => {
                 let sequence = Descriptor::sequence_from_order_key(heard);
                 format!("{name}, which was last seen in operation #{sequence}")

@@ -73,7 +73,10 @@ impl ExposedBuffers {
 fn check_reachable(outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::System => {
-            crate::log!(LogLevel::Debug, "what is sent goes through slots: {error}");
+            crate::log!(
+                LogLevel::Debug,
+                "cannot access a peer's memory; the data goes through data slots: {error}"
+            );
             Ok(false)
         }
         outcome => outcome.map(|()| true),

@@ -195,7 +195,7 @@ impl<'a> Contributions<'a> {
         part: impl Fn(Rank) -> Src<'a>,
     ) -> Result<()> {
         let resolved_fold =
-            self.resolved_fold.ok_or_else(|| Error::internal("a fold without an operator"))?;
+            self.resolved_fold.ok_or_else(|| Error::internal("the reduction has no operator"))?;
         with_vectors(vectors, part, |vectors| resolved_fold.fold(dst, vectors));
         Ok(())
     }

@@ -56,11 +56,12 @@ impl ShmSequencer<'_> {
             arena::quarantine(result.as_src());
             crate::log!(
                 LogLevel::Warn,
-                "{peer} may still write to the result of an operation that has failed; its memory is not handed out again"
+                "{peer} may still write to the result of a failed operation; the arena does not reuse that memory"
             );
             return error;
         }
-        let consequence = "was stopped on its way to the result of this call, and may still write there before it ends";
+        let consequence = "was stopped while it wrote to the result of this call, and may still write to it until \
+                           the process ends";
         error.context(format_args!("{peer} {consequence}"))
     }
 

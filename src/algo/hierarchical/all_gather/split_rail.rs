@@ -16,7 +16,7 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "split_rail",
-    description: "the ranks of each node send a slice of its blocks each round the nodes",
+    description: "each rank of a node sends one slice of the node's blocks around a ring of the nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -18,7 +18,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "split_rail",
-    description: "the ranks of each node fold a slice each and exchange messages about it",
+    description: "each rank of a node reduces one slice and exchanges messages about it with the other nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,

@@ -18,7 +18,8 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "split_rail",
-    description: "the ranks of each node fold a slice of all blocks each and exchange messages about it",
+    description: "each rank of a node reduces one slice of all blocks and exchanges messages about it with the \
+                  other nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,

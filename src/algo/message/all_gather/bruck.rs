@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "bruck",
-    description: "messages, what everybody has doubles; at most 1 MiB in all",
+    description: "messages, the blocks of each rank double in each round; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "bruck",
-    description: "messages, half of all blocks over distances that double; at most 1 MiB in all",
+    description: "messages, half of all blocks over distances that double; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,

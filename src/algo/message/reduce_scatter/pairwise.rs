@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
-    description: "messages, everybody sends each block to its owner",
+    description: "messages, each rank sends each block to its owner",
     fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.

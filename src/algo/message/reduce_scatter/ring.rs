@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
-    description: "messages, each block goes round to its owner",
+    description: "messages, each block passes around the ring to its owner",
     fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.

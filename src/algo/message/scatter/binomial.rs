@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "binomial",
-    description: "messages down a binomial tree, with fewer and fewer blocks; at most 1 MiB in all",
+    description: "messages down a binomial tree, which distribute the blocks; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,

@@ -16,7 +16,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "cma_write",
-    description: "vectors read in the memory of their ranks, each rank folds its slice into the results of all; one hop",
+    description: "vectors read from the memory of their ranks, each rank reduces its slice into the results of all; \
+                  one hop",
     fits: HAS_CMA_WRITE_AND_FEW_RANKS,
     pays,
     ordered: true,

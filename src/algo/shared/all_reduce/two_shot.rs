@@ -20,7 +20,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_shot",
-    description: "staged in slots, each rank folds its slice, all gather; two hops",
+    description: "staged in data slots, each rank reduces its slice, all gather; two hops",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

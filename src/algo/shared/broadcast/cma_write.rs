@@ -15,7 +15,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "cma_write",
-    description: "read in the root's memory, a share by each rank, and written to that of the others; one hop",
+    description: "each rank reads a share from the root's memory and writes it to the memory of the other ranks; \
+                  one hop",
     fits: HAS_CMA_WRITE,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 192 << 10,
     ordered: true,

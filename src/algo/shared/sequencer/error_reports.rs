@@ -94,7 +94,7 @@ impl ShmSequencer<'_> {
         };
         let (one, other) = (called(self.shm.rank, ours), called(rank, theirs));
         let describe = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
-            None => "something unreadable".to_owned(),
+            None => "an unreadable operation".to_owned(),
             Some(one) => describe_against(&one, &other.unwrap_or(one)),
         };
         let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
