@@ -201,7 +201,8 @@ impl Error {
         };
         let hint = match cause.raw_os_error() {
             Some(EMFILE) => {
-                "; this process has as many descriptors open as it may: allow it more (ulimit -n), or release groups"
+                "; this process has reached its limit of open descriptors: raise the limit (ulimit -n), or release \
+                 groups"
             }
             _ => "",
         };
