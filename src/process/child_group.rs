@@ -126,7 +126,7 @@ impl ChildProcessGroup {
     /// should end the group.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<ChildPipes> {
         if self.members.len() == MAX_GROUPS {
-            return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));
+            return Err(io::Error::other(format!("the limit is {MAX_GROUPS} children")));
         }
         let (parent, mask) = (host::pid(), self.signals.mask_before());
         let guardian_pipe = self.guardian.pipe_fd();
@@ -158,7 +158,10 @@ impl ChildProcessGroup {
             Err(error) => {
                 spawned.kill()?;
                 // A killed process ends at once.
-                #[allow(clippy::disallowed_methods, reason = "what is waited for has been killed")]
+                #[allow(
+                    clippy::disallowed_methods,
+                    reason = "the child has been killed, so the wait is short"
+                )]
                 spawned.wait()?;
                 Err(io::Error::other(error))
             }
@@ -272,7 +275,7 @@ impl ChildProcessGroup {
 
     fn record_end(&mut self, index: usize) -> Result<bool> {
         let Some(member) = self.members.get_mut(index) else {
-            return Err(Error::internal(format!("there is no member {index} to end")));
+            return Err(Error::internal(format!("the process group has no child {index}")));
         };
         if member.ended.is_some() {
             // A process that was being started at that time still held the descriptor.

@@ -115,7 +115,7 @@ impl ChildResultTable {
     }
 
     fn slot_ptr(&self, place: usize) -> *mut u8 {
-        assert!(place < self.segment.len() / SLOT_BYTES, "there is no place {place}");
+        assert!(place < self.segment.len() / SLOT_BYTES, "there is no result slot {place}");
         self.segment.as_mut_ptr().wrapping_add(place * SLOT_BYTES)
     }
 
@@ -155,11 +155,11 @@ mod tests {
         witness.slot_word(1, 2).store(u32::MAX, Ordering::Relaxed);
         assert_eq!(witness.read(1).message.len(), MAX_TEXT_BYTES);
         *OWN_SLOT.lock().unwrap() = None;
-        record_message("to nobody");
+        record_message("unread");
         // A fork of the child, at a time when a thread of the child stored a message.
         SLOT_OWNER_PID.store(host::pid() + 1, Ordering::Relaxed);
         let held = OWN_SLOT.lock().unwrap();
-        record_message("to nobody");
+        record_message("unread");
         witness.claim_slot(2);
         drop(held);
         assert_eq!(SLOT_OWNER_PID.load(Ordering::Relaxed), host::pid() + 1);

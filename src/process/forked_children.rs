@@ -152,12 +152,12 @@ impl ForkedChildren {
     ) -> Result<Self> {
         if !(1..=MAX_FORKS).contains(&count) {
             return Err(Error::invalid(format!(
-                "{count} processes: 1 to {MAX_FORKS} can be forked"
+                "cannot fork {count} processes: the count must be 1 to {MAX_FORKS}"
             )));
         }
         if signal::discards_child_status() {
-            let message = "SIGCHLD is ignored in this process, or has the flag SA_NOCLDWAIT, so that nobody could learn how its \
-                           children end: call signal(SIGCHLD, SIG_DFL) first";
+            let message = "SIGCHLD is ignored in this process or has the flag SA_NOCLDWAIT, so the exit status of \
+                           its children would be lost: call signal(SIGCHLD, SIG_DFL) first";
             return Err(Error::invalid(message));
         }
         let members = Vec::with_capacity(count);
@@ -326,7 +326,7 @@ impl ForkedChildren {
         let reaped = child::reap(member.pid);
         // Set this first: a process ID that no longer belongs to the child must not be signalled.
         member.is_lost = reaped.is_err();
-        let why = "has a handler of this program waited for any child (waitpid(-1, ...))?";
+        let why = "the child's exit status was lost; did a handler of this program reap any child (waitpid(-1, ...))?";
         if let Some(exit) = reaped.context(|| why)? {
             (member.pidfd, member.exit) = (None, Some(ProcessExit::from(exit)));
         }
@@ -357,8 +357,8 @@ fn check_single_threaded() -> Result<()> {
         1 => Ok(()),
         count => {
             let message = format!(
-                "this process has {count} threads, and a fork would have only one of them, while locks that the others hold would \
-                 stay locked in it: fork before any other thread is started"
+                "this process has {count} threads: a forked child would have only one of them, and locks held by \
+                 the other threads would stay locked; fork before you start other threads"
             );
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// `Connection` if the name is unknown, `Timeout` if the resolver is too slow.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the one look-up, on a thread of its own, with a deadline"
+    reason = "the only look-up, on a separate thread, with a deadline"
 )]
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
