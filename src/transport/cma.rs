@@ -260,10 +260,10 @@ mod tests {
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let group = Nonce([5; 16]);
         let domain =
-            inproc::InprocDomain::join(group, 0, 0, vec![name(0), name(1)], geometry, pace)
+            inproc::InprocDomain::join(group, 0, 0, vec![name(0), name(1)], geometry, policy)
                 .unwrap();
         let mut memory = vec![0_u8; WRITE_CHUNK_BYTES + 3];
         let bytes = vec![7_u8; WRITE_CHUNK_BYTES + 2];

@@ -277,12 +277,12 @@ mod tests {
             (32, 0, "operation does not exist"),
             (3, 2, "arrival notice"),
         ];
-        for (at, value, why) in cases {
+        for (at, value, expected_text) in cases {
             let mut bytes = good;
             bytes[at] = value;
             let error = CollectiveHeader::decode(&bytes).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Connection);
-            assert!(error.message().contains(why), "{error}");
+            assert!(error.message().contains(expected_text), "{error}");
         }
     }
 }

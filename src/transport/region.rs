@@ -493,15 +493,21 @@ mod tests {
                     add(std::ptr::from_ref(ring.writer_cursor).addr(), size_of::<RingCursor>());
                     add(std::ptr::from_ref(ring.reader_cursor).addr(), size_of::<RingCursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
-                    let lane = region.bulk_ring(rank, peer);
-                    add(std::ptr::from_ref(lane.writer_cursor).addr(), size_of::<RingCursor>());
-                    add(std::ptr::from_ref(lane.reader_cursor).addr(), size_of::<RingCursor>());
+                    let bulk_ring = region.bulk_ring(rank, peer);
+                    add(
+                        std::ptr::from_ref(bulk_ring.writer_cursor).addr(),
+                        size_of::<RingCursor>(),
+                    );
+                    add(
+                        std::ptr::from_ref(bulk_ring.reader_cursor).addr(),
+                        size_of::<RingCursor>(),
+                    );
                     // A rank has one bulk ring for all its peers.
                     if peer == usize::from(rank == 0) {
-                        add(lane.bytes.as_mut_ptr().addr(), lane.bytes.len());
+                        add(bulk_ring.bytes.as_mut_ptr().addr(), bulk_ring.bytes.len());
                     }
-                    let knock = std::ptr::from_ref(region.wake_request(rank, peer)).addr();
-                    add(knock, size_of::<WakeRequest>());
+                    let wake_request = std::ptr::from_ref(region.wake_request(rank, peer)).addr();
+                    add(wake_request, size_of::<WakeRequest>());
                 }
                 for step in 0..CTRL_SLOT_COUNT {
                     add(

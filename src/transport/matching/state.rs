@@ -487,7 +487,7 @@ impl MatchingState {
         if let Some(due) = sending.expires_at {
             self.timers.remove(&(due, TimerTarget::Send(number)));
         }
-        sending.exposure_slot.into_iter().for_each(|place| self.release_exposure_slot(place));
+        sending.exposure_slot.into_iter().for_each(|slot| self.release_exposure_slot(slot));
         self.completed.push(CompletedMessage::new(sending.completion, outcome));
     }
 

@@ -112,27 +112,27 @@ impl ShmListener {
     /// not be reached; `OutOfMemory`, `System`.
     pub fn join(
         &self,
-        party: &ShmJoinConfig<'_>,
+        config: &ShmJoinConfig<'_>,
         geometry: RegionGeometry,
         wait_policy: WaitPolicy,
         cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<ShmDomain> {
-        let mut streams = party.connect_to_lower()?;
-        streams.extend(party.accept_higher(&self.listener, cancelled)?);
+        let mut streams = config.connect_to_lower()?;
+        streams.extend(config.accept_higher(&self.listener, cancelled)?);
         let len = geometry.bytes()?;
-        let segment = match party.me {
+        let segment = match config.me {
             0 => Segment::create_sparse(len, geometry.initial_bytes()?)?,
-            _ => party.receive_segment(&streams, len)?,
+            _ => config.receive_segment(&streams, len)?,
         };
         let descriptor = segment.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
         let region = Region::new(geometry, Box::new(segment))?;
-        if party.me == 0 {
-            party.send_segment(&region, &descriptor, &streams)?;
+        if config.me == 0 {
+            config.send_segment(&region, &descriptor, &streams)?;
         } else {
-            party.confirm_mapping(&region, &streams)?;
+            config.confirm_mapping(&region, &streams)?;
         }
-        ShmDomain::new(region, party, wait_policy, streams)
+        ShmDomain::new(region, config, wait_policy, streams)
     }
 }
 
@@ -154,10 +154,8 @@ impl ShmJoinConfig<'_> {
     fn connect_to_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
         let greet = |rank: Rank| {
             let stream = self.connect(rank)?;
-            let greeted = io::write_all(&stream, &self.hello(), None, self.deadline);
-            greeted.map_err(|error| {
-                self.connection_error(rank, &stream, "sending the hello", error)
-            })?;
+            let sent = io::write_all(&stream, &self.hello(), None, self.deadline);
+            sent.map_err(|error| self.connection_error(rank, &stream, "sending the hello", error))?;
             Ok((rank, stream))
         };
         (0..self.me).map(greet).collect()
@@ -367,7 +365,7 @@ mod tests {
             [0, 1].map(|rank| PeerName { rank, pid, host: "here".into() }).into()
         };
         let deadline = Deadline::after_ms(30_000);
-        let party = |peers, me| ShmJoinConfig {
+        let config = |peers, me| ShmJoinConfig {
             group,
             peers,
             members: &members,
@@ -375,8 +373,8 @@ mod tests {
             deadline: &deadline,
             vitals: HeartbeatConfig::default(),
         };
-        let nobody = peers(0);
-        let hello = party(&nobody, 1).hello().map(|byte| byte.to_string()).join(" ");
+        let no_peers = peers(0);
+        let hello = config(&no_peers, 1).hello().map(|byte| byte.to_string()).join(" ");
         let mut other = Command::new(std::env::current_exe().unwrap())
             .args([CHILD_TEST, "--exact", "--ignored"])
             .envs([(SOCKET, meeting.name()), (HELLO, &hello)])
@@ -385,12 +383,12 @@ mod tests {
             .spawn()
             .unwrap();
         let peers = peers(other.id());
-        let (meeting, party) = (&meeting, &party(&peers, 0));
+        let (meeting, config) = (&meeting, &config(&peers, 0));
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let error = std::thread::scope(|scope| {
             let first = scope.spawn(move || {
-                meeting.join(party, geometry, WaitPolicy::SLEEP_SOON, &|| None).map(drop)
+                meeting.join(config, geometry, WaitPolicy::SLEEP_SOON, &|| None).map(drop)
             });
             act(&mut other);
             first.join().unwrap().unwrap_err()

@@ -140,16 +140,16 @@ impl LocalListener {
             }
         }
         let mut identified = Vec::new();
-        for mut newcomer in std::mem::take(&mut self.unidentified) {
-            match newcomer.link.poll() {
-                Ok(Some(said)) => match decode_hello(&said, group, members, me) {
-                    Some(rank) => identified.push((rank, newcomer.link)),
+        for mut pending in std::mem::take(&mut self.unidentified) {
+            match pending.link.poll() {
+                Ok(Some(hello)) => match decode_hello(&hello, group, members, me) {
+                    Some(rank) => identified.push((rank, pending.link)),
                     None => crate::log!(
                         LogLevel::Warn,
                         "dropped an unexpected connection: its hello does not identify a rank of this group"
                     ),
                 },
-                Ok(None) if newcomer.deadline > Instant::now() => self.unidentified.push(newcomer),
+                Ok(None) if pending.deadline > Instant::now() => self.unidentified.push(pending),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -158,7 +158,7 @@ impl LocalListener {
 
     /// Returns the descriptors that become readable when a rank connects or sends its hello.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let newcomers = self.unidentified.iter().map(|newcomer| newcomer.link.as_fd());
+        let newcomers = self.unidentified.iter().map(|pending| pending.link.as_fd());
         let listener = Some(self.listener.as_fd()).filter(|listener| !poll::has_hung_up(*listener));
         newcomers.chain(listener)
     }

@@ -214,10 +214,10 @@ impl DescriptorHandler for ControlConnection {
                 self.is_finished.store(true, Ordering::Release);
                 WatchAction::Done
             }
-            Err(why) => {
+            Err(reason) => {
                 self.is_finished.store(true, Ordering::Release);
                 let name = shared.name(self.leader);
-                let message = format!("{name} died, or its host is no longer reachable: {why}");
+                let message = format!("{name} died, or its host is no longer reachable: {reason}");
                 let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);
                 let error = error.with_fault(RankFault::Unreachable);
                 shared.fail_all_nodes(&error);

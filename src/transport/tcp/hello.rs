@@ -183,8 +183,8 @@ impl Hello {
 /// The refusal of the acceptor, or `IdentityMismatch` if another process answered.
 pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, HelloRefusal> {
     match answer.split_first() {
-        Some((&WELCOME, said)) => match said.first_chunk() {
-            Some(said) if Hello::decode(said) == Ok(hello.expected_answer()) => Ok(true),
+        Some((&WELCOME, payload)) => match payload.first_chunk() {
+            Some(payload) if Hello::decode(payload) == Ok(hello.expected_answer()) => Ok(true),
             Some(_) => Err(HelloRefusal::IdentityMismatch),
             None => Ok(false),
         },

@@ -191,7 +191,7 @@ impl TcpMeshShared {
             self.send_updates();
         }
         let connections = std::mem::take(&mut *lock(&self.control_connections));
-        connections.iter().flatten().for_each(|line| line.close(self.me));
+        connections.iter().flatten().for_each(|connection| connection.close(self.me));
         drop(passing);
     }
 
@@ -201,7 +201,9 @@ impl TcpMeshShared {
         let frames = self.collect_updates(&mut reported);
         let connections: Vec<_> =
             lock(&self.control_connections).iter().flatten().cloned().collect();
-        connections.iter().for_each(|line| frames.iter().for_each(|frame| line.send(frame)));
+        connections
+            .iter()
+            .for_each(|connection| frames.iter().for_each(|frame| connection.send(frame)));
     }
 
     /// Returns the updates that the other leaders do not have yet. A failure comes first, because

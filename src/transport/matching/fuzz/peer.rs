@@ -128,11 +128,11 @@ impl FuzzPeer {
         if self.rings.is_none() {
             return;
         }
-        let desk = self.domain.region().exposure_table(PEER);
+        let table = self.domain.region().exposure_table(PEER);
         match slot {
-            255 => desk.publish_cookie(COOKIE.0.as_ptr().addr() as u64, cookie_words(&COOKIE)),
-            254 => desk.publish_cookie(u64::from(number), cookie_words(&COOKIE)),
-            _ => desk.expose(slot.into(), number.into()),
+            255 => table.publish_cookie(COOKIE.0.as_ptr().addr() as u64, cookie_words(&COOKIE)),
+            254 => table.publish_cookie(u64::from(number), cookie_words(&COOKIE)),
+            _ => table.expose(slot.into(), number.into()),
         }
     }
 

@@ -49,10 +49,10 @@ impl LevelTriggeredEndpoint {
             service_wakeup: OnceLock::new(),
         });
         let task = Arc::downgrade(&endpoint);
-        let nudge = ServiceTask::new(move || {
+        let service_task = ServiceTask::new(move || {
             task.upgrade().into_iter().for_each(|level| level.call_handler())
         });
-        endpoint.service_wakeup.set(nudge.unwrap()).unwrap();
+        endpoint.service_wakeup.set(service_task.unwrap()).unwrap();
         endpoint
     }
 
@@ -67,8 +67,8 @@ impl LevelTriggeredEndpoint {
         if self.is_paused.load(Ordering::Acquire) || !self.has_event.load(Ordering::Acquire) {
             return;
         }
-        let attendant = self.handler.lock().unwrap().clone();
-        attendant.and_then(|it| it.upgrade()).into_iter().for_each(|it| it.on_streams_ready());
+        let handler = self.handler.lock().unwrap().clone();
+        handler.and_then(|it| it.upgrade()).into_iter().for_each(|it| it.on_streams_ready());
         self.service_wakeup.get().unwrap().wake();
     }
 }
@@ -111,8 +111,8 @@ impl Endpoint for LevelTriggeredEndpoint {
         }
     }
 
-    fn set_progress_handler(&self, attendant: Weak<dyn ProgressHandler>) {
-        *self.handler.lock().unwrap() = Some(attendant);
+    fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>) {
+        *self.handler.lock().unwrap() = Some(handler);
     }
 
     fn pause_progress_handler(&self, paused: bool) {

@@ -338,8 +338,8 @@ fn changed_process_cookie_falls_back_to_fragments() {
         state.receive(wanted, got.clone()).unwrap();
         if state.links[0].cma_access == CmaAccess::Allowed {
             assert_eq!(state.active_gets.len(), 1);
-            let desk = state.region().exposure_table(0);
-            desk.publish_cookie(desk.cookie().unwrap().0, [0, 0]);
+            let table = state.region().exposure_table(0);
+            table.publish_cookie(table.cookie().unwrap().0, [0, 0]);
             state.progress_gets();
             assert!(got.get().is_none());
             assert_eq!(state.links[0].cma_access, CmaAccess::Denied);

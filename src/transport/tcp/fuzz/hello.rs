@@ -70,15 +70,15 @@ fn hello_from(from: Rank, purpose: ConnectionPurpose) -> Hello {
 
 fn members() -> Vec<TcpMember> {
     let member = |rank: Rank| {
-        let (space, why) = (String::new(), String::new());
-        let (anyone, near) = (Vec::new(), Vec::new());
+        let (space, reason) = (String::new(), String::new());
+        let (routable, same_netns) = (Vec::new(), Vec::new());
         let advert = AddressAdvert {
-            routable: anyone,
-            same_netns: near,
+            routable,
+            same_netns,
             network_namespace: space,
             rails: 1,
             lanes: LANES,
-            reason: why,
+            reason,
         };
         let name = PeerName { rank, pid: 1, host: "".into() };
         TcpMember { name, nonce: nonce(rank), node: NODES[rank], advert }

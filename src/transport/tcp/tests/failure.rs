@@ -21,9 +21,9 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
         drop(std::mem::take(&mut *lock(&slot.outgoing)));
         drop(lock(&slot.incoming).take());
     }
-    let lines = std::mem::take(&mut *lock(&shared.control_connections));
-    lines.iter().flatten().for_each(|line| line.close_abruptly());
-    drop(lines);
+    let connections = std::mem::take(&mut *lock(&shared.control_connections));
+    connections.iter().flatten().for_each(|connection| connection.close_abruptly());
+    drop(connections);
     drop(mesh);
     domain
 }
@@ -133,8 +133,8 @@ fn join_ends_on_timeout_or_cancellation() {
     let given_up = || Some(Error::new(ErrorKind::Aborted, "aborted by the test"));
     let began = Instant::now();
     let second = openings.next().unwrap();
-    let party = join_config(group, &members, 1, &alone);
-    let error = second.join(&party, domain(group, &[0, 1], 1), &given_up).unwrap_err();
+    let config = join_config(group, &members, 1, &alone);
+    let error = second.join(&config, domain(group, &[0, 1], 1), &given_up).unwrap_err();
     assert_eq!(error.message(), "aborted by the test");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
@@ -158,8 +158,8 @@ fn rank_reported_as_left_is_not_declared_dead() {
     shared.mark_died(2, "its connection broke");
     shared.mark_reported_left(2);
     shared.mark_died(2, "another connection broke");
-    let gone = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
-    assert!(gone.message().contains("has left"), "{gone}");
+    let left_error = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
+    assert!(left_error.message().contains("has left"), "{left_error}");
     // The death is not reported after the grace period either.
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
@@ -204,13 +204,13 @@ fn leaving_rank_ends_all_connections_without_failure() {
     let leaver = meshes.remove(1);
     // The rank's node does not see the departure, so no leader reports it.
     let domain = Arc::clone(&leaver.shared.domain);
-    let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     drop(leaver);
-    let gone = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
-    assert!(gone.message().contains("has left"), "{gone}");
+    let left_error = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
+    assert!(left_error.message().contains("has left"), "{left_error}");
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
-    drop((lines, domain));
+    drop((connections, domain));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
     // The rank's node reports the departure late.
-    let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     let began = Instant::now();
     drop(leaver);
     while began.elapsed() < DEPARTURE_GRACE / 2 {
@@ -233,7 +233,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let reason = Error::new(ErrorKind::PeerFailed, "rank 2 died");
     meshes[0].shared.fail_this_node(&reason);
     assert_eq!(failure_of(&meshes[0], 1), reason);
-    drop(lines);
+    drop(connections);
 }
 
 #[test]
@@ -241,14 +241,14 @@ fn failure_reason_arrives_on_streams_without_a_leader() {
     for unread in [&b""[..], b"not read"] {
         let mut meshes = with_two_streams();
         let leaver = meshes.remove(0);
-        let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+        let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
         send_all(&meshes[0], 0, STREAM, unread).unwrap();
         let stop = Error::new(ErrorKind::PeerFailed, "rank 7 died").with_culprit(1);
         leaver.fail(&stop);
         drop(leaver);
         let error = first_error(|| meshes[0].failure().map_or(Ok(()), Err));
         assert_eq!(error, stop);
-        drop(lines);
+        drop(connections);
     }
 }
 

@@ -133,8 +133,8 @@ fn attendant_is_called_for_bytes_space_and_end() {
     let channel = Channel::PointToPoint;
     let attendants = [&a, &b].map(|mesh| {
         let counter = Arc::new(AttendantCounter::default());
-        let attendant: Arc<dyn ProgressHandler> = counter.clone();
-        mesh.set_progress_handler(Arc::downgrade(&attendant));
+        let handler: Arc<dyn ProgressHandler> = counter.clone();
+        mesh.set_progress_handler(Arc::downgrade(&handler));
         counter
     });
     let much = vec![1; 64 << 20];
@@ -194,7 +194,7 @@ fn dead_addresses_are_skipped_and_named_on_failure() {
 fn descriptors_are_closed_with_the_mesh() {
     // The descriptors of the listener registry and of the service thread stay open while other
     // users hold them.
-    let door = listen_on_loopback("127.0.0.1", 1);
+    let listening = listen_on_loopback("127.0.0.1", 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (a, b) = pair("127.0.0.1");
     drop((a, b));
@@ -209,5 +209,5 @@ fn descriptors_are_closed_with_the_mesh() {
         assert!(began.elapsed() < TEST_TIMEOUT, "{} descriptors, before: {before}", open());
         std::thread::yield_now();
     }
-    drop(door);
+    drop(listening);
 }
