@@ -85,18 +85,8 @@ impl<'a> CallArguments<'a> {
     /// Returns the operation descriptor, on which the ranks must agree.
     pub fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
-        let (extent, label) = (CountSpec::Count(count as u64), *self.label);
-        Descriptor {
-            kind,
-            dtype,
-            op,
-            root,
-            count_spec: extent,
-            sequence,
-            algorithm: 0,
-            part: 0,
-            label,
-        }
+        let (count_spec, label) = (CountSpec::Count(count as u64), *self.label);
+        Descriptor { kind, dtype, op, root, count_spec, sequence, algorithm: 0, part: 0, label }
     }
 
     /// Returns the element type, or `U8` if the operation has none.

@@ -165,8 +165,8 @@ mod tests {
             for labels in
                 [vec![0; ranks], (0..ranks).collect(), (0..ranks).map(|r| r / 3).collect()]
             {
-                for crowded in [false, true] {
-                    all.push(GroupShape { is_oversubscribed: crowded, ..shape(&labels) });
+                for is_oversubscribed in [false, true] {
+                    all.push(GroupShape { is_oversubscribed, ..shape(&labels) });
                 }
             }
         }

@@ -120,8 +120,8 @@ fn run_fold_kernel(
     for source in sources {
         check_length(to.dst, *source);
     }
-    for twin in to.extra_dsts {
-        check_length(to.dst, twin.as_src());
+    for extra_dst in to.extra_dsts {
+        check_length(to.dst, extra_dst.as_src());
     }
     if to.dst.is_empty() {
         return;

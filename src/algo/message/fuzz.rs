@@ -197,12 +197,13 @@ fn matches_model(
             if (CollectiveHeader { blame: None, ..found }) == *header {
                 break;
             }
-            let chain = match found.descriptor.sequence {
+            let fingerprint = match found.descriptor.sequence {
                 1 => past.call_fingerprint,
                 2 => presence.call_fingerprint,
                 _ => return false,
             };
-            if found.kind != CollectiveMessageKind::ArrivalNotice || found.call_fingerprint != chain
+            if found.kind != CollectiveMessageKind::ArrivalNotice
+                || found.call_fingerprint != fingerprint
             {
                 return false;
             }
@@ -303,11 +304,15 @@ impl ScriptedEndpoint {
                 }
                 3 => append(lane, &presence.encode()),
                 4 => {
-                    let (chain, descriptor) = (past.call_fingerprint, previous_descriptor());
+                    let (fingerprint, descriptor) = (past.call_fingerprint, previous_descriptor());
                     append(
                         lane,
-                        &CollectiveHeader { call_fingerprint: chain, descriptor, ..*presence }
-                            .encode(),
+                        &CollectiveHeader {
+                            call_fingerprint: fingerprint,
+                            descriptor,
+                            ..*presence
+                        }
+                        .encode(),
                     );
                 }
                 5 => {
@@ -370,8 +375,8 @@ impl Endpoint for ScriptedEndpoint {
         let count = self.transfer_len(&mut inner, into.len());
         let ScriptedEndpointState { incoming, taken, repeated_header: flood, .. } = &mut *inner;
         let (stream, at) = (&mut incoming[usize::from(lane)], &mut taken[usize::from(lane)]);
-        if let Some(mark) = flood {
-            *stream = mark.repeat(count.div_ceil(HEADER_BYTES));
+        if let Some(presence) = flood {
+            *stream = presence.repeat(count.div_ceil(HEADER_BYTES));
             *at = 0;
         }
         let count = count.min(stream.len() - *at);

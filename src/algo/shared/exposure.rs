@@ -273,11 +273,11 @@ impl ShmSequencer<'_> {
             return error;
         }
         let domain = self.domain();
-        let bell = domain.region().doorbell(self.rank());
+        let doorbell = domain.region().doorbell(self.rank());
         let never = || None::<()>;
         let halted = || domain.failure();
         match wait_until(
-            bell,
+            doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::after(FAILURE_REPORT_TIMEOUT),
             halted,

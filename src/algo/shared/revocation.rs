@@ -77,8 +77,8 @@ impl ShmSequencer<'_> {
             if limit.has_passed() {
                 return Some(rank);
             }
-            let (bell, slice) = (region.doorbell(self.rank()), limit.capped(POLL_INTERVAL));
-            drop(wait_until(bell, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
+            let (doorbell, slice) = (region.doorbell(self.rank()), limit.capped(POLL_INTERVAL));
+            drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
         }
         None
     }

@@ -52,15 +52,15 @@ fn run_chunk(
     }
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
-        Some(lane) => {
-            let mine = rail_slice(len, rails, lane);
+        Some(rail) => {
+            let mine = rail_slice(len, rails, rail);
             let packed = memory.slice(0, levels.nodes.rank_count() * mine.len());
             let ours = levels.node_blocks(packed, node, mine.len());
             for local in 0..levels.sequencer.size() {
                 let from = levels.sequencer.slot(local).slice(mine.start, mine.len());
                 kernel::copy(ours.slice(local * mine.len(), mine.len()), from);
             }
-            let owners = levels.rail_owners(lane);
+            let owners = levels.rail_owners(rail);
             let team = Team::of(&owners, levels.messages.rank())?;
             let blocks: Vec<Dst<'_>> =
                 (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
@@ -70,12 +70,12 @@ fn run_chunk(
             levels.sequencer.publish(&[])?;
         }
     }
-    for lane in 0..rails {
-        if Some(lane) != levels.own_rail() {
-            levels.sequencer.await_rank(lane)?;
+    for rail in 0..rails {
+        if Some(rail) != levels.own_rail() {
+            levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, lane);
-        let packed = levels.sequencer.slot(lane);
+        let part = rail_slice(len, rails, rail);
+        let packed = levels.sequencer.slot(rail);
         for (position, rank) in levels.in_node_order().enumerate() {
             if levels.nodes.node_of(rank) != node {
                 let from = packed.slice(position * part.len(), part.len());

@@ -56,16 +56,16 @@ fn run_chunk(
     levels.sequencer.await_all()?;
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
-        Some(lane) => run_rail_owner(levels, operation, lane, len, memory)?,
+        Some(rail) => run_rail_owner(levels, operation, rail, len, memory)?,
     }
-    for lane in 0..rails {
-        if Some(lane) != levels.own_rail() {
-            levels.sequencer.await_rank(lane)?;
+    for rail in 0..rails {
+        if Some(rail) != levels.own_rail() {
+            levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, lane);
+        let part = rail_slice(len, rails, rail);
         let recv_part = operation.recv.slice(start + part.start, part.len());
         let offset = levels.sequencer.rank() * part.len();
-        kernel::copy(recv_part, levels.sequencer.slot(lane).slice(offset, part.len()));
+        kernel::copy(recv_part, levels.sequencer.slot(rail).slice(offset, part.len()));
     }
     Ok(())
 }

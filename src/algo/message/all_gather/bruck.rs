@@ -67,8 +67,8 @@ pub fn run_team(
             rotated.as_src().slice(0, blocks * len),
         );
         let place = rotated.slice(distance * len, blocks * len);
-        let came = exchange.receive(pairwise::send_peer(size, me, distance), place);
-        exchange.wait(came)?;
+        let incoming = exchange.receive(pairwise::send_peer(size, me, distance), place);
+        exchange.wait(incoming)?;
     }
     exchange.finish()?;
     let first = (size - me) * len;

@@ -61,9 +61,9 @@ pub fn run(
         let bytes = moving().count() * len;
         let sent =
             exchange.send(pairwise::send_peer(size, me, distance), out.as_src().slice(0, bytes));
-        let came =
+        let incoming =
             exchange.receive(pairwise::receive_peer(size, me, distance), come.slice(0, bytes));
-        exchange.wait(came)?;
+        exchange.wait(incoming)?;
         exchange.wait(sent)?;
         for (i, way) in moving() {
             kernel::copy(block(way), come.as_src().slice(i * len, len));

@@ -69,8 +69,8 @@ pub fn run_team<'d>(
             let from = pairwise::receive_peer(size, me, distance);
             pending_receive = Some(exchange.receive(from, receive_memory(distance)));
         }
-        if let Some(came) = received {
-            exchange.wait(came)?;
+        if let Some(incoming) = received {
+            exchange.wait(incoming)?;
             fold.fold_two(own, own.as_src(), receive_memory(distance - 1).as_src());
         }
         exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;

@@ -42,8 +42,8 @@ pub fn run(
     let mut exchange = call.exchange(team);
     match position.parent {
         Some(parent) => {
-            let came = exchange.receive(parent, blocks);
-            exchange.wait(came)?;
+            let incoming = exchange.receive(parent, blocks);
+            exchange.wait(incoming)?;
         }
         None => {
             for distance in subtree.clone() {

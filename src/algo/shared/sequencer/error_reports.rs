@@ -89,8 +89,8 @@ impl ShmSequencer<'_> {
             (first..=self.shm.cursor.step).find(|&step| self.has_mismatch(rank, step));
         let step = first_mismatch.unwrap_or(self.shm.cursor.step);
         let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
-        let called = |rank: Rank, line: &CtrlSlot| {
-            line.descriptor().map(|descriptor| region.with_label(rank, descriptor))
+        let called = |rank: Rank, slot: &CtrlSlot| {
+            slot.descriptor().map(|descriptor| region.with_label(rank, descriptor))
         };
         let (one, other) = (called(self.shm.rank, ours), called(rank, theirs));
         let describe = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
