@@ -133,8 +133,8 @@ pub(super) fn check_length(len: usize) -> Result<()> {
     if u64::try_from(len).is_ok_and(|len| len <= limit) {
         return Ok(());
     }
-    let why = format!("the limit of this process is {limit} bytes per file");
-    Err(out_of_memory(len, &why, "raise the limit (ulimit -f)"))
+    let reason = format!("the limit of this process is {limit} bytes per file");
+    Err(out_of_memory(len, &reason, "raise the limit (ulimit -f)"))
 }
 
 /// Creates an empty in-memory file (memfd), which has no name that a process could open.
@@ -215,8 +215,8 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
     Ok(())
 }
 
-fn out_of_memory(len: usize, why: &dyn Display, remedy: &str) -> Error {
-    let message = format!("cannot allocate {len} bytes of shared memory ({why}); {remedy}");
+fn out_of_memory(len: usize, reason: &dyn Display, remedy: &str) -> Error {
+    let message = format!("cannot allocate {len} bytes of shared memory ({reason}); {remedy}");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 

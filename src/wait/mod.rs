@@ -272,12 +272,12 @@ mod tests {
 
     #[test]
     fn deadline_or_abort_ends_the_wait() {
-        let bell = Doorbell::default();
+        let doorbell = Doorbell::default();
         let never = || None::<()>;
-        let outcome = wait_until(&bell, WAIT_POLICY, &Deadline::after_ms(5), || None, never);
+        let outcome = wait_until(&doorbell, WAIT_POLICY, &Deadline::after_ms(5), || None, never);
         assert!(matches!(outcome, Err(WaitInterrupt::Deadline)));
         let halted = || Some(Error::new(ErrorKind::Aborted, "stop"));
-        let outcome = wait_until(&bell, WAIT_POLICY, &Deadline::never(), halted, never);
+        let outcome = wait_until(&doorbell, WAIT_POLICY, &Deadline::never(), halted, never);
         assert!(
             matches!(outcome, Err(WaitInterrupt::Aborted(e)) if e.kind() == ErrorKind::Aborted)
         );
@@ -288,13 +288,13 @@ mod tests {
         // Two threads pass a counter back and forth; a lost wake-up would end in the deadline.
         let shared = Arc::new((AtomicU64::new(0), Doorbell::default(), Doorbell::default()));
         let other = Arc::clone(&shared);
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let rounds = 2000;
         let echo = std::thread::Builder::new()
             .spawn(move || {
                 for round in 0..rounds {
                     let ready = || (other.0.load(Ordering::Acquire) == 2 * round + 1).then_some(());
-                    wait_until(&other.2, pace, &Deadline::after_ms(20_000), || None, ready)
+                    wait_until(&other.2, policy, &Deadline::after_ms(20_000), || None, ready)
                         .unwrap();
                     other.0.store(2 * round + 2, Ordering::Release);
                     other.1.notify();
@@ -305,7 +305,7 @@ mod tests {
             shared.0.store(2 * round + 1, Ordering::Release);
             shared.2.notify();
             let ready = || (shared.0.load(Ordering::Acquire) == 2 * round + 2).then_some(());
-            wait_until(&shared.1, pace, &Deadline::after_ms(20_000), || None, ready).unwrap();
+            wait_until(&shared.1, policy, &Deadline::after_ms(20_000), || None, ready).unwrap();
         }
         echo.join().unwrap();
     }
