@@ -159,8 +159,8 @@ pub fn loaded_paths() -> Vec<PathBuf> {
 /// Returns the folder of the object that contains this code: the library, or a program that links
 /// it statically.
 pub fn own_directory() -> Option<PathBuf> {
-    let here: fn() -> Option<PathBuf> = own_directory;
-    let file = PathBuf::from(file_of_address(NonNull::new(here as *mut c_void)?)?);
+    let anchor: fn() -> Option<PathBuf> = own_directory;
+    let file = PathBuf::from(file_of_address(NonNull::new(anchor as *mut c_void)?)?);
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
 }
 

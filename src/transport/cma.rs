@@ -190,7 +190,8 @@ fn measure_time(action: impl FnOnce()) -> Duration {
 /// Returns the time of a read divided by the time of a copy, in halves and rounded up. Uses the
 /// fastest sample of each, so that interrupted samples do not count.
 fn relative_cost_halves(samples: impl Iterator<Item = (Duration, Duration)>) -> Option<u32> {
-    let (read, copy) = samples.reduce(|best, turn| (best.0.min(turn.0), best.1.min(turn.1)))?;
+    let (read, copy) =
+        samples.reduce(|best, sample| (best.0.min(sample.0), best.1.min(sample.1)))?;
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
@@ -216,9 +217,9 @@ mod tests {
 
     #[test]
     fn relative_cost_uses_the_fastest_samples() {
-        let of = |turns: &[(u64, u64)]| {
+        let of = |samples: &[(u64, u64)]| {
             let us = Duration::from_micros;
-            relative_cost_halves(turns.iter().map(|&(read, copy)| (us(read), us(copy))))
+            relative_cost_halves(samples.iter().map(|&(read, copy)| (us(read), us(copy))))
         };
         assert_eq!(of(&[(90, 10), (25, 400), (30, 11)]), Some(5));
         assert_eq!(of(&[(26, 10)]), Some(6));

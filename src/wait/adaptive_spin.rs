@@ -138,11 +138,11 @@ mod tests {
         let mut tries = 0;
         for _ in 0..2000 {
             let mut looked = false;
-            let look = spin.try_spin(|| {
+            let result = spin.try_spin(|| {
                 looked = true;
                 None::<()>
             });
-            assert_eq!(look, None);
+            assert_eq!(result, None);
             tries += u32::from(looked);
         }
         assert!(tries <= 3 + 8 + 4, "{tries}");
@@ -160,19 +160,19 @@ mod tests {
         let mut spin = AdaptiveSpin::default();
         let began = Instant::now();
         // The value becomes available only after the core was yielded once.
-        let mut looks = 0;
+        let mut polls = 0;
         let found = spin.try_spin(|| {
-            looks += 1;
+            polls += 1;
             (began.elapsed() >= SPIN_TIME).then_some(())
         });
-        assert!(found.is_some() && looks > 1 || spin.failed_spins > 0);
+        assert!(found.is_some() && polls > 1 || spin.failed_spins > 0);
         if spin.shares_core {
             // The first poll comes after a yield, not after a spin.
-            let mut looks = 0;
+            let mut polls = 0;
             assert_eq!(
                 spin.try_spin(|| {
-                    looks += 1;
-                    Some(looks)
+                    polls += 1;
+                    Some(polls)
                 }),
                 Some(1)
             );

@@ -147,8 +147,8 @@ mod models {
                 notifier.1.store(1, Ordering::Release);
                 notifier.0.notify();
             });
-            let look = || (shared.1.load(Ordering::Acquire) == 1).then_some(());
-            while shared.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
+            let poll = || (shared.1.load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
             notifier_thread.join().unwrap();
         });
     }
@@ -162,8 +162,8 @@ mod models {
             let shared = Arc::new((Doorbell::default(), [AtomicU64::new(0), AtomicU64::new(0)]));
             let waiter = Arc::clone(&shared);
             let waiting = thread::spawn(move || {
-                let look = || (waiter.1[0].load(Ordering::Acquire) == 1).then_some(());
-                while waiter.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
+                let poll = || (waiter.1[0].load(Ordering::Acquire) == 1).then_some(());
+                while waiter.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
             });
             let notifier = Arc::clone(&shared);
             let notifier_thread = thread::spawn(move || {
@@ -172,8 +172,8 @@ mod models {
                     notifier.0.notify();
                 }
             });
-            let look = || (shared.1[1].load(Ordering::Acquire) == 1).then_some(());
-            while shared.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
+            let poll = || (shared.1[1].load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
             waiting.join().unwrap();
             notifier_thread.join().unwrap();
         });
@@ -192,8 +192,8 @@ mod models {
             });
             shared.0.listen();
             let saw = shared.1.load(Ordering::Acquire) == 1;
-            let knocked = notifier_thread.join().unwrap();
-            assert!(saw || knocked);
+            let has_listeners = notifier_thread.join().unwrap();
+            assert!(saw || has_listeners);
         });
     }
 }

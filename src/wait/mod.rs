@@ -243,31 +243,31 @@ mod tests {
 
     #[test]
     fn yielding_ends_when_ready() {
-        let looks = std::cell::Cell::new(0);
-        let look = |at| {
-            looks.set(looks.get() + 1);
-            (looks.get() == at).then_some(at)
+        let polls = std::cell::Cell::new(0);
+        let poll = |at| {
+            polls.set(polls.get() + 1);
+            (polls.get() == at).then_some(at)
         };
-        assert!(yield_until(3, || true, || look(2)) == Some(2) && looks.get() == 2);
-        assert!(yield_until(3, || true, || look(9)).is_none() && looks.get() == 5);
-        assert!(yield_until(0, || true, || look(6)).is_none() && looks.get() == 5);
+        assert!(yield_until(3, || true, || poll(2)) == Some(2) && polls.get() == 2);
+        assert!(yield_until(3, || true, || poll(9)).is_none() && polls.get() == 5);
+        assert!(yield_until(0, || true, || poll(6)).is_none() && polls.get() == 5);
     }
 
     #[test]
     fn unwanted_core_is_polled_before_yielding() {
         let each = POLLS_PER_YIELD + 1;
-        let looks = std::cell::Cell::new(0);
-        let look = |at| {
-            looks.set(looks.get() + 1);
-            (looks.get() == at).then_some(())
+        let polls = std::cell::Cell::new(0);
+        let poll = |at| {
+            polls.set(polls.get() + 1);
+            (polls.get() == at).then_some(())
         };
-        assert!(yield_until(2, || false, || look(each + 3)).is_some() && looks.get() == each + 3);
-        looks.set(0);
-        assert!(yield_until(2, || false, || look(0)).is_none() && looks.get() == 2 * each);
-        looks.set(0);
+        assert!(yield_until(2, || false, || poll(each + 3)).is_some() && polls.get() == each + 3);
+        polls.set(0);
+        assert!(yield_until(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
+        polls.set(0);
         // Another thread needs the core from now on.
-        let is_wanted = || looks.get() > 0;
-        assert!(yield_until(2, is_wanted, || look(0)).is_none() && looks.get() == each + 1);
+        let is_wanted = || polls.get() > 0;
+        assert!(yield_until(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
     }
 
     #[test]

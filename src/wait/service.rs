@@ -359,14 +359,14 @@ mod tests {
 
     #[test]
     fn closed_peer_calls_the_handler() {
-        let (near, far) = unix::pair().unwrap();
+        let (local, remote) = unix::pair().unwrap();
         let flag = Arc::new(Flag {
-            stream: near,
+            stream: local,
             seen: AtomicBool::new(false),
             doorbell: Doorbell::default(),
         });
         let watch = watch(flag.clone()).unwrap();
-        drop(far);
+        drop(remote);
         let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let seen = || flag.seen.load(Ordering::Acquire).then_some(());
         wait_until(&flag.doorbell, policy, &Deadline::after_ms(10_000), || None, seen).unwrap();

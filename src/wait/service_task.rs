@@ -112,9 +112,9 @@ mod tests {
         let counter = Arc::new(CallCounter::default());
         let task = Arc::clone(&counter);
         let service_task = ServiceTask::new(move || task.add()).unwrap();
-        for turn in 1..=100 {
+        for round in 1..=100 {
             service_task.wake();
-            counter.wait_for(turn);
+            counter.wait_for(round);
         }
     }
 

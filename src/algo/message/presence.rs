@@ -49,8 +49,8 @@ impl MessageExchange<'_> {
     /// Returns the receivers of the presence messages. In a small group these are all ranks,
     /// because ranks that called a different operation may be in another team.
     fn presence_peers(&self) -> Vec<Rank> {
-        let mine = self.endpoint.rank();
-        let others = |rank: &Rank| *rank != mine;
+        let me = self.endpoint.rank();
+        let others = |rank: &Rank| *rank != me;
         if self.is_small_group() {
             (0..self.endpoint.size()).filter(others).collect()
         } else {

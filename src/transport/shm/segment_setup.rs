@@ -152,13 +152,13 @@ impl ShmJoinConfig<'_> {
 
     /// Connects to every lower rank.
     fn connect_to_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
-        let greet = |rank: Rank| {
+        let send_hello = |rank: Rank| {
             let stream = self.connect(rank)?;
             let sent = io::write_all(&stream, &self.hello(), None, self.deadline);
             sent.map_err(|error| self.connection_error(rank, &stream, "sending the hello", error))?;
             Ok((rank, stream))
         };
-        (0..self.me).map(greet).collect()
+        (0..self.me).map(send_hello).collect()
     }
 
     fn connect(&self, rank: Rank) -> Result<UnixStream> {

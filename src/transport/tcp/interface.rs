@@ -114,8 +114,8 @@ fn choose_named(
     rules: &InterfaceRules,
 ) -> Result<InterfaceChoice> {
     let invalid_list = |problem: String| {
-        let there = describe(usable.iter().copied());
-        Error::invalid(format!("{variable}=\"{list}\" {problem}; usable interfaces: {there}"))
+        let available = describe(usable.iter().copied());
+        Error::invalid(format!("{variable}=\"{list}\" {problem}; usable interfaces: {available}"))
     };
     let (excludes, items) = match list.trim().strip_prefix('^') {
         Some(items) => (true, items),

@@ -296,8 +296,8 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
     // The ranks of a host start at different ports of the range.
     let count = u32::from(ports.end() - ports.start()) + 1;
     let first = host::pid() % count;
-    for turn in 0..count {
-        let offset = u16::try_from((first + turn) % count).unwrap_or(0);
+    for attempt in 0..count {
+        let offset = u16::try_from((first + attempt) % count).unwrap_or(0);
         address.set_port(ports.start() + offset);
         match socket::listen(address) {
             Err(cause) if cause.kind() == Io::AddrInUse => {}

@@ -40,11 +40,11 @@ impl TcpMeshShared {
                 }
             }
         }
-        let (limit, near) = (
+        let (limit, local_ranks) = (
             Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT),
             ranks.iter().filter_map(|&rank| self.domain_rank(rank)).collect::<Vec<_>>(),
         );
-        let mut near = self.domain.query_activities(&near).into_iter();
+        let mut local_answers = self.domain.query_activities(&local_ranks).into_iter();
         if !remote.is_empty() {
             let all_answered = || {
                 (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
@@ -61,7 +61,7 @@ impl TcpMeshShared {
         }
         let mut answers = std::mem::take(&mut *lock(&self.activity_answers));
         let answer = |&rank: &Rank| match self.domain_rank(rank) {
-            Some(_) => near.next().flatten(),
+            Some(_) => local_answers.next().flatten(),
             None if self.is_leader => answers.remove(&rank).flatten(),
             // A rank that is not a leader sends no query.
             None => Some(String::new()),

@@ -53,17 +53,18 @@ fn run_chunk(
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
         Some(rail) => {
-            let mine = rail_slice(len, rails, rail);
-            let packed = memory.slice(0, levels.nodes.rank_count() * mine.len());
-            let ours = levels.node_blocks(packed, node, mine.len());
+            let own_slice = rail_slice(len, rails, rail);
+            let packed = memory.slice(0, levels.nodes.rank_count() * own_slice.len());
+            let ours = levels.node_blocks(packed, node, own_slice.len());
             for local in 0..levels.sequencer.size() {
-                let from = levels.sequencer.slot(local).slice(mine.start, mine.len());
-                kernel::copy(ours.slice(local * mine.len(), mine.len()), from);
+                let from = levels.sequencer.slot(local).slice(own_slice.start, own_slice.len());
+                kernel::copy(ours.slice(local * own_slice.len(), own_slice.len()), from);
             }
             let owners = levels.rail_owners(rail);
             let team = Team::of(&owners, levels.messages.rank())?;
-            let blocks: Vec<Dst<'_>> =
-                (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+            let blocks: Vec<Dst<'_>> = (0..team.size())
+                .map(|node| levels.node_blocks(packed, node, own_slice.len()))
+                .collect();
             all_gather::ring::run_team(&mut levels.messages, team, &|node| blocks[node])?;
             let slot = levels.sequencer.next_slot()?.slice(0, packed.len());
             kernel::stage(slot, packed.as_src());

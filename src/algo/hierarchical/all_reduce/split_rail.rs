@@ -33,8 +33,8 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     reduce_slices_in_node(levels, operation)?;
     if let Some(rail) = levels.own_rail() {
         let owners = levels.rail_owners(rail);
-        let mine = rail_slice(operation.bytes(), levels.rail_count(), rail);
-        let result = operation.recv.slice(mine.start, mine.len());
+        let own_slice = rail_slice(operation.bytes(), levels.rail_count(), rail);
+        let result = operation.recv.slice(own_slice.start, own_slice.len());
         all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, operation, result)?;
     }
     gather_slices_in_node(levels, operation)
@@ -84,9 +84,9 @@ fn gather_slices_in_node(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,
 ) -> Result<()> {
-    let (bytes, rails, mine) = (operation.bytes(), levels.rail_count(), levels.own_rail());
+    let (bytes, rails, own_rail) = (operation.bytes(), levels.rail_count(), levels.own_rail());
     for part in chunks(longest_slice(bytes, rails), levels.sequencer.slot_bytes()) {
-        match mine {
+        match own_rail {
             Some(rail) => {
                 let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
                 let slot = levels.sequencer.next_slot()?.slice(0, clipped.len());
@@ -95,7 +95,7 @@ fn gather_slices_in_node(
             }
             None => levels.sequencer.publish_unnotified()?,
         }
-        for rail in (0..rails).filter(|&rail| Some(rail) != mine) {
+        for rail in (0..rails).filter(|&rail| Some(rail) != own_rail) {
             let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
             levels.sequencer.await_rank(rail)?;
             let from = levels.sequencer.slot(rail).slice(0, clipped.len());

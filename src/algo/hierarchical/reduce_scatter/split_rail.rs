@@ -81,19 +81,19 @@ fn run_rail_owner(
 ) -> Result<()> {
     let (node, fold) = (levels.node(), Fold::partial(operation)?);
     let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;
-    let mine = rail_slice(len, levels.rail_count(), rail);
-    let total = levels.nodes.rank_count() * mine.len();
+    let own_slice = rail_slice(len, levels.rail_count(), rail);
+    let total = levels.nodes.rank_count() * own_slice.len();
     let (packed, scratch) = (memory.slice(0, total), memory.slice(total, memory.len() - total));
     for position in 0..levels.nodes.rank_count() {
-        let part = packed.slice(position * mine.len(), mine.len());
+        let part = packed.slice(position * own_slice.len(), own_slice.len());
         node_fold.fold_in_order(part, levels.sequencer.size(), |local| {
-            levels.sequencer.slot(local).slice(position * len + mine.start, mine.len())
+            levels.sequencer.slot(local).slice(position * len + own_slice.start, own_slice.len())
         });
     }
     let owners = levels.rail_owners(rail);
     let team = Team::of(&owners, levels.messages.rank())?;
     let blocks: Vec<Dst<'_>> =
-        (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+        (0..team.size()).map(|node| levels.node_blocks(packed, node, own_slice.len())).collect();
     let own_block = blocks[node];
     let outgoing_block = |node: usize| blocks[node].as_src();
     reduce_scatter::pairwise::run_team(

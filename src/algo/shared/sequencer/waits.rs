@@ -68,7 +68,7 @@ impl ShmSequencer<'_> {
     fn count_failed_poll<T>(&self, left: &Cell<u32>) -> Option<T> {
         match left.get() {
             0 => self.observe_arrivals(None),
-            looks => left.set(looks - 1),
+            polls => left.set(polls - 1),
         }
         None
     }

@@ -18,16 +18,16 @@ fn messages_of_a_departed_rank_still_arrive() {
         (Arc::new(TestCompletion::default()), Arc::new(TestCompletion::default()));
     // The rank sends and leaves before any thread polls.
     me.engine.core().unwrap().with_state(|state| {
-        for turn in 0..MESSAGES {
-            departing.send(0, 1, test_payload(turn, 1000)).unwrap();
+        for round in 0..MESSAGES {
+            departing.send(0, 1, test_payload(round, 1000)).unwrap();
         }
         drop(departing);
         state.send(send_request(1, 2, vec![1]), answer.clone()).unwrap();
         state.receive(receive_request(Some(1), Some(1), 1000), first.clone()).unwrap();
     });
     first.wait().unwrap();
-    for turn in 1..MESSAGES {
-        assert_eq!(me.receive(1, 1, 1000).unwrap(), test_payload(turn, 1000));
+    for round in 1..MESSAGES {
+        assert_eq!(me.receive(1, 1, 1000).unwrap(), test_payload(round, 1000));
     }
     let (kind, text) = answer.error();
     assert!(kind == ErrorKind::PeerFailed && text.contains("has left"), "{text}");

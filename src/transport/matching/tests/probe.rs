@@ -30,8 +30,8 @@ impl TestRank {
 
     /// Probes once, without waiting.
     fn probe_once(&self, from: Option<Rank>, tag: Option<u32>) -> Result<Option<ProbedMessage>> {
-        let look = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
-        self.engine.probe(&look, &Deadline::after_ms(0))
+        let query = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
+        self.engine.probe(&query, &Deadline::after_ms(0))
     }
 
     fn receive_probed(&self, probed: ProbedMessage) -> Result<Vec<u8>> {
@@ -80,11 +80,11 @@ fn a_probed_message_is_out_of_matching() {
 fn plain_probe_leaves_the_message_in_matching() {
     for spread in NODE_SPREADS {
         let members = create_ranks(spread, 2);
-        let look = ProbeRequest { is_matched_probe: false, ..request(None, None) };
+        let query = ProbeRequest { is_matched_probe: false, ..request(None, None) };
         let sent = members[0].post_send(send_request(1, 3, test_payload(5, 40)));
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         for _ in 0..2 {
-            let found = members[1].engine.probe(&look, &limit).unwrap().unwrap();
+            let found = members[1].engine.probe(&query, &limit).unwrap().unwrap();
             assert_eq!((found.envelope.tag, found.match_id), (3, None));
         }
         assert_eq!(members[1].receive(0, 3, 40).unwrap(), test_payload(5, 40));

@@ -65,8 +65,8 @@ impl<'m> HalfDoneSplit<'m> {
     }
 }
 
-fn progress_times(state: &mut MatchingState, turns: usize) {
-    (0..turns).for_each(|_| state.progress());
+fn progress_times(state: &mut MatchingState, times: usize) {
+    (0..times).for_each(|_| state.progress());
 }
 
 #[test]

@@ -141,9 +141,9 @@ fn join_ends_on_timeout_or_cancellation() {
 
 #[test]
 fn failure_of_a_leaving_leader_is_forwarded() {
-    for turn in 0..20 {
+    for round in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
-        let stop = Error::new(ErrorKind::Mismatch, format!("round {turn}")).with_culprit(0);
+        let stop = Error::new(ErrorKind::Mismatch, format!("round {round}")).with_culprit(0);
         let leader = meshes.remove(0);
         leader.fail(&stop);
         drop(leader);

@@ -139,11 +139,11 @@ fn default_interface_is_the_route_to_the_store() {
 
 #[test]
 fn loopback_address_is_for_the_same_namespace() {
-    let near = listen_on_loopback("127.0.0.1", 1).advert().clone();
-    assert_eq!(AddressAdvert::decode(&near.encode()), Some(near.clone()));
-    assert_eq!(near.addresses_for(&near, 0, &name(3)).unwrap(), near.same_netns);
-    let far = AddressAdvert { network_namespace: "elsewhere".into(), ..near.clone() };
-    let error = near.addresses_for(&far, 0, &name(3)).unwrap_err();
+    let advert = listen_on_loopback("127.0.0.1", 1).advert().clone();
+    assert_eq!(AddressAdvert::decode(&advert.encode()), Some(advert.clone()));
+    assert_eq!(advert.addresses_for(&advert, 0, &name(3)).unwrap(), advert.same_netns);
+    let far = AddressAdvert { network_namespace: "elsewhere".into(), ..advert.clone() };
+    let error = advert.addresses_for(&far, 0, &name(3)).unwrap_err();
     for word in ["rank 3", "127.0.0.1", "DIST_SOCKET_IFNAME"] {
         assert!(error.message().contains(word), "{error}");
     }
@@ -153,7 +153,7 @@ fn loopback_address_is_for_the_same_namespace() {
     let two = AddressAdvert {
         same_netns: vec![rail_address(1, 0), rail_address(2, 0), rail_address(3, 1)],
         rails: 2,
-        ..near
+        ..advert
     };
     let ports = |lane| -> Vec<u16> {
         let addresses = two.addresses_for(&two, lane, &name(0)).unwrap();
