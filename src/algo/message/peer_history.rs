@@ -231,9 +231,9 @@ impl PeerHistory {
             }
             Some(past) => self.describe_label_mismatch(past, other).or_else(|| {
                 // The labels may differ if the peer's label could not be queried.
-                let but_label = if theirs.label.is_none() { "" } else { "the label of it or " };
+                let but_label = if theirs.label.is_none() { "" } else { "its label or " };
                 Some(format!(
-                    "and {name} agree on {}, but not on {but_label}what came before it, after #{}",
+                    "and {name} agree on {}, but not on {but_label}the calls before it, after #{}",
                     past.descriptor,
                     Descriptor::sequence_from_order_key(self.peers[other.rank].last_seen_moment)
                 ))
@@ -402,9 +402,8 @@ mod tests {
         assert_eq!(report, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
         let report = a.describe_mismatch(&UNLABELLED, &last).unwrap();
         assert!(
-            report.contains(
-                "agree on barrier #3 \"b\", but not on the label of it or what came before"
-            ),
+            report
+                .contains("agree on barrier #3 \"b\", but not on its label or the calls before it"),
             "{report}"
         );
         // Only one of the two ranks has a label.

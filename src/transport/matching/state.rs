@@ -220,7 +220,7 @@ impl MatchingState {
         }
         let size = self.links.len();
         if let Some(peer) = peer.filter(|&peer| peer >= size) {
-            let message = format!("there is no rank {peer}: the group has {size} ranks");
+            let message = format!("rank {peer} does not exist: the group has {size} ranks");
             return Err(Error::invalid(message));
         }
         Ok(())

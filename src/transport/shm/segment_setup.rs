@@ -170,9 +170,9 @@ impl ShmJoinConfig<'_> {
             };
             // The queue of the peer's socket is full. It empties as the peer accepts connections.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
-                let who = self.name(rank);
-                let what = format!("cannot reach {who} over its Unix socket");
-                return Err(Error::connection(what, &cause).with_culprit(who.rank));
+                let name = self.name(rank);
+                let what = format!("cannot reach {name} over its Unix socket");
+                return Err(Error::connection(what, &cause).with_culprit(name.rank));
             }
             std::thread::yield_now();
         }

@@ -102,7 +102,7 @@ impl ShmSequencer<'_> {
         // If the calls are equal, the first mismatch is older than all control slots.
         let message = if own_call == peer_call {
             format!(
-                "ranks called different operations: {me} and {peer} agree on {own_call}, but not on what came before it"
+                "ranks called different operations: {me} and {peer} agree on {own_call}, but not on the calls before it"
             )
         } else {
             let calls = match one.filter(|it| !it.label.is_none()) {
