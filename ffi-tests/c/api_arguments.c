@@ -23,7 +23,7 @@ static void types_and_operators(void)
     CHECK_REFUSED(reduce_all(1, INT32_MAX, DIST_SUM), INVALID, "2147483647");
     CHECK_REFUSED(reduce_all(1, DIST_F32, -1), INVALID, "-1");
     CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_PREMUL_SUM + 1), INVALID, "not a dist_op_t");
-    CHECK_REFUSED(reduce_all(1, DIST_MAX, DIST_I32), INVALID, "exchanged");
+    CHECK_REFUSED(reduce_all(1, DIST_MAX, DIST_I32), INVALID, "swapped");
     CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, 99, 0, NULL, NULL), INVALID, "99");
     CHECK_REFUSED(dist_all_gather(dist_world(), a, b, 1, 99, NULL, NULL), INVALID, "99");
     CHECK_REFUSED(dist_reduce_scatter(dist_world(), a, b, 1, 99, DIST_SUM, NULL, NULL), INVALID, "99");

@@ -135,7 +135,7 @@ static void variable_of_a_subgroup(dist_group_t *parent)
 static void variables(void)
 {
     dist_group_t *group = NULL;
-    const char *text = "DIST_ATTACH is now DIST_CMA; set that instead";
+    const char *text = "DIST_ATTACH is now DIST_CMA; set DIST_CMA instead";
     REQUIRE(setenv("DIST_ATTACH", "0", 1) == 0);
     CHECK_REFUSED(make_group(NULL, &group), INVALID, text);
     CHECK(group == NULL);

@@ -168,13 +168,13 @@ fn message_with_nan_is_not_sent() {
 #[test]
 fn unusable_variables_are_named() {
     for (name, value, word) in [
-        ("DIST_DEBUG_LEVEL", "VERBOSE", "none of OFF, INFO, DETAIL"),
-        ("TORCH_DISTRIBUTED_DEBUG", "1", "none of OFF, INFO, DETAIL"),
-        ("TORCH_CPP_LOG_LEVEL", "LOUD", "none of"),
-        ("DIST_CHECK_NAN", "yes", "none of 0, 1, inf"),
+        ("DIST_DEBUG_LEVEL", "VERBOSE", "not one of OFF, INFO, DETAIL"),
+        ("TORCH_DISTRIBUTED_DEBUG", "1", "not one of OFF, INFO, DETAIL"),
+        ("TORCH_CPP_LOG_LEVEL", "LOUD", "not one of"),
+        ("DIST_CHECK_NAN", "yes", "not one of 0, 1, inf"),
         ("DIST_SHOW_STACKTRACES", "on", "neither 0 nor 1"),
         ("TORCH_SHOW_CPP_STACKTRACES", "2", "neither 0 nor 1"),
-        ("DIST_SLOW_WARNING_MS", "soon", "not usable"),
+        ("DIST_SLOW_WARNING_MS", "soon", "not an integer"),
     ] {
         let ended = job(1, &[(name, value)], |_| "init\nleaks\n".to_owned()).finish();
         let said = format!("{name}=\"{value}\"");

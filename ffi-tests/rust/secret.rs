@@ -196,7 +196,7 @@ fn unreadable_secret_is_an_immediate_error() {
         (&[(FILE, file.path()), (FD, "0")], [FILE, FD, "unset one"]),
         (&[(FD, "999999")], [FD, "descriptor 999999", "not inherited"]),
         (&[(FD, "0")], [FD, "descriptor 0", "regular file"]),
-        (&[(FD, "three")], [FD, "three", "not usable"]),
+        (&[(FD, "three")], [FD, "three", "not an integer"]),
     ] {
         let report = alone(variables);
         assert!(!report.message.contains("of the user"), "{report:?}");

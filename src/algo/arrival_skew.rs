@@ -141,37 +141,37 @@ mod tests {
     #[test]
     fn only_the_last_rank_has_an_exclusive_wait() {
         let (recorded, deadline) = (RecordedSkew::default(), Deadline::never().into());
-        let (kind, extent) = (OpKind::Barrier, CountSpec::Count(0));
+        let (kind, count_spec) = (OpKind::Barrier, CountSpec::Count(0));
         let descriptor = Descriptor {
             kind,
             dtype: None,
             op: None,
             root: None,
-            count_spec: extent,
+            count_spec,
             sequence: 1,
             algorithm: 0,
             part: 0,
             label: Label::new("phase 2").unwrap(),
         };
         let operation = Operation::of(descriptor, Src::empty(), Dst::empty(), &deadline);
-        let lateness = ArrivalSkew::of(&Operation { observer: &recorded, ..operation });
-        assert!(!lateness.has_long_wait());
+        let skew = ArrivalSkew::of(&Operation { observer: &recorded, ..operation });
+        assert!(!skew.has_long_wait());
         let last_arrived = Cell::new(1);
         let blame = |rank, by| (rank + 10, by);
         let observe = || {
-            lateness.observe_arrivals(
-                if lateness.has_long_wait() { 0..0 } else { 1..4 },
+            skew.observe_arrivals(
+                if skew.has_long_wait() { 0..0 } else { 1..4 },
                 |rank| rank <= last_arrived.get(),
                 blame,
             )
         };
         // Rank 1 has arrived when the wait becomes long. Ranks 2 and 3 arrive one after the other.
-        for (now_there, told) in [(1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)] {
-            last_arrived.set(now_there);
+        for (arrived, reported) in [(1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)] {
+            last_arrived.set(arrived);
             observe();
-            assert_eq!(recorded.0.lock().unwrap().len(), told, "{now_there}");
+            assert_eq!(recorded.0.lock().unwrap().len(), reported, "{arrived}");
         }
-        assert!(lateness.has_long_wait());
+        assert!(skew.has_long_wait());
         let recorded = recorded.0.lock().unwrap();
         let [(first, first_by, first_alone), (last, last_by, last_alone)] = recorded[..] else {
             panic!("{recorded:?}")

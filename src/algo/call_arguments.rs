@@ -85,18 +85,8 @@ impl<'a> CallArguments<'a> {
     /// Returns the operation descriptor, on which the ranks must agree.
     pub fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
-        let (extent, label) = (CountSpec::Count(count as u64), *self.label);
-        Descriptor {
-            kind,
-            dtype,
-            op,
-            root,
-            count_spec: extent,
-            sequence,
-            algorithm: 0,
-            part: 0,
-            label,
-        }
+        let (count_spec, label) = (CountSpec::Count(count as u64), *self.label);
+        Descriptor { kind, dtype, op, root, count_spec, sequence, algorithm: 0, part: 0, label }
     }
 
     /// Returns the element type, or `U8` if the operation has none.
@@ -109,7 +99,7 @@ impl<'a> CallArguments<'a> {
     /// # Errors
     /// `Internal` for an operation without an operator.
     pub fn op(&self) -> Result<ReduceOp> {
-        self.op.ok_or_else(|| Error::internal("a reduction without an operator"))
+        self.op.ok_or_else(|| Error::internal("the reduction has no operator"))
     }
 
     /// Returns the fold of a reduction.
@@ -122,7 +112,7 @@ impl<'a> CallArguments<'a> {
     /// # Errors
     /// `Internal` for an operation without a root.
     pub fn root(&self) -> Result<Rank> {
-        self.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
+        self.root.ok_or_else(|| Error::internal("the rooted operation has no root"))
     }
 
     /// Returns the count in bytes, as [`Operation::bytes`].

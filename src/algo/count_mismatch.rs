@@ -45,7 +45,7 @@ impl fmt::Display for LabelMismatch {
         let (ours, theirs) = (name(ours), name(theirs));
         write!(
             f,
-            "; call {call_number} of the batch has {ours} on the one and {theirs} on the other"
+            "; call {call_number} of the batch has {ours} on the first rank and {theirs} on the second"
         )
     }
 }
@@ -65,8 +65,7 @@ impl CountMismatch<'_> {
         let Self { sender: from, sent_bytes: sent, receiver: to, expected_bytes: expected } = self;
         let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
         let message = format!(
-            "ranks disagree about how much goes between them in {descriptor}: {from} sends {} elements to {to}, which \
-             expects {}",
+            "count mismatch in {descriptor}: {from} sends {} elements to {to}, which expects {}",
             sent / element,
             expected / element
         );

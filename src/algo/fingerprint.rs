@@ -6,21 +6,21 @@ use crate::base::label::Label;
 
 /// Returns the fingerprint of a group of `size` ranks before its first operation.
 pub(super) fn seed(group_id: GroupId, size: WorldSize) -> u64 {
-    group_id.0.iter().fold(size as u64, |chain, &byte| mix_word(chain, u64::from(byte)))
+    group_id.0.iter().fold(size as u64, |hash, &byte| mix_word(hash, u64::from(byte)))
 }
 
 /// Extends the fingerprint by one operation, whose descriptor has these words and this label.
 #[inline]
-pub(super) fn extend(chain: u64, words: &[u64; 3], label: &Label) -> u64 {
-    let chain = words.iter().fold(chain, |chain, &word| mix_word(chain, word));
-    if label.is_none() { chain } else { mix_word(chain, label.hash()) }
+pub(super) fn extend(hash: u64, words: &[u64; 3], label: &Label) -> u64 {
+    let hash = words.iter().fold(hash, |hash, &word| mix_word(hash, word));
+    if label.is_none() { hash } else { mix_word(hash, label.hash()) }
 }
 
 /// Mixes one word into a fingerprint: multiplies to 128 bits and folds the halves together, which
 /// spreads every bit over the whole.
-fn mix_word(chain: u64, word: u64) -> u64 {
+fn mix_word(hash: u64, word: u64) -> u64 {
     let product =
-        u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
+        u128::from(hash ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
     let (low, high) = (product & u128::from(u64::MAX), product >> 64);
     // Both halves fit in 64 bits.
     u64::try_from(low ^ high).unwrap_or(0).rotate_left(23) ^ word
@@ -34,13 +34,13 @@ mod tests {
     #[test]
     fn fingerprint_depends_on_the_label_order() {
         let [none, a, b] = ["", "a", "b"].map(|text| Label::new(text).unwrap());
-        let chain = |labels: [Label; 2]| {
-            labels.iter().fold(7, |chain, label| extend(chain, &[1, 2, 3], label))
+        let hash = |labels: [Label; 2]| {
+            labels.iter().fold(7, |hash, label| extend(hash, &[1, 2, 3], label))
         };
         let mut seen = HashSet::new();
         for first in [none, a, b] {
             for second in [none, a, b] {
-                assert!(seen.insert(chain([first, second])));
+                assert!(seen.insert(hash([first, second])));
             }
         }
     }
@@ -48,9 +48,9 @@ mod tests {
     #[test]
     fn similar_words_give_different_fingerprints() {
         let mut seen = HashSet::new();
-        for chain in 0..64 {
+        for hash in 0..64 {
             for word in 0..64 {
-                assert!(seen.insert(mix_word(chain, word << 8)), "{chain} {word}");
+                assert!(seen.insert(mix_word(hash, word << 8)), "{hash} {word}");
             }
         }
     }

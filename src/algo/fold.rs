@@ -87,7 +87,7 @@ impl Fold {
         size: WorldSize,
         vector: impl Fn(usize) -> Src<'a>,
     ) {
-        debug_assert!(self.divisor.is_none(), "a part of an average goes to one place");
+        debug_assert!(self.divisor.is_none(), "an average has one destination");
         with_vectors(size, vector, |all| {
             kernel::fold_to_all(self.dtype, self.op, (dst, extra_dsts), all)
         });

@@ -117,7 +117,7 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// `Internal` for an operation without an operator.
     pub fn op(&self) -> Result<ReduceOp> {
-        self.descriptor.op.ok_or_else(|| Error::internal("a reduction without an operator"))
+        self.descriptor.op.ok_or_else(|| Error::internal("the reduction has no operator"))
     }
 
     /// Returns the root.
@@ -125,7 +125,7 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// `Internal` for an operation without a root.
     pub fn root(&self) -> Result<Rank> {
-        self.descriptor.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
+        self.descriptor.root.ok_or_else(|| Error::internal("the rooted operation has no root"))
     }
 
     /// Returns the count argument in bytes. If all ranks know the count, the buffers are at least

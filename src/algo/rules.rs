@@ -105,7 +105,7 @@ impl AlgorithmRules {
 pub fn find_operation(name: &str) -> Result<OpKind> {
     OpKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let names = OpKind::ALL.map(OpKind::name).join(", ");
-        Error::invalid(format!("there is no operation \"{name}\"; there are: {names}"))
+        Error::invalid(format!("unknown operation \"{name}\"; the operations are: {names}"))
     })
 }
 
@@ -121,7 +121,7 @@ pub fn find_algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
         }
         let names: Vec<&str> = algorithms(kind).map(|row| row.name).collect();
         let (kind, names) = (kind.name(), names.join(", "));
-        Error::invalid(format!("{kind} has no algorithm \"{name}\"; there are: {names}"))
+        Error::invalid(format!("{kind} has no algorithm \"{name}\"; its algorithms are: {names}"))
     })
 }
 
@@ -210,6 +210,6 @@ mod tests {
     #[test]
     fn former_name_of_another_operation_lists_algorithms() {
         let error = find_algorithm(OpKind::AllReduce, "tree").unwrap_err();
-        assert!(error.message().contains("there are: inline, eager"), "{error}");
+        assert!(error.message().contains("its algorithms are: inline, eager"), "{error}");
     }
 }

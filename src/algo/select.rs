@@ -57,7 +57,7 @@ pub fn describe_against(this: &Descriptor, other: &Descriptor) -> String {
     let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
     let row = usize::from(this.algorithm).checked_sub(1);
     match row.and_then(|row| algorithms(this.kind).nth(row)).filter(|_| differs) {
-        Some(row) => format!("{this} by the algorithm \"{}\"", row.name),
+        Some(row) => format!("{this} with the algorithm \"{}\"", row.name),
         None => this.to_string(),
     }
 }
@@ -108,7 +108,7 @@ pub fn select<'r>(
     let chosen = algorithms(kind).find(|row| can(row) && (row.pays)(bytes, shape));
     match chosen {
         Some(algorithm) => Ok(AlgorithmChoice { algorithm, rule: None }),
-        None => Err(Error::internal(format!("no algorithm for {}", kind.name()))),
+        None => Err(Error::internal(format!("no algorithm supports this {}", kind.name()))),
     }
 }
 
@@ -126,10 +126,10 @@ fn no_such_algorithm_error(
     let is_able =
         |row: &&Algorithm| row.can_run(bytes, shape) && (row.ordered || !request.canonical);
     let names: Vec<_> = algorithms(kind).filter(is_able).map(|row| row.name).collect();
-    let order = if request.canonical { " that folds in rank order" } else { "" };
+    let order = if request.canonical { " that reduces in rank order" } else { "" };
     let size = if bytes == usize::MAX { "any size".into() } else { format!("{bytes} bytes") };
     Error::invalid(format!(
-        "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; there are: {}",
+        "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; usable algorithms: {}",
         kind.name(),
         shape.ranks,
         shape.nodes,
@@ -165,8 +165,8 @@ mod tests {
             for labels in
                 [vec![0; ranks], (0..ranks).collect(), (0..ranks).map(|r| r / 3).collect()]
             {
-                for crowded in [false, true] {
-                    all.push(GroupShape { is_oversubscribed: crowded, ..shape(&labels) });
+                for is_oversubscribed in [false, true] {
+                    all.push(GroupShape { is_oversubscribed, ..shape(&labels) });
                 }
             }
         }
@@ -247,8 +247,8 @@ mod tests {
         let (apart, none) = (shape(&[0, 1, 1]), AlgorithmRules::default());
         let choose = |kind, bytes, name| select(kind, bytes, &apart, wanted(name), &none);
         let error = choose(OpKind::AllReduce, 100, Some("ring")).unwrap_err();
-        assert!(error.message().contains("\"ring\" that folds in rank order"), "{error}");
-        assert!(error.message().ends_with("there are: linear, ordered"), "{error}");
+        assert!(error.message().contains("\"ring\" that reduces in rank order"), "{error}");
+        assert!(error.message().ends_with("usable algorithms: linear, ordered"), "{error}");
         assert_eq!(choose(OpKind::AllReduce, 1 << 20, None).unwrap().algorithm.name, "ordered");
         assert_eq!(choose(OpKind::Broadcast, 8, Some("chain")).unwrap().algorithm.name, "chain");
     }

@@ -6,7 +6,7 @@
 //! transports read or write through views.
 #![allow(
     unsafe_code,
-    reason = "the constructors state the obligation once, so that everything built on them is safe"
+    reason = "the constructors state the obligation, so that all code based on them is safe"
 )]
 
 use std::marker::PhantomData;

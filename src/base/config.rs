@@ -6,7 +6,6 @@
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
 use super::renamed::{NAME_CHANGES, NameKind, former_name_error};
-use std::fmt::Display;
 use std::str::FromStr;
 
 /// One environment variable.
@@ -45,7 +44,8 @@ variables! {
     RUN_ID = "TORCHELASTIC_RUN_ID", "launcher", "none",
         "The job's id; its presence means that an elastic launcher started this process.";
     ERROR_FILE = "TORCHELASTIC_ERROR_FILE", "launcher", "none",
-        "The file for the first fatal error of this process, in torchrun's form, for the launcher's summary. An error that the program wrote there stays.";
+        "The file for the first fatal error of this process, in torchrun's form, for the launcher's summary. An \
+         error that the program wrote to the file is kept.";
     OMPI_RANK = "OMPI_COMM_WORLD_RANK", "Open MPI", "none", "The rank, where RANK is not set.";
     OMPI_SIZE = "OMPI_COMM_WORLD_SIZE", "Open MPI", "none", "The world size, where WORLD_SIZE is not set.";
     OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", "none", "The ranks on this host.";
@@ -69,9 +69,11 @@ variables! {
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
-        "The same in torch's words, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their numbers from 0.";
+        "The same with torch's level names, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their \
+         numbers from 0.";
     DEBUG_LEVEL = "DIST_DEBUG_LEVEL", "user", "OFF",
-        "OFF, INFO or DETAIL (docs/debugging.md). For the check of arrivals before each collective, the value of rank 0 counts.";
+        "OFF, INFO or DETAIL (docs/debugging.md). For the arrival check before each collective, the value of rank 0 \
+         counts.";
     TORCH_DEBUG = "TORCH_DISTRIBUTED_DEBUG", "user", "none", "The same, where DIST_DEBUG_LEVEL is not set.";
     CHECK_NAN = "DIST_CHECK_NAN", "user", "0",
         "1: a collective or a message with a NaN in it fails its group, and the error gives the element; `inf`: infinities too.";
@@ -83,32 +85,36 @@ variables! {
         "After this many milliseconds, a wait is logged (at level WARN) with the missing ranks; -1 for never, 0 for the default.";
     BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
         "Paths of shared objects with back ends, separated by `:`; loaded when a group requests an unknown back end.";
-    MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "looked for",
+    MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "automatic search",
         "The path of the plug-in for the back end `mpi`: libdist_mpi_openmpi.so or libdist_mpi_mpich.so (docs/mpi.md).";
     RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
         "The prefix of the file to which each rank writes the flight recorder's dump when a group fails: with `/tmp/fr_`, rank 3 writes `/tmp/fr_3.json`. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
-        "The same, where DIST_FLIGHT_RECORDER_FILE is not set; the rank is the name's end, without `.json`.";
+        "The same, where DIST_FLIGHT_RECORDER_FILE is not set; the name ends with the rank, without `.json`.";
     TORCH_NCCL_RECORDER_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "user", "none",
         "The same, where TORCH_FR_DUMP_TEMP_FILE is not set either.";
     RECORDER_TRIGGER = "DIST_FLIGHT_RECORDER_TRIGGER", "user", "none",
         "A file PATH that requests dumps: all ranks write theirs within seconds after PATH is touched. If PATH followed by a rank is touched, this rank writes its dump. Without DIST_FLIGHT_RECORDER_FILE the dumps go to PATH_RANK.json.";
     STORE_BIND = "DIST_STORE_BIND_ADDRESS", "user", "MASTER_ADDR",
-        "The address on which the store listens if rank 0 hosts it and MASTER_ADDR is no address of its host; `::` for all interfaces.";
+        "The address on which the store listens if rank 0 hosts it and MASTER_ADDR is not an address of that host; \
+         `::` for all interfaces.";
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
     HEARTBEAT_LIMIT_MS = "DIST_HEARTBEAT_LIMIT_MS", "user", "5000",
         "How long a rank may send no heartbeat before its group fails, in milliseconds; 100 to 3600000, -1 for no limit (under a debugger), or 0 for the default. The value of rank 0 counts.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
         "The transport: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for threads of one process), or tcp (also inside a host).";
-    HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
-        "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
+    HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC namespace",
+        "Replaces the host's identity, so that ranks of one host act as ranks of several hosts (tests).";
     CMA = "DIST_CMA", "user", "1",
         "0: no cross-memory attach (CMA). Other ranks neither read this process's memory nor write received data there (process_vm_readv, process_vm_writev). Large vectors and messages go through shared memory, which is slower. If one rank of a group sets 0, the group's collectives do not use CMA. Memory of dist_mem_alloc is mapped by other ranks in any case.";
-    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, 131072 from 8 on; on others 131072 where each rank has a core, else 262144 to 4 ranks, 131072 from 8 on",
-        "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
+    SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, \
+                                                 131072 from 8 on; on other processors 131072 if each rank has a \
+                                                 core, else 262144 for up to 4 ranks, 131072 from 8 on",
+        "Size of one data slot of a rank in shared memory, in bytes; 4096 to 67108864.";
     SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the interface towards the store",
-        "Network interfaces between hosts, used in turns: prefixes of names, `=name` for an exact name, addresses; or `^name,...` for all except these.";
+        "Network interfaces between hosts, used round-robin: prefixes of names, `=name` for an exact name, \
+         addresses; or `^name,...` for all except these.";
     GLOO_SOCKET_IFNAME = "GLOO_SOCKET_IFNAME", "user", "none", "The same, where DIST_SOCKET_IFNAME is not set.";
     SOCKET_FAMILY = "DIST_SOCKET_FAMILY", "user", "both", "`AF_INET` or `AF_INET6`: only addresses of this family.";
     NCCL_SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", "user", "none", "The same, where DIST_SOCKET_FAMILY is not set.";
@@ -139,14 +145,14 @@ variables! {
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
         "NCCL's own variable. 1: several ranks may share a GPU, from NCCL 2.30 on; otherwise the group is refused before the ranks meet.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
-        "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
+        "How long a wait spins before it yields or sleeps, in microseconds, if each rank has a core.";
 }
 
 /// Returns the text of a variable, or `None` if it is unset or empty.
 ///
 /// # Errors
 /// `InvalidArgument` if the text is not UTF-8.
-#[allow(clippy::disallowed_methods, reason = "this is the one reader")]
+#[allow(clippy::disallowed_methods, reason = "the only place that reads environment variables")]
 pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     match std::env::var(variable.name) {
         Ok(value) if value.is_empty() => Ok(None),
@@ -168,7 +174,7 @@ pub fn refuse_former_names() -> Result<()> {
     set.and_then(|name| former_name_error(NameKind::Variable, name)).map_or(Ok(()), Err)
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the one reader")]
+#[allow(clippy::disallowed_methods, reason = "the only place that reads environment variables")]
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
@@ -177,12 +183,16 @@ fn is_set(name: &str) -> bool {
 ///
 /// # Errors
 /// `InvalidArgument`, with the variable and its text, if the text is not a number of this type.
-pub fn read_number<T: FromStr<Err: Display>>(variable: EnvVariable) -> Result<Option<T>> {
+pub fn read_number<T: FromStr>(variable: EnvVariable) -> Result<Option<T>> {
     let Some(value) = read_text(variable)? else { return Ok(None) };
     match value.trim().parse() {
         Ok(number) => Ok(Some(number)),
-        Err(cause) => {
-            Err(Error::invalid(format!("{}=\"{value}\" is not usable: {cause}", variable.name)))
+        Err(_) => {
+            let problem = match value.trim().parse::<i128>() {
+                Ok(_) => "is out of range",
+                Err(_) => "is not an integer",
+            };
+            Err(Error::invalid(format!("{}=\"{value}\" {problem}", variable.name)))
         }
     }
 }
@@ -212,7 +222,8 @@ pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
     match Timeout::from_number(number) {
         None | Some(Timeout::NoWait) => {
             let message = format!(
-                "{}={number} is no time-out: it is in milliseconds, 0 for the default ({default_ms}), or -1 for ever",
+                "{}={number} is not a valid time-out: set milliseconds, 0 for the default ({default_ms} ms), or -1 \
+                 for no limit",
                 variable.name
             );
             Err(Error::invalid(message))

@@ -22,7 +22,10 @@
 //! | core of another last-level cache | non-temporal | 27 GB/s; the reads are as fast |
 #![cfg_attr(
     target_arch = "x86_64",
-    allow(unsafe_code, reason = "memory that others may write is copied through raw pointers")
+    allow(
+        unsafe_code,
+        reason = "memory that other processes may write is copied through raw pointers"
+    )
 )]
 
 use super::buffer::{Dst, Src};
@@ -128,7 +131,7 @@ impl Stager {
     /// # Panics
     /// If the lengths differ.
     pub fn stage(&mut self, dst: Dst<'_>, src: Src<'_>) {
-        assert!(dst.len() == src.len(), "what is staged is as long as its place");
+        assert!(dst.len() == src.len(), "the source and the destination have different lengths");
         let probed = if dst.len() >= PROBE_BYTES { self.probe_len() } else { 0 };
         if probed > 0 {
             let start_ticks = read_tsc();

@@ -187,9 +187,9 @@ mod tests {
     fn lazy_deadline_starts_once() {
         let late = LazyDeadline::after_ms(60_000);
         let before = Instant::now();
-        let begun = *late.get_or_start();
-        assert!(begun.started() >= before && late.get_or_start().started() == begun.started());
-        assert_eq!(LazyDeadline::from(begun).get_or_start().started(), begun.started());
+        let start = *late.get_or_start();
+        assert!(start.started() >= before && late.get_or_start().started() == start.started());
+        assert_eq!(LazyDeadline::from(start).get_or_start().started(), start.started());
     }
 
     #[test]

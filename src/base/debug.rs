@@ -99,7 +99,7 @@ fn level_in_environment() -> Result<DebugLevel> {
     for variable in [config::DEBUG_LEVEL, config::TORCH_DEBUG] {
         let Some(name) = config::read_text(variable)? else { continue };
         return DebugLevel::from_name(&name).ok_or_else(|| {
-            let message = format!("{}=\"{name}\" is none of OFF, INFO, DETAIL", variable.name);
+            let message = format!("{}=\"{name}\" is not one of OFF, INFO, DETAIL", variable.name);
             Error::invalid(message)
         });
     }
@@ -120,7 +120,7 @@ pub fn read_environment() -> Result<()> {
         Some("1") => NanCheck::RejectNan,
         Some("inf") => NanCheck::RejectNonFinite,
         Some(other) => {
-            return Err(Error::invalid(format!("{name}=\"{other}\" is none of 0, 1, inf")));
+            return Err(Error::invalid(format!("{name}=\"{other}\" is not one of 0, 1, inf")));
         }
     };
     let backtraces = match config::read_bool(config::STACKTRACES)? {
@@ -148,7 +148,7 @@ pub fn log_level_from_environment() -> Result<()> {
         let Some(name) = config::read_text(variable)? else { continue };
         let level = parse(&name).ok_or_else(|| {
             let text =
-                format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
+                format!("{}=\"{name}\" is not one of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
             Error::invalid(text)
         })?;
         log::set_level(level);

@@ -145,7 +145,9 @@ impl DataType {
 #[cold]
 fn unknown_dtype_error(number: i32) -> Error {
     let cause = match ReduceOp::find_number(number) {
-        Some(op) => format!("it is the operator DIST_{op}; were dtype and op exchanged?"),
+        Some(op) => {
+            format!("it is the operator DIST_{op}; are the arguments dtype and op swapped?")
+        }
         None => "pass a DIST_ constant of a type, such as DIST_F32".to_owned(),
     };
     Error::invalid(format!("argument dtype: {number} is not a dist_dtype_t; {cause}"))

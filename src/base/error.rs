@@ -201,7 +201,8 @@ impl Error {
         };
         let hint = match cause.raw_os_error() {
             Some(EMFILE) => {
-                "; this process has as many descriptors open as it may: allow it more (ulimit -n), or release groups"
+                "; this process has reached its limit of open descriptors: raise the limit (ulimit -n), or release \
+                 groups"
             }
             _ => "",
         };
@@ -341,8 +342,8 @@ mod tests {
             assert_eq!(with_fault.culprit_details().map(|it| it.fault), Some(fault));
         }
         assert_eq!(error.clone().with_fault_code(200), error);
-        let nobody = Error::new(ErrorKind::Timeout, "late").with_fault(RankFault::Late);
-        assert_eq!(nobody.culprit_details(), None);
+        let no_culprit = Error::new(ErrorKind::Timeout, "late").with_fault(RankFault::Late);
+        assert_eq!(no_culprit.culprit_details(), None);
     }
 
     #[test]

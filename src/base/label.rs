@@ -35,8 +35,8 @@ impl Label {
     pub fn new(text: &str) -> Result<Self> {
         let invalid_label = || {
             let length = text.len();
-            let limit = format!("it has at most {LABEL_BYTES} bytes, none of them zero");
-            Error::invalid(format!("a label of {length} bytes: {limit}"))
+            let limit = format!("the limit is {LABEL_BYTES} bytes without a zero byte");
+            Error::invalid(format!("the label of {length} bytes is invalid: {limit}"))
         };
         if text.contains('\0') {
             return Err(invalid_label());
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn long_texts_and_zero_bytes_are_refused() {
         for text in ["0123456789abcdef0123456789abcdef0", "a\0b", "\0"] {
-            assert!(Label::new(text).unwrap_err().message().contains("at most 32 bytes"));
+            assert!(Label::new(text).unwrap_err().message().contains("the limit is 32 bytes"));
         }
         let cut = "0123456789abcdef0123456789abcde\u{e9}".as_bytes();
         let not_utf8 = Err(InvalidLabel::NotUtf8);

@@ -118,7 +118,9 @@ impl ReduceOp {
 #[cold]
 fn unknown_op_error(number: i32) -> Error {
     let cause = match DataType::find_number(number) {
-        Some(dtype) => format!("it is the element type {dtype}; were dtype and op exchanged?"),
+        Some(dtype) => {
+            format!("it is the element type {dtype}; are the arguments dtype and op swapped?")
+        }
         None => "pass a DIST_ constant of an operator, such as DIST_SUM".to_owned(),
     };
     Error::invalid(format!("argument op: {number} is not a dist_op_t; {cause}"))

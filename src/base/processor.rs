@@ -1,7 +1,7 @@
 //! Special instructions of the processor: prefetches, the load fence and the time stamp counter.
 #![cfg_attr(
     all(target_arch = "x86_64", not(miri)),
-    allow(unsafe_code, reason = "instructions that the compiler has no name for")
+    allow(unsafe_code, reason = "instructions without a compiler intrinsic")
 )]
 
 /// Prefetches the cache line at an address for reading.

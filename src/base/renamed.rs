@@ -69,7 +69,7 @@ pub fn former_name_error(kind: NameKind, old: &str) -> Option<Error> {
         NameKind::BackendOption => {
             format!("back-end option \"{old}\" is now called \"{new}\"; use that name")
         }
-        NameKind::Variable => format!("{old} is now {new}; set that instead"),
+        NameKind::Variable => format!("{old} is now {new}; set {new} instead"),
     }))
 }
 

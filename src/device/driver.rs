@@ -114,7 +114,7 @@ fn load() -> Result<CudaDriver> {
     });
     let Some(library) = found else {
         let message = format!(
-            "there is no CUDA driver in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}",
+            "no CUDA driver in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}",
             errors.join("; ")
         );
         return Err(Error::new(ErrorKind::NotFound, message));
@@ -197,7 +197,8 @@ impl CudaDriver {
         let wanted = c_int::try_from(device).ok().filter(|_| device < count);
         let Some(wanted) = wanted else {
             let message = format!(
-                "device {device} does not exist: this process sees {count} (CUDA_VISIBLE_DEVICES chooses)"
+                "device {device} does not exist: this process sees {count} devices (CUDA_VISIBLE_DEVICES selects \
+                 them)"
             );
             return Err(Error::invalid(message));
         };

@@ -43,7 +43,11 @@ impl CudaDriver {
         };
         self.check("cuPointerGetAttribute", code)?;
         let device = usize::try_from(device);
-        let unknown = |_| Error::internal(format!("{address:#x} is on no device, says the driver"));
+        let unknown = |_| {
+            Error::internal(format!(
+                "the CUDA driver reports no device for the address {address:#x}"
+            ))
+        };
         device.map(Some).map_err(unknown)
     }
 }

@@ -11,7 +11,7 @@
 //! thread.
 //!
 //! This module does not depend on collectives, back ends or deadlines.
-#![allow(unsafe_code, reason = "this layer is where the CUDA driver is called")]
+#![allow(unsafe_code, reason = "this layer calls the CUDA driver")]
 
 pub mod context;
 pub mod driver;

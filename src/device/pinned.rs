@@ -29,11 +29,11 @@ impl PinnedMemory {
         let (driver, mut start): (_, *mut c_void) = (context.driver(), std::ptr::null_mut());
         // SAFETY: the pointer refers to an address; the context is current.
         let code = unsafe { (driver.functions.mem_host_alloc)(&raw mut start, len, 0) };
-        driver
-            .check("cuMemHostAlloc", code)
-            .map_err(|error| error.context(format_args!("{len} bytes of pinned memory")))?;
+        driver.check("cuMemHostAlloc", code).map_err(|error| {
+            error.context(format_args!("allocating {len} bytes of pinned memory"))
+        })?;
         let Some(start) = NonNull::new(start.cast()) else {
-            let message = format!("cuMemHostAlloc gave no address for {len} bytes");
+            let message = format!("cuMemHostAlloc returned no address for {len} bytes");
             return Err(Error::new(ErrorKind::Backend, message));
         };
         // SAFETY: new memory of this length, which stays valid until `free`, whose caller promises

@@ -29,7 +29,7 @@ pub fn widen(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
         DataType::F16 => load_all::<F16>(src, into, |value| value * narrow),
         DataType::Bf16 => load_all::<Bf16>(src, into, |value| value * narrow),
         DataType::F32 => load_all::<f32>(src, into, |value| value * narrow),
-        #[allow(clippy::cast_possible_truncation, reason = "the conversion that is asked for")]
+        #[allow(clippy::cast_possible_truncation, reason = "the narrowing conversion is intended")]
         DataType::F64 => load_all::<f64>(src, into, |value| (value * factor) as f32),
         _ => panic_unconvertible(dtype),
     }

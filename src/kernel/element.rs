@@ -105,8 +105,8 @@ impl<A: Numeric> FoldOperator<A> for Avg {
     }
 
     #[inline(always)]
-    fn finish(acc: A, ending: A::Divisor) -> A {
-        acc.divided_by(ending)
+    fn finish(acc: A, finish_arg: A::Divisor) -> A {
+        acc.divided_by(finish_arg)
     }
 }
 

@@ -73,7 +73,7 @@ impl VectorConversion for F16 {
     }
 
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn narrow(values: __m256) -> __m256i {
         // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
@@ -87,14 +87,14 @@ impl VectorConversion for F16 {
 
 impl VectorConversion for Bf16 {
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn widen(codes: __m128i) -> __m256 {
         // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(codes))) }
     }
 
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn narrow(values: __m256) -> __m256i {
         // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
@@ -110,7 +110,7 @@ impl VectorConversion for Bf16 {
 
 impl VectorConversion for F8E5M2 {
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn widen(codes: __m128i) -> __m256 {
         // The code is the upper half of an f16.
         //
@@ -127,7 +127,7 @@ impl VectorConversion for F8E5M2 {
 
 impl VectorConversion for F8E4M3 {
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn widen(codes: __m128i) -> __m256 {
         // The exponent of an f16 is one bit longer, and its bias is 8 larger. Read as an f16, the
         // number is thus exactly 2^8 times too small. The code that would be 480 is NaN.
@@ -155,7 +155,7 @@ impl VectorConversion for F8E4M3 {
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
 unsafe fn narrow<F: FloatFormat>(values: __m256) -> __m256i {
     // SAFETY: the caller guarantees the instructions, and none accesses memory.
     unsafe {
@@ -187,7 +187,7 @@ unsafe fn narrow<F: FloatFormat>(values: __m256) -> __m256i {
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
 unsafe fn pack(codes: __m256i) -> __m128i {
     // SAFETY: the caller guarantees the instructions, and none accesses memory.
     unsafe {

@@ -76,7 +76,10 @@ float! {
 }
 
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "rounding to nearest is what is promised")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "rounding to nearest is the documented behaviour"
+)]
 fn round_factor(factor: f64) -> f32 {
     factor as f32
 }

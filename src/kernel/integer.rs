@@ -36,7 +36,7 @@ pub(super) struct Reciprocal<U> {
 macro_rules! reciprocal {
     ($($unsigned:ty, $wide:ty;)*) => {$(
         impl Reciprocal<$unsigned> {
-            #[allow(clippy::cast_possible_truncation, reason = "the upper half is what is wanted, or known to be empty")]
+            #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used, or it is zero")]
             fn of(divisor: usize) -> Self {
                 let Ok(divisor) = <$unsigned>::try_from(divisor) else {
                     return Self { magic: 1, shifts: [0; 2], keep: 0 };
@@ -51,7 +51,7 @@ macro_rules! reciprocal {
             }
 
             #[inline(always)]
-            #[allow(clippy::cast_possible_truncation, reason = "the upper half is what is wanted")]
+            #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used")]
             fn quotient(self, dividend: $unsigned) -> $unsigned {
                 let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
                 let upper = (product >> <$unsigned>::BITS) as $unsigned;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+    #[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
     fn small_integer_division_is_exact() {
         check!(i8, i128, i8::MIN..=i8::MAX);
         check!(u8, i128, u8::MIN..=u8::MAX);

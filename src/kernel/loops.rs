@@ -222,10 +222,11 @@ where
     O: FoldOperator<E::Acc>,
 {
     let count = to.dst.len() / size_of::<E::Stored>();
-    let ending = O::finish_arg(ranks);
+    let finish_arg = O::finish_arg(ranks);
     if let [first, second] = sources {
         // SAFETY: the caller gives the same guarantee.
-        start = unsafe { fold_two_sources::<E, O>(to, (*first, *second), start..count, ending) };
+        start =
+            unsafe { fold_two_sources::<E, O>(to, (*first, *second), start..count, finish_arg) };
     }
     let mut block = AccumulatorBlock::new();
     while start < count {
@@ -252,7 +253,7 @@ where
         }
         let target = element_mut_ptr::<E>(to.dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
-        unsafe { store::<E, O>(target, acc, ending) }
+        unsafe { store::<E, O>(target, acc, finish_arg) }
         to.copy_to_extra_dsts::<E>(start, acc.len());
         start += acc.len();
     }
@@ -264,8 +265,8 @@ impl FoldTarget<'_> {
     #[inline(always)]
     fn copy_to_extra_dsts<E: Element>(self, start: usize, count: usize) {
         let (start, len) = (start * size_of::<E::Stored>(), count * size_of::<E::Stored>());
-        for twin in self.extra_dsts {
-            twin.slice(start, len).copy_from(self.dst.slice(start, len).as_src());
+        for extra_dst in self.extra_dsts {
+            extra_dst.slice(start, len).copy_from(self.dst.slice(start, len).as_src());
         }
     }
 }
@@ -280,7 +281,7 @@ unsafe fn fold_two_sources<E, O>(
     to: FoldTarget<'_>,
     sources: (Src<'_>, Src<'_>),
     elements: Range<usize>,
-    ending: O::FinishArg,
+    finish_arg: O::FinishArg,
 ) -> usize
 where
     E: Element,
@@ -288,13 +289,13 @@ where
 {
     match size_of::<E::Acc>() {
         // SAFETY: the caller gives the same guarantee.
-        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, ending) },
+        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, finish_arg) },
         // SAFETY: as above.
-        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, ending) },
+        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, finish_arg) },
         // SAFETY: as above.
-        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, ending) },
+        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, finish_arg) },
         // SAFETY: as above.
-        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, ending) },
+        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, finish_arg) },
     }
 }
 
@@ -309,7 +310,7 @@ unsafe fn fold_strides<E, O, const N: usize>(
     to: FoldTarget<'_>,
     (first, second): (Src<'_>, Src<'_>),
     elements: Range<usize>,
-    ending: O::FinishArg,
+    finish_arg: O::FinishArg,
 ) -> usize
 where
     E: Element,
@@ -324,14 +325,14 @@ where
         let later = unsafe { stride(second).read_unaligned() };
         let folded: [E::Stored; N] = std::array::from_fn(|index| {
             let folded = O::combine(E::load(earlier[index]), E::load(later[index]));
-            E::store(O::finish(folded, ending))
+            E::store(O::finish(folded, finish_arg))
         });
         let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
         // SAFETY: as above, and they are writable.
         unsafe { target(to.dst).write_unaligned(folded) };
-        for twin in to.extra_dsts {
+        for extra_dst in to.extra_dsts {
             // SAFETY: as above.
-            unsafe { target(*twin).write_unaligned(folded) };
+            unsafe { target(*extra_dst).write_unaligned(folded) };
         }
     }
     end
@@ -343,7 +344,7 @@ where
 /// Each destination and each source must contain an element, and the processor must have the
 /// instructions that `E` needs.
 #[inline(always)]
-unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ending: O::FinishArg)
+unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], finish_arg: O::FinishArg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
@@ -351,7 +352,7 @@ where
     // SAFETY: the caller guarantees one element.
     let load = |source: &Src<'_>| E::load(unsafe { element_ptr::<E>(*source, 0).read_unaligned() });
     let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
-    let stored = E::store(O::finish(folded, ending));
+    let stored = E::store(O::finish(folded, finish_arg));
     // SAFETY: as above.
     unsafe { element_mut_ptr::<E>(to.dst, 0).write_unaligned(stored) };
     to.copy_to_extra_dsts::<E>(0, 1);
@@ -396,7 +397,7 @@ where
     E::Acc: Numeric,
 {
     let count = dst.len() / size_of::<E::Stored>();
-    let ending = <Avg as FoldOperator<E::Acc>>::finish_arg(ranks);
+    let finish_arg = <Avg as FoldOperator<E::Acc>>::finish_arg(ranks);
     let mut block = AccumulatorBlock::new();
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
@@ -405,7 +406,7 @@ where
         let acc = unsafe { load::<E>(acc, source) };
         let target = element_mut_ptr::<E>(dst, start);
         // SAFETY: as above.
-        unsafe { store::<E, Avg>(target, acc, ending) }
+        unsafe { store::<E, Avg>(target, acc, finish_arg) }
         start += acc.len();
     }
 }
@@ -497,13 +498,13 @@ where
 /// # Safety
 /// As many elements as `acc` has must be writable at `target`, with any alignment.
 #[inline(always)]
-unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ending: O::FinishArg)
+unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], finish_arg: O::FinishArg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter().enumerate() {
-        let stored = E::store(O::finish(*slot, ending));
+        let stored = E::store(O::finish(*slot, finish_arg));
         // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
         // elements.
         unsafe { target.wrapping_add(index).write_unaligned(stored) }

@@ -125,7 +125,7 @@ macro_rules! element {
             }
 
             #[inline(always)]
-            #[allow(clippy::cast_possible_truncation, reason = "a code has no more bits")]
+            #[allow(clippy::cast_possible_truncation, reason = "the code fits the stored type")]
             fn store(acc: f32) -> $stored {
                 narrow::<Self>(acc) as $stored
             }
@@ -149,7 +149,7 @@ impl Element for Bf16 {
     }
 
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "the upper half is what is wanted")]
+    #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used")]
     fn store(acc: f32) -> u16 {
         let bits = acc.to_bits();
         let odd = (bits >> 16) & 1;

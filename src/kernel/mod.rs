@@ -24,7 +24,7 @@
 //! floating-point mode (rounding, flushing of subnormal numbers) is that of the calling thread.
 #![allow(
     unsafe_code,
-    reason = "memory that others may write is read and written through raw pointers alone"
+    reason = "memory that other processes may write is accessed only through raw pointers"
 )]
 
 mod convert;
@@ -120,8 +120,8 @@ fn run_fold_kernel(
     for source in sources {
         check_length(to.dst, *source);
     }
-    for twin in to.extra_dsts {
-        check_length(to.dst, twin.as_src());
+    for extra_dst in to.extra_dsts {
+        check_length(to.dst, extra_dst.as_src());
     }
     if to.dst.is_empty() {
         return;
@@ -231,7 +231,7 @@ fn check_length(dst: Dst<'_>, src: Src<'_>) {
 fn check_whole_elements(dtype: DataType, dst: Dst<'_>) {
     assert!(
         dst.len() & (dtype.size() - 1) == 0,
-        "{} bytes are no whole number of {dtype} elements",
+        "{} bytes are not a whole number of {dtype} elements",
         dst.len()
     );
 }

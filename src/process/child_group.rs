@@ -99,15 +99,8 @@ impl ChildProcessGroup {
         let signals = SignalFd::intercept(wanted)?;
         watch(&poller, signals.as_fd(), SIGNALS_TOKEN)?;
         let guardian = Guardian::start()?;
-        let (members, heirlooms) = (Vec::new(), Vec::new());
-        Ok(Self {
-            members,
-            poller,
-            signals,
-            guardian,
-            inherited_fds: heirlooms,
-            started: Instant::now(),
-        })
+        let (members, inherited_fds) = (Vec::new(), Vec::new());
+        Ok(Self { members, poller, signals, guardian, inherited_fds, started: Instant::now() })
     }
 
     /// Lets the children that are started from now on inherit a descriptor under the same number.
@@ -126,7 +119,7 @@ impl ChildProcessGroup {
     /// should end the group.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<ChildPipes> {
         if self.members.len() == MAX_GROUPS {
-            return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));
+            return Err(io::Error::other(format!("the limit is {MAX_GROUPS} children")));
         }
         let (parent, mask) = (host::pid(), self.signals.mask_before());
         let guardian_pipe = self.guardian.pipe_fd();
@@ -158,7 +151,10 @@ impl ChildProcessGroup {
             Err(error) => {
                 spawned.kill()?;
                 // A killed process ends at once.
-                #[allow(clippy::disallowed_methods, reason = "what is waited for has been killed")]
+                #[allow(
+                    clippy::disallowed_methods,
+                    reason = "the child has been killed, so the wait is short"
+                )]
                 spawned.wait()?;
                 Err(io::Error::other(error))
             }
@@ -272,7 +268,7 @@ impl ChildProcessGroup {
 
     fn record_end(&mut self, index: usize) -> Result<bool> {
         let Some(member) = self.members.get_mut(index) else {
-            return Err(Error::internal(format!("there is no member {index} to end")));
+            return Err(Error::internal(format!("the process group has no child {index}")));
         };
         if member.ended.is_some() {
             // A process that was being started at that time still held the descriptor.
@@ -335,30 +331,30 @@ mod tests {
 
     #[test]
     fn exits_are_reported_in_order() {
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
         for _ in 0..4 {
-            crew.spawn(&mut shell("exec sleep 60")).unwrap();
+            children.spawn(&mut shell("exec sleep 60")).unwrap();
         }
         for index in [2, 0, 3, 1] {
-            let pid = crew.members()[index].pid();
+            let pid = children.members()[index].pid();
             child::signal_group(pid, libc::SIGKILL).unwrap();
             wait_until_zombie(pid);
         }
         for index in [2, 0, 3, 1] {
-            assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(index));
-            assert_eq!(crew.members()[index].exit().unwrap().signal(), Some(libc::SIGKILL));
+            assert_eq!(children.next_event(&limit()).unwrap(), ChildEvent::Ended(index));
+            assert_eq!(children.members()[index].exit().unwrap().signal(), Some(libc::SIGKILL));
         }
     }
 
     #[test]
     fn remaining_group_processes_are_killed() {
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
-        crew.spawn(&mut shell("sleep 60 & exit 5")).unwrap();
-        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
-        assert_eq!(crew.members()[0].exit().unwrap().shell_status(), 5);
-        assert!(!crew.is_clear());
-        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
-        let group = crew.members()[0].pid();
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
+        children.spawn(&mut shell("sleep 60 & exit 5")).unwrap();
+        assert_eq!(children.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        assert_eq!(children.members()[0].exit().unwrap().shell_status(), 5);
+        assert!(!children.is_clear());
+        children.kill_and_reap(Duration::from_secs(20)).unwrap();
+        let group = children.members()[0].pid();
         assert!(child::live_process_groups().binary_search(&group).is_err());
     }
 
@@ -366,41 +362,41 @@ mod tests {
     fn only_group_children_inherit_the_descriptor() {
         let fd = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         let script = format!("test -e /proc/self/fd/{}", fd.as_raw_fd());
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
-        crew.spawn(&mut shell(&script)).unwrap();
-        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
-        crew.inherit_fd(fd);
-        crew.spawn(&mut shell(&script)).unwrap();
-        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(1));
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
+        children.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(children.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        children.inherit_fd(fd);
+        children.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(children.next_event(&limit()).unwrap(), ChildEvent::Ended(1));
         assert!(!shell(&script).status().unwrap().success());
         let statuses: Vec<u8> =
-            crew.members().iter().map(|member| member.exit().unwrap().shell_status()).collect();
+            children.members().iter().map(|member| member.exit().unwrap().shell_status()).collect();
         assert_eq!(statuses, [1, 0]);
     }
 
     #[test]
     fn reaped_children_can_be_replaced() {
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
-        crew.spawn(&mut shell("exit 3")).unwrap();
-        assert!(crew.take_reaped().is_none());
-        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
-        assert_eq!(crew.take_reaped().unwrap().len(), 1);
-        assert!(crew.is_clear());
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
+        children.spawn(&mut shell("exit 3")).unwrap();
+        assert!(children.take_reaped().is_none());
+        children.kill_and_reap(Duration::from_secs(20)).unwrap();
+        assert_eq!(children.take_reaped().unwrap().len(), 1);
+        assert!(children.is_clear());
         for script in ["exit 4", "exec sleep 60"] {
-            crew.spawn(&mut shell(script)).unwrap();
+            children.spawn(&mut shell(script)).unwrap();
         }
-        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
-        assert_eq!(crew.members()[0].exit().unwrap().shell_status(), 4);
-        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
-        assert_eq!(crew.take_reaped().unwrap().len(), 2);
+        assert_eq!(children.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        assert_eq!(children.members()[0].exit().unwrap().shell_status(), 4);
+        children.kill_and_reap(Duration::from_secs(20)).unwrap();
+        assert_eq!(children.take_reaped().unwrap().len(), 2);
     }
 
     #[test]
     fn missing_program_is_a_spawn_error() {
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
-        let error = crew.spawn(&mut Command::new("/no/such/program")).unwrap_err();
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
+        let error = children.spawn(&mut Command::new("/no/such/program")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert!(crew.all_ended());
+        assert!(children.all_ended());
     }
 
     #[test]

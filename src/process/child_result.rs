@@ -114,23 +114,23 @@ impl ChildResultTable {
         ChildResult { returned, message: String::from_utf8_lossy(&bytes).into_owned() }
     }
 
-    fn slot_ptr(&self, place: usize) -> *mut u8 {
-        assert!(place < self.segment.len() / SLOT_BYTES, "there is no place {place}");
-        self.segment.as_mut_ptr().wrapping_add(place * SLOT_BYTES)
+    fn slot_ptr(&self, slot: usize) -> *mut u8 {
+        assert!(slot < self.segment.len() / SLOT_BYTES, "there is no result slot {slot}");
+        self.segment.as_mut_ptr().wrapping_add(slot * SLOT_BYTES)
     }
 
     /// Returns a word of a slot: word 0 is 1 if the function returned, word 2 is the length of the
     /// text.
-    fn slot_word(&self, place: usize, index: usize) -> &AtomicU32 {
+    fn slot_word(&self, slot: usize, index: usize) -> &AtomicU32 {
         // SAFETY: aligned, inside the segment, and used only through atomics while the segment
         // lives.
-        unsafe { AtomicU32::from_ptr(self.slot_ptr(place).wrapping_add(index * 4).cast()) }
+        unsafe { AtomicU32::from_ptr(self.slot_ptr(slot).wrapping_add(index * 4).cast()) }
     }
 
     /// Returns word 1, the return value.
-    fn result_word(&self, place: usize) -> &AtomicI32 {
+    fn result_word(&self, slot: usize) -> &AtomicI32 {
         // SAFETY: as above.
-        unsafe { AtomicI32::from_ptr(self.slot_ptr(place).wrapping_add(4).cast()) }
+        unsafe { AtomicI32::from_ptr(self.slot_ptr(slot).wrapping_add(4).cast()) }
     }
 }
 
@@ -140,27 +140,27 @@ mod tests {
 
     #[test]
     fn last_message_and_result_are_read_with_checked_length() {
-        let witness = ChildResultTable::new(3).unwrap();
-        assert_eq!(witness.read(1), ChildResult::default());
-        witness.claim_slot(1);
+        let results = ChildResultTable::new(3).unwrap();
+        assert_eq!(results.read(1), ChildResult::default());
+        results.claim_slot(1);
         record_message("the first");
         record_message(&"é".repeat(SLOT_BYTES));
-        let long = witness.read(1);
+        let long = results.read(1);
         assert_eq!((long.returned, long.message.len()), (None, MAX_TEXT_BYTES));
         record_message("the last");
         record_result(-100);
         let expected = ChildResult { returned: Some(-100), message: "the last".into() };
-        assert_eq!(witness.read(1), expected);
-        assert_eq!((witness.read(0), witness.read(2)), Default::default());
-        witness.slot_word(1, 2).store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(witness.read(1).message.len(), MAX_TEXT_BYTES);
+        assert_eq!(results.read(1), expected);
+        assert_eq!((results.read(0), results.read(2)), Default::default());
+        results.slot_word(1, 2).store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(results.read(1).message.len(), MAX_TEXT_BYTES);
         *OWN_SLOT.lock().unwrap() = None;
-        record_message("to nobody");
+        record_message("unread");
         // A fork of the child, at a time when a thread of the child stored a message.
         SLOT_OWNER_PID.store(host::pid() + 1, Ordering::Relaxed);
         let held = OWN_SLOT.lock().unwrap();
-        record_message("to nobody");
-        witness.claim_slot(2);
+        record_message("unread");
+        results.claim_slot(2);
         drop(held);
         assert_eq!(SLOT_OWNER_PID.load(Ordering::Relaxed), host::pid() + 1);
     }

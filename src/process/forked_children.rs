@@ -152,12 +152,12 @@ impl ForkedChildren {
     ) -> Result<Self> {
         if !(1..=MAX_FORKS).contains(&count) {
             return Err(Error::invalid(format!(
-                "{count} processes: 1 to {MAX_FORKS} can be forked"
+                "cannot fork {count} processes: the count must be 1 to {MAX_FORKS}"
             )));
         }
         if signal::discards_child_status() {
-            let message = "SIGCHLD is ignored in this process, or has the flag SA_NOCLDWAIT, so that nobody could learn how its \
-                           children end: call signal(SIGCHLD, SIG_DFL) first";
+            let message = "SIGCHLD is ignored in this process or has the flag SA_NOCLDWAIT, so the exit status of \
+                           its children would be lost: call signal(SIGCHLD, SIG_DFL) first";
             return Err(Error::invalid(message));
         }
         let members = Vec::with_capacity(count);
@@ -181,11 +181,11 @@ impl ForkedChildren {
     ) -> Result<()> {
         check_single_threaded()?;
         let (parent, mask) = (host::pid(), self.blocked.mask_before());
-        let Self { members, results: witness, .. } = self;
+        let Self { members, results, .. } = self;
         let child_main = || {
             // The child does not need the descriptors of the earlier children.
             members.clear();
-            witness.claim_slot(index);
+            results.claim_slot(index);
             let run = || prepare_fork(parent, mask, &variables).map(|()| body(index));
             // The stack frames below belong to the parent's run; a panic must not unwind into them.
             match catch_unwind(AssertUnwindSafe(run)) {
@@ -249,11 +249,11 @@ impl ForkedChildren {
                     return Ok(ForkOutcome::Deadline(self.running_indices()));
                 }
                 None => break,
-                Some((index, ending)) if !ending.is_success() => {
+                Some((index, exit)) if !exit.is_success() => {
                     if failed.is_empty() {
                         deadline = Deadline::after(limits.settle);
                     }
-                    failed.push((index, ending));
+                    failed.push((index, exit));
                 }
                 Some(_) => {}
             }
@@ -296,8 +296,8 @@ impl ForkedChildren {
                 let member = &self.members[index];
                 if member.exit.is_none() && member.pidfd.is_none() {
                     unwatched = true;
-                    if let Some(ending) = self.reap(index)? {
-                        return Ok(Some((index, ending)));
+                    if let Some(exit) = self.reap(index)? {
+                        return Ok(Some((index, exit)));
                     }
                 }
             }
@@ -308,8 +308,8 @@ impl ForkedChildren {
                 None if deadline.has_passed() => return Ok(None),
                 None => {}
                 Some(index) => {
-                    if let Some(ending) = self.reap(index)? {
-                        return Ok(Some((index, ending)));
+                    if let Some(exit) = self.reap(index)? {
+                        return Ok(Some((index, exit)));
                     }
                 }
             }
@@ -326,8 +326,8 @@ impl ForkedChildren {
         let reaped = child::reap(member.pid);
         // Set this first: a process ID that no longer belongs to the child must not be signalled.
         member.is_lost = reaped.is_err();
-        let why = "has a handler of this program waited for any child (waitpid(-1, ...))?";
-        if let Some(exit) = reaped.context(|| why)? {
+        let reason = "the child's exit status was lost; did a handler of this program reap any child (waitpid(-1, ...))?";
+        if let Some(exit) = reaped.context(|| reason)? {
             (member.pidfd, member.exit) = (None, Some(ProcessExit::from(exit)));
         }
         Ok(member.exit)
@@ -357,8 +357,8 @@ fn check_single_threaded() -> Result<()> {
         1 => Ok(()),
         count => {
             let message = format!(
-                "this process has {count} threads, and a fork would have only one of them, while locks that the others hold would \
-                 stay locked in it: fork before any other thread is started"
+                "this process has {count} threads: a forked child would have only one of them, and locks held by \
+                 the other threads would stay locked; fork before you start other threads"
             );
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }

@@ -21,7 +21,7 @@
 //! This module does not depend on ranks, stores, environment variables or output.
 #![allow(
     unsafe_code,
-    reason = "what runs between fork and exec, and what forks share, is outside of what the compiler can check"
+    reason = "the compiler cannot check the code between fork and exec, or the memory that forks share"
 )]
 
 pub mod atomic_file;

@@ -135,12 +135,12 @@ fn run(
             ChildEvent::Deadline => break,
             ChildEvent::Ended(index) => {
                 let members = group.members().len();
-                let Some(ending) = group.members()[index].exit().filter(|how| !how.is_success())
+                let Some(exit) = group.members()[index].exit().filter(|how| !how.is_success())
                 else {
                     continue;
                 };
                 let was_met = required.is_met(members, failed.len());
-                failed.push((index, ending));
+                failed.push((index, exit));
                 if required.is_met(members, failed.len()) {
                     report(SupervisionNotice::MemberFailed {
                         index,
@@ -163,7 +163,7 @@ fn run(
 /// host, its peers may thus detect the death, fail, and be reported before it. No member receives
 /// SIGKILL because of another member's failure, so a death by SIGKILL counts as the first failure.
 pub(super) fn first_failure(failed: &[(usize, ProcessExit)]) -> Option<usize> {
-    let killed = failed.iter().find(|(_, ending)| ending.signal() == Some(signal::KILL));
+    let killed = failed.iter().find(|(_, exit)| exit.signal() == Some(signal::KILL));
     killed.or(failed.first()).map(|&(index, _)| index)
 }
 
@@ -199,30 +199,30 @@ mod tests {
     };
 
     fn group_of(scripts: &[&str]) -> ChildProcessGroup {
-        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        let mut children = ChildProcessGroup::new(&[]).unwrap();
         for script in scripts {
-            crew.spawn(Command::new("/bin/sh").args(["-c", script])).unwrap();
+            children.spawn(Command::new("/bin/sh").args(["-c", script])).unwrap();
         }
-        crew
+        children
     }
 
     #[test]
     fn all_succeed() {
-        let mut crew = group_of(&["exit 0", "exit 0"]);
+        let mut children = group_of(&["exit 0", "exit 0"]);
         assert_eq!(
-            supervise(&mut crew, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
+            supervise(&mut children, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
             SupervisionOutcome::Success
         );
     }
 
     #[test]
     fn first_failure_ends_the_group() {
-        let mut crew = group_of(&["exec sleep 60", "exit 7", "exec sleep 60"]);
+        let mut children = group_of(&["exec sleep 60", "exit 7", "exec sleep 60"]);
         assert_eq!(
-            supervise(&mut crew, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
+            supervise(&mut children, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
             SupervisionOutcome::Failure(1)
         );
-        let members = crew.members();
+        let members = children.members();
         assert_eq!(members[1].exit().unwrap().shell_status(), 7);
         assert_eq!(members[1].last_signal(), None);
         assert_eq!(members[0].last_signal(), Some(libc::SIGTERM));
@@ -232,11 +232,12 @@ mod tests {
     #[test]
     fn group_continues_while_enough_members_remain() {
         let scripts = ["exit 3", "sleep 0.3", "kill -9 $$", "exit 0"];
-        let mut crew = group_of(&scripts);
+        let mut children = group_of(&scripts);
         let mut lost = Vec::new();
-        let cause = supervise(&mut crew, RequiredMembers::AtLeast(2), &TIMEOUTS, &mut |notice| {
-            lost.push(notice)
-        });
+        let cause =
+            supervise(&mut children, RequiredMembers::AtLeast(2), &TIMEOUTS, &mut |notice| {
+                lost.push(notice)
+            });
         assert_eq!(cause.unwrap(), SupervisionOutcome::Success);
         lost.sort_by_key(|notice| format!("{notice:?}"));
         let left = |notice: &SupervisionNotice| match notice {
@@ -246,52 +247,52 @@ mod tests {
         let mut lefts: Vec<usize> = lost.iter().map(|notice| left(notice).1).collect();
         lefts.sort_unstable();
         assert_eq!((left(&lost[0]).0, left(&lost[1]).0, lefts), (0, 2, vec![2, 3]));
-        assert!(crew.members().iter().all(|member| member.last_signal().is_none()));
+        assert!(children.members().iter().all(|member| member.last_signal().is_none()));
     }
 
     #[test]
     fn group_ends_when_too_few_members_remain() {
-        let mut crew = group_of(&["exit 3", "exec sleep 60", "sleep 0.2; exit 4"]);
+        let mut children = group_of(&["exit 3", "exec sleep 60", "sleep 0.2; exit 4"]);
         let cause =
-            supervise(&mut crew, RequiredMembers::AtLeast(2), &TIMEOUTS, &mut |_| {}).unwrap();
+            supervise(&mut children, RequiredMembers::AtLeast(2), &TIMEOUTS, &mut |_| {}).unwrap();
         assert_eq!(cause, SupervisionOutcome::Failure(0));
-        assert_eq!(crew.members()[1].last_signal(), Some(libc::SIGTERM));
-        let mut crew = group_of(&["exit 3", "exit 4"]);
+        assert_eq!(children.members()[1].last_signal(), Some(libc::SIGTERM));
+        let mut children = group_of(&["exit 3", "exit 4"]);
         let cause =
-            supervise(&mut crew, RequiredMembers::AtLeast(0), &TIMEOUTS, &mut |_| {}).unwrap();
+            supervise(&mut children, RequiredMembers::AtLeast(0), &TIMEOUTS, &mut |_| {}).unwrap();
         assert!(matches!(cause, SupervisionOutcome::Failure(_)), "{cause:?}");
     }
 
     #[test]
     fn killed_member_is_the_culprit_even_if_seen_late() {
-        let mut crew = group_of(&["exec sleep 60", "exit 3"]);
-        wait_until_zombie(crew.members()[1].pid());
-        let first = crew.members()[0].pid();
+        let mut children = group_of(&["exec sleep 60", "exit 3"]);
+        wait_until_zombie(children.members()[1].pid());
+        let first = children.members()[0].pid();
         child::signal_group(first, libc::SIGKILL).unwrap();
         wait_until_zombie(first);
         assert_eq!(
-            supervise(&mut crew, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
+            supervise(&mut children, RequiredMembers::All, &TIMEOUTS, &mut |_| {}).unwrap(),
             SupervisionOutcome::Failure(0)
         );
     }
 
     #[test]
     fn member_that_ignores_sigterm_is_killed() {
-        let mut crew = group_of(&["trap '' TERM; echo; while :; do sleep 60; done"]);
-        let pid = crew.members()[0].pid();
+        let mut children = group_of(&["trap '' TERM; echo; while :; do sleep 60; done"]);
+        let pid = children.members()[0].pid();
         // The trap is set once the shell has a child in the same process group.
         let deadline = Deadline::after_ms(20_000);
         while !has_child(pid) {
             assert!(!deadline.has_passed());
             std::thread::yield_now();
         }
-        let patience = SupervisionTimeouts { failure: Duration::from_millis(50), ..TIMEOUTS };
-        crew.spawn(Command::new("/bin/sh").args(["-c", "exit 1"])).unwrap();
+        let timeouts = SupervisionTimeouts { failure: Duration::from_millis(50), ..TIMEOUTS };
+        children.spawn(Command::new("/bin/sh").args(["-c", "exit 1"])).unwrap();
         assert_eq!(
-            supervise(&mut crew, RequiredMembers::All, &patience, &mut |_| {}).unwrap(),
+            supervise(&mut children, RequiredMembers::All, &timeouts, &mut |_| {}).unwrap(),
             SupervisionOutcome::Failure(1)
         );
-        assert_eq!(crew.members()[0].exit().unwrap().signal(), Some(libc::SIGKILL));
+        assert_eq!(children.members()[0].exit().unwrap().signal(), Some(libc::SIGKILL));
     }
 
     fn has_child(pid: i32) -> bool {

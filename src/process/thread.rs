@@ -38,7 +38,7 @@ pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
             crate::log!(
                 LogLevel::Error,
-                "the thread {name} has ended by a panic, a defect in libdist"
+                "the thread {name} has panicked; this is a defect in libdist, please report it"
             );
         }
     };

@@ -213,7 +213,11 @@ pub fn flush_streams() {
 /// time.
 pub unsafe fn set_variable(name: &str, value: Option<&str>) -> Result<()> {
     let text = |text: &str| {
-        CString::new(text).map_err(|_| Error::invalid(format!("\"{name}\" with a zero byte")))
+        CString::new(text).map_err(|_| {
+            Error::invalid(format!(
+                "the environment variable \"{name}\" or its value contains a zero byte"
+            ))
+        })
     };
     let (key, value) = (text(name)?, value.map(text).transpose()?);
     let status = match &value {

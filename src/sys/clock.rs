@@ -97,7 +97,7 @@ impl ClockSample {
             (u128::from(elapsed_ns) << RATE_FRACTION_BITS) / u128::from(elapsed_ticks);
         // No processor has less than one tick in eight nanoseconds.
         let ns_per_tick =
-            u64::try_from(ns_per_tick).ok().filter(|pace| pace >> (RATE_FRACTION_BITS + 3) == 0);
+            u64::try_from(ns_per_tick).ok().filter(|rate| rate >> (RATE_FRACTION_BITS + 3) == 0);
         Self { ticks, ns, ns_per_tick: ns_per_tick.unwrap_or(0) }
     }
 }

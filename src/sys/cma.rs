@@ -102,9 +102,9 @@ mod tests {
         let (mut first, mut second) = ([0; 4], [0; 2]);
         let start = u64::try_from(source.as_ptr().addr()).unwrap();
         let pid = std::process::id();
-        let mut both = |behind| {
+        let mut both = |second_address| {
             let (first, second) = (Dst::from(&mut first[..]), Dst::from(&mut second[..]));
-            read_pieces(pid, [(start, first), (behind, second)])
+            read_pieces(pid, [(start, first), (second_address, second)])
         };
         // A sandbox may forbid the system call.
         let Ok(got) = both(start + 4) else { return };
@@ -129,10 +129,13 @@ mod tests {
 
     #[test]
     fn own_memory_is_written_up_to_unmapped_memory() {
-        let (mut there, pid) = ([0_u8; 6], std::process::id());
-        let start = u64::try_from(there.as_mut_ptr().expose_provenance()).unwrap();
-        let put = |behind| {
-            write_pieces(pid, [(start, Src::from(&[1; 4][..])), (behind, Src::from(&[2; 2][..]))])
+        let (mut target, pid) = ([0_u8; 6], std::process::id());
+        let start = u64::try_from(target.as_mut_ptr().expose_provenance()).unwrap();
+        let put = |second_address| {
+            write_pieces(
+                pid,
+                [(start, Src::from(&[1; 4][..])), (second_address, Src::from(&[2; 2][..]))],
+            )
         };
         // A sandbox may forbid the system call.
         let Ok(whole) = put(start + 4) else { return };
@@ -140,6 +143,6 @@ mod tests {
         assert_eq!(put(16).unwrap(), 4);
         assert!(write_pieces(pid, [(16, Src::from(&[1; 4][..]))]).is_err());
         assert!(write_pieces(u32::MAX, [(start, Src::from(&[1; 4][..]))]).is_err());
-        assert_eq!(std::hint::black_box(there), [1, 1, 1, 1, 2, 2]);
+        assert_eq!(std::hint::black_box(target), [1, 1, 1, 1, 2, 2]);
     }
 }

@@ -24,16 +24,16 @@ impl Library {
     pub fn open(path: &str) -> Result<Self> {
         // Without a slash, the loader searches for the name.
         if path.contains('/') && !Path::new(path).exists() {
-            let message = format!("there is no file {path}");
+            let message = format!("the file {path} does not exist");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         let name = CString::new(path)
-            .map_err(|_| Error::invalid("a path of a library contains a zero byte"))?;
+            .map_err(|_| Error::invalid("the path of a library contains a zero byte"))?;
         // SAFETY: a NUL-terminated string; the caller is responsible for the code that the object
         // runs when it is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(|| {
-            Error::new(ErrorKind::System, format!("{path} cannot be loaded: {}", last_error()))
+            Error::new(ErrorKind::System, format!("cannot load {path}: {}", last_error()))
         })
     }
 
@@ -159,8 +159,8 @@ pub fn loaded_paths() -> Vec<PathBuf> {
 /// Returns the folder of the object that contains this code: the library, or a program that links
 /// it statically.
 pub fn own_directory() -> Option<PathBuf> {
-    let here: fn() -> Option<PathBuf> = own_directory;
-    let file = PathBuf::from(file_of_address(NonNull::new(here as *mut c_void)?)?);
+    let anchor: fn() -> Option<PathBuf> = own_directory;
+    let file = PathBuf::from(file_of_address(NonNull::new(anchor as *mut c_void)?)?);
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
 }
 
@@ -170,7 +170,7 @@ fn last_error() -> String {
     // the loader.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "the loader does not say why".to_owned();
+        return "the loader gives no reason".to_owned();
     }
     // SAFETY: not NULL, so a NUL-terminated text that is valid until this thread's next call of the
     // loader.

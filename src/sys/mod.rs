@@ -1,6 +1,6 @@
 //! System calls behind safe functions. This layer contains no policy: no function decides, retries,
 //! or waits longer than its caller requests.
-#![allow(unsafe_code, reason = "this layer is where the operating system is called")]
+#![allow(unsafe_code, reason = "this layer calls the operating system")]
 
 pub mod child;
 pub mod clock;

@@ -79,7 +79,8 @@ impl PeerMapping {
     pub fn view(&self, offset: u64, len: usize) -> Result<Dst<'_>> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let end = start.checked_add(len).filter(|&end| end <= self.len).ok_or_else(|| {
-            let message = format!("{len} bytes at {offset} of an arena that has {}", self.len);
+            let message =
+                format!("{len} bytes at offset {offset} exceed an arena of {} bytes", self.len);
             Error::new(ErrorKind::Connection, message)
         })?;
         if len > 0 {
@@ -109,7 +110,7 @@ impl PeerMapping {
         // inaccessible.
         if unsafe { libc::mprotect(start, COMMIT_UNIT, access) } != 0 {
             let cause = std::io::Error::last_os_error();
-            return Err(Error::system("opening a part of an arena", &cause));
+            return Err(Error::system("making a part of an arena accessible (mprotect)", &cause));
         }
         // SAFETY: as above; the advice does not change the content.
         unsafe { libc::madvise(start, COMMIT_UNIT, libc::MADV_POPULATE_WRITE) };

@@ -77,7 +77,7 @@ impl Segment {
         let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
         if usize::try_from(size) != Ok(len) || !sealed {
             let message = format!(
-                "the descriptor passed is not a sealed segment of {len} bytes (it has {size})"
+                "the received descriptor is not a sealed segment of {len} bytes (its size is {size} bytes)"
             );
             return Err(Error::new(ErrorKind::Connection, message));
         }
@@ -121,7 +121,7 @@ pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
     check_length(bytes.len())?;
     let file = create_memfd(c"libdist-sealed")?;
     file.write_all_at(bytes, 0)
-        .map_err(|cause| Error::system("filling a file in memory", &cause))?;
+        .map_err(|cause| Error::system("writing an in-memory file", &cause))?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
     Ok(file.into())
 }
@@ -133,8 +133,8 @@ pub(super) fn check_length(len: usize) -> Result<()> {
     if u64::try_from(len).is_ok_and(|len| len <= limit) {
         return Ok(());
     }
-    let why = format!("this process may make files of {limit} bytes at most");
-    Err(out_of_memory(len, &why, "raise that limit (ulimit -f)"))
+    let reason = format!("the limit of this process is {limit} bytes per file");
+    Err(out_of_memory(len, &reason, "raise the limit (ulimit -f)"))
 }
 
 /// Creates an empty in-memory file (memfd), which has no name that a process could open.
@@ -154,7 +154,7 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     let seals = seals | libc::F_SEAL_SEAL;
     // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(Error::system("sealing a file in memory", &std::io::Error::last_os_error()));
+        return Err(Error::system("sealing an in-memory file", &std::io::Error::last_os_error()));
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> R
 fn check_available(len: usize, remedy: &str) -> Result<()> {
     match host::memory_available() {
         Some(available) if u64::try_from(len).is_ok_and(|len| len > available) => {
-            Err(out_of_memory(len, &format_args!("{available} are available"), remedy))
+            Err(out_of_memory(len, &format_args!("{available} bytes are available"), remedy))
         }
         _ => Ok(()),
     }
@@ -192,8 +192,9 @@ fn check_available(len: usize, remedy: &str) -> Result<()> {
 fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
     let part = libc::off_t::try_from(offset).ok().zip(end);
-    let (mut done, end) =
-        part.ok_or_else(|| Error::invalid(format!("{len} bytes of shared memory are too many")))?;
+    let (mut done, end) = part.ok_or_else(|| {
+        Error::invalid(format!("a segment of {len} bytes of shared memory is too large"))
+    })?;
     let (most, least) = RESERVE_STEPS;
     let mut step = most;
     while done < end {
@@ -214,8 +215,8 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
     Ok(())
 }
 
-fn out_of_memory(len: usize, why: &dyn Display, remedy: &str) -> Error {
-    let message = format!("{len} bytes of shared memory cannot be had ({why}); {remedy}");
+fn out_of_memory(len: usize, reason: &dyn Display, remedy: &str) -> Error {
+    let message = format!("cannot allocate {len} bytes of shared memory ({reason}); {remedy}");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 

@@ -24,14 +24,14 @@ use std::time::Duration;
 /// `Connection` if the name is unknown, `Timeout` if the resolver is too slow.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the one look-up, on a thread of its own, with a deadline"
+    reason = "the only look-up, on a separate thread, with a deadline"
 )]
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if let Ok(ip) = bare.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let (answer, inbox) = mpsc::channel();
+    let (answer, answers) = mpsc::channel();
     let name = bare.to_owned();
     let resolver = thread::spawn("dist-resolve", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
@@ -39,7 +39,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
         drop(answer.send(found));
     })?;
     drop(resolver);
-    match inbox.recv_timeout(deadline.remaining()) {
+    match answers.recv_timeout(deadline.remaining()) {
         Ok(Ok(found)) if !found.is_empty() => Ok(found),
         Ok(Ok(_)) => {
             let message = format!("the host name \"{host}\" has no address");

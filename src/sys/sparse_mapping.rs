@@ -96,7 +96,7 @@ impl SparseMapping {
     /// `OutOfMemory` with the sizes, or `System`. After an error, the range has no memory.
     pub fn commit(&self, offset: usize, len: usize) -> Result<()> {
         self.check_part(offset, len);
-        let remedy = "free some or raise the memory limit";
+        let remedy = "free memory or raise the memory limit";
         if let Err(error) =
             reserve(&self.file, offset, len, remedy).and_then(|()| self.map_part(offset, len))
         {
@@ -147,7 +147,10 @@ impl SparseMapping {
 
     fn check_part(&self, offset: usize, len: usize) {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(fits && (offset | len).is_multiple_of(COMMIT_UNIT), "no part: {offset}, {len}");
+        assert!(
+            fits && (offset | len).is_multiple_of(COMMIT_UNIT),
+            "not a part of the arena: {offset}, {len}"
+        );
     }
 }
 
@@ -169,7 +172,7 @@ fn create_file(len: usize) -> Result<File> {
         .map_err(|_| Error::invalid(format!("an arena of {len} bytes is too large")))?;
     // SAFETY: the call touches no memory.
     if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
-        return Err(last_os_error(&format_args!("making an arena of {len} bytes")));
+        return Err(last_os_error(&format_args!("creating an arena of {len} bytes")));
     }
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     Ok(file)

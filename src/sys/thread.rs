@@ -53,7 +53,7 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
 pub fn pin_to_core(number: usize) -> Result<()> {
     let cores = allowed_cores()?;
     let Some(core) = cores.get(number % cores.len().max(1)) else {
-        return Err(Error::internal("there is no core to run on"));
+        return Err(Error::internal("the affinity mask of the thread has no core"));
     };
     let mut one: CpuSet = [0; 128];
     one[core / 64] = 1 << (core % 64);

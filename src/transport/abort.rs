@@ -83,7 +83,7 @@ impl AbortRecord {
             }
             std::thread::yield_now();
         }
-        let message = "the group was aborted by a rank that died before it could say why";
+        let message = "the group was aborted by a rank that died before it wrote the reason";
         Some(Error::new(ErrorKind::Aborted, message))
     }
 

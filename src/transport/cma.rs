@@ -57,7 +57,7 @@ pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'
         }
         let part = into.slice(done, (into.len() - done).min(READ_CHUNK_BYTES));
         let refused = |cause: &std::io::Error| {
-            let what = "reading its memory (process_vm_readv; DIST_CMA=0 does without)";
+            let what = "cannot read its memory with process_vm_readv (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::cma::read(peer.pid, address + done as u64, part).map_err(|e| refused(&e))? {
@@ -105,7 +105,7 @@ pub fn cma_write(
             (status_word, Src::from(&WRITE_FINISHED[..])),
         ];
         let refused = |cause: &std::io::Error| {
-            let what = "writing its memory (process_vm_writev; DIST_CMA=0 does without)";
+            let what = "cannot write its memory with process_vm_writev (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
         match sys::cma::write_pieces(peer.pid, pieces).map_err(|e| refused(&e))? {
@@ -190,7 +190,8 @@ fn measure_time(action: impl FnOnce()) -> Duration {
 /// Returns the time of a read divided by the time of a copy, in halves and rounded up. Uses the
 /// fastest sample of each, so that interrupted samples do not count.
 fn relative_cost_halves(samples: impl Iterator<Item = (Duration, Duration)>) -> Option<u32> {
-    let (read, copy) = samples.reduce(|best, turn| (best.0.min(turn.0), best.1.min(turn.1)))?;
+    let (read, copy) =
+        samples.reduce(|best, sample| (best.0.min(sample.0), best.1.min(sample.1)))?;
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
@@ -216,9 +217,9 @@ mod tests {
 
     #[test]
     fn relative_cost_uses_the_fastest_samples() {
-        let of = |turns: &[(u64, u64)]| {
+        let of = |samples: &[(u64, u64)]| {
             let us = Duration::from_micros;
-            relative_cost_halves(turns.iter().map(|&(read, copy)| (us(read), us(copy))))
+            relative_cost_halves(samples.iter().map(|&(read, copy)| (us(read), us(copy))))
         };
         assert_eq!(of(&[(90, 10), (25, 400), (30, 11)]), Some(5));
         assert_eq!(of(&[(26, 10)]), Some(6));
@@ -260,10 +261,10 @@ mod tests {
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let group = Nonce([5; 16]);
         let domain =
-            inproc::InprocDomain::join(group, 0, 0, vec![name(0), name(1)], geometry, pace)
+            inproc::InprocDomain::join(group, 0, 0, vec![name(0), name(1)], geometry, policy)
                 .unwrap();
         let mut memory = vec![0_u8; WRITE_CHUNK_BYTES + 3];
         let bytes = vec![7_u8; WRITE_CHUNK_BYTES + 2];
@@ -284,7 +285,7 @@ mod tests {
         assert!(!domain.region().progress(0).is_writing_remotely(RemoteWritePurpose::Collective));
         drop(write_guard);
         // If the domain has failed, `cma_write` writes nothing.
-        domain.fail(&Error::internal("it has failed"));
+        domain.fail(&Error::internal("the domain has failed"));
         memory.fill(0);
         assert!(
             cma_write(&domain, RemoteWritePurpose::Collective, target, Src::from(bytes.as_slice()))

@@ -121,26 +121,28 @@ impl CollectiveHeader {
     /// `Connection`, with the field that is invalid in this version.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self> {
         if u16::from_le_bytes([bytes[0], bytes[1]]) != MAGIC {
-            return Err(malformed_header("no message begins like this; the stream is out of step"));
+            return Err(malformed_header(
+                "the first two bytes are not the magic number; the stream is out of step",
+            ));
         }
         let [version, kind, stripe, stripes] = [bytes[2], bytes[3], bytes[4], bytes[5]];
         if version != VERSION {
             return Err(malformed_header(&format!(
-                "it has version {version}, and this side {VERSION}"
+                "it has version {version}, and this rank uses version {VERSION}"
             )));
         }
         let kind = match kind {
             1 => CollectiveMessageKind::Data,
             2 => CollectiveMessageKind::ArrivalNotice,
-            _ => return Err(malformed_header(&format!("kind {kind} does not exist"))),
+            _ => return Err(malformed_header(&format!("kind {kind} is unknown"))),
         };
         if stripe >= stripes || usize::from(stripes) > MAX_COLLECTIVE_STREAMS {
-            return Err(malformed_header(&format!("part {stripe} of {stripes} does not exist")));
+            return Err(malformed_header(&format!("stripe {stripe} of {stripes} does not exist")));
         }
         let blame_word = u32::from_le_bytes(std::array::from_fn(|k| bytes[12 + k]));
         let blame = BlamedRank::decode(blame_word);
         if bytes[6..8] != [0; 2] || (blame_word != 0 && blame.is_none()) {
-            return Err(malformed_header("bytes without a meaning are not zero"));
+            return Err(malformed_header("reserved bytes are not zero"));
         }
         let word = |i: usize| {
             let at = 16 + 8 * i;
@@ -166,14 +168,17 @@ impl CollectiveHeader {
         if kind == CollectiveMessageKind::ArrivalNotice
             && (stripes, header.message_number, header.len) != (1, 0, 0)
         {
-            return Err(malformed_header("a mark of presence has no payload"));
+            return Err(malformed_header("an arrival notice has no payload"));
         }
         Ok(header)
     }
 }
 
 fn malformed_header(reason: &str) -> Error {
-    Error::new(ErrorKind::Connection, format!("a message cannot be read: {reason}"))
+    Error::new(
+        ErrorKind::Connection,
+        format!("a collective message has an invalid header: {reason}"),
+    )
 }
 
 #[cfg(test)]
@@ -265,19 +270,19 @@ mod tests {
             (0, 0, "out of step"),
             (2, 9, "version 9"),
             (3, 0, "kind 0"),
-            (4, 7, "part 7 of 7"),
-            (5, 9, "part 3 of 9"),
+            (4, 7, "stripe 7 of 7"),
+            (5, 9, "stripe 3 of 9"),
             (7, 1, "not zero"),
             (14, 11, "not zero"),
             (32, 0, "operation does not exist"),
-            (3, 2, "presence"),
+            (3, 2, "arrival notice"),
         ];
-        for (at, value, why) in cases {
+        for (at, value, expected_text) in cases {
             let mut bytes = good;
             bytes[at] = value;
             let error = CollectiveHeader::decode(&bytes).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Connection);
-            assert!(error.message().contains(why), "{error}");
+            assert!(error.message().contains(expected_text), "{error}");
         }
     }
 }

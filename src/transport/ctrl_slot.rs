@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn ctrl_slot_payload_round_trips() {
-        let line = CtrlSlot::default();
+        let slot = CtrlSlot::default();
         let payload: Vec<u8> = (0..).take(INLINE_BYTES).collect();
         for len in 0..=INLINE_BYTES {
-            line.publish(len as u64, 9, &[1, 2, 3], &payload[..len]);
+            slot.publish(len as u64, 9, &[1, 2, 3], &payload[..len]);
             let mut back = vec![0; len];
-            line.read_payload(&mut back);
+            slot.read_payload(&mut back);
             assert_eq!(back, payload[..len]);
-            assert_eq!((line.step(), line.call_fingerprint()), (len as u64, 9));
+            assert_eq!((slot.step(), slot.call_fingerprint()), (len as u64, 9));
         }
         assert_eq!((size_of::<CtrlSlot>(), std::mem::offset_of!(CtrlSlot, descriptor)), (128, 104));
     }

@@ -111,7 +111,7 @@ impl OpKind {
             return Ok(());
         }
         let message = format!(
-            "{op} in {}: the ranks fold different numbers of vectors; use SUM and divide the result",
+            "{op} in {}: the ranks reduce different numbers of vectors; use SUM and divide the result",
             self.name()
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -273,8 +273,9 @@ impl Descriptor {
         let dtype = self.dtype.map_or(NO_VALUE_CODE, |dtype| dtype as u64);
         let op = self.op.map_or(NO_VALUE_CODE, |op| op as u64);
         let root = self.root.map_or(0, |root| root as u64 + 1);
-        let (extent, count) = self.count_spec.encode();
-        let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
+        let (count_spec, count) = self.count_spec.encode();
+        let first =
+            1 | count_spec << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
         let first = first | u64::from(algorithm) << ALGORITHM_SHIFT | label_bit(&self.label);
         [first, count, self.order_key().rotate_right(PART_BITS)]
     }
@@ -406,7 +407,7 @@ mod tests {
         let mut all = Vec::new();
         for kind in OpKind::ALL {
             assert_eq!(OpKind::ALL[kind as usize], kind);
-            for (root, extent) in [None, Some(0), Some(65_535)]
+            for (root, count_spec) in [None, Some(0), Some(65_535)]
                 .into_iter()
                 .flat_map(|r| sample_count_specs().map(|e| (r, e)))
             {
@@ -415,7 +416,7 @@ mod tests {
                     dtype: Some(DataType::F8E5M2),
                     op: Some(ReduceOp::PremulSum),
                     root,
-                    count_spec: extent,
+                    count_spec,
                     sequence: 1 << 47,
                     algorithm: 255,
                     part: u16::MAX,
@@ -430,9 +431,9 @@ mod tests {
         for descriptor in all {
             assert_eq!(Descriptor::decode(descriptor.encode()), Some(descriptor));
         }
-        for extent in sample_count_specs() {
-            let mut others = sample_count_specs().into_iter().filter(|&other| other != extent);
-            assert!(others.all(|other| other.encode() != extent.encode()));
+        for count_spec in sample_count_specs() {
+            let mut others = sample_count_specs().into_iter().filter(|&other| other != count_spec);
+            assert!(others.all(|other| other.encode() != count_spec.encode()));
         }
         assert_eq!(CountSpec::decode(3, 1), None);
         assert_eq!(Descriptor::decode([0; 3]), None);

@@ -238,7 +238,7 @@ pub fn format_activity_answer(answer: Option<&str>) -> String {
     match answer {
         None => {
             let timeout_ms = ACTIVITY_QUERY_TIMEOUT.as_millis();
-            format!(" and whose process did not say within {timeout_ms} ms what it does")
+            format!(" and whose process did not answer an activity query within {timeout_ms} ms")
         }
         Some("") => String::new(),
         Some(words) => format!(" and whose process {words}"),
@@ -258,13 +258,13 @@ mod tests {
     /// Checks at each due time until a peer is silent. Returns the silent peers, and the time since
     /// `began`.
     fn check_until_silent(
-        vigil: &mut HeartbeatMonitor,
+        monitor: &mut HeartbeatMonitor,
         began: Instant,
-        pulse: impl Fn(usize, Duration) -> Option<u64>,
+        heartbeat: impl Fn(usize, Duration) -> Option<u64>,
     ) -> (Vec<usize>, Duration) {
         for _ in 0..1000 {
-            let now = vigil.next_check();
-            let silent = vigil.check_peers(now, |other| pulse(other, now - began));
+            let now = monitor.next_check();
+            let silent = monitor.check_peers(now, |other| heartbeat(other, now - began));
             if !silent.is_empty() {
                 return (silent.iter().map(|&(other, _)| other).collect(), now - began);
             }
@@ -285,13 +285,13 @@ mod tests {
     fn stopped_peer_is_detected_within_limit_and_interval() {
         for limit in [100, 333, 1000, 5000, 60_000] {
             let (timing, began) = (timing(limit), Instant::now());
-            let mut vigil = HeartbeatMonitor::new(timing, 3, began);
+            let mut monitor = HeartbeatMonitor::new(timing, 3, began);
             let stopped_at = timing.limit() * 2 + timing.interval() / 3;
             let beats = |time: Duration| {
                 u64::try_from(1 + time.as_nanos() / timing.interval().as_nanos()).ok()
             };
             let (silent, after) =
-                check_until_silent(&mut vigil, began, |other, time| match other {
+                check_until_silent(&mut monitor, began, |other, time| match other {
                     1 => beats(time.min(stopped_at)),
                     _ => beats(time),
                 });
@@ -305,8 +305,8 @@ mod tests {
     #[test]
     fn unwatched_peers_are_not_reported_as_silent() {
         let began = Instant::now();
-        let mut vigil = HeartbeatMonitor::new(timing(1000), 2, began);
-        let (silent, _) = check_until_silent(&mut vigil, began, |other, time| match other {
+        let mut monitor = HeartbeatMonitor::new(timing(1000), 2, began);
+        let (silent, _) = check_until_silent(&mut monitor, began, |other, time| match other {
             0 => None,
             _ => (time < 900 * MS).then_some(1),
         });
@@ -316,38 +316,38 @@ mod tests {
     #[test]
     fn late_monitor_restarts_instead_of_accusing() {
         let began = Instant::now();
-        let mut vigil = HeartbeatMonitor::new(timing(1000), 1, began);
-        assert!(vigil.check_peers(began, |_| Some(5)).is_empty());
+        let mut monitor = HeartbeatMonitor::new(timing(1000), 1, began);
+        assert!(monitor.check_peers(began, |_| Some(5)).is_empty());
         let woken = began + 2000 * MS;
-        assert!(vigil.check_peers(woken, |_| Some(5)).is_empty());
-        let (silent, after) = check_until_silent(&mut vigil, began, |_, _| Some(5));
+        assert!(monitor.check_peers(woken, |_| Some(5)).is_empty());
+        let (silent, after) = check_until_silent(&mut monitor, began, |_, _| Some(5));
         assert_eq!((silent, after), (vec![0], 3000 * MS));
     }
 
     #[test]
     fn activity_text_is_read_back_and_truncated() {
-        let pulse = HeartbeatState::default();
-        assert_eq!((pulse.last_activity(), pulse.beats()), (String::new(), None));
-        let before = pulse.request_activity();
-        assert_eq!(pulse.stamp(), before);
-        assert!(pulse.take_activity_request() && !pulse.take_activity_request());
-        pulse.publish_activity("is in barrier #1");
-        assert_ne!(pulse.stamp(), before);
-        assert_eq!(pulse.last_activity(), "is in barrier #1");
-        pulse.publish_activity(&format!("{}é", "x".repeat(ACTIVITY_BYTES - 1)));
-        assert_eq!(pulse.last_activity(), "x".repeat(ACTIVITY_BYTES - 1));
-        pulse.beat();
-        assert_eq!(pulse.beats(), Some(1));
+        let heartbeat = HeartbeatState::default();
+        assert_eq!((heartbeat.last_activity(), heartbeat.beats()), (String::new(), None));
+        let before = heartbeat.request_activity();
+        assert_eq!(heartbeat.stamp(), before);
+        assert!(heartbeat.take_activity_request() && !heartbeat.take_activity_request());
+        heartbeat.publish_activity("is in barrier #1");
+        assert_ne!(heartbeat.stamp(), before);
+        assert_eq!(heartbeat.last_activity(), "is in barrier #1");
+        heartbeat.publish_activity(&format!("{}é", "x".repeat(ACTIVITY_BYTES - 1)));
+        assert_eq!(heartbeat.last_activity(), "x".repeat(ACTIVITY_BYTES - 1));
+        heartbeat.beat();
+        assert_eq!(heartbeat.beats(), Some(1));
     }
 
     #[test]
     fn corrupt_activity_text_is_bounded() {
-        let pulse = HeartbeatState::default();
-        pulse.activity.len.store(u64::MAX, Ordering::Relaxed);
-        pulse.activity.text[0].store(u64::MAX, Ordering::Relaxed);
-        assert!(pulse.last_activity().len() <= 3 * ACTIVITY_BYTES);
+        let heartbeat = HeartbeatState::default();
+        heartbeat.activity.len.store(u64::MAX, Ordering::Relaxed);
+        heartbeat.activity.text[0].store(u64::MAX, Ordering::Relaxed);
+        assert!(heartbeat.last_activity().len() <= 3 * ACTIVITY_BYTES);
         // The stamp of a writer that died while it wrote the text.
-        pulse.activity.stamp.store(7, Ordering::Relaxed);
-        assert_eq!(pulse.last_activity(), "");
+        heartbeat.activity.stamp.store(7, Ordering::Relaxed);
+        assert_eq!(heartbeat.last_activity(), "");
     }
 }

@@ -279,7 +279,9 @@ impl RegionGeometry {
     pub(super) fn layout(&self) -> Result<RegionLayout> {
         let too_large = || {
             let Self { ranks, slot_bytes, .. } = self;
-            Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
+            Error::invalid(format!(
+                "the region for {ranks} ranks with slots of {slot_bytes} bytes is too large"
+            ))
         };
         // Returns the end of an array that begins at `start` and has `each` elements per rank.
         let array = |start: usize, stride: usize, each: usize| -> Option<usize> {
@@ -370,11 +372,11 @@ mod tests {
             ranks.map(|ranks| usual(ranks, ReusePolicy::AfterEviction)),
             [512, 256, 168, 128, 128]
         );
-        for (reuse, crowded) in [ReusePolicy::WhileCached, ReusePolicy::AfterEviction]
+        for (reuse, is_oversubscribed) in [ReusePolicy::WhileCached, ReusePolicy::AfterEviction]
             .map(|it| [(it, false), (it, true)])
             .concat()
         {
-            let slot_bytes = RegionGeometry::default_slot_bytes(8, crowded, reuse);
+            let slot_bytes = RegionGeometry::default_slot_bytes(8, is_oversubscribed, reuse);
             let geometry = RegionGeometry { ranks: 8, slot_bytes, reuse_policy: reuse };
             let (all, at_once) = (geometry.bytes().unwrap(), geometry.initial_bytes().unwrap());
             assert!(all <= 8 << 20, "{all}");

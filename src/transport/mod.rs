@@ -150,9 +150,9 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// Wakes a rank that waits for a store of this rank. The caller has executed `fence(SeqCst)`
     /// between the store and this call.
     fn wake_rank_fenced(&self, rank: Rank) {
-        let bell = self.region().doorbell(rank);
-        bell.notify_fenced();
-        if bell.has_listeners() {
+        let doorbell = self.region().doorbell(rank);
+        doorbell.notify_fenced();
+        if doorbell.has_listeners() {
             self.notify_listeners(rank);
         }
     }
@@ -161,9 +161,9 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// for collectives. Messages have a doorbell of their own, so that listening for them costs
     /// collectives nothing.
     fn wake_message_waiter_fenced(&self, rank: Rank) {
-        let bell = self.region().message_doorbell(rank);
-        bell.notify_fenced();
-        if bell.has_listeners() {
+        let doorbell = self.region().message_doorbell(rank);
+        doorbell.notify_fenced();
+        if doorbell.has_listeners() {
             self.notify_listeners(rank);
         }
     }

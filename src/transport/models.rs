@@ -32,9 +32,9 @@ fn index(step: u64) -> usize {
 /// The type of the functions that publish a slot.
 type PublishFn = fn(&CtrlSlot, u64, u64, &[u64; 3], &[u8]);
 
-fn publish(writer: &Writer, step: u64, way: PublishFn) {
+fn publish(writer: &Writer, step: u64, publish_fn: PublishFn) {
     writer.slots[index(step)].store(step * 10, Ordering::Relaxed);
-    way(&writer.ctrl_slots[index(step)], step, step * 3, &[1, 2, step], &step.to_le_bytes());
+    publish_fn(&writer.ctrl_slots[index(step)], step, step * 3, &[1, 2, step], &step.to_le_bytes());
 }
 
 fn read(writer: &Writer, step: u64) {
@@ -86,8 +86,9 @@ fn loom_next_ctrl_slot_proves_previous_step_was_read() {
         let other = Arc::clone(&ranks);
         let run = |ranks: &[Writer; 2], me: usize| {
             for step in 1..=3 {
-                let way = if me == 0 { CtrlSlot::publish_unfenced } else { CtrlSlot::publish };
-                publish(&ranks[me], step, way);
+                let publish_fn =
+                    if me == 0 { CtrlSlot::publish_unfenced } else { CtrlSlot::publish };
+                publish(&ranks[me], step, publish_fn);
                 read(&ranks[1 - me], step);
                 ranks[me].progress.finish_step(step);
             }

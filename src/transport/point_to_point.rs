@@ -16,7 +16,9 @@ pub const LARGEST_TAG: u32 = i32::MAX as u32;
 /// Rejects GPU memory, for engines of host memory.
 fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
     let Some(GpuTarget { device, .. }) = gpu else { return Ok(()) };
-    let message = format!("a message in memory of device {device}: the engine is for host memory");
+    let message = format!(
+        "the message is in memory of device {device}, and this engine supports only host memory"
+    );
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 

@@ -7,7 +7,7 @@
 //! The layout ([`super::layout`]) follows from a [`RegionGeometry`], which every member computes
 //! from the agreed configuration. No offset, index or length is ever read from the shared bytes.
 //! Control structures consist of atomics; data slots are accessed only as [`Src`] and [`Dst`].
-#![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
+#![allow(unsafe_code, reason = "converts offsets within a mapping to references and views")]
 
 use super::abort::AbortRecord;
 use super::ctrl_slot::{CtrlSlot, INLINE_BYTES};
@@ -173,7 +173,7 @@ impl Region {
     pub fn bulk_ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
         assert!(
             self.checked_rank(from) != self.checked_rank(to),
-            "no lane from rank {from} to itself"
+            "no bulk ring from rank {from} to itself"
         );
         let len = self.layout.bulk_ring_bytes;
         let (index, start) = (self.ring_index(from, to), self.layout.bulk_rings + from * len);
@@ -381,7 +381,11 @@ impl Region {
     }
 
     fn checked_rank(&self, rank: Rank) -> usize {
-        assert!(rank < self.geometry.ranks, "rank {rank} of {} in a region", self.geometry.ranks);
+        assert!(
+            rank < self.geometry.ranks,
+            "rank {rank} of {} ranks of a region",
+            self.geometry.ranks
+        );
         rank
     }
 
@@ -489,15 +493,21 @@ mod tests {
                     add(std::ptr::from_ref(ring.writer_cursor).addr(), size_of::<RingCursor>());
                     add(std::ptr::from_ref(ring.reader_cursor).addr(), size_of::<RingCursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
-                    let lane = region.bulk_ring(rank, peer);
-                    add(std::ptr::from_ref(lane.writer_cursor).addr(), size_of::<RingCursor>());
-                    add(std::ptr::from_ref(lane.reader_cursor).addr(), size_of::<RingCursor>());
+                    let bulk_ring = region.bulk_ring(rank, peer);
+                    add(
+                        std::ptr::from_ref(bulk_ring.writer_cursor).addr(),
+                        size_of::<RingCursor>(),
+                    );
+                    add(
+                        std::ptr::from_ref(bulk_ring.reader_cursor).addr(),
+                        size_of::<RingCursor>(),
+                    );
                     // A rank has one bulk ring for all its peers.
                     if peer == usize::from(rank == 0) {
-                        add(lane.bytes.as_mut_ptr().addr(), lane.bytes.len());
+                        add(bulk_ring.bytes.as_mut_ptr().addr(), bulk_ring.bytes.len());
                     }
-                    let knock = std::ptr::from_ref(region.wake_request(rank, peer)).addr();
-                    add(knock, size_of::<WakeRequest>());
+                    let wake_request = std::ptr::from_ref(region.wake_request(rank, peer)).addr();
+                    add(wake_request, size_of::<WakeRequest>());
                 }
                 for step in 0..CTRL_SLOT_COUNT {
                     add(

@@ -134,45 +134,45 @@ mod tests {
 
     #[test]
     fn failed_spins_become_rarer() {
-        let mut patience = AdaptiveSpin::default();
+        let mut spin = AdaptiveSpin::default();
         let mut tries = 0;
         for _ in 0..2000 {
             let mut looked = false;
-            let look = patience.try_spin(|| {
+            let result = spin.try_spin(|| {
                 looked = true;
                 None::<()>
             });
-            assert_eq!(look, None);
+            assert_eq!(result, None);
             tries += u32::from(looked);
         }
         assert!(tries <= 3 + 8 + 4, "{tries}");
         // A successful spin ends the pauses.
         let mut waits = 0;
-        while patience.try_spin(|| Some(())).is_none() {
+        while spin.try_spin(|| Some(())).is_none() {
             waits += 1;
         }
         assert!(waits <= MAX_PAUSE, "{waits}");
-        assert_eq!(patience.try_spin(|| Some(7)), Some(7));
+        assert_eq!(spin.try_spin(|| Some(7)), Some(7));
     }
 
     #[test]
     fn core_is_yielded_to_a_sharing_peer() {
-        let mut patience = AdaptiveSpin::default();
+        let mut spin = AdaptiveSpin::default();
         let began = Instant::now();
         // The value becomes available only after the core was yielded once.
-        let mut looks = 0;
-        let found = patience.try_spin(|| {
-            looks += 1;
+        let mut polls = 0;
+        let found = spin.try_spin(|| {
+            polls += 1;
             (began.elapsed() >= SPIN_TIME).then_some(())
         });
-        assert!(found.is_some() && looks > 1 || patience.failed_spins > 0);
-        if patience.shares_core {
+        assert!(found.is_some() && polls > 1 || spin.failed_spins > 0);
+        if spin.shares_core {
             // The first poll comes after a yield, not after a spin.
-            let mut looks = 0;
+            let mut polls = 0;
             assert_eq!(
-                patience.try_spin(|| {
-                    looks += 1;
-                    Some(looks)
+                spin.try_spin(|| {
+                    polls += 1;
+                    Some(polls)
                 }),
                 Some(1)
             );

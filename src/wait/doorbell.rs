@@ -142,14 +142,14 @@ mod models {
     fn loom_no_notification_is_lost() {
         loom::model(|| {
             let shared = Arc::new((Doorbell::default(), AtomicU64::new(0)));
-            let ringer = Arc::clone(&shared);
-            let ringing = thread::spawn(move || {
-                ringer.1.store(1, Ordering::Release);
-                ringer.0.notify();
+            let notifier = Arc::clone(&shared);
+            let notifier_thread = thread::spawn(move || {
+                notifier.1.store(1, Ordering::Release);
+                notifier.0.notify();
             });
-            let look = || (shared.1.load(Ordering::Acquire) == 1).then_some(());
-            while shared.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
-            ringing.join().unwrap();
+            let poll = || (shared.1.load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
+            notifier_thread.join().unwrap();
         });
     }
 
@@ -162,20 +162,20 @@ mod models {
             let shared = Arc::new((Doorbell::default(), [AtomicU64::new(0), AtomicU64::new(0)]));
             let waiter = Arc::clone(&shared);
             let waiting = thread::spawn(move || {
-                let look = || (waiter.1[0].load(Ordering::Acquire) == 1).then_some(());
-                while waiter.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
+                let poll = || (waiter.1[0].load(Ordering::Acquire) == 1).then_some(());
+                while waiter.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
             });
-            let ringer = Arc::clone(&shared);
-            let ringing = thread::spawn(move || {
-                for flag in &ringer.1 {
+            let notifier = Arc::clone(&shared);
+            let notifier_thread = thread::spawn(move || {
+                for flag in &notifier.1 {
                     flag.store(1, Ordering::Release);
-                    ringer.0.notify();
+                    notifier.0.notify();
                 }
             });
-            let look = || (shared.1[1].load(Ordering::Acquire) == 1).then_some(());
-            while shared.0.sleep_unless_ready(Duration::MAX, || true, look).is_none() {}
+            let poll = || (shared.1[1].load(Ordering::Acquire) == 1).then_some(());
+            while shared.0.sleep_unless_ready(Duration::MAX, || true, poll).is_none() {}
             waiting.join().unwrap();
-            ringing.join().unwrap();
+            notifier_thread.join().unwrap();
         });
     }
 
@@ -184,16 +184,16 @@ mod models {
     fn loom_listener_is_found_or_sees_the_store() {
         loom::model(|| {
             let shared = Arc::new((Doorbell::default(), AtomicU64::new(0)));
-            let ringer = Arc::clone(&shared);
-            let ringing = thread::spawn(move || {
-                ringer.1.store(1, Ordering::Release);
+            let notifier = Arc::clone(&shared);
+            let notifier_thread = thread::spawn(move || {
+                notifier.1.store(1, Ordering::Release);
                 fence(Ordering::SeqCst);
-                ringer.0.has_listeners()
+                notifier.0.has_listeners()
             });
             shared.0.listen();
             let saw = shared.1.load(Ordering::Acquire) == 1;
-            let knocked = ringing.join().unwrap();
-            assert!(saw || knocked);
+            let has_listeners = notifier_thread.join().unwrap();
+            assert!(saw || has_listeners);
         });
     }
 }

@@ -30,7 +30,7 @@ mod futex {
 
         /// Sleeps while the value is `expected`, until it changes, or for `limit`; may return
         /// early.
-        #[allow(clippy::disallowed_methods, reason = "bounded, and what doorbells sleep on")]
+        #[allow(clippy::disallowed_methods, reason = "the wait of doorbells, with a time limit")]
         pub(in crate::wait) fn sleep(&self, expected: u32, limit: Duration) {
             futex::wait(&self.0, expected, limit, FutexScope::Host);
         }
@@ -47,7 +47,7 @@ mod model {
     #[derive(Debug, Default)]
     pub(in crate::wait) struct FutexWord(Mutex<u32>, Condvar);
 
-    #[allow(clippy::unwrap_used, reason = "nobody panics while holding the lock")]
+    #[allow(clippy::unwrap_used, reason = "no thread panics while it holds the lock")]
     impl FutexWord {
         pub(in crate::wait) fn load(&self) -> u32 {
             *self.0.lock().unwrap()

@@ -13,7 +13,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The error of the system.
-#[allow(clippy::disallowed_methods, reason = "this is the one way")]
+#[allow(clippy::disallowed_methods, reason = "the only caller of this function")]
 pub fn ready_within(
     fd: BorrowedFd<'_>,
     interest: Interest,
@@ -27,7 +27,7 @@ pub fn ready_within(
 ///
 /// # Errors
 /// The error of the system.
-#[allow(clippy::disallowed_methods, reason = "this is the one way")]
+#[allow(clippy::disallowed_methods, reason = "the only caller of this function")]
 pub fn wait_for_events(
     poller: &Poller,
     events: &mut PollEvents,
@@ -40,7 +40,7 @@ pub fn wait_for_events(
 ///
 /// # Errors
 /// The error of the system.
-#[allow(clippy::disallowed_methods, reason = "this is the one way")]
+#[allow(clippy::disallowed_methods, reason = "the only caller of this function")]
 pub fn wait_for_any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
     set.wait(limit)
 }
@@ -50,7 +50,8 @@ fn wait_until_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline)
     match ready_within(fd, interest, deadline) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            let message = format!("nothing happened within {} ms", deadline.elapsed().as_millis());
+            let message =
+                format!("the socket was not ready within {} ms", deadline.elapsed().as_millis());
             Err(Error::new(ErrorKind::Timeout, message))
         }
         Err(cause) => Err(Error::system("poll", &cause)),
@@ -75,7 +76,7 @@ fn broken_error(cause: &std::io::Error) -> Error {
 }
 
 fn closed_error() -> Error {
-    Error::new(ErrorKind::Connection, "the other end closed the connection")
+    Error::new(ErrorKind::Connection, "the peer closed the connection")
 }
 
 /// Accepts one connection.
@@ -91,7 +92,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
             }
             // After a shutdown the listener is always ready, but no connection arrives.
             Err(_) if poll::has_hung_up(listener.as_fd()) => {
-                let message = "the socket on which others are awaited was shut down";
+                let message = "the listening socket was shut down";
                 return Err(Error::new(ErrorKind::Connection, message));
             }
             Err(cause) if cause.kind() == Io::WouldBlock => {
@@ -154,11 +155,11 @@ pub fn read_descriptor(stream: &UnixStream, tag: u8, deadline: &Deadline) -> Res
         (0, _) => Err(closed_error()),
         (_, Some(descriptor)) if byte[0] == tag => Ok(descriptor),
         (_, None) if byte[0] == tag => {
-            let message = "the other end passed a descriptor, and it was lost on the way: this process may have as \
-                           many open as it may (ulimit -n)";
+            let message = "the peer sent a descriptor, but this process did not receive it: it may have reached its \
+                           limit of open descriptors (ulimit -n)";
             Err(Error::new(ErrorKind::System, message))
         }
-        _ => Err(Error::new(ErrorKind::Connection, "the other end sent something else")),
+        _ => Err(Error::new(ErrorKind::Connection, "the peer sent an unexpected byte")),
     }
 }
 

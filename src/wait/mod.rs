@@ -243,41 +243,41 @@ mod tests {
 
     #[test]
     fn yielding_ends_when_ready() {
-        let looks = std::cell::Cell::new(0);
-        let look = |at| {
-            looks.set(looks.get() + 1);
-            (looks.get() == at).then_some(at)
+        let polls = std::cell::Cell::new(0);
+        let poll = |at| {
+            polls.set(polls.get() + 1);
+            (polls.get() == at).then_some(at)
         };
-        assert!(yield_until(3, || true, || look(2)) == Some(2) && looks.get() == 2);
-        assert!(yield_until(3, || true, || look(9)).is_none() && looks.get() == 5);
-        assert!(yield_until(0, || true, || look(6)).is_none() && looks.get() == 5);
+        assert!(yield_until(3, || true, || poll(2)) == Some(2) && polls.get() == 2);
+        assert!(yield_until(3, || true, || poll(9)).is_none() && polls.get() == 5);
+        assert!(yield_until(0, || true, || poll(6)).is_none() && polls.get() == 5);
     }
 
     #[test]
     fn unwanted_core_is_polled_before_yielding() {
         let each = POLLS_PER_YIELD + 1;
-        let looks = std::cell::Cell::new(0);
-        let look = |at| {
-            looks.set(looks.get() + 1);
-            (looks.get() == at).then_some(())
+        let polls = std::cell::Cell::new(0);
+        let poll = |at| {
+            polls.set(polls.get() + 1);
+            (polls.get() == at).then_some(())
         };
-        assert!(yield_until(2, || false, || look(each + 3)).is_some() && looks.get() == each + 3);
-        looks.set(0);
-        assert!(yield_until(2, || false, || look(0)).is_none() && looks.get() == 2 * each);
-        looks.set(0);
+        assert!(yield_until(2, || false, || poll(each + 3)).is_some() && polls.get() == each + 3);
+        polls.set(0);
+        assert!(yield_until(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
+        polls.set(0);
         // Another thread needs the core from now on.
-        let is_wanted = || looks.get() > 0;
-        assert!(yield_until(2, is_wanted, || look(0)).is_none() && looks.get() == each + 1);
+        let is_wanted = || polls.get() > 0;
+        assert!(yield_until(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
     }
 
     #[test]
     fn deadline_or_abort_ends_the_wait() {
-        let bell = Doorbell::default();
+        let doorbell = Doorbell::default();
         let never = || None::<()>;
-        let outcome = wait_until(&bell, WAIT_POLICY, &Deadline::after_ms(5), || None, never);
+        let outcome = wait_until(&doorbell, WAIT_POLICY, &Deadline::after_ms(5), || None, never);
         assert!(matches!(outcome, Err(WaitInterrupt::Deadline)));
         let halted = || Some(Error::new(ErrorKind::Aborted, "stop"));
-        let outcome = wait_until(&bell, WAIT_POLICY, &Deadline::never(), halted, never);
+        let outcome = wait_until(&doorbell, WAIT_POLICY, &Deadline::never(), halted, never);
         assert!(
             matches!(outcome, Err(WaitInterrupt::Aborted(e)) if e.kind() == ErrorKind::Aborted)
         );
@@ -288,13 +288,13 @@ mod tests {
         // Two threads pass a counter back and forth; a lost wake-up would end in the deadline.
         let shared = Arc::new((AtomicU64::new(0), Doorbell::default(), Doorbell::default()));
         let other = Arc::clone(&shared);
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let rounds = 2000;
         let echo = std::thread::Builder::new()
             .spawn(move || {
                 for round in 0..rounds {
                     let ready = || (other.0.load(Ordering::Acquire) == 2 * round + 1).then_some(());
-                    wait_until(&other.2, pace, &Deadline::after_ms(20_000), || None, ready)
+                    wait_until(&other.2, policy, &Deadline::after_ms(20_000), || None, ready)
                         .unwrap();
                     other.0.store(2 * round + 2, Ordering::Release);
                     other.1.notify();
@@ -305,7 +305,7 @@ mod tests {
             shared.0.store(2 * round + 1, Ordering::Release);
             shared.2.notify();
             let ready = || (shared.0.load(Ordering::Acquire) == 2 * round + 2).then_some(());
-            wait_until(&shared.1, pace, &Deadline::after_ms(20_000), || None, ready).unwrap();
+            wait_until(&shared.1, policy, &Deadline::after_ms(20_000), || None, ready).unwrap();
         }
         echo.join().unwrap();
     }

@@ -187,9 +187,9 @@ impl DescriptorWatch {
     /// functions, the caller must hold its own lock, so that the last call counts.
     pub fn pause(&self) {
         let service = lock();
-        if let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread) {
+        if let (Some(handler), Some(running)) = (service.handlers.get(&self.id), &service.thread) {
             // Fails only if the watch is already paused.
-            drop(running.poller.remove(watched.descriptor()));
+            drop(running.poller.remove(handler.descriptor()));
         }
     }
 
@@ -197,11 +197,11 @@ impl DescriptorWatch {
     /// are reported at once.
     pub fn set_interest(&self, interest: Interest) {
         let service = lock();
-        let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread)
+        let (Some(handler), Some(running)) = (service.handlers.get(&self.id), &service.thread)
         else {
             return;
         };
-        let descriptor = watched.descriptor();
+        let descriptor = handler.descriptor();
         // One of the two calls fails: the watch is either paused or active.
         if running.poller.change(descriptor, self.id, interest).is_err() {
             drop(running.poller.add(descriptor, self.id, interest));
@@ -246,16 +246,16 @@ impl Drop for DescriptorWatch {
 /// Removes a registration. The thread ends with the last one.
 fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
     let mut service = lock();
-    let watched = service.handlers.remove(&id)?;
+    let handler = service.handlers.remove(&id)?;
     if let Some(running) = &service.thread {
         // Fails only if the descriptor was closed, which also ends the watch, or if the watch is
         // paused.
-        drop(running.poller.remove(watched.descriptor()));
+        drop(running.poller.remove(handler.descriptor()));
         if service.is_idle() {
             service.wake();
         }
     }
-    Some(watched)
+    Some(handler)
 }
 
 fn lock() -> MutexGuard<'static, ServiceState> {
@@ -295,11 +295,11 @@ fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
             }
         }
         let due = lock().take_due_alarms();
-        for alarmed in due {
-            if catch_unwind(AssertUnwindSafe(|| alarmed.on_alarm())).is_err() {
+        for handler in due {
+            if catch_unwind(AssertUnwindSafe(|| handler.on_alarm())).is_err() {
                 crate::log!(
                     LogLevel::Error,
-                    "a callback of the service thread panicked: {alarmed:?}"
+                    "a callback of the service thread panicked: {handler:?}"
                 );
             }
         }
@@ -312,11 +312,11 @@ fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
 }
 
 fn dispatch_event(event: PollEvent) {
-    let Some(watched) = lock().handlers.get(&event.token).cloned() else { return };
+    let Some(handler) = lock().handlers.get(&event.token).cloned() else { return };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let next = if event.readable { watched.on_readable() } else { WatchAction::Keep };
+        let next = if event.readable { handler.on_readable() } else { WatchAction::Keep };
         match next {
-            WatchAction::Keep if event.writable => watched.on_writable(),
+            WatchAction::Keep if event.writable => handler.on_writable(),
             next => next,
         }
     }));
@@ -324,7 +324,7 @@ fn dispatch_event(event: PollEvent) {
         Ok(WatchAction::Keep) => {}
         Ok(WatchAction::Done) => drop(unregister(event.token)),
         Err(_) => {
-            crate::log!(LogLevel::Error, "a callback of the service thread panicked: {watched:?}");
+            crate::log!(LogLevel::Error, "a callback of the service thread panicked: {handler:?}");
             drop(unregister(event.token));
         }
     }
@@ -342,7 +342,7 @@ mod tests {
     struct Flag {
         stream: UnixStream,
         seen: AtomicBool,
-        bell: Doorbell,
+        doorbell: Doorbell,
     }
 
     impl DescriptorHandler for Flag {
@@ -352,24 +352,24 @@ mod tests {
 
         fn on_readable(&self) -> WatchAction {
             self.seen.store(true, Ordering::Release);
-            self.bell.notify();
+            self.doorbell.notify();
             WatchAction::Done
         }
     }
 
     #[test]
     fn closed_peer_calls_the_handler() {
-        let (near, far) = unix::pair().unwrap();
+        let (local, remote) = unix::pair().unwrap();
         let flag = Arc::new(Flag {
-            stream: near,
+            stream: local,
             seen: AtomicBool::new(false),
-            bell: Doorbell::default(),
+            doorbell: Doorbell::default(),
         });
         let watch = watch(flag.clone()).unwrap();
-        drop(far);
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        drop(remote);
+        let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let seen = || flag.seen.load(Ordering::Acquire).then_some(());
-        wait_until(&flag.bell, pace, &Deadline::after_ms(10_000), || None, seen).unwrap();
+        wait_until(&flag.doorbell, policy, &Deadline::after_ms(10_000), || None, seen).unwrap();
         drop(watch);
     }
 }

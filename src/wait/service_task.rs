@@ -79,19 +79,19 @@ mod tests {
     #[derive(Debug, Default)]
     struct CallCounter {
         count: AtomicU64,
-        bell: Doorbell,
+        doorbell: Doorbell,
     }
 
     impl CallCounter {
         fn add(&self) {
             self.count.fetch_add(1, Ordering::Release);
-            self.bell.notify();
+            self.doorbell.notify();
         }
 
         fn wait_for(&self, least: u64) {
             let ready = || (self.count.load(Ordering::Acquire) >= least).then_some(());
             wait_until(
-                &self.bell,
+                &self.doorbell,
                 WaitPolicy::SLEEP_SOON,
                 &Deadline::after_ms(10_000),
                 || None,
@@ -111,10 +111,10 @@ mod tests {
     fn every_wake_runs_the_task() {
         let counter = Arc::new(CallCounter::default());
         let task = Arc::clone(&counter);
-        let nudge = ServiceTask::new(move || task.add()).unwrap();
-        for turn in 1..=100 {
-            nudge.wake();
-            counter.wait_for(turn);
+        let service_task = ServiceTask::new(move || task.add()).unwrap();
+        for round in 1..=100 {
+            service_task.wake();
+            counter.wait_for(round);
         }
     }
 

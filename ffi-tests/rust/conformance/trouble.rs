@@ -136,7 +136,7 @@ fn different_algorithm_is_reported_on_all_ranks() {
             let call = Call::all_reduce(send, recv, DataType::I32, ReduceOp::Sum);
             rank.group().run(call, &options)
         };
-        let texts = names.map(|name| format!("(i32, SUM, count 10) by the algorithm \"{name}\""));
+        let texts = names.map(|name| format!("(i32, SUM, count 10) with the algorithm \"{name}\""));
         all_hear(layout, &body, [&texts[0], &texts[1]]);
     }
 }

@@ -63,7 +63,7 @@ impl What {
         let label = self.quoted_label();
         let name = format!("{} #{sequence}{label}", self.kind.name());
         let algorithm =
-            self.algorithm.map_or(String::new(), |name| format!(" by the algorithm \"{name}\""));
+            self.algorithm.map_or(String::new(), |name| format!(" with the algorithm \"{name}\""));
         if parts.is_empty() { name } else { format!("{name} ({}{algorithm}", parts.join(", ")) }
     }
 

@@ -117,7 +117,7 @@ fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -
         // If a rank has completed the operation, its peers may only know its next call, or that it
         // and a third rank agree on that call but not on the previous calls.
         let somebody_left = (0..size).any(|rank| first[rank].may_leave(rank, &first));
-        let says_next = text.contains("agree on barrier #3, but not on what came before it")
+        let says_next = text.contains("agree on barrier #3, but not on the calls before it")
             || (text.contains("barrier #3") && both.iter().any(|both| text.contains(both)));
         // If the mismatch is in an earlier operation than the one in which it was found, the rank
         // knows only the label of its peer's operation.

@@ -80,7 +80,7 @@ impl HierarchicalOperation<'_> {
 
     /// Returns the rail that this rank owns, if any.
     fn own_rail(&self) -> Option<usize> {
-        Some(self.sequencer.rank()).filter(|&lane| lane < self.rail_count())
+        Some(self.sequencer.rank()).filter(|&rail| rail < self.rail_count())
     }
 
     /// Returns this rank's node.

@@ -180,8 +180,8 @@ impl PendingStripe<'_> {
 
     /// Returns whether a part of the message has been sent on the stream of a presence message,
     /// which must wait for the rest.
-    pub(super) fn is_blocking(&self, mark: &PresenceMessage) -> bool {
-        (self.peer, self.stream) == (mark.peer, 0)
+    pub(super) fn is_blocking(&self, presence: &PresenceMessage) -> bool {
+        (self.peer, self.stream) == (presence.peer, 0)
             && matches!(self.transfer, StripeTransfer::Out { done: 1.., .. })
     }
 }
@@ -237,7 +237,7 @@ impl<'x> MessageExchange<'x> {
     /// # Errors
     /// The reason why the wait ended: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
     pub fn wait(&mut self, token: MessageToken) -> Result<()> {
-        self.wait_until(|pending| pending.iter().all(|parcel| parcel.token != token.0))
+        self.wait_until(|pending| pending.iter().all(|stripe| stripe.token != token.0))
     }
 
     /// Waits until at most `max_pending` posted stripes are in flight.
@@ -317,8 +317,8 @@ impl<'x> MessageExchange<'x> {
     fn progress(&mut self) -> Result<bool> {
         let mut moved = !self.history.presence_queue.is_empty() && self.send_presence();
         let mut i = 0;
-        while let Some(parcel) = self.pending.get(i) {
-            if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(parcel)) {
+        while let Some(stripe) = self.pending.get(i) {
+            if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(stripe)) {
                 i += 1;
                 continue;
             }
@@ -430,20 +430,20 @@ impl<'x> MessageExchange<'x> {
         stream: u8,
         header: &CollectiveHeader,
     ) -> Result<bool> {
-        let moment = header.descriptor.order_key();
+        let order_key = header.descriptor.order_key();
         if header.kind != CollectiveMessageKind::ArrivalNotice
-            || moment > self.operation.descriptor.order_key()
+            || order_key > self.operation.descriptor.order_key()
         {
             return Ok(false);
         }
         self.check_agreement(peer, header)?;
         self.history.read_ahead(peer, stream).skip_header();
         let peer = &mut self.history.peers[peer];
-        if peer.last_seen_moment < moment {
+        if peer.last_seen_moment < order_key {
             peer.blame = None;
         }
-        peer.last_seen_moment = moment;
-        peer.awaited_rank = header.blame.map(|excuse| excuse.rank);
+        peer.last_seen_moment = order_key;
+        peer.awaited_rank = header.blame.map(|blame| blame.rank);
         // A rank that exchanges presence messages also reads the messages that have arrived.
         peer.unread_presence = 0;
         Ok(true)
@@ -458,8 +458,8 @@ impl<'x> MessageExchange<'x> {
     fn back_off(&mut self) -> Result<()> {
         self.check_failure()?;
         let deadline = self.operation.deadline();
-        let pace = self.endpoint.wait_policy();
-        let spin = if pace.is_oversubscribed { Duration::ZERO } else { pace.spin_time };
+        let policy = self.endpoint.wait_policy();
+        let spin = if policy.is_oversubscribed { Duration::ZERO } else { policy.spin_time };
         if self.idle_since.is_none() {
             self.idle_watch.reset();
         }
@@ -505,22 +505,23 @@ impl<'x> MessageExchange<'x> {
 
     /// Returns the stream events for which the first stripes of all streams wait.
     pub(super) fn awaited_events(&self) -> Vec<StreamInterest> {
-        let mut wishes: Vec<StreamInterest> = Vec::new();
-        for parcel in &self.pending {
-            let channel = Channel::Collective(parcel.stream);
-            let wish = StreamInterest { peer: parcel.peer, channel, direction: parcel.direction() };
-            if !wishes.contains(&wish) {
-                wishes.push(wish);
+        let mut interests: Vec<StreamInterest> = Vec::new();
+        for stripe in &self.pending {
+            let channel = Channel::Collective(stripe.stream);
+            let interest =
+                StreamInterest { peer: stripe.peer, channel, direction: stripe.direction() };
+            if !interests.contains(&interest) {
+                interests.push(interest);
             }
         }
         let (channel, direction) = (Channel::Collective(0), StreamDirection::Out);
-        for mark in &self.history.presence_queue {
-            let wish = StreamInterest { peer: mark.peer, channel, direction };
-            if !wishes.contains(&wish) {
-                wishes.push(wish);
+        for presence in &self.history.presence_queue {
+            let interest = StreamInterest { peer: presence.peer, channel, direction };
+            if !interests.contains(&interest) {
+                interests.push(interest);
             }
         }
-        wishes
+        interests
     }
 
     /// Fails the group. Returns the first error that any rank has reported.

@@ -6,7 +6,7 @@
 //! byte for each message, and the steps of the peer.
 //!
 //! This module is compiled for fuzzing and for tests only.
-#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
 
 use super::exchange::{MessageExchange, MessageOperation};
 use super::peer_history::PeerHistory;
@@ -87,11 +87,14 @@ pub fn frames(input: &[u8]) {
     let is_right =
         matches_model(&received_bytes, &expected, &presence, &previous, &memory, outcome.is_ok());
     match outcome {
-        Ok(()) => assert!(is_right, "what came is not what was to come"),
+        Ok(()) => assert!(is_right, "the received bytes differ from the expected bytes"),
         Err(error) => {
-            assert!(mode & 2 != 0 || !is_right, "all that was to come came: {error}");
+            assert!(
+                mode & 2 != 0 || !is_right,
+                "an operation failed although all expected bytes arrived: {error}"
+            );
             let is_own = error.kind() == ErrorKind::Aborted;
-            assert!(is_own || error.culprit() == Some(PEER), "it names nobody: {error:?}");
+            assert!(is_own || error.culprit() == Some(PEER), "the error has no culprit: {error:?}");
         }
     }
     check_guards(&memory, &sizes);
@@ -194,33 +197,37 @@ fn matches_model(
             if (CollectiveHeader { blame: None, ..found }) == *header {
                 break;
             }
-            let chain = match found.descriptor.sequence {
+            let fingerprint = match found.descriptor.sequence {
                 1 => past.call_fingerprint,
                 2 => presence.call_fingerprint,
                 _ => return false,
             };
-            if found.kind != CollectiveMessageKind::ArrivalNotice || found.call_fingerprint != chain
+            if found.kind != CollectiveMessageKind::ArrivalNotice
+                || found.call_fingerprint != fingerprint
             {
                 return false;
             }
         }
         let Some((payload, behind)) = stream.split_at_checked(*len) else { return false };
         *stream = behind;
-        assert!(!is_over || &memory[*start..start + len] == payload, "other bytes than came");
+        assert!(
+            !is_over || &memory[*start..start + len] == payload,
+            "the memory differs from the received bytes"
+        );
     }
     true
 }
 
 fn check_guards(memory: &[u8], sizes: &[(bool, usize)]) {
     let is_untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == FILL_BYTE);
-    assert!(is_untouched(&memory[..GUARD]), "something was written before the buffers");
+    assert!(is_untouched(&memory[..GUARD]), "bytes were written before the buffers");
     let mut start = GUARD;
     for &(_, size) in sizes.iter().filter(|(is_sent, _)| !is_sent) {
         let guard = &memory[start + size..start + size + GUARD];
-        assert!(is_untouched(guard), "something was written behind a buffer");
+        assert!(is_untouched(guard), "bytes were written after a buffer");
         start += size + GUARD;
     }
-    assert!(is_untouched(&memory[start..]), "something was written where nothing was posted");
+    assert!(is_untouched(&memory[start..]), "bytes were written outside of the posted buffers");
 }
 
 /// The streams between this rank and the peer. All bytes of the peer are there from the start.
@@ -297,11 +304,15 @@ impl ScriptedEndpoint {
                 }
                 3 => append(lane, &presence.encode()),
                 4 => {
-                    let (chain, descriptor) = (past.call_fingerprint, previous_descriptor());
+                    let (fingerprint, descriptor) = (past.call_fingerprint, previous_descriptor());
                     append(
                         lane,
-                        &CollectiveHeader { call_fingerprint: chain, descriptor, ..*presence }
-                            .encode(),
+                        &CollectiveHeader {
+                            call_fingerprint: fingerprint,
+                            descriptor,
+                            ..*presence
+                        }
+                        .encode(),
                     );
                 }
                 5 => {
@@ -326,7 +337,7 @@ impl ScriptedEndpoint {
     }
 
     fn aborted_error() -> Error {
-        Error::new(ErrorKind::Aborted, "somebody ended the group")
+        Error::new(ErrorKind::Aborted, "the group was ended")
     }
 }
 
@@ -364,8 +375,8 @@ impl Endpoint for ScriptedEndpoint {
         let count = self.transfer_len(&mut inner, into.len());
         let ScriptedEndpointState { incoming, taken, repeated_header: flood, .. } = &mut *inner;
         let (stream, at) = (&mut incoming[usize::from(lane)], &mut taken[usize::from(lane)]);
-        if let Some(mark) = flood {
-            *stream = mark.repeat(count.div_ceil(HEADER_BYTES));
+        if let Some(presence) = flood {
+            *stream = presence.repeat(count.div_ceil(HEADER_BYTES));
             *at = 0;
         }
         let count = count.min(stream.len() - *at);

@@ -77,7 +77,7 @@ impl<'a> Team<'a> {
     /// `Internal` if the rank is not a member.
     pub fn of(members: &'a [Rank], rank: Rank) -> Result<Self> {
         let me = members.iter().position(|&member| member == rank);
-        let me = me.ok_or_else(|| Error::internal("a rank outside of its own team"))?;
+        let me = me.ok_or_else(|| Error::internal("the rank is not a member of its team"))?;
         Ok(Self { members, own_position: me })
     }
 

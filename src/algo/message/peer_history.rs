@@ -115,22 +115,22 @@ impl PeerHistory {
         }
         self.past_operations
             .push_back(PastOperation { descriptor, call_fingerprint: self.call_fingerprint });
-        self.presence_queue.retain(|mark| mark.done > 0);
+        self.presence_queue.retain(|presence| presence.done > 0);
     }
 
     /// Queues presence messages to the peers, once per operation. Returns whether there are
     /// messages to send.
     pub(super) fn queue_presence(&mut self, others: &[Rank], header: &CollectiveHeader) -> bool {
-        let moment = header.descriptor.order_key();
-        if self.last_presence_moment == moment {
+        let order_key = header.descriptor.order_key();
+        if self.last_presence_moment == order_key {
             return false;
         }
-        self.last_presence_moment = moment;
+        self.last_presence_moment = order_key;
         let header = header.encode();
         for &peer in others {
             // After a partly sent older presence message, a new one is not needed: the peer reads
             // the older one, or reads nothing.
-            let is_partly_sent = self.presence_queue.iter().any(|mark| mark.peer == peer);
+            let is_partly_sent = self.presence_queue.iter().any(|presence| presence.peer == peer);
             if !is_partly_sent && self.peers[peer].unread_presence < MAX_UNREAD_PRESENCE {
                 self.peers[peer].unread_presence += 1;
                 self.presence_queue.push(PresenceMessage { peer, header, done: 0 });
@@ -142,7 +142,7 @@ impl PeerHistory {
     /// Returns whether a presence message to a peer is partly sent, so that no other message can be
     /// sent before the rest.
     pub(super) fn has_partial_presence(&self, peer: Rank) -> bool {
-        self.presence_queue.iter().any(|mark| mark.peer == peer && mark.done > 0)
+        self.presence_queue.iter().any(|presence| presence.peer == peer && presence.done > 0)
     }
 
     /// Returns the call fingerprint of all operations that this rank has issued.
@@ -160,7 +160,8 @@ impl PeerHistory {
         let mut scratch = std::mem::take(&mut self.scratch);
         let missing = bytes.saturating_sub(scratch.len());
         scratch.try_reserve_exact(missing).map_err(|_| {
-            let message = format!("no memory for {bytes} bytes of scratch space of a collective");
+            let message =
+                format!("cannot allocate {bytes} bytes of scratch space for a collective");
             Error::new(ErrorKind::OutOfMemory, message)
         })?;
         scratch.resize(scratch.len() + missing, 0);
@@ -230,9 +231,9 @@ impl PeerHistory {
             }
             Some(past) => self.describe_label_mismatch(past, other).or_else(|| {
                 // The labels may differ if the peer's label could not be queried.
-                let but_label = if theirs.label.is_none() { "" } else { "the label of it or " };
+                let but_label = if theirs.label.is_none() { "" } else { "its label or " };
                 Some(format!(
-                    "and {name} agree on {}, but not on {but_label}what came before it, after #{}",
+                    "and {name} agree on {}, but not on {but_label}the calls before it, after #{}",
                     past.descriptor,
                     Descriptor::sequence_from_order_key(self.peers[other.rank].last_seen_moment)
                 ))
@@ -256,10 +257,10 @@ impl PeerHistory {
             let it = past.descriptor;
             !it.label.is_none() && it.part <= 1 && it.order_key() <= last.descriptor.order_key()
         };
-        let asked: Vec<&PastOperation> =
+        let queried: Vec<&PastOperation> =
             self.past_operations.iter().rev().filter(is_asked).take(MAX_LABEL_QUERIES).collect();
         let mut unanswered = 0;
-        for past in asked.into_iter().rev() {
+        for past in queried.into_iter().rev() {
             let ours = past.descriptor;
             let theirs = labels(*rank, ours.sequence);
             let Some(&label) = theirs.first() else {
@@ -355,16 +356,16 @@ mod tests {
         }
     }
 
-    fn header(lane: &PeerHistory, descriptor: Descriptor) -> CollectiveHeader {
+    fn header(history: &PeerHistory, descriptor: Descriptor) -> CollectiveHeader {
         let (stripe, stripes, epoch, number, len) = (0, 1, 0, 1, 0);
-        let chain = lane.call_fingerprint();
+        let fingerprint = history.call_fingerprint();
         CollectiveHeader {
             kind: CollectiveMessageKind::Data,
             stripe,
             stripes,
             epoch,
             message_number: number,
-            call_fingerprint: chain,
+            call_fingerprint: fingerprint,
             descriptor,
             len,
             blame: None,
@@ -392,24 +393,23 @@ mod tests {
         let other = MismatchedPeer { labels: &theirs, ..UNLABELLED };
         let last = header(&b, called(3, "a").without_label_text());
         // The report names the oldest mismatch that the rank can find.
-        let said = a.describe_mismatch(&other, &last).unwrap();
-        assert_eq!(said, "called barrier #2 \"a\", but {} called #2 \"b\"");
+        let report = a.describe_mismatch(&other, &last).unwrap();
+        assert_eq!(report, "called barrier #2 \"a\", but {} called #2 \"b\"");
         let first = header(&b, called(3, "a").without_label_text());
         let mut late = new();
         late.enter(called(3, "b"));
-        let said = late.describe_mismatch(&other, &first).unwrap();
-        assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
-        let said = a.describe_mismatch(&UNLABELLED, &last).unwrap();
+        let report = late.describe_mismatch(&other, &first).unwrap();
+        assert_eq!(report, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
+        let report = a.describe_mismatch(&UNLABELLED, &last).unwrap();
         assert!(
-            said.contains(
-                "agree on barrier #3 \"b\", but not on the label of it or what came before"
-            ),
-            "{said}"
+            report
+                .contains("agree on barrier #3 \"b\", but not on its label or the calls before it"),
+            "{report}"
         );
         // Only one of the two ranks has a label.
         let last = header(&b, barrier(3));
-        let said = a.describe_mismatch(&other, &last).unwrap();
-        assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3");
+        let report = a.describe_mismatch(&other, &last).unwrap();
+        assert_eq!(report, "called barrier #3 \"b\", but {} called barrier #3");
         let mut same = new();
         for (sequence, text) in [(1, "x"), (2, "a"), (3, "b")] {
             same.enter(called(sequence, text));
@@ -472,53 +472,53 @@ mod tests {
             assert!(other.describe_mismatch(&UNLABELLED, &early).is_none());
         }
         whole.enter(barrier(1));
-        let said = parted.describe_mismatch(&UNLABELLED, &header(&whole, barrier(1))).unwrap();
-        assert!(said.contains("part 3"), "{said}");
-        let said = whole.describe_mismatch(&UNLABELLED, &header(&parted, part(3))).unwrap();
-        assert!(said.contains("part 3"), "{said}");
+        let report = parted.describe_mismatch(&UNLABELLED, &header(&whole, barrier(1))).unwrap();
+        assert!(report.contains("part 3"), "{report}");
+        let report = whole.describe_mismatch(&UNLABELLED, &header(&parted, part(3))).unwrap();
+        assert!(report.contains("part 3"), "{report}");
     }
 
     #[test]
     fn presence_is_sent_once_and_unread_ones_are_bounded() {
-        let mut lane = PeerHistory::new(Nonce([1; 16]), 0, 3);
+        let mut history = PeerHistory::new(Nonce([1; 16]), 0, 3);
         for sequence in 1..=100 {
-            lane.enter(barrier(sequence));
+            history.enter(barrier(sequence));
             let header = CollectiveHeader {
                 kind: CollectiveMessageKind::ArrivalNotice,
-                ..header(&lane, barrier(sequence))
+                ..header(&history, barrier(sequence))
             };
-            let marked = lane.queue_presence(&[1, 2], &header);
-            assert_eq!(marked, !lane.presence_queue.is_empty());
-            assert!(!lane.queue_presence(&[1, 2], &header));
+            let marked = history.queue_presence(&[1, 2], &header);
+            assert_eq!(marked, !history.presence_queue.is_empty());
+            assert!(!history.queue_presence(&[1, 2], &header));
             assert_eq!(
-                lane.presence_queue.len(),
+                history.presence_queue.len(),
                 if sequence <= 64 { 2 } else { 0 },
                 "#{sequence}"
             );
         }
         // A partly sent presence message is kept, an unsent one is dropped.
-        lane.peers.iter_mut().for_each(|peer| peer.unread_presence = 0);
+        history.peers.iter_mut().for_each(|peer| peer.unread_presence = 0);
         let header = CollectiveHeader {
             kind: CollectiveMessageKind::ArrivalNotice,
-            ..header(&lane, barrier(101))
+            ..header(&history, barrier(101))
         };
-        assert!(lane.queue_presence(&[1, 2], &header));
-        lane.presence_queue[0].done = 10;
-        lane.enter(barrier(102));
-        assert_eq!(lane.presence_queue.len(), 1);
-        assert!(lane.has_partial_presence(1) && !lane.has_partial_presence(2));
+        assert!(history.queue_presence(&[1, 2], &header));
+        history.presence_queue[0].done = 10;
+        history.enter(barrier(102));
+        assert_eq!(history.presence_queue.len(), 1);
+        assert!(history.has_partial_presence(1) && !history.has_partial_presence(2));
     }
 
     #[test]
     fn forgotten_operations_are_no_mismatch() {
-        let mut lane = PeerHistory::new(Nonce([1; 16]), 0, 2);
-        lane.enter(barrier(1));
-        let old = header(&lane, barrier(1));
-        (2..=70).for_each(|sequence| lane.enter(barrier(sequence)));
-        assert!(lane.describe_mismatch(&UNLABELLED, &old).is_none());
+        let mut history = PeerHistory::new(Nonce([1; 16]), 0, 2);
+        history.enter(barrier(1));
+        let old = header(&history, barrier(1));
+        (2..=70).for_each(|sequence| history.enter(barrier(sequence)));
+        assert!(history.describe_mismatch(&UNLABELLED, &old).is_none());
         let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(7) };
-        assert!(lane.describe_mismatch(&UNLABELLED, &header(&lane, other)).is_some());
+        assert!(history.describe_mismatch(&UNLABELLED, &header(&history, other)).is_some());
         let other = Descriptor { sequence: 6, ..other };
-        assert!(lane.describe_mismatch(&UNLABELLED, &header(&lane, other)).is_none());
+        assert!(history.describe_mismatch(&UNLABELLED, &header(&history, other)).is_none());
     }
 }

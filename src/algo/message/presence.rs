@@ -49,8 +49,8 @@ impl MessageExchange<'_> {
     /// Returns the receivers of the presence messages. In a small group these are all ranks,
     /// because ranks that called a different operation may be in another team.
     fn presence_peers(&self) -> Vec<Rank> {
-        let mine = self.endpoint.rank();
-        let others = |rank: &Rank| *rank != mine;
+        let me = self.endpoint.rank();
+        let others = |rank: &Rank| *rank != me;
         if self.is_small_group() {
             (0..self.endpoint.size()).filter(others).collect()
         } else {
@@ -65,10 +65,10 @@ impl MessageExchange<'_> {
         let has_presence_to_send = self.post_presence(&others);
         let mut received = 0;
         for peer in others {
-            let is_inside = |parcel: &PendingStripe<'_>| {
-                parcel.peer == peer
-                    && parcel.stream == 0
-                    && matches!(parcel.transfer, StripeTransfer::In { done: Some(_), .. })
+            let is_inside = |stripe: &PendingStripe<'_>| {
+                stripe.peer == peer
+                    && stripe.stream == 0
+                    && matches!(stripe.transfer, StripeTransfer::In { done: Some(_), .. })
             };
             if self.pending.iter().any(is_inside) {
                 continue;
@@ -99,10 +99,10 @@ impl MessageExchange<'_> {
     /// Queues a presence message for each of the peers, once in an operation. Returns whether there
     /// are messages to send.
     fn post_presence(&mut self, others: &[Rank]) -> bool {
-        let excuse = self.awaited_blame();
+        let blamed = self.awaited_blame();
         let header = CollectiveHeader {
             kind: CollectiveMessageKind::ArrivalNotice,
-            blame: excuse,
+            blame: blamed,
             ..self.header(0, 1, 0, 0)
         };
         self.history.queue_presence(others, &header)
@@ -121,8 +121,8 @@ impl MessageExchange<'_> {
             if self.send_presence() {
                 continue;
             }
-            let is_open = |mark: &PresenceMessage| {
-                !self.pending.iter().any(|parcel| parcel.is_blocking(mark))
+            let is_open = |presence: &PresenceMessage| {
+                !self.pending.iter().any(|stripe| stripe.is_blocking(presence))
             };
             if !self.history.presence_queue.iter().any(is_open) {
                 break;
@@ -136,27 +136,33 @@ impl MessageExchange<'_> {
     pub(super) fn send_presence(&mut self) -> bool {
         let mut moved = false;
         let (endpoint, pending) = (self.endpoint, &self.pending);
-        self.history.presence_queue.retain_mut(|mark| {
-            if pending.iter().any(|parcel| parcel.is_blocking(mark)) {
+        self.history.presence_queue.retain_mut(|presence| {
+            if pending.iter().any(|stripe| stripe.is_blocking(presence)) {
                 return true;
             }
-            let sent =
-                send_remaining(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
+            let sent = send_remaining(
+                endpoint,
+                presence.peer,
+                0,
+                &presence.header,
+                Src::empty(),
+                presence.done,
+            );
             // A rank that has left needs no presence message.
             let Ok(sent) = sent else { return false };
-            mark.done += sent;
+            presence.done += sent;
             moved |= sent > 0;
-            mark.done < HEADER_BYTES
+            presence.done < HEADER_BYTES
         });
         moved
     }
 
     /// Returns the members that have not been seen in the operation.
     fn missing_members(&self) -> Vec<Rank> {
-        let moment = self.operation.descriptor.order_key();
+        let order_key = self.operation.descriptor.order_key();
         let members = self.team.members().iter().copied();
         let is_missing = |&rank: &Rank| {
-            rank != self.endpoint.rank() && self.history.peers[rank].last_seen_moment < moment
+            rank != self.endpoint.rank() && self.history.peers[rank].last_seen_moment < order_key
         };
         members.filter(is_missing).collect()
     }
@@ -164,8 +170,8 @@ impl MessageExchange<'_> {
     /// Returns the peers of the pending stripes in one direction: the ranks whose messages this
     /// rank awaits, or the ranks that do not accept its messages.
     pub(super) fn awaited_peers(&self, direction: StreamDirection) -> Vec<Rank> {
-        let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
-        let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
+        let stripes = self.pending.iter().filter(|stripe| stripe.direction() == direction);
+        let mut awaited: Vec<Rank> = stripes.map(|stripe| stripe.peer).collect();
         awaited.sort_unstable();
         awaited.dedup();
         awaited
@@ -187,10 +193,10 @@ impl MessageExchange<'_> {
     /// Observes the arrivals at one poll of a long wait: which of the awaited ranks have been seen
     /// in the operation.
     pub(super) fn observe_awaited(&self, awaited: Vec<Rank>) {
-        let moment = self.operation.descriptor.order_key();
-        let has_arrived = |rank: Rank| self.history.peers[rank].last_seen_moment >= moment;
+        let order_key = self.operation.descriptor.order_key();
+        let has_arrived = |rank: Rank| self.history.peers[rank].last_seen_moment >= order_key;
         let blame = |rank: Rank, by: Duration| match self.history.peers[rank].blame {
-            Some(excuse) => (excuse.rank, by.min(excuse.waited)),
+            Some(blamed) => (blamed.rank, by.min(blamed.waited)),
             None => (rank, by),
         };
         self.arrival_skew.observe_arrivals(awaited.into_iter(), has_arrived, blame);
@@ -276,7 +282,7 @@ impl MessageExchange<'_> {
     fn describe_last_seen(&self, rank: Rank) -> String {
         let name = self.endpoint.peer(rank);
         match self.history.peers[rank].last_seen_moment {
-            0 => format!("{name}, which was seen in no operation yet"),
+            0 => format!("{name}, which was not seen in any operation yet"),
             heard => {
                 let sequence = Descriptor::sequence_from_order_key(heard);
                 format!("{name}, which was last seen in operation #{sequence}")

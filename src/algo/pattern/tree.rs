@@ -57,9 +57,9 @@ mod tests {
                         assert_eq!(place(size, root, child).parent, Some(me));
                     }
                     let up = |&at: &usize| place(size, root, at).parent;
-                    let way: Vec<usize> = std::iter::successors(Some(me), up).collect();
-                    assert!(way.len() <= depth(size) + 1, "{size} {root} {me}");
-                    assert_eq!(way.last(), Some(&root));
+                    let path: Vec<usize> = std::iter::successors(Some(me), up).collect();
+                    assert!(path.len() <= depth(size) + 1, "{size} {root} {me}");
+                    assert_eq!(path.last(), Some(&root));
                     if let Some(parent) = place(size, root, me).parent {
                         assert!(place(size, root, parent).children.contains(&me));
                     }

@@ -199,7 +199,11 @@ impl ShmSequencer<'_> {
     fn with_peer_context<'w>(&self, rank: Rank, part: Result<Dst<'w>>) -> Result<Dst<'w>> {
         part.map_err(|error| {
             let peer = self.peer(rank);
-            self.fail(error.context(format_args!("memory of {peer}")).with_culprit(peer.rank))
+            self.fail(
+                error
+                    .context(format_args!("accessing the arena of {peer}"))
+                    .with_culprit(peer.rank),
+            )
         })
     }
 
@@ -255,7 +259,11 @@ impl ShmSequencer<'_> {
         };
         let mapped: Result<Vec<_>> = (0..self.size()).map(map).collect();
         if let Err(error) = &mapped {
-            crate::log!(LogLevel::Info, "memory of dist_mem_alloc is used as any other: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot map a peer's arena, so collectives use memory of dist_mem_alloc like ordinary memory: \
+                 {error}"
+            );
         }
         self.publish(&[u8::from(mapped.is_ok())])?;
         self.await_all()?;

@@ -110,8 +110,8 @@ fn published_length(steps: &ShmSequencer<'_>, rank: Rank) -> Result<usize> {
     addressable_length(length).ok_or_else(|| {
         let peer = steps.peer(rank);
         let message = format!(
-            "{peer} published a block of {length} bytes, which no memory holds: what ranks share with it has been \
-             overwritten"
+            "{peer} published a block of {length} bytes, which exceeds the address space: the memory shared with it \
+             was overwritten"
         );
         steps.fail(Error::internal(message).with_culprit(peer.rank))
     })

@@ -73,7 +73,10 @@ impl ExposedBuffers {
 fn check_reachable(outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::System => {
-            crate::log!(LogLevel::Debug, "what is sent goes through slots: {error}");
+            crate::log!(
+                LogLevel::Debug,
+                "cannot access a peer's memory; the data goes through data slots: {error}"
+            );
             Ok(false)
         }
         outcome => outcome.map(|()| true),
@@ -270,11 +273,11 @@ impl ShmSequencer<'_> {
             return error;
         }
         let domain = self.domain();
-        let bell = domain.region().doorbell(self.rank());
+        let doorbell = domain.region().doorbell(self.rank());
         let never = || None::<()>;
         let halted = || domain.failure();
         match wait_until(
-            bell,
+            doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::after(FAILURE_REPORT_TIMEOUT),
             halted,

@@ -105,8 +105,8 @@ impl OneStepAlgorithm {
             && (role.is_sender() || !is_sent_unchanged(arguments))
     }
 
-    /// Packs this rank's payload into the control slot (`line`) or the data slot (`slot`). Returns
-    /// the number of inline bytes to publish.
+    /// Packs this rank's payload into `inline_payload`, for the control slot, or into the data slot
+    /// `slot`. Returns the number of inline bytes to publish.
     ///
     /// # Errors
     /// Those of [`OneStepAlgorithm::pack`].
@@ -114,12 +114,12 @@ impl OneStepAlgorithm {
     pub(super) fn pack_payload(
         &self,
         (arguments, role): (&CallArguments<'_>, OneStepRole),
-        line: &mut [u8; INLINE_BYTES],
+        inline_payload: &mut [u8; INLINE_BYTES],
         slot: Dst<'_>,
     ) -> Result<usize> {
         let len = arguments.send.len();
         if self.location == PayloadLocation::CtrlSlot {
-            (self.pack)(arguments, Dst::from(&mut line[..len]))?;
+            (self.pack)(arguments, Dst::from(&mut inline_payload[..len]))?;
         } else if self.has_slot_payload(arguments, role) {
             (self.pack)(arguments, slot.slice(0, len))?;
         }
@@ -133,11 +133,11 @@ impl OneStepAlgorithm {
     pub(super) fn own_payload<'a>(
         &self,
         arguments: &CallArguments<'a>,
-        line: &'a [u8; INLINE_BYTES],
+        inline_payload: &'a [u8; INLINE_BYTES],
         slot: Src<'a>,
     ) -> Src<'a> {
         match self.location {
-            PayloadLocation::CtrlSlot => Src::from(&line[..arguments.send.len()]),
+            PayloadLocation::CtrlSlot => Src::from(&inline_payload[..arguments.send.len()]),
             PayloadLocation::DataSlot if is_sent_unchanged(arguments) => arguments.send,
             PayloadLocation::DataSlot => slot.slice(0, arguments.send.len()),
         }
@@ -195,7 +195,7 @@ impl<'a> Contributions<'a> {
         part: impl Fn(Rank) -> Src<'a>,
     ) -> Result<()> {
         let resolved_fold =
-            self.resolved_fold.ok_or_else(|| Error::internal("a fold without an operator"))?;
+            self.resolved_fold.ok_or_else(|| Error::internal("the reduction has no operator"))?;
         with_vectors(vectors, part, |vectors| resolved_fold.fold(dst, vectors));
         Ok(())
     }
@@ -228,14 +228,14 @@ pub fn run(
         true => steps.unpublished_part(slot_bytes_used)?,
         false => Some(Dst::empty()),
     };
-    let mut line = [0; INLINE_BYTES];
+    let mut inline_payload = [0; INLINE_BYTES];
     let len = match slot {
-        Some(slot) => row.pack_payload((arguments, role), &mut line, slot)?,
+        Some(slot) => row.pack_payload((arguments, role), &mut inline_payload, slot)?,
         None => 0,
     };
     match role {
-        OneStepRole::Exchange => steps.publish_and_await_all(&line[..len])?,
-        OneStepRole::Send => return steps.publish_finished(&line[..len]),
+        OneStepRole::Exchange => steps.publish_and_await_all(&inline_payload[..len])?,
+        OneStepRole::Send => return steps.publish_finished(&inline_payload[..len]),
         OneStepRole::Receive(Some(rank)) => {
             steps.publish_unnotified()?;
             steps.poll_first(rank);
@@ -246,7 +246,8 @@ pub fn run(
             steps.await_all()?;
         }
     }
-    let own_payload = row.own_payload(arguments, &line, steps.part(steps.rank(), slot_bytes_used));
+    let own_payload =
+        row.own_payload(arguments, &inline_payload, steps.part(steps.rank(), slot_bytes_used));
     (row.reduce)(
         arguments,
         &steps.contributions((own_payload, slot_bytes_used), arguments.resolved_fold()),

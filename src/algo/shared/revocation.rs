@@ -56,11 +56,12 @@ impl ShmSequencer<'_> {
             arena::quarantine(result.as_src());
             crate::log!(
                 LogLevel::Warn,
-                "{peer} may still write to the result of an operation that has failed; its memory is not handed out again"
+                "{peer} may still write to the result of a failed operation; the arena does not reuse that memory"
             );
             return error;
         }
-        let consequence = "was stopped on its way to the result of this call, and may still write there before it ends";
+        let consequence = "was stopped while it wrote to the result of this call, and may still write to it until \
+                           the process ends";
         error.context(format_args!("{peer} {consequence}"))
     }
 
@@ -76,8 +77,8 @@ impl ShmSequencer<'_> {
             if limit.has_passed() {
                 return Some(rank);
             }
-            let (bell, slice) = (region.doorbell(self.rank()), limit.capped(POLL_INTERVAL));
-            drop(wait_until(bell, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
+            let (doorbell, slice) = (region.doorbell(self.rank()), limit.capped(POLL_INTERVAL));
+            drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
         }
         None
     }

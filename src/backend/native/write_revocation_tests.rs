@@ -140,6 +140,6 @@ fn timeout_waits_for_writers_or_reports_them() {
     let _stopped = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
     let (error, took) = run_cma_write(&domain, &mut room);
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("may still write there"), "{error}");
+    assert!(error.message().contains("may still write to it"), "{error}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }

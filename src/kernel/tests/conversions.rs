@@ -23,7 +23,7 @@ where
         assert_eq!(value.is_nan(), want.is_nan(), "{dtype} {code:#x}");
         if !value.is_nan() {
             assert_eq!(value.to_bits(), want.to_bits(), "{dtype} {code:#x}");
-            assert_eq!(E::store(value).into(), code, "{dtype} {code:#x} comes back");
+            assert_eq!(E::store(value).into(), code, "{dtype} {code:#x} does not round-trip");
         }
     }
     for upper in 0..=0xffffu32 {
@@ -36,25 +36,25 @@ where
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+#[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
 fn f16_is_exact() {
     check::<F16>(DataType::F16);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+#[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
 fn bf16_is_exact() {
     check::<Bf16>(DataType::Bf16);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+#[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
 fn f8e4m3_is_exact() {
     check::<F8E4M3>(DataType::F8E4M3);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+#[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
 fn f8e5m2_is_exact() {
     check::<F8E5M2>(DataType::F8E5M2);
 }
@@ -95,7 +95,7 @@ where
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
+#[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
 fn min_and_max_of_codes_match_those_of_numbers() {
     let all: Vec<u64> = (0..=0xff).collect();
     check_order::<F8E4M3, i8>(&all, 0xff);

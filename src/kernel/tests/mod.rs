@@ -217,7 +217,7 @@ fold_tests! {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "300 sources, in place at each, are too many for an interpreter")]
+#[cfg_attr(miri, ignore = "300 sources, in place at each, take too long under Miri")]
 fn average_of_more_sources_than_the_type_can_count() {
     for dtype in [DataType::I8, DataType::U8] {
         for value in [1u8, 0x7f, 0x80, 0xff] {
@@ -375,7 +375,7 @@ fn invalid_arguments_panic_with_a_reason() {
     let undefined = panic_message(|dst, src| fold(DataType::C64, max, dst, &[src]));
     assert!(undefined.contains("MAX is not defined on c64"), "{undefined}");
     let broken = panic_message(|dst, src| fold(DataType::F32, max, dst, &[src]));
-    assert!(broken.contains("6 bytes are no whole number of f32"), "{broken}");
+    assert!(broken.contains("6 bytes are not a whole number of f32"), "{broken}");
     let short = panic_message(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
     let short = panic_message(|dst, src| {

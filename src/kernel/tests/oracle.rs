@@ -119,7 +119,7 @@ pub(super) fn decode(dtype: DataType, code: u64) -> f32 {
         DataType::Bf16 => half::bf16::from_bits(u16::try_from(code).unwrap()).to_f32(),
         DataType::F8E4M3 => E4M3.values[usize::try_from(code).unwrap()],
         DataType::F8E5M2 => E5M2.values[usize::try_from(code).unwrap()],
-        _ => panic!("{dtype} is not folded in f32"),
+        _ => panic!("{dtype} is not reduced in f32"),
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn encode(dtype: DataType, value: f32) -> u64 {
         DataType::Bf16 => half::bf16::from_f32(value).to_bits().into(),
         DataType::F8E4M3 => E4M3.nearest_code(value),
         DataType::F8E5M2 => E5M2.nearest_code(value),
-        _ => panic!("{dtype} is not folded in f32"),
+        _ => panic!("{dtype} is not reduced in f32"),
     }
 }
 
@@ -163,7 +163,7 @@ impl Float8Format {
         };
         let value = |code: u8| -> f32 {
             let sign = if code < 128 { 1.0 } else { -1.0 };
-            #[allow(clippy::cast_possible_truncation, reason = "the numbers are few bits long")]
+            #[allow(clippy::cast_possible_truncation, reason = "the numbers have few bits")]
             match code % 128 {
                 abs if abs <= largest => sign * magnitude(abs) as f32,
                 abs if abs == infinity => sign * f32::INFINITY,

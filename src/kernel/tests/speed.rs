@@ -48,7 +48,7 @@ impl PageAlignedBuffer {
 /// of copies.
 #[test]
 #[ignore = "measures: cargo test --release --lib kernel::tests::speed -- --ignored --nocapture"]
-#[allow(clippy::print_stdout, reason = "a table is what is wanted")]
+#[allow(clippy::print_stdout, reason = "the test prints a table")]
 fn throughput_table() {
     for size in SIZES {
         let mut random = XorShift(1);

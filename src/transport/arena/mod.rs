@@ -80,7 +80,7 @@ pub fn allocate(len: usize) -> Result<ArenaBlock> {
             drop(ARENA.set(Arc::new(Arena::new()?)));
         }
     }
-    let arena = ARENA.get().ok_or_else(|| Error::internal("there is no arena"))?;
+    let arena = ARENA.get().ok_or_else(|| Error::internal("this process has no arena"))?;
     arena.allocate(len)
 }
 
@@ -132,7 +132,8 @@ impl Arena {
         let Some(offset) = wanted.and_then(|wanted| state.allocator.allocate(wanted, align)) else {
             let (in_use, free) = (state.allocator.used_bytes(), state.allocator.longest_free());
             let message = format!(
-                "{len} bytes do not fit the arena of {} bytes, of which {in_use} are in use and at most {free} are free in one piece",
+                "{len} bytes do not fit the arena of {} bytes: {in_use} bytes are in use, and the largest free \
+                 range has {free} bytes",
                 self.mapping.len()
             );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -319,9 +320,10 @@ mod tests {
     fn failed_allocation_changes_nothing() {
         let arena = arena();
         let held = arena.allocate(10).unwrap();
-        for (len, word) in
-            [(usize::MAX, "64 are in use"), (arena.mapping.len() - COMMIT_UNIT, "cannot be had")]
-        {
+        for (len, word) in [
+            (usize::MAX, "64 bytes are in use"),
+            (arena.mapping.len() - COMMIT_UNIT, "cannot allocate"),
+        ] {
             let error = arena.allocate(len).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory);
             assert!(error.message().contains(word), "{error}");

@@ -56,7 +56,10 @@ impl InprocDomain {
     ) -> Result<Self> {
         let hub = InprocDomainHub::get_or_create((group, node), geometry)?;
         if hub.geometry != geometry {
-            let message = format!("ranks of one group want {geometry:?} and {:?}", hub.geometry);
+            let message = format!(
+                "ranks of one group use different region layouts: {geometry:?} and {:?}",
+                hub.geometry
+            );
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
         let region = Region::new(geometry, Box::new(Arc::clone(&hub.heap)))?;

@@ -1,5 +1,5 @@
 //! Zeroed heap memory as the backing of a region that the threads of a process share.
-#![allow(unsafe_code, reason = "hands out one allocation as the backing of a region")]
+#![allow(unsafe_code, reason = "provides one allocation as the backing of a region")]
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::transport::region::RegionBacking;
@@ -30,8 +30,9 @@ impl HeapRegion {
     /// # Errors
     /// `OutOfMemory`, with the number of bytes.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let refused =
-            || Error::new(ErrorKind::OutOfMemory, format!("no memory for a region of {len} bytes"));
+        let refused = || {
+            Error::new(ErrorKind::OutOfMemory, format!("cannot allocate a region of {len} bytes"))
+        };
         // Align here instead of in the allocator. For an aligned allocation, an allocator writes
         // zeros over the zeroed pages of the system. All pages would then be allocated before their
         // first use.

@@ -65,7 +65,7 @@ struct InprocMeshShared {
 /// The state of the point-to-point streams for the progress handler.
 #[derive(Debug, Default)]
 struct InprocProgressState {
-    attendant: Option<Weak<dyn ProgressHandler>>,
+    progress_handler: Option<Weak<dyn ProgressHandler>>,
     is_paused: bool,
     /// The peers whose streams may make progress.
     ready: BTreeSet<Rank>,
@@ -89,10 +89,10 @@ impl InprocMesh {
         let size = peers.len();
         let hub = InprocMeshHub::get_or_create(group, size);
         let weak_hub = Arc::downgrade(&hub);
-        let call_attendant = move || {
+        let call_progress_handler = move || {
             let hub = weak_hub.upgrade();
             let member = hub.and_then(|hub| hub.member(rank));
-            member.into_iter().for_each(|shared| shared.call_attendant());
+            member.into_iter().for_each(|shared| shared.call_progress_handler());
         };
         let shared = Arc::new(InprocMeshShared {
             hub,
@@ -106,7 +106,7 @@ impl InprocMesh {
                 ready: (0..size).collect(),
                 ..InprocProgressState::default()
             }),
-            progress_task: ServiceTask::new(call_attendant)?,
+            progress_task: ServiceTask::new(call_progress_handler)?,
         });
         *lock(&shared.hub.ranks[rank].member) = Some(Arc::downgrade(&shared));
         let listener: Arc<dyn DoorbellListener> = shared.clone();
@@ -156,10 +156,10 @@ impl InprocMeshShared {
         }
     }
 
-    fn call_attendant(&self) {
-        let attendant = lock(&self.progress_state).attendant.clone();
-        attendant
-            .and_then(|attendant| attendant.upgrade())
+    fn call_progress_handler(&self) {
+        let progress_handler = lock(&self.progress_state).progress_handler.clone();
+        progress_handler
+            .and_then(|progress_handler| progress_handler.upgrade())
             .into_iter()
             .for_each(|it| it.on_streams_ready());
     }
@@ -270,22 +270,22 @@ impl Endpoint for InprocMesh {
         Ok(bytes.len())
     }
 
-    fn wait_for_streams(&self, wishes: &[StreamInterest], limit: Duration) {
+    fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration) {
         let InprocMeshShared { hub, rank, .. } = self.shared.as_ref();
-        let is_ready = |wish: &StreamInterest| {
-            let (owner, other) = match wish.direction {
-                StreamDirection::In => (*rank, wish.peer),
-                StreamDirection::Out => (wish.peer, *rank),
+        let is_ready = |interest: &StreamInterest| {
+            let (owner, other) = match interest.direction {
+                StreamDirection::In => (*rank, interest.peer),
+                StreamDirection::Out => (interest.peer, *rank),
             };
             let queues = lock(&hub.ranks[owner].receive_queues);
-            let held = queues.get(&(other, wish.channel)).map_or(0, VecDeque::len);
-            hub.ranks[wish.peer].has_left.load(Ordering::Acquire)
-                || match wish.direction {
+            let held = queues.get(&(other, interest.channel)).map_or(0, VecDeque::len);
+            hub.ranks[interest.peer].has_left.load(Ordering::Acquire)
+                || match interest.direction {
                     StreamDirection::In => held > 0,
                     StreamDirection::Out => held < STREAM_BYTES,
                 }
         };
-        let ready = || wishes.iter().any(is_ready).then_some(());
+        let ready = || interests.iter().any(is_ready).then_some(());
         let limit = Deadline::after(limit);
         // The outcome of the wait does not matter: the caller polls the streams itself.
         drop(wait_until(
@@ -301,8 +301,8 @@ impl Endpoint for InprocMesh {
         peers.extend(std::mem::take(&mut lock(&self.shared.progress_state).ready));
     }
 
-    fn set_progress_handler(&self, attendant: Weak<dyn ProgressHandler>) {
-        lock(&self.shared.progress_state).attendant = Some(attendant);
+    fn set_progress_handler(&self, progress_handler: Weak<dyn ProgressHandler>) {
+        lock(&self.shared.progress_state).progress_handler = Some(progress_handler);
         self.shared.progress_task.wake();
     }
 
@@ -384,8 +384,8 @@ mod tests {
         drop(a);
         let mut bytes = [0; 8];
         assert_eq!(b.try_receive(0, STREAM, Dst::from(&mut bytes[..])).unwrap(), 3);
-        let gone = b.try_receive(0, STREAM, Dst::from(&mut bytes[..])).unwrap_err();
-        assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(0)));
+        let left_error = b.try_receive(0, STREAM, Dst::from(&mut bytes[..])).unwrap_err();
+        assert_eq!((left_error.kind(), left_error.culprit()), (ErrorKind::PeerFailed, Some(0)));
         assert_eq!(b.try_send(0, STREAM, &[]).unwrap_err().kind(), ErrorKind::PeerFailed);
     }
 
@@ -395,9 +395,9 @@ mod tests {
         let (a, b) = (join(group, 0, 2), join(group, 1, 2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let wish =
+                let interest =
                     StreamInterest { peer: 0, channel: STREAM, direction: StreamDirection::In };
-                b.wait_for_streams(&[wish], Duration::from_secs(20));
+                b.wait_for_streams(&[interest], Duration::from_secs(20));
                 assert_eq!(b.failure().unwrap().message(), "stop");
             });
             a.fail(&Error::new(ErrorKind::Aborted, "stop"));
@@ -418,17 +418,17 @@ mod tests {
     fn attendant_is_called_for_bytes_and_for_space() {
         let group = host::random_nonce().unwrap();
         let (a, b) = (join(group, 0, 2), join(group, 1, 2));
-        let count = |fabric: &InprocMesh| {
+        let count = |mesh: &InprocMesh| {
             let counter = Arc::new(InprocAttendantCounter(Doorbell::default(), Default::default()));
-            let attendant: Arc<dyn ProgressHandler> = counter.clone();
-            fabric.set_progress_handler(Arc::downgrade(&attendant));
+            let progress_handler: Arc<dyn ProgressHandler> = counter.clone();
+            mesh.set_progress_handler(Arc::downgrade(&progress_handler));
             counter
         };
         let (at_a, at_b) = (count(&a), count(&b));
-        let wait = |fabric: &InprocMesh, counter: &InprocAttendantCounter, peer| {
+        let wait = |mesh: &InprocMesh, counter: &InprocAttendantCounter, peer| {
             let ready = || {
                 let mut peers = Vec::new();
-                fabric.collect_ready_peers(&mut peers);
+                mesh.collect_ready_peers(&mut peers);
                 peers.contains(&peer).then_some(())
             };
             let calls =

@@ -79,9 +79,9 @@ impl FreeExposureSlots {
     /// Takes a free slot, if there is one.
     pub(super) fn acquire(&mut self) -> Option<u16> {
         self.released.pop().or_else(|| {
-            let place = self.next_unused;
-            self.next_unused = (place < EXPOSURE_SLOT_COUNT).then_some(place + 1)?;
-            Some(place)
+            let slot = self.next_unused;
+            self.next_unused = (slot < EXPOSURE_SLOT_COUNT).then_some(slot + 1)?;
+            Some(slot)
         })
     }
 
@@ -103,8 +103,8 @@ impl<'a> ExposureTable<'a> {
     /// Returns the address and the value of the owner's cookie, once published.
     pub(super) fn cookie(&self) -> Option<(u64, [u64; 2])> {
         let address = self.cookie.address.load(Ordering::Acquire);
-        let mark = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
-        (address != 0).then_some((address, mark))
+        let cookie = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
+        (address != 0).then_some((address, cookie))
     }
 
     /// Exposes the buffer of a message. Called by the owner. A message number is never used twice.
@@ -156,8 +156,8 @@ impl<'a> ExposureTable<'a> {
         })
     }
 
-    fn slot_word(&self, place: u16) -> Option<&'a AtomicU64> {
-        self.words.0.get(usize::from(place))
+    fn slot_word(&self, slot: u16) -> Option<&'a AtomicU64> {
+        self.words.0.get(usize::from(slot))
     }
 }
 
@@ -172,66 +172,66 @@ mod tests {
 
     #[test]
     fn exposed_buffer_is_either_read_or_withdrawn() {
-        let (mark, lent) = (&ProcessCookie::default(), &ExposureWords::default());
-        let desk = ExposureTable { cookie: mark, words: lent };
+        let (cookie, words) = (&ProcessCookie::default(), &ExposureWords::default());
+        let table = ExposureTable { cookie, words };
         let start = Barrier::new(2);
         for number in 1..500 {
-            desk.expose(3, number);
+            table.expose(3, number);
             let (read, taken) = std::thread::scope(|scope| {
                 let reader = std::thread::Builder::new()
                     .spawn_scoped(scope, || {
                         start.wait();
-                        desk.begin_read(3, number)
+                        table.begin_read(3, number)
                     })
                     .unwrap();
                 start.wait();
-                let taken = desk.withdraw(3, number);
+                let taken = table.withdraw(3, number);
                 (reader.join().unwrap(), taken)
             });
             assert!(read != taken);
             // After a withdrawal, no read of that message can begin, even if the slot serves
             // another message.
-            desk.expose(3, number + 1000);
-            assert!(!desk.begin_read(3, number));
-            desk.release_slot(3);
+            table.expose(3, number + 1000);
+            assert!(!table.begin_read(3, number));
+            table.release_slot(3);
         }
-        desk.expose(3, 5000);
-        assert!(desk.begin_read(3, 5000) && !desk.withdraw(3, 5000));
-        assert!(desk.cancel_read(3, 5000));
-        assert!(desk.withdraw(3, 5000) && !desk.begin_read(3, 5000));
+        table.expose(3, 5000);
+        assert!(table.begin_read(3, 5000) && !table.withdraw(3, 5000));
+        assert!(table.cancel_read(3, 5000));
+        assert!(table.withdraw(3, 5000) && !table.begin_read(3, 5000));
         // Either the owner writes the back half, or the reader reads it.
         for number in [6000, 6001] {
-            desk.expose(3, number);
+            table.expose(3, number);
             assert!(
-                !desk.begin_split(3, number)
-                    && !desk.read_all(3, number)
-                    && desk.begin_read(3, number)
+                !table.begin_split(3, number)
+                    && !table.read_all(3, number)
+                    && table.begin_read(3, number)
             );
             let shares = number == 6000;
-            assert!(if shares { desk.begin_split(3, number) } else { desk.read_all(3, number) });
-            assert!(!desk.begin_split(3, number) && !desk.read_all(3, number));
-            assert!(!desk.withdraw(3, number) && !desk.begin_read(3, number));
-            assert_eq!(desk.cancel_read(3, number), !shares);
-            desk.release_slot(3);
+            assert!(if shares { table.begin_split(3, number) } else { table.read_all(3, number) });
+            assert!(!table.begin_split(3, number) && !table.read_all(3, number));
+            assert!(!table.withdraw(3, number) && !table.begin_read(3, number));
+            assert_eq!(table.cancel_read(3, number), !shares);
+            table.release_slot(3);
         }
-        assert!(!desk.begin_read(EXPOSURE_SLOT_COUNT, 1));
+        assert!(!table.begin_read(EXPOSURE_SLOT_COUNT, 1));
     }
 
     #[test]
     fn exposure_slot_is_used_once_until_released() {
-        let mut places = FreeExposureSlots::default();
-        let all: Vec<u16> = std::iter::from_fn(|| places.acquire()).collect();
+        let mut slots = FreeExposureSlots::default();
+        let all: Vec<u16> = std::iter::from_fn(|| slots.acquire()).collect();
         assert_eq!(all, (0..EXPOSURE_SLOT_COUNT).collect::<Vec<_>>());
-        places.release(7);
-        assert_eq!((places.acquire(), places.acquire()), (Some(7), None));
+        slots.release(7);
+        assert_eq!((slots.acquire(), slots.acquire()), (Some(7), None));
     }
 
     #[test]
     fn cookie_is_visible_after_publication() {
-        let (mark, lent) = (&ProcessCookie::default(), &ExposureWords::default());
-        let desk = ExposureTable { cookie: mark, words: lent };
-        assert_eq!(desk.cookie(), None);
-        desk.publish_cookie(16, [1, 2]);
-        assert_eq!(desk.cookie(), Some((16, [1, 2])));
+        let (cookie, words) = (&ProcessCookie::default(), &ExposureWords::default());
+        let table = ExposureTable { cookie, words };
+        assert_eq!(table.cookie(), None);
+        table.publish_cookie(16, [1, 2]);
+        assert_eq!(table.cookie(), Some((16, [1, 2])));
     }
 }

@@ -182,7 +182,7 @@ impl MatchingState {
         if !is_at_frame_start || link.close_error.is_some() || link.receive_close_error.is_some() {
             return FastReceive::NeedsPosting;
         }
-        let PeerStreams::Rings { reader, bulk_rings: lanes, peer, .. } = &mut link.streams else {
+        let PeerStreams::Rings { reader, bulk_rings, peer, .. } = &mut link.streams else {
             return FastReceive::NeedsPosting;
         };
         let region = self.domain.region();
@@ -216,7 +216,7 @@ impl MatchingState {
         let into = into.slice(0, len);
         let is_taken = match beside {
             Some(beside) => reader.take_inline(&ring, beside, into).map(|()| true),
-            None if is_bulk => take_from_bulk_ring(reader, &mut lanes.reader, region, into),
+            None if is_bulk => take_from_bulk_ring(reader, &mut bulk_rings.reader, region, into),
             None => reader.take_peeked(&ring, (HEADER_BYTES, STREAM_POLLS), into),
         };
         if !is_taken.unwrap_or(false) {

@@ -111,17 +111,15 @@ impl MessageFrame {
                     ..none
                 }
             }
-            Self::Rts { tag, dtype, number, len, exposed: lent, is_awaited: awaited } => {
-                FrameFields {
-                    kind: if awaited { RTS_AWAITED } else { RTS },
-                    dtype: dtype as u8,
-                    tag,
-                    number,
-                    len,
-                    slot_or_bulk: lent.map_or(NO_EXPOSURE_SLOT, |lent| lent.slot),
-                    address_or_offset: lent.map_or(0, |lent| lent.address),
-                }
-            }
+            Self::Rts { tag, dtype, number, len, exposed, is_awaited } => FrameFields {
+                kind: if is_awaited { RTS_AWAITED } else { RTS },
+                dtype: dtype as u8,
+                tag,
+                number,
+                len,
+                slot_or_bulk: exposed.map_or(NO_EXPOSURE_SLOT, |exposed| exposed.slot),
+                address_or_offset: exposed.map_or(0, |exposed| exposed.address),
+            },
             Self::Cts { number, attempt } => {
                 FrameFields { kind: CTS, tag: attempt, number, ..none }
             }
@@ -189,14 +187,14 @@ impl MessageFrame {
         let frame = match kind {
             EAGER => Self::Eager { tag, dtype: dtype()?, len, is_bulk: place == 1 },
             RTS | RTS_AWAITED => {
-                let lent = (place != NO_EXPOSURE_SLOT)
+                let exposed = (place != NO_EXPOSURE_SLOT)
                     .then_some(ExposedBuffer { address: extra, slot: place });
                 Self::Rts {
                     tag,
                     dtype: dtype()?,
                     number,
                     len,
-                    exposed: lent,
+                    exposed,
                     is_awaited: kind == RTS_AWAITED,
                 }
             }
@@ -241,20 +239,20 @@ mod tests {
 
     fn frames() -> impl Strategy<Value = MessageFrame> {
         let dtype = (0..DataType::ALL.len()).prop_map(|i| DataType::ALL[i]);
-        let lent = proptest::option::of(
+        let exposed = proptest::option::of(
             (any::<u64>(), 0..NO_EXPOSURE_SLOT)
                 .prop_map(|(address, place)| ExposedBuffer { address, slot: place }),
         );
         let words = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        (0..9, dtype, lent, words).prop_map(|(kind, dtype, lent, (tag, number, len, offset))| {
-            match kind {
+        (0..9, dtype, exposed, words).prop_map(
+            |(kind, dtype, exposed, (tag, number, len, offset))| match kind {
                 0 => MessageFrame::Eager { tag, dtype, len, is_bulk: number & 1 == 1 },
                 1 => MessageFrame::Rts {
                     tag,
                     dtype,
                     number,
                     len,
-                    exposed: lent,
+                    exposed,
                     is_awaited: offset & 1 == 1,
                 },
                 2 => MessageFrame::Cts { number, attempt: tag },
@@ -270,8 +268,8 @@ mod tests {
                 6 => MessageFrame::SplitPut { number, address: offset, region_address: len },
                 7 => MessageFrame::PutDone { number, len },
                 _ => MessageFrame::CancelRts { number },
-            }
-        })
+            },
+        )
     }
 
     #[test]

@@ -35,8 +35,8 @@ impl MatchingState {
         let outcome = loop {
             match self.take_next(peer) {
                 Ok(0) => break Ok(false),
-                Ok(got) => {
-                    taken += got;
+                Ok(received) => {
+                    taken += received;
                     // Returns room early, so that a sender that waits for room can continue.
                     self.links[peer].streams.release_received_lazily(self.domain.as_ref());
                 }
@@ -58,48 +58,47 @@ impl MatchingState {
 
     /// Takes the next bytes of the current frame. Returns their number.
     fn take_next(&mut self, peer: Rank) -> Result<usize> {
-        let PeerLink { streams: wire, inbound_frame: inflow, received_rts: offers, .. } =
-            &mut self.links[peer];
-        let (into, body_is_bulk) = match inflow {
+        let PeerLink { streams, inbound_frame, received_rts, .. } = &mut self.links[peer];
+        let (into, body_is_bulk) = match inbound_frame {
             InboundFrame::Header { bytes, received: have } => {
                 (Dst::from(&mut bytes[*have..]), None)
             }
-            InboundFrame::Body { destination: sink, received: got, len, is_bulk: in_lane } => {
-                let rest = *len - *got;
-                let into = match sink {
+            InboundFrame::Body { destination, received, len, is_bulk } => {
+                let rest = *len - *received;
+                let into = match destination {
                     BodyDestination::Unexpected(UnexpectedMessage {
                         body: MessageBody::Buffered(bytes),
                         ..
-                    }) => Some(Dst::from(&mut bytes[*got..])),
+                    }) => Some(Dst::from(&mut bytes[*received..])),
                     BodyDestination::Receive(receive) => {
                         let receiving = self.receives.get_mut(receive);
-                        receiving.map(|receiving| receiving.buffer_range(*got, rest))
+                        receiving.map(|receiving| receiving.buffer_range(*received, rest))
                     }
-                    BodyDestination::Fragment(number) => offers.get(number).and_then(|offer| {
-                        let receiving = self.receives.get_mut(&offer.receive?)?;
-                        Some(receiving.buffer_range(offer.received, rest))
+                    BodyDestination::Fragment(number) => received_rts.get(number).and_then(|rts| {
+                        let receiving = self.receives.get_mut(&rts.receive?)?;
+                        Some(receiving.buffer_range(rts.received, rest))
                     }),
                     BodyDestination::Unexpected(_) | BodyDestination::Discard => None,
                 };
                 match into {
-                    Some(into) => (into, Some(*in_lane)),
+                    Some(into) => (into, Some(*is_bulk)),
                     None => return self.discard_body(peer, rest),
                 }
             }
         };
         let taken = match body_is_bulk {
-            None => wire.receive(self.domain.as_ref(), into)?,
-            Some(is_bulk) => wire.receive_body(self.domain.as_ref(), into, is_bulk)?,
+            None => streams.receive(self.domain.as_ref(), into)?,
+            Some(is_bulk) => streams.receive_body(self.domain.as_ref(), into, is_bulk)?,
         };
         let is_whole = taken == into.len();
-        match inflow {
+        match inbound_frame {
             InboundFrame::Header { received: have, .. } => *have += taken,
-            InboundFrame::Body { destination: sink, received: got, .. } => {
-                *got += taken;
-                if let BodyDestination::Fragment(number) = sink
-                    && let Some(offer) = offers.get_mut(number)
+            InboundFrame::Body { destination, received, .. } => {
+                *received += taken;
+                if let BodyDestination::Fragment(number) = destination
+                    && let Some(rts) = received_rts.get_mut(number)
                 {
-                    offer.received += taken;
+                    rts.received += taken;
                 }
             }
         }
@@ -116,12 +115,12 @@ impl MatchingState {
         let mut bytes = [0; 4096];
         let len = remaining.min(bytes.len());
         let link = &mut self.links[peer];
-        let InboundFrame::Body { received: got, is_bulk, .. } = &mut link.inbound_frame else {
+        let InboundFrame::Body { received, is_bulk, .. } = &mut link.inbound_frame else {
             return Ok(0);
         };
         let into = Dst::from(&mut bytes[..len]);
         let taken = link.streams.receive_body(self.domain.as_ref(), into, *is_bulk)?;
-        *got += taken;
+        *received += taken;
         if taken == remaining {
             self.on_body(peer)?;
         }
@@ -138,14 +137,14 @@ impl MatchingState {
         };
         let bytes: [u8; HEADER_BYTES] = bytes;
         let Some(frame) = MessageFrame::decode(&bytes) else {
-            return protocol_error("it is no frame");
+            return protocol_error("it sent an invalid frame");
         };
         match frame {
             MessageFrame::Eager { tag, dtype, len, is_bulk } => {
                 self.on_eager(peer, (tag, dtype), len, is_bulk)
             }
-            MessageFrame::Rts { tag, dtype, number, len, exposed: lent, is_awaited: awaited } => {
-                self.on_rts(peer, (tag, dtype), (number, len), lent, awaited)
+            MessageFrame::Rts { tag, dtype, number, len, exposed, is_awaited } => {
+                self.on_rts(peer, (tag, dtype), (number, len), exposed, is_awaited)
             }
             MessageFrame::Cts { number, attempt } => self.on_cts(peer, number, attempt),
             MessageFrame::Fragment { number, attempt, offset, len, is_bulk } => {
@@ -169,7 +168,7 @@ impl MatchingState {
         is_bulk: bool,
     ) -> Result<()> {
         if is_bulk && !matches!(self.links[peer].streams, PeerStreams::Rings { .. }) {
-            return protocol_error("its message is said to be where there is no lane");
+            return protocol_error("it sent a message in a bulk ring that does not exist");
         }
         self.links[peer].inbound_frame =
             InboundFrame::Body { destination, received: 0, len, is_bulk };
@@ -188,7 +187,7 @@ impl MatchingState {
         let MatchingLimits { eager_bytes, held_bytes } = self.limits;
         let link = &mut self.links[peer];
         if len > eager_bytes || link.held_cost + link.owed_credit + cost > held_bytes {
-            return protocol_error("it sends more than may be held for it");
+            return protocol_error("it sent more eager bytes than its credit allows");
         }
         link.held_cost += cost;
         let mut message = UnexpectedMessage {
@@ -219,16 +218,16 @@ impl MatchingState {
         is_awaited: bool,
     ) -> Result<()> {
         let Ok(len) = usize::try_from(len) else {
-            return protocol_error("it offers an endless message");
+            return protocol_error("it sent an RTS with an invalid length");
         };
         let arrival = self.next_number();
         let link = &mut self.links[peer];
         if number <= link.last_rts || link.received_rts.len() >= MAX_OUTSTANDING {
-            return protocol_error("it offers more messages than it may, or one twice");
+            return protocol_error("it sent too many RTS frames, or one twice");
         }
         link.last_rts = number;
-        let (receive, attempt, got, back) = (None, 0, 0, BackHalf::GetAll);
-        let offer = ReceivedRts {
+        let (receive, attempt, received, back_half) = (None, 0, 0, BackHalf::GetAll);
+        let rts = ReceivedRts {
             arrival,
             tag,
             dtype,
@@ -237,10 +236,10 @@ impl MatchingState {
             is_awaited,
             attempt,
             receive,
-            received: got,
-            back_half: back,
+            received,
+            back_half,
         };
-        link.received_rts.insert(number, offer);
+        link.received_rts.insert(number, rts);
         self.on_message_arrived(
             arrival,
             UnexpectedMessage { from: peer, tag, dtype, len, body: MessageBody::AtSender(number) },
@@ -255,7 +254,7 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it asks for a message that never was")
+                protocol_error("it sent a CTS for an unknown message")
             };
         };
         let is_newer = match sending.stage {
@@ -264,16 +263,16 @@ impl MatchingState {
             SendStage::Eager | SendStage::ToSelf { .. } => false,
         };
         if sending.message.to != peer || !is_newer {
-            return protocol_error("it asks for a message that it was not offered");
+            return protocol_error("it sent a CTS without an RTS");
         }
-        if let Some(place) = sending.exposure_slot {
+        if let Some(slot) = sending.exposure_slot {
             // The receiver's answer timeout has passed, and the receiver has begun to read the
             // buffer.
-            if !self.domain.region().exposure_table(self.domain.rank()).withdraw(place, number) {
+            if !self.domain.region().exposure_table(self.domain.rank()).withdraw(slot, number) {
                 return Ok(());
             }
             sending.exposure_slot = None;
-            self.free_exposure_slots.release(place);
+            self.free_exposure_slots.release(slot);
         }
         // Fragments of an earlier attempt no longer count.
         sending.stage = SendStage::SendingFragments { attempt, sent: 0, has_begun: false };
@@ -293,22 +292,22 @@ impl MatchingState {
     ) -> Result<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > MAX_FRAGMENT {
-            return protocol_error("a piece of its message is too long");
+            return protocol_error("it sent a fragment that is too long");
         }
 
-        let Some(offer) = self.links[peer].received_rts.get(&number) else {
-            return protocol_error("it sends a piece of a message that nobody asked for");
+        let Some(rts) = self.links[peer].received_rts.get(&number) else {
+            return protocol_error("it sent a fragment without a CTS");
         };
-        let receive = match offer.receive {
-            Some(receive) if offer.attempt == attempt => receive,
-            _ if attempt <= offer.attempt => {
+        let receive = match rts.receive {
+            Some(receive) if rts.attempt == attempt => receive,
+            _ if attempt <= rts.attempt => {
                 return self.expect_body(peer, BodyDestination::Discard, len, is_bulk);
             }
-            _ => return protocol_error("it sends a piece of a message that nobody asked for"),
+            _ => return protocol_error("it sent a fragment without a CTS"),
         };
-        let fits = offer.received as u64 == offset && len <= offer.len - offer.received;
-        if !fits || offer.exposed.is_some() && self.has_active_get(peer, number) {
-            return protocol_error("it sends a piece of a message out of its place");
+        let fits = rts.received as u64 == offset && len <= rts.len - rts.received;
+        if !fits || rts.exposed.is_some() && self.has_active_get(peer, number) {
+            return protocol_error("it sent a fragment at the wrong offset");
         }
         if let Some(receiving) = self.receives.get_mut(&receive) {
             receiving.stage = ReceiveStage::Transferring { from: peer, number };
@@ -322,17 +321,17 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it took a message that never was")
+                protocol_error("it sent a FIN for an unknown message")
             };
         };
         let whole = sending.message.bytes.len();
         let is_possible = match sending.stage {
             SendStage::RtsSent => sending.exposure_slot.is_some(),
-            SendStage::SendingFragments { sent, has_begun: begun, .. } => begun && sent == whole,
+            SendStage::SendingFragments { sent, has_begun, .. } => has_begun && sent == whole,
             SendStage::Eager | SendStage::ToSelf { .. } => false,
         };
         if sending.message.to != peer || !is_possible || self.links[peer].is_sending(number) {
-            return protocol_error("it took a message that it cannot have");
+            return protocol_error("it sent a FIN for a message that is not complete");
         }
         let delivery = Delivery { peer, tag: sending.message.tag, bytes: whole };
         self.links[peer].dequeue_send(number);
@@ -344,7 +343,9 @@ impl MatchingState {
         let link = &mut self.links[peer];
         let left =
             usize::try_from(bytes).ok().and_then(|bytes| link.used_credit.checked_sub(bytes));
-        let Some(left) = left else { return protocol_error("it gives back more than it was sent") };
+        let Some(left) = left else {
+            return protocol_error("it returned more credit than this rank used");
+        };
         link.used_credit = left;
         Ok(())
     }
@@ -352,19 +353,19 @@ impl MatchingState {
     fn on_cancel_rts(&mut self, peer: Rank, number: u64) -> Result<()> {
         let link = &mut self.links[peer];
         if number > link.last_rts {
-            return protocol_error("it withdraws what it never offered");
+            return protocol_error("it cancelled an RTS that it did not send");
         }
         // If the buffer was exposed, this rank may already have found it withdrawn.
-        let Some(offer) = link.received_rts.get(&number) else { return Ok(()) };
-        match offer.receive {
+        let Some(rts) = link.received_rts.get(&number) else { return Ok(()) };
+        match rts.receive {
             None => {
-                let arrival = offer.arrival;
+                let arrival = rts.arrival;
                 link.received_rts.remove(&number);
                 self.discard_message(arrival);
             }
             Some(receive) => {
-                if offer.received > 0 || !self.cancel_get(peer, number) {
-                    return protocol_error("it withdraws what it is sending");
+                if rts.received > 0 || !self.cancel_get(peer, number) {
+                    return protocol_error("it cancelled the RTS of a message that it is sending");
                 }
                 let link = &mut self.links[peer];
                 link.received_rts.remove(&number);
@@ -381,12 +382,12 @@ impl MatchingState {
     /// Handles a complete body.
     fn on_body(&mut self, peer: Rank) -> Result<()> {
         let link = &mut self.links[peer];
-        let InboundFrame::Body { destination: sink, .. } =
+        let InboundFrame::Body { destination, .. } =
             std::mem::replace(&mut link.inbound_frame, InboundFrame::AWAITING_HEADER)
         else {
             return Ok(());
         };
-        match sink {
+        match destination {
             BodyDestination::Discard => {}
             BodyDestination::Unexpected(message) => {
                 let arrival = self.next_number();
@@ -400,7 +401,7 @@ impl MatchingState {
                 }
             }
             BodyDestination::Fragment(number) => {
-                if link.received_rts.get(&number).is_some_and(|offer| offer.received == offer.len) {
+                if link.received_rts.get(&number).is_some_and(|rts| rts.received == rts.len) {
                     self.finish_rendezvous(peer, number);
                 }
             }

@@ -60,7 +60,7 @@ impl LazyEngine {
     /// Creates the engine unless it exists. The caller holds the lock of `has_left`.
     fn create_core(&self, has_left: bool) -> Result<&EngineCore> {
         if has_left && self.core.get().is_none() {
-            return Err(Error::internal("a message after the group was left"));
+            return Err(Error::internal("a message was posted after this rank left the group"));
         }
         if self.core.get().is_none() {
             let core = EngineCore::new(Arc::clone(&self.domain), None, self.allow_cma_read)?;
@@ -69,7 +69,7 @@ impl LazyEngine {
             // `set` cannot fail: the cell was empty.
             drop(self.core.set(core));
         }
-        self.existing_core().ok_or_else(|| Error::internal("an engine was made and is not there"))
+        self.existing_core().ok_or_else(|| Error::internal("the created engine is missing"))
     }
 
     fn doorbell(&self) -> &Doorbell {

@@ -199,10 +199,10 @@ impl PointToPoint for MatchingEngine {
     }
 
     fn departure_error(&self, peer: Rank) -> Option<Error> {
-        let look = |state: &mut MatchingState| {
+        let search = |state: &mut MatchingState| {
             state.progress();
             state.links.get(peer)?.close_error.clone()
         };
-        self.core().map_or_else(Some, |core| core.with_state(look))
+        self.core().map_or_else(Some, |core| core.with_state(search))
     }
 }

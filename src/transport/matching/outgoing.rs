@@ -54,11 +54,11 @@ impl MatchingState {
         let number = self.store_send(message, completion, SendStage::RtsSent);
         if matches!(self.links[to].streams, PeerStreams::Rings { .. })
             && !message.bytes.is_empty()
-            && let Some(place) = self.free_exposure_slots.acquire()
+            && let Some(slot) = self.free_exposure_slots.acquire()
         {
-            debug_assert!(place < EXPOSURE_SLOT_COUNT);
-            self.exposure_table().expose(place, number);
-            self.sends.get_mut(&number).into_iter().for_each(|it| it.exposure_slot = Some(place));
+            debug_assert!(slot < EXPOSURE_SLOT_COUNT);
+            self.exposure_table().expose(slot, number);
+            self.sends.get_mut(&number).into_iter().for_each(|it| it.exposure_slot = Some(slot));
         }
         self.queue_item(to, QueuedItem::Rts(number));
         self.flush_peer(to);
@@ -149,17 +149,9 @@ impl MatchingState {
                     let Some(sending) = self.sends.get(&number) else { continue };
                     let SendRequest { tag, dtype, bytes, .. } = sending.message;
                     let address = u64::try_from(bytes.as_ptr().addr()).unwrap_or(0);
-                    let lent =
-                        sending.exposure_slot.map(|place| ExposedBuffer { address, slot: place });
-                    let (len, awaited) = (bytes.len() as u64, sending.completion.is_awaited());
-                    let frame = MessageFrame::Rts {
-                        tag,
-                        dtype,
-                        number,
-                        len,
-                        exposed: lent,
-                        is_awaited: awaited,
-                    };
+                    let exposed = sending.exposure_slot.map(|slot| ExposedBuffer { address, slot });
+                    let (len, is_awaited) = (bytes.len() as u64, sending.completion.is_awaited());
+                    let frame = MessageFrame::Rts { tag, dtype, number, len, exposed, is_awaited };
                     (frame, FrameBody::Empty(Some(number)))
                 }
             };
@@ -235,7 +227,8 @@ impl MatchingState {
             }
         };
         // The bytes of a send exist as long as any of them is in transit.
-        let bytes = bytes.ok_or_else(|| Error::internal("a message ended while it was sent"))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::internal("a message completed while it was being sent"))?;
         let head = current.header.len();
         let skip = current.written.saturating_sub(head).min(bytes.len());
         let start = current.written.min(head);
@@ -247,11 +240,10 @@ impl MatchingState {
         if written > 0
             && let FrameBody::Fragment { number, attempt: of, .. } = body
             && let Some(sending) = self.sends.get_mut(&number)
-            && let SendStage::SendingFragments { attempt, has_begun: begun, .. } =
-                &mut sending.stage
+            && let SendStage::SendingFragments { attempt, has_begun, .. } = &mut sending.stage
             && *attempt == of
         {
-            *begun = true;
+            *has_begun = true;
         }
         if written < head + bytes.len() {
             return Ok(false);

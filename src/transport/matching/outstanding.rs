@@ -85,7 +85,10 @@ impl OutstandingReceive {
         match allocate_reserved(message.len) {
             Ok(bytes) => self.allocated = bytes,
             Err(error) => {
-                let what = format!("{from}, tag {}: it stays for the next receive", message.tag);
+                let what = format!(
+                    "the message of {from} with tag {} stays for the next receive",
+                    message.tag
+                );
                 return Some(error.context(what).with_culprit(from.rank));
             }
         }
@@ -154,7 +157,7 @@ pub(super) fn allocate_zeroed(len: usize) -> Result<Vec<u8>> {
 fn allocate_reserved(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| {
-        let message = format!("no memory to hold a message of {len} bytes");
+        let message = format!("cannot allocate a buffer for a message of {len} bytes");
         Error::new(ErrorKind::OutOfMemory, message)
     })?;
     Ok(bytes)
@@ -170,7 +173,7 @@ fn mismatch_error(
     let reason = if message.dtype != request.dtype {
         format!("is of type {}, and the receive is for {}", message.dtype, request.dtype)
     } else if len > capacity {
-        format!("has {len} bytes, and the receive has room for {capacity}")
+        format!("has {len} bytes, and the receive has room for {capacity} bytes")
     } else {
         return None;
     };

@@ -24,8 +24,7 @@ impl MatchingState {
                 self.begin_departure_grace(peer);
             }
             ErrorKind::Internal => {
-                let what =
-                    format!("{} does not keep to the protocol of messages", self.peer_name(peer));
+                let what = format!("{} violated the message protocol", self.peer_name(peer));
                 self.fail(error.context(what).with_culprit(peer));
             }
             _ => self.fail(error.context(format!("messages of {}", self.peer_name(peer)))),
@@ -138,16 +137,16 @@ impl MatchingState {
     /// Cancels requested messages of a peer that will not arrive. A receive from any rank waits for
     /// the next message.
     fn cancel_accepted_offers(&mut self, peer: Rank, error: &Error) {
-        let asked =
+        let requested =
             self.receives.iter().filter_map(|(&receive, receiving)| match receiving.stage {
                 ReceiveStage::Accepted { from, number } if from == peer => Some((receive, number)),
                 _ => None,
             });
-        let mut asked: Vec<(u64, u64)> = asked.collect();
-        asked.sort_unstable();
-        for (receive, number) in asked {
-            if let Some(offer) = self.links[peer].received_rts.get_mut(&number) {
-                offer.receive = None;
+        let mut requested: Vec<(u64, u64)> = requested.collect();
+        requested.sort_unstable();
+        for (receive, number) in requested {
+            if let Some(rts) = self.links[peer].received_rts.get_mut(&number) {
+                rts.receive = None;
             }
             match self.receives.get(&receive).and_then(|receiving| receiving.message.from) {
                 Some(_) => self.complete_receive(receive, Err(error.clone())),

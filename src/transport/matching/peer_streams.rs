@@ -82,13 +82,13 @@ impl PeerStreams {
         }
         let sent = self.send(domain, &[head])?;
         self.flush(domain);
-        let Self::Rings { peer, writer: out, bulk_rings: lanes, .. } = self else {
+        let Self::Rings { peer, writer: out, bulk_rings, .. } = self else {
             return Ok(sent);
         };
         if sent < head.len() {
             return Ok(sent);
         }
-        let writer = if is_bulk { &mut lanes.writer } else { out };
+        let writer = if is_bulk { &mut bulk_rings.writer } else { out };
         let body_sent = writer.write_stream(domain.region(), STREAM_POLLS, body)?;
         // The wake also reaches a peer that went to sleep after it read the header.
         fence(Ordering::SeqCst);
@@ -105,14 +105,14 @@ impl PeerStreams {
         body: Src<'_>,
     ) -> bool {
         let region = domain.region();
-        let Self::Rings { writer: out, bulk_rings: lanes, .. } = self else { return false };
-        if !out.can_write(region, head.len()) || !lanes.writer.can_write(region, body.len()) {
+        let Self::Rings { writer: out, bulk_rings, .. } = self else { return false };
+        if !out.can_write(region, head.len()) || !bulk_rings.writer.can_write(region, body.len()) {
             return false;
         }
         let sent = self.send_body(domain, [head, body], true);
         let is_sent = sent.is_ok_and(|sent| sent == head.len() + body.len());
-        if is_sent && let Self::Rings { bulk_rings: lanes, .. } = self {
-            lanes.writer.prefetch_next(region, body.len());
+        if is_sent && let Self::Rings { bulk_rings, .. } = self {
+            bulk_rings.writer.prefetch_next(region, body.len());
         }
         is_sent
     }
@@ -154,8 +154,8 @@ impl PeerStreams {
         is_bulk: bool,
     ) -> Result<bool> {
         match self {
-            Self::Rings { bulk_rings: lanes, .. } if is_bulk => {
-                lanes.writer.request_room_wakeup(domain.region())
+            Self::Rings { bulk_rings, .. } if is_bulk => {
+                bulk_rings.writer.request_room_wakeup(domain.region())
             }
             Self::Rings { writer: out, .. } => out.request_room_wakeup(domain.region()),
             Self::Loopback | Self::Streams { .. } => Ok(false),
@@ -165,7 +165,7 @@ impl PeerStreams {
     /// Returns whether the peer has read all bytes of the bulk ring.
     pub(super) fn is_bulk_ring_drained(&mut self, domain: &dyn SharedDomain) -> bool {
         match self {
-            Self::Rings { bulk_rings: lanes, .. } => lanes.writer.is_drained(domain.region()),
+            Self::Rings { bulk_rings, .. } => bulk_rings.writer.is_drained(domain.region()),
             Self::Loopback | Self::Streams { .. } => true,
         }
     }
@@ -177,10 +177,10 @@ impl PeerStreams {
         into: Dst<'_>,
         is_bulk: bool,
     ) -> Result<usize> {
-        let Self::Rings { reader: ring, bulk_rings: lanes, .. } = self else {
+        let Self::Rings { reader: ring, bulk_rings, .. } = self else {
             return self.receive(domain, into);
         };
-        let reader = if is_bulk { &mut lanes.reader } else { ring };
+        let reader = if is_bulk { &mut bulk_rings.reader } else { ring };
         reader.read_stream(domain.region(), STREAM_POLLS, into)
     }
 
@@ -213,9 +213,9 @@ impl PeerStreams {
     pub(super) fn may_have_more(&self, domain: &dyn SharedDomain) -> bool {
         match self {
             Self::Loopback => false,
-            Self::Rings { reader: into, bulk_rings: lanes, .. } => {
-                [into, &lanes.reader].iter().any(|way| way.has_more(&way.ring(domain.region())))
-            }
+            Self::Rings { reader: into, bulk_rings, .. } => [into, &bulk_rings.reader]
+                .iter()
+                .any(|ring_reader| ring_reader.has_more(&ring_reader.ring(domain.region()))),
             Self::Streams { .. } => true,
         }
     }
@@ -235,9 +235,9 @@ impl PeerStreams {
         domain: &dyn SharedDomain,
         release: impl Fn(&mut RingReader, &Region) -> bool,
     ) {
-        let Self::Rings { peer, reader: into, bulk_rings: lanes, .. } = self else { return };
-        for way in [into, &mut lanes.reader] {
-            if release(way, domain.region()) {
+        let Self::Rings { peer, reader: into, bulk_rings, .. } = self else { return };
+        for ring_reader in [into, &mut bulk_rings.reader] {
+            if release(ring_reader, domain.region()) {
                 domain.wake_message_waiter_fenced(*peer);
             }
         }

@@ -133,7 +133,8 @@ fn withdrawn_error(from: Option<&PeerName>, tag: Option<u32>) -> Error {
     let from = from.map(|name| format!(" of {name}")).unwrap_or_default();
     let tag = tag.map(|tag| format!(" with tag {tag}")).unwrap_or_default();
     let message = format!(
-        "the message{from}{tag} is not there any more: its sender withdrew it, since its deadline passed or the sender left"
+        "the message{from}{tag} is no longer available: its sender cancelled it, because its deadline passed or the \
+         sender left"
     );
     Error::new(ErrorKind::Aborted, message)
 }

@@ -160,7 +160,7 @@ impl EngineCore {
         });
         let callbacks = Arc::new(EngineCallbacks(Arc::downgrade(&core)));
         let task = EngineCallbacks(Arc::downgrade(&core));
-        let nudge = ServiceTask::new(move || task.with_core(Self::run_service))?;
+        let service_task = ServiceTask::new(move || task.with_core(Self::run_service))?;
         let service_alarm = alarm(callbacks.clone())?;
         let listener: Arc<dyn DoorbellListener> = callbacks.clone();
         core.domain.add_listener(Arc::downgrade(&listener));
@@ -171,7 +171,7 @@ impl EngineCore {
         core.domain.region().message_doorbell(core.domain.rank()).listen();
         // `set` cannot fail: the cell was empty.
         drop(core.service_hooks.set(ServiceHooks {
-            service_wakeup: nudge,
+            service_wakeup: service_task,
             alarm: service_alarm,
             _listener: callbacks,
         }));
@@ -333,12 +333,12 @@ impl EngineCore {
     /// Polls repeatedly, as long as the polls transfer bytes. Returns true if `is_done` returned
     /// true or the limit has passed.
     fn poll_while_moving(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> bool {
-        let pace = self.domain.wait_policy();
+        let policy = self.domain.wait_policy();
         loop {
             let before = self.moved_bytes.load(Ordering::Relaxed);
-            let poll_limit = limit.capped(pace.spin_time + EXTRA_POLL_TIME);
+            let poll_limit = limit.capped(policy.spin_time + EXTRA_POLL_TIME);
             let ready = || self.poll_once(is_done, limit);
-            if wait_until(self.doorbell(), pace, &poll_limit, || None, ready).is_ok()
+            if wait_until(self.doorbell(), policy, &poll_limit, || None, ready).is_ok()
                 || limit.has_passed()
             {
                 return true;

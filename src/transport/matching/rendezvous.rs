@@ -71,22 +71,22 @@ impl MatchingState {
         if self.links[from].send_close_error.is_some() {
             return false;
         }
-        let Some(offer) = self.links[from].received_rts.get(&number) else { return false };
-        let (lent, awaited) = (offer.exposed.filter(|_| offer.attempt == 0), offer.is_awaited);
-        let lent = lent.filter(|_| self.can_cma_read(from));
+        let Some(rts) = self.links[from].received_rts.get(&number) else { return false };
+        let (exposed, is_awaited) = (rts.exposed.filter(|_| rts.attempt == 0), rts.is_awaited);
+        let exposed = exposed.filter(|_| self.can_cma_read(from));
         self.set_rts_receive(from, number, receive);
         self.set_receive_stage(receive, ReceiveStage::Accepted { from, number });
-        if let (Some(lent), &PeerStreams::Rings { peer: local, .. }) =
-            (lent, &self.links[from].streams)
+        if let (Some(exposed), &PeerStreams::Rings { peer: local, .. }) =
+            (exposed, &self.links[from].streams)
         {
-            let is_asked = awaited && self.is_only_waiting(receive) && self.is_polling(local);
+            let is_asked = is_awaited && self.is_only_waiting(receive) && self.is_polling(local);
             let shares = is_asked && self.can_split(receive);
             let asked_until = (is_asked && !shares).then(|| Instant::now() + self.answer_timeout);
             let reading = ActiveGet {
                 peer: from,
                 local,
                 number,
-                exposed: lent,
+                exposed,
                 has_begun: false,
                 is_split: shares,
                 answer_deadline: asked_until,
@@ -107,8 +107,8 @@ impl MatchingState {
     }
 
     fn receive_of_get(&self, reading: &ActiveGet) -> Option<&OutstandingReceive> {
-        let offer = self.links[reading.peer].received_rts.get(&reading.number)?;
-        self.receives.get(&offer.receive?)
+        let rts = self.links[reading.peer].received_rts.get(&reading.number)?;
+        self.receives.get(&rts.receive?)
     }
 
     /// Returns whether this rank waits for the receive and sends nothing. If both ranks send, both
@@ -147,8 +147,8 @@ impl MatchingState {
     }
 
     fn set_rts_receive(&mut self, from: Rank, number: u64, receive: u64) {
-        if let Some(offer) = self.links[from].received_rts.get_mut(&number) {
-            offer.receive = Some(receive);
+        if let Some(rts) = self.links[from].received_rts.get_mut(&number) {
+            rts.receive = Some(receive);
         }
     }
 
@@ -160,18 +160,18 @@ impl MatchingState {
 
     /// Requests the fragments of a message.
     fn send_cts(&mut self, from: Rank, number: u64) {
-        let Some(offer) = self.links[from].received_rts.get_mut(&number) else { return };
-        offer.attempt += 1;
-        offer.received = 0;
-        let attempt = offer.attempt;
+        let Some(rts) = self.links[from].received_rts.get_mut(&number) else { return };
+        rts.attempt += 1;
+        rts.received = 0;
+        let attempt = rts.attempt;
         self.queue_control(from, MessageFrame::Cts { number, attempt });
     }
 
     /// Completes a rendezvous whose message has completely arrived.
     pub(super) fn finish_rendezvous(&mut self, from: Rank, number: u64) {
-        let Some(offer) = self.links[from].received_rts.remove(&number) else { return };
-        let delivery = Delivery { peer: from, tag: offer.tag, bytes: offer.len };
-        let Some(receive) = offer.receive else { return };
+        let Some(rts) = self.links[from].received_rts.remove(&number) else { return };
+        let delivery = Delivery { peer: from, tag: rts.tag, bytes: rts.len };
+        let Some(receive) = rts.receive else { return };
         // The receive completes once the FIN is in the stream, because its caller may leave the
         // group after that.
         self.set_receive_stage(receive, ReceiveStage::Delivered(delivery));
@@ -209,20 +209,20 @@ impl MatchingState {
             peer,
             local,
             number,
-            exposed: lent,
-            has_begun: begun,
+            exposed,
+            has_begun,
             is_split: shares,
             answer_deadline: asked_until,
         } = reading;
-        if *begun {
+        if *has_begun {
             return true;
         }
         let Some(receive) = self.links[*peer].received_rts.get(number).and_then(|it| it.receive)
         else {
             return false;
         };
-        *begun = self.region().exposure_table(*local).begin_read(lent.slot, *number);
-        if *begun {
+        *has_begun = self.region().exposure_table(*local).begin_read(exposed.slot, *number);
+        if *has_begun {
             self.set_receive_stage(
                 receive,
                 ReceiveStage::Transferring { from: *peer, number: *number },
@@ -234,7 +234,7 @@ impl MatchingState {
             self.links[*peer].received_rts.remove(number);
             self.match_receive(receive);
         }
-        *begun
+        *has_begun
     }
 
     /// Reads the next chunk of one get.
@@ -248,31 +248,36 @@ impl MatchingState {
         }
         let ActiveGet { peer, local, number, exposed: ExposedBuffer { address, .. }, .. } = reading;
         let pid = self.links[peer].name.pid;
-        let Some(offer) = self.links[peer].received_rts.get_mut(&number) else { return };
-        let Some(receiving) = offer.receive.and_then(|it| self.receives.get_mut(&it)) else {
+        let Some(rts) = self.links[peer].received_rts.get_mut(&number) else { return };
+        let Some(receiving) = rts.receive.and_then(|it| self.receives.get_mut(&it)) else {
             return;
         };
-        let (got, end) = (offer.received, offer.get_end());
+        let (got, end) = (rts.received, rts.get_end());
         let into = receiving.buffer_range(got, (end - got).min(GET_CHUNK_BYTES));
         // The process id may belong to another process by now, with other memory at that address.
         // The same call therefore reads the process cookie after the message.
-        let (place, mark) = self.domain.region().exposure_table(local).cookie().unwrap_or_default();
+        let (cookie_address, cookie) =
+            self.domain.region().exposure_table(local).cookie().unwrap_or_default();
         let mut found = Nonce::default();
         let cookie_buffer = Dst::from(&mut found.0[..]);
-        let more =
-            match cma::read_pieces(pid, [(address + got as u64, into), (place, cookie_buffer)]) {
-                Ok(0) => return self.fall_back_to_fragments(&reading, "it gave nothing"),
-                Ok(more) => more,
-                Err(cause) => return self.fall_back_to_fragments(&reading, &cause.to_string()),
-            };
-        offer.received += more.min(into.len());
-        if offer.received < end {
+        let more = match cma::read_pieces(
+            pid,
+            [(address + got as u64, into), (cookie_address, cookie_buffer)],
+        ) {
+            Ok(0) => {
+                return self.fall_back_to_fragments(&reading, "process_vm_readv read no bytes");
+            }
+            Ok(more) => more,
+            Err(cause) => return self.fall_back_to_fragments(&reading, &cause.to_string()),
+        };
+        rts.received += more.min(into.len());
+        if rts.received < end {
             self.active_gets.push_back(reading);
             return;
         }
-        if more < into.len() + found.0.len() || cookie_words(&found) != mark {
+        if more < into.len() + found.0.len() || cookie_words(&found) != cookie {
             self.links[peer].cma_access = CmaAccess::Denied;
-            return self.fall_back_to_fragments(&reading, "it has changed");
+            return self.fall_back_to_fragments(&reading, "the process cookie has changed");
         }
         // A sender that leaves during the read fails the group before its buffer is reused. So this
         // rank checks for a failure after its last read.
@@ -286,19 +291,21 @@ impl MatchingState {
 
     /// Requests the message in fragments, because reading the sender's memory failed.
     fn fall_back_to_fragments(&mut self, reading: &ActiveGet, reason: &str) {
-        let ActiveGet { peer, local, number, exposed: lent, .. } = *reading;
+        let ActiveGet { peer, local, number, exposed, .. } = *reading;
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
         }
         let name = self.peer_name(peer);
-        crate::log!(LogLevel::Debug, "a message of {name} cannot be read in its memory: {reason}");
-        if !self.region().exposure_table(local).cancel_read(lent.slot, number) {
-            let what =
-                format!("{name}: the memory of a message cannot be read to its end: {reason}");
+        crate::log!(
+            LogLevel::Debug,
+            "cannot read a message in the memory of {name}; requesting fragments: {reason}"
+        );
+        if !self.region().exposure_table(local).cancel_read(exposed.slot, number) {
+            let what = format!("{name}: cannot read the rest of a message in its memory: {reason}");
             return self.fail(Error::new(ErrorKind::System, what).with_culprit(peer));
         }
-        if let Some(offer) = self.links[peer].received_rts.get_mut(&number) {
-            (offer.exposed, offer.back_half) = (None, BackHalf::GetAll);
+        if let Some(rts) = self.links[peer].received_rts.get_mut(&number) {
+            (rts.exposed, rts.back_half) = (None, BackHalf::GetAll);
         }
         self.send_cts(peer, number);
     }
@@ -317,7 +324,7 @@ impl MatchingState {
                 let name = self.peer_name(peer);
                 crate::log!(
                     LogLevel::Info,
-                    "the memory of {name} is not read: messages are copied"
+                    "the memory of {name} cannot be read by CMA; messages are sent in fragments"
                 );
             }
         }
@@ -326,10 +333,10 @@ impl MatchingState {
 
     /// Returns whether the process with the peer's id is the peer.
     fn has_valid_cookie(&self, peer: Rank, local: Rank) -> bool {
-        let Some((address, mark)) = self.region().exposure_table(local).cookie() else {
+        let Some((address, cookie)) = self.region().exposure_table(local).cookie() else {
             return false;
         };
         let found = transport::cma::read_process_cookie(self.links[peer].name.pid, address);
-        found.is_some_and(|found| cookie_words(&found) == mark)
+        found.is_some_and(|found| cookie_words(&found) == cookie)
     }
 }

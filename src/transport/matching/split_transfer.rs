@@ -88,13 +88,13 @@ impl MatchingState {
     /// Asks the sender of a message that is being read to write the back half.
     pub(super) fn request_split_put(&mut self, peer: Rank, number: u64, receive: u64) {
         let region = self.region().address();
-        let Some(offer) = self.links[peer].received_rts.get_mut(&number) else { return };
+        let Some(rts) = self.links[peer].received_rts.get_mut(&number) else { return };
         let Some(receiving) = self.receives.get_mut(&receive) else { return };
-        if offer.len < MIN_SPLIT_BYTES {
+        if rts.len < MIN_SPLIT_BYTES {
             return;
         }
-        offer.back_half = BackHalf::PutRequested;
-        let address = receiving.buffer_range(0, offer.len).as_mut_ptr().expose_provenance() as u64;
+        rts.back_half = BackHalf::PutRequested;
+        let address = receiving.buffer_range(0, rts.len).as_mut_ptr().expose_provenance() as u64;
         self.queue_control(
             peer,
             MessageFrame::SplitPut { number, address, region_address: region },
@@ -104,23 +104,23 @@ impl MatchingState {
 
     /// Returns whether this rank has read the front half of a message that has a back half.
     pub(super) fn has_read_front(&self, reading: &ActiveGet) -> bool {
-        let offer = self.links[reading.peer].received_rts.get(&reading.number);
-        offer.is_some_and(|it| it.back_half != BackHalf::GetAll && it.received == it.get_end())
+        let rts = self.links[reading.peer].received_rts.get(&reading.number);
+        rts.is_some_and(|it| it.back_half != BackHalf::GetAll && it.received == it.get_end())
     }
 
     /// Continues a get whose front half has been read.
     pub(super) fn finish_front(&mut self, reading: ActiveGet) {
-        let ActiveGet { peer, local, number, exposed: lent, .. } = reading;
+        let ActiveGet { peer, local, number, exposed, .. } = reading;
         let try_read_all =
-            || self.domain.region().exposure_table(local).read_all(lent.slot, number);
-        let Some(offer) = self.links[peer].received_rts.get_mut(&number) else { return };
-        match offer.back_half {
+            || self.domain.region().exposure_table(local).read_all(exposed.slot, number);
+        let Some(rts) = self.links[peer].received_rts.get_mut(&number) else { return };
+        match rts.back_half {
             BackHalf::PutRequested if !try_read_all() => return self.half_done_gets.push(reading),
-            BackHalf::PutDone(len) => offer.received += len,
+            BackHalf::PutDone(len) => rts.received += len,
             BackHalf::PutRequested | BackHalf::GetAll => {}
         }
-        offer.back_half = BackHalf::GetAll;
-        if offer.received == offer.len {
+        rts.back_half = BackHalf::GetAll;
+        if rts.received == rts.len {
             self.finish_rendezvous(peer, number);
         } else {
             self.active_gets.push_back(reading);
@@ -139,21 +139,21 @@ impl MatchingState {
             return if is_known {
                 Ok(())
             } else {
-                protocol_error("it shares a message that never was")
+                protocol_error("it sent a split put request for an unknown message")
             };
         };
         let SendRequest { to, bytes, .. } = sending.message;
-        let (SendStage::RtsSent, Some(place), true) =
+        let (SendStage::RtsSent, Some(slot), true) =
             (sending.stage, sending.exposure_slot, to == peer)
         else {
-            return protocol_error("it shares a message that it was not offered");
+            return protocol_error("it sent a split put request without an RTS");
         };
         let PeerStreams::Rings { peer: rank, .. } = self.links[peer].streams else {
-            return protocol_error("it shares a message of another node");
+            return protocol_error("it sent a split put request from another node");
         };
         if self.can_cma_write
             && self.can_cma_read(peer)
-            && self.exposure_table().begin_split(place, number)
+            && self.exposure_table().begin_split(slot, number)
         {
             let target = cma::CmaTarget { rank, address, region_address: region };
             self.active_puts.push_back(ActivePut {
@@ -179,7 +179,10 @@ impl MatchingState {
             Ok(()) => writing.done += part.len(),
             Err(error) if error.kind() != ErrorKind::System => return self.fail(error),
             Err(error) => {
-                crate::log!(LogLevel::Debug, "the rest of a message is read: {error}");
+                crate::log!(
+                    LogLevel::Debug,
+                    "cannot write the rest of a message; the receiver reads it: {error}"
+                );
                 return self.send_put_done(peer, number, done - front_len(bytes.len()));
             }
         }
@@ -203,14 +206,14 @@ impl MatchingState {
 
     /// Handles the sender's report that it has written the back half, or a part of it.
     pub(super) fn on_put_done(&mut self, peer: Rank, number: u64, len: u64) -> Result<()> {
-        let Some(offer) = self.links[peer].received_rts.get_mut(&number) else {
-            return protocol_error("it wrote a message that nobody wants");
+        let Some(rts) = self.links[peer].received_rts.get_mut(&number) else {
+            return protocol_error("it sent a put-done frame for an unknown message");
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if offer.back_half != BackHalf::PutRequested || len > offer.len - front_len(offer.len) {
-            return protocol_error("it wrote what it was not asked for");
+        if rts.back_half != BackHalf::PutRequested || len > rts.len - front_len(rts.len) {
+            return protocol_error("it sent a put-done frame without a split put request");
         }
-        offer.back_half = BackHalf::PutDone(len);
+        rts.back_half = BackHalf::PutDone(len);
         let is_its = |reading: &ActiveGet| reading.is_for_message(peer, number);
         if let Some(at) = self.half_done_gets.iter().position(is_its) {
             let reading = self.half_done_gets.swap_remove(at);
@@ -241,7 +244,8 @@ impl MatchingState {
         while let Some(rank) = others().find(writes) {
             if limit.has_passed() {
                 let peer = self.domain.peer(rank);
-                let what = "was stopped on its way to the buffer of a receive, and may still write there before it ends";
+                let what = "was stopped while it wrote to the buffer of a receive, and may still write to it until \
+                            the process ends";
                 let error = Error::new(ErrorKind::PeerFailed, format!("{peer} {what}"));
                 return Some(error.with_culprit(peer.rank));
             }

@@ -123,7 +123,9 @@ impl MatchingState {
                 return Ok(PeerLink::new(domain.peer(local).clone(), wire));
             }
             let endpoint = endpoint.clone().ok_or_else(|| {
-                Error::internal(format!("rank {peer} is on another node, and nothing leads there"))
+                Error::internal(format!(
+                    "rank {peer} is on another node, and this group has no streams to it"
+                ))
             })?;
             let name = endpoint.peer(peer).clone();
             Ok(PeerLink::new(
@@ -218,7 +220,7 @@ impl MatchingState {
         }
         let size = self.links.len();
         if let Some(peer) = peer.filter(|&peer| peer >= size) {
-            let message = format!("there is no rank {peer}: the group has {size} ranks");
+            let message = format!("rank {peer} does not exist: the group has {size} ranks");
             return Err(Error::invalid(message));
         }
         Ok(())
@@ -228,8 +230,8 @@ impl MatchingState {
     pub(super) fn check_capacity(&self, additional: usize) -> Result<()> {
         if self.sends.len() + self.receives.len() + additional > MAX_OUTSTANDING {
             let message = format!(
-                "{MAX_OUTSTANDING} messages of this rank are outstanding, which is as many as there may be: wait \
-                 for some of them first"
+                "this rank has reached the limit of {MAX_OUTSTANDING} outstanding messages; wait for some of them \
+                 first"
             );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
@@ -485,7 +487,7 @@ impl MatchingState {
         if let Some(due) = sending.expires_at {
             self.timers.remove(&(due, TimerTarget::Send(number)));
         }
-        sending.exposure_slot.into_iter().for_each(|place| self.release_exposure_slot(place));
+        sending.exposure_slot.into_iter().for_each(|slot| self.release_exposure_slot(slot));
         self.completed.push(CompletedMessage::new(sending.completion, outcome));
     }
 

@@ -157,20 +157,22 @@ impl MatchingState {
             return;
         }
         let is_being_read = |(&number, sending): (&u64, &OutstandingSend)| {
-            sending
-                .exposure_slot
-                .is_some_and(|place| !self.exposure_table().withdraw(place, number))
+            sending.exposure_slot.is_some_and(|slot| !self.exposure_table().withdraw(slot, number))
         };
-        let text = "the group was left before the message was through";
+        let text = "this rank left the group before the message completed";
         let reason = Error::new(ErrorKind::Aborted, text);
         if self.sends.iter().any(is_being_read) {
-            let what =
-                format!("{} left while its message was being read", self.peer_name(self.rank));
+            let what = format!(
+                "{} left the group while a peer read its message",
+                self.peer_name(self.rank)
+            );
             let error = early_departure_error(what, self.rank);
             self.fail_group(&error);
         } else if self.has_requested_puts() {
-            let what =
-                format!("{} left while a message was written to it", self.peer_name(self.rank));
+            let what = format!(
+                "{} left the group while a peer wrote a message to it",
+                self.peer_name(self.rank)
+            );
             let error = early_departure_error(what, self.rank);
             self.fail_group(&error);
         }
@@ -227,7 +229,7 @@ impl MatchingState {
 
     pub(super) fn expire_send(&mut self, number: u64) {
         let Some(sending) = self.sends.get(&number) else { return };
-        let (message, stage, place) = (sending.message, sending.stage, sending.exposure_slot);
+        let (message, stage, slot) = (sending.message, sending.stage, sending.exposure_slot);
         let error = self.send_timeout_error(&message);
         let to = message.to;
         if self.links[to].send_close_error.is_some() {
@@ -247,12 +249,11 @@ impl MatchingState {
                 true
             }
             SendStage::RtsSent => {
-                was_unqueued
-                    || place.is_none_or(|place| self.exposure_table().withdraw(place, number))
+                was_unqueued || slot.is_none_or(|slot| self.exposure_table().withdraw(slot, number))
             }
             // Fragments that are all in the stream are either received completely or discarded.
-            SendStage::SendingFragments { has_begun: begun, sent, .. } => {
-                (!begun || sent == message.bytes.len()) && !self.links[to].is_sending(number)
+            SendStage::SendingFragments { has_begun, sent, .. } => {
+                (!has_begun || sent == message.bytes.len()) && !self.links[to].is_sending(number)
             }
         };
         if !is_reclaimed {
@@ -285,8 +286,8 @@ impl MatchingState {
                 if self.links[from].receive_close_error.is_some() =>
             {
                 // The sender has left in the middle of the message.
-                let gone = self.links[from].receive_close_error.clone().unwrap_or(error);
-                self.complete_receive(receive, Err(gone));
+                let left_error = self.links[from].receive_close_error.clone().unwrap_or(error);
+                self.complete_receive(receive, Err(left_error));
             }
             ReceiveStage::Transferring { from, number } if self.cancel_get(from, number) => {
                 self.return_offer(from, number, receive, error);
@@ -302,16 +303,16 @@ impl MatchingState {
     fn return_offer(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
         self.complete_receive(receive, Err(error));
         self.cancel_get(from, number);
-        if let InboundFrame::Body { destination: sink, .. } = &mut self.links[from].inbound_frame
-            && matches!(sink, BodyDestination::Fragment(of) if *of == number)
+        if let InboundFrame::Body { destination, .. } = &mut self.links[from].inbound_frame
+            && matches!(destination, BodyDestination::Fragment(of) if *of == number)
         {
-            *sink = BodyDestination::Discard;
+            *destination = BodyDestination::Discard;
         }
-        let Some(offer) = self.links[from].received_rts.get_mut(&number) else { return };
-        (offer.receive, offer.received) = (None, 0);
-        let (arrival, body) = (offer.arrival, MessageBody::AtSender(number));
+        let Some(rts) = self.links[from].received_rts.get_mut(&number) else { return };
+        (rts.receive, rts.received) = (None, 0);
+        let (arrival, body) = (rts.arrival, MessageBody::AtSender(number));
         let message =
-            UnexpectedMessage { from, tag: offer.tag, dtype: offer.dtype, len: offer.len, body };
+            UnexpectedMessage { from, tag: rts.tag, dtype: rts.dtype, len: rts.len, body };
         self.on_message_arrived(arrival, message);
     }
 
@@ -336,7 +337,7 @@ impl MatchingState {
             _ => "",
         };
         let what =
-            format!("no message of {sender} with {tag} came {}{hint}", format_elapsed(deadline));
+            format!("no message of {sender} with {tag} arrived {}{hint}", format_elapsed(deadline));
         let error = Error::new(ErrorKind::Timeout, what);
         match from {
             Some(from) => error.with_culprit(*from),

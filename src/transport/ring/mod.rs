@@ -142,7 +142,9 @@ const STREAM_PIECES: usize = 16;
 
 #[cold]
 fn invalid_position_error() -> Error {
-    Error::internal("a ring in shared memory claims more bytes than it has room for")
+    Error::internal(
+        "a ring in shared memory has an invalid position: it claims more bytes than its capacity",
+    )
 }
 
 /// Returns the offset of a position, and the number of bytes from there to the end of the ring.

@@ -114,7 +114,7 @@ impl RingReader {
         if !ring.writer_cursor.inline_copy.copy_body(seen, into) {
             return match self.take_peeked(ring, (HEADER_BYTES, 0), into)? {
                 true => Ok(()),
-                false => Err(Error::internal("less has come than was seen")),
+                false => Err(Error::internal("the ring has fewer bytes than were peeked")),
             };
         }
         self.position += (HEADER_BYTES + seen.len) as u64;
@@ -128,7 +128,7 @@ impl RingReader {
     /// `Internal` if fewer bytes have arrived.
     pub fn skip(&mut self, ring: &ByteRing<'_>, len: usize) -> Result<()> {
         if self.available(ring)? < len {
-            return Err(Error::internal("less has come than was seen"));
+            return Err(Error::internal("the ring has fewer bytes than were peeked"));
         }
         self.position += len as u64;
         Ok(())
@@ -145,7 +145,7 @@ impl RingReader {
     }
 
     /// Takes the `seen` bytes that [`RingReader::peek`] has returned, and copies the following
-    /// bytes to `into` as they arrive. Polls up to `looks` times for the next bytes. If they do not
+    /// bytes to `into` as they arrive. Polls up to `polls` times for the next bytes. If they do not
     /// arrive in that time, returns false and leaves everything in the ring.
     ///
     /// # Errors
@@ -153,24 +153,24 @@ impl RingReader {
     pub fn take_peeked(
         &mut self,
         ring: &ByteRing<'_>,
-        (seen, looks): (usize, u32),
+        (seen, polls): (usize, u32),
         into: Dst<'_>,
     ) -> Result<bool> {
         let mut taken = 0;
         while taken < into.len() {
-            let here = self.available(ring)?.saturating_sub(seen).min(into.len());
-            if here < taken {
+            let arrived = self.available(ring)?.saturating_sub(seen).min(into.len());
+            if arrived < taken {
                 return Err(invalid_position_error());
             }
             copy_out(
                 ring.bytes,
                 self.position + (seen + taken) as u64,
-                into.slice(taken, here - taken),
+                into.slice(taken, arrived - taken),
             );
-            taken = here;
+            taken = arrived;
             if taken < into.len() {
                 let written = self.written;
-                if !spin::spin_until(looks, || ring.writer_cursor.position() != written) {
+                if !spin::spin_until(polls, || ring.writer_cursor.position() != written) {
                     return Ok(false);
                 }
                 self.refresh(ring)?;
@@ -203,13 +203,13 @@ impl RingReader {
     #[inline]
     pub(super) fn refresh(&mut self, ring: &ByteRing<'_>) -> Result<usize> {
         self.written = ring.writer_cursor.position.load(Ordering::Acquire);
-        let turn = ring.writer_cursor.rewind_or_drained.load(Ordering::Relaxed);
+        let rewind = ring.writer_cursor.rewind_or_drained.load(Ordering::Relaxed);
         // A rewind beyond `written` was made after that load. The next refresh handles it.
-        if turn > self.position && turn <= self.written {
-            if turn - self.position > ring.bytes.len() as u64 {
+        if rewind > self.position && rewind <= self.written {
+            if rewind - self.position > ring.bytes.len() as u64 {
                 return Err(invalid_position_error());
             }
-            (self.position, self.reported) = (turn, turn);
+            (self.position, self.reported) = (rewind, rewind);
         }
         self.available(ring)
     }

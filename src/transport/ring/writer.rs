@@ -203,9 +203,9 @@ impl RingWriter {
     /// The range is empty if such bodies go back to the beginning of the ring, whose lines the
     /// reader is about to read. It is also empty if the body has more lines than arrive in time.
     pub(super) fn next_record_range<'a>(&self, ring: &ByteRing<'a>, len: usize) -> Dst<'a> {
-        let turn = ring.rewind;
-        let is_long_body = turn.long_body_offset.is_some()
-            && len > turn.max_short_body
+        let policy = ring.rewind;
+        let is_long_body = policy.long_body_offset.is_some()
+            && len > policy.max_short_body
             && len <= MAX_PREFETCHED_BODY;
         let (start, straight) = locate(ring.bytes, self.position);
         let wanted = if is_long_body { HEADER_BYTES + len } else { 0 };

@@ -20,11 +20,11 @@ struct RankHeartbeat {
 }
 
 /// Starts the heartbeat and the monitor.
-pub(super) fn start(shared: &Arc<ShmDomainShared>, rhythm: HeartbeatTiming) -> Result<()> {
+pub(super) fn start(shared: &Arc<ShmDomainShared>, timing: HeartbeatTiming) -> Result<()> {
     // Beat immediately, so that the peers watch this rank from now on.
     shared.region.heartbeat(shared.rank).beat();
     let now = Instant::now();
-    let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.peers.len(), now));
+    let monitor = Mutex::new(HeartbeatMonitor::new(timing, shared.peers.len(), now));
     let alarm =
         service::alarm(Arc::new(RankHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
     // Store the alarm before it fires, because the handler sets it again.
@@ -79,16 +79,16 @@ impl AlarmHandler for RankHeartbeat {
 /// Fails the domain because of silent ranks.
 fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
     let describe = |&(rank, silence): &(Rank, Duration)| {
-        let pulse = shared.region.heartbeat(rank);
+        let heartbeat = shared.region.heartbeat(rank);
         let mut text = format!(
             "{} does not respond: no heartbeat for {:.1} s (stopped, swapped out, or its machine is overloaded); it {}",
             shared.peers[rank],
             silence.as_secs_f64(),
             shared.region.describe_progress(rank)
         );
-        let activity = pulse.last_activity();
+        let activity = heartbeat.last_activity();
         if !activity.is_empty() {
-            text = format!("{text}, and said at last that its process {activity}");
+            text = format!("{text}, and its process last reported that it {activity}");
         }
         text
     };

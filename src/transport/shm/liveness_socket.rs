@@ -225,9 +225,10 @@ mod tests {
             let join = |(me, meeting): (Rank, ShmListener)| {
                 let (peers, members, deadline) = (&peers, &members, &deadline);
                 let vitals = HeartbeatConfig::default();
-                let party = ShmJoinConfig { group, peers, members, me, deadline, vitals };
-                scope
-                    .spawn(move || meeting.join(&party, geometry, WaitPolicy::SLEEP_SOON, &|| None))
+                let config = ShmJoinConfig { group, peers, members, me, deadline, vitals };
+                scope.spawn(move || {
+                    meeting.join(&config, geometry, WaitPolicy::SLEEP_SOON, &|| None)
+                })
             };
             let threads = meetings.into_iter().enumerate().map(join).collect::<Vec<_>>();
             let mut domains = threads.into_iter().map(|thread| thread.join().unwrap().unwrap());
@@ -267,16 +268,16 @@ mod tests {
 
     #[test]
     fn every_notification_calls_the_listener() {
-        let (knocker, listening) = pair();
+        let (notifier, listening) = pair();
         let slow = Arc::new(Slow::default());
         let listener: Arc<dyn DoorbellListener> = slow.clone();
         listening.add_listener(Arc::downgrade(&listener));
         for _ in 0..1000 {
             let before = slow.1.load(Ordering::Acquire);
-            knocker.notify_listeners(1);
+            notifier.notify_listeners(1);
             let began = std::time::Instant::now();
             while slow.1.load(Ordering::Acquire) == before {
-                assert!(began.elapsed().as_secs() < 30, "a knock is lost");
+                assert!(began.elapsed().as_secs() < 30, "a notification was lost");
                 std::thread::yield_now();
             }
         }

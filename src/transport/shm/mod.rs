@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
-#[allow(unsafe_code, reason = "vouches for the mapping")]
+#[allow(unsafe_code, reason = "guarantees the validity of the mapping")]
 unsafe impl RegionBacking for Segment {
     fn base(&self) -> *mut u8 {
         self.as_mut_ptr()
@@ -73,12 +73,12 @@ impl ShmDomain {
     /// Creates the membership on the region. `streams` has the connection to every other rank.
     fn new(
         region: Region,
-        party: &ShmJoinConfig<'_>,
+        config: &ShmJoinConfig<'_>,
         wait_policy: WaitPolicy,
         mut streams: Vec<(Rank, UnixStream)>,
     ) -> Result<Self> {
-        let ShmJoinConfig { group, me: rank, vitals, .. } = *party;
-        let peers = Arc::clone(party.peers);
+        let ShmJoinConfig { group, me: rank, vitals, .. } = *config;
+        let peers = Arc::clone(config.peers);
         let has_left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         streams.sort_by_key(|&(peer, _)| peer);
         let others = (0..peers.len()).filter(|&peer| peer != rank);
@@ -101,16 +101,16 @@ impl ShmDomain {
         };
         let shared = Arc::new(shared);
         let mut watches = Vec::new();
-        for lifeline in LivenessSocket::for_all_peers(&shared) {
-            watches.push(service::watch(lifeline.clone())?);
-            if let Some(death) = lifeline.exit_handler() {
+        for socket in LivenessSocket::for_all_peers(&shared) {
+            watches.push(service::watch(socket.clone())?);
+            if let Some(death) = socket.exit_handler() {
                 watches.push(service::watch(death)?);
             }
         }
         // From here on, dropping `domain` leaves the domain.
         let domain = Self { shared, watches: Mutex::new(watches) };
-        if let Some(rhythm) = vitals.timing {
-            heartbeat_monitor::start(&domain.shared, rhythm)?;
+        if let Some(timing) = vitals.timing {
+            heartbeat_monitor::start(&domain.shared, timing)?;
         }
         Ok(domain)
     }
@@ -169,10 +169,10 @@ impl SharedDomain for ShmDomainShared {
             rank == self.rank || self.region.heartbeat(rank).stamp() != stamp
         };
         let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
-        let (bell, limit) =
+        let (doorbell, limit) =
             (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
         // The outcome of the wait does not matter: the answers so far are evaluated below.
-        drop(wait_until(bell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
+        drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
         let answers = ranks.iter().zip(&asked);
         answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()
     }

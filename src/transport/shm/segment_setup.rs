@@ -112,27 +112,27 @@ impl ShmListener {
     /// not be reached; `OutOfMemory`, `System`.
     pub fn join(
         &self,
-        party: &ShmJoinConfig<'_>,
+        config: &ShmJoinConfig<'_>,
         geometry: RegionGeometry,
         wait_policy: WaitPolicy,
         cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<ShmDomain> {
-        let mut streams = party.connect_to_lower()?;
-        streams.extend(party.accept_higher(&self.listener, cancelled)?);
+        let mut streams = config.connect_to_lower()?;
+        streams.extend(config.accept_higher(&self.listener, cancelled)?);
         let len = geometry.bytes()?;
-        let segment = match party.me {
+        let segment = match config.me {
             0 => Segment::create_sparse(len, geometry.initial_bytes()?)?,
-            _ => party.receive_segment(&streams, len)?,
+            _ => config.receive_segment(&streams, len)?,
         };
         let descriptor = segment.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
         let region = Region::new(geometry, Box::new(segment))?;
-        if party.me == 0 {
-            party.send_segment(&region, &descriptor, &streams)?;
+        if config.me == 0 {
+            config.send_segment(&region, &descriptor, &streams)?;
         } else {
-            party.confirm_mapping(&region, &streams)?;
+            config.confirm_mapping(&region, &streams)?;
         }
-        ShmDomain::new(region, party, wait_policy, streams)
+        ShmDomain::new(region, config, wait_policy, streams)
     }
 }
 
@@ -152,13 +152,13 @@ impl ShmJoinConfig<'_> {
 
     /// Connects to every lower rank.
     fn connect_to_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
-        let greet = |rank: Rank| {
+        let send_hello = |rank: Rank| {
             let stream = self.connect(rank)?;
-            let greeted = io::write_all(&stream, &self.hello(), None, self.deadline);
-            greeted.map_err(|error| self.connection_error(rank, &stream, "greeting it", error))?;
+            let sent = io::write_all(&stream, &self.hello(), None, self.deadline);
+            sent.map_err(|error| self.connection_error(rank, &stream, "sending the hello", error))?;
             Ok((rank, stream))
         };
-        (0..self.me).map(greet).collect()
+        (0..self.me).map(send_hello).collect()
     }
 
     fn connect(&self, rank: Rank) -> Result<UnixStream> {
@@ -170,9 +170,9 @@ impl ShmJoinConfig<'_> {
             };
             // The queue of the peer's socket is full. It empties as the peer accepts connections.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
-                let who = self.name(rank);
-                let what = format!("cannot reach {who} through its Unix socket");
-                return Err(Error::connection(what, &cause).with_culprit(who.rank));
+                let name = self.name(rank);
+                let what = format!("cannot reach {name} over its Unix socket");
+                return Err(Error::connection(what, &cause).with_culprit(name.rank));
             }
             std::thread::yield_now();
         }
@@ -204,9 +204,11 @@ impl ShmJoinConfig<'_> {
                     streams.push((rank, stream));
                 }
                 Ok(rank) => {
-                    crate::log!(LogLevel::Warn, "a second connection for rank {rank} dropped")
+                    crate::log!(LogLevel::Warn, "dropped a second connection of rank {rank}")
                 }
-                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+                Err(error) => {
+                    crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}")
+                }
             }
         }
         Ok(streams)
@@ -216,7 +218,10 @@ impl ShmJoinConfig<'_> {
     fn read_hello(&self, stream: &UnixStream) -> Result<Rank> {
         let (_, uid) = unix::peer_credentials(stream)?;
         if uid != host::uid() && uid != 0 {
-            let message = format!("user {uid} is not user {}", host::uid());
+            let message = format!(
+                "the connecting process belongs to user {uid}, and this process to user {}",
+                host::uid()
+            );
             return Err(Error::new(ErrorKind::Auth, message));
         }
         let mut hello = [0; HELLO_BYTES];
@@ -231,7 +236,7 @@ impl ShmJoinConfig<'_> {
         if expected {
             Ok(rank)
         } else {
-            Err(Error::new(ErrorKind::Auth, "it is no rank of this group"))
+            Err(Error::new(ErrorKind::Auth, "the hello does not identify a rank of this group"))
         }
     }
 
@@ -245,18 +250,13 @@ impl ShmJoinConfig<'_> {
         region.write_presence_nonce(0, presence_mark(&self.members[0]));
         for (rank, stream) in streams {
             io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline).map_err(
-                |error| self.connection_error(*rank, stream, "passing it the segment", error),
+                |error| self.connection_error(*rank, stream, "sending the segment to it", error),
             )?;
         }
         for (rank, stream) in streams {
             let mut answer = [0];
             io::read_exact(stream, &mut answer, self.deadline).map_err(|error| {
-                self.connection_error(
-                    *rank,
-                    stream,
-                    "waiting until it has mapped the segment",
-                    error,
-                )
+                self.connection_error(*rank, stream, "waiting for it to map the segment", error)
             })?;
             self.check_presence_mark(region, *rank)?;
         }
@@ -278,7 +278,7 @@ impl ShmJoinConfig<'_> {
         region.write_presence_nonce(self.me, presence_mark(&self.members[self.me]));
         let stream = creator_stream(streams)?;
         io::write_all(stream, &[MAPPED], None, self.deadline)
-            .map_err(|error| self.connection_error(0, stream, "answering it", error))
+            .map_err(|error| self.connection_error(0, stream, "confirming the mapping", error))
     }
 
     /// Returns the error for an ended connection to a member: the member died, or, as far as known,
@@ -287,7 +287,8 @@ impl ShmJoinConfig<'_> {
         let name = self.name(rank);
         let has_closed = error.kind() == ErrorKind::Connection;
         if has_closed && liveness_socket::ended_with_process(stream, name.pid) {
-            let message = format!("{name} died while the ranks of its host met");
+            let message =
+                format!("{name} died while the ranks of its host set up their shared memory");
             let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
             return error.with_fault(RankFault::Died);
         }
@@ -298,14 +299,14 @@ impl ShmJoinConfig<'_> {
         if region.read_presence_nonce(rank) == presence_mark(&self.members[rank]) {
             return Ok(());
         }
-        let message = format!("the segment does not show the mark of {}", self.name(rank));
+        let message = format!("the segment does not have the presence mark of {}", self.name(rank));
         Err(Error::new(ErrorKind::Connection, message).with_culprit(self.name(rank).rank))
     }
 }
 
 fn creator_stream(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
     let stream = streams.iter().find(|(rank, _)| *rank == 0).map(|(_, stream)| stream);
-    stream.ok_or_else(|| Error::internal("no connection to the maker of the segment"))
+    stream.ok_or_else(|| Error::internal("no connection to the creator of the segment"))
 }
 
 /// Returns a member's nonce as two words.
@@ -364,7 +365,7 @@ mod tests {
             [0, 1].map(|rank| PeerName { rank, pid, host: "here".into() }).into()
         };
         let deadline = Deadline::after_ms(30_000);
-        let party = |peers, me| ShmJoinConfig {
+        let config = |peers, me| ShmJoinConfig {
             group,
             peers,
             members: &members,
@@ -372,8 +373,8 @@ mod tests {
             deadline: &deadline,
             vitals: HeartbeatConfig::default(),
         };
-        let nobody = peers(0);
-        let hello = party(&nobody, 1).hello().map(|byte| byte.to_string()).join(" ");
+        let no_peers = peers(0);
+        let hello = config(&no_peers, 1).hello().map(|byte| byte.to_string()).join(" ");
         let mut other = Command::new(std::env::current_exe().unwrap())
             .args([CHILD_TEST, "--exact", "--ignored"])
             .envs([(SOCKET, meeting.name()), (HELLO, &hello)])
@@ -382,12 +383,12 @@ mod tests {
             .spawn()
             .unwrap();
         let peers = peers(other.id());
-        let (meeting, party) = (&meeting, &party(&peers, 0));
+        let (meeting, config) = (&meeting, &config(&peers, 0));
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let error = std::thread::scope(|scope| {
             let first = scope.spawn(move || {
-                meeting.join(party, geometry, WaitPolicy::SLEEP_SOON, &|| None).map(drop)
+                meeting.join(config, geometry, WaitPolicy::SLEEP_SOON, &|| None).map(drop)
             });
             act(&mut other);
             first.join().unwrap().unwrap_err()

@@ -55,7 +55,7 @@ impl SurvivorLink {
             }
             match self.stream.receive(&mut chunk) {
                 Ok(0) => {
-                    let message = "the other end closed the connection";
+                    let message = "the peer closed the connection";
                     return Err(Error::new(ErrorKind::Connection, message));
                 }
                 Ok(got) => self.received.extend_from_slice(&chunk[..got]),
@@ -74,7 +74,7 @@ impl SurvivorLink {
         let len = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
         if len > self.max_frame_len {
             let message = format!(
-                "the other end announces {len} bytes; {} at most are taken",
+                "the peer announces {len} bytes; the limit is {} bytes",
                 self.max_frame_len
             );
             return Err(Error::new(ErrorKind::Connection, message));
@@ -97,7 +97,7 @@ impl SurvivorLink {
                 Err(cause) if cause.kind() == Io::WouldBlock => {
                     let ready = io::ready_within(self.stream.as_fd(), Interest::WRITE, deadline);
                     if !ready.map_err(|cause| Error::system("poll", &cause))? {
-                        let message = "the other end does not read";
+                        let message = "the peer does not read from the connection";
                         return Err(Error::new(ErrorKind::Timeout, message));
                     }
                 }
@@ -131,38 +131,38 @@ mod tests {
 
     #[test]
     fn frames_arrive_whole_and_in_order_until_the_end() {
-        let (near, mut far) = pair(1 << 20);
+        let (local, mut remote) = pair(1 << 20);
         let deadline = Deadline::after_ms(30_000);
-        assert_eq!(far.poll().unwrap(), None);
+        assert_eq!(remote.poll().unwrap(), None);
         let frames: Vec<Vec<u8>> = [0, 1, 5, 100_000].map(|len| vec![7; len]).into();
         let sent = frames.clone();
         let sender = std::thread::spawn(move || {
-            sent.iter().for_each(|frame| near.send(frame, &deadline).unwrap());
+            sent.iter().for_each(|frame| local.send(frame, &deadline).unwrap());
         });
         let mut got = Vec::new();
         while got.len() < frames.len() {
-            wait_for_any_readable([far.as_fd()], &deadline).unwrap();
-            while let Ok(Some(frame)) = far.poll() {
+            wait_for_any_readable([remote.as_fd()], &deadline).unwrap();
+            while let Ok(Some(frame)) = remote.poll() {
                 got.push(frame);
             }
         }
         sender.join().unwrap();
         assert_eq!(got, frames);
-        assert_eq!(far.poll().unwrap_err().kind(), ErrorKind::Connection);
+        assert_eq!(remote.poll().unwrap_err().kind(), ErrorKind::Connection);
     }
 
     #[test]
     fn oversized_frame_is_refused_from_its_header() {
-        let (near, mut far) = pair(10);
-        near.stream.send(&11_u32.to_le_bytes()).unwrap();
-        let error = far.poll().unwrap_err();
+        let (local, mut remote) = pair(10);
+        local.stream.send(&11_u32.to_le_bytes()).unwrap();
+        let error = remote.poll().unwrap_err();
         assert!(error.message().contains("announces 11 bytes"), "{error}");
     }
 
     #[test]
     fn send_times_out_when_peer_does_not_read() {
-        let (near, _far) = pair(1 << 30);
-        let error = near.send(&vec![0; 16 << 20], &Deadline::after_ms(20)).unwrap_err();
+        let (local, _far) = pair(1 << 30);
+        let error = local.send(&vec![0; 16 << 20], &Deadline::after_ms(20)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
     }
 }

@@ -65,7 +65,10 @@ fn check_peer_user(stream: &UnixStream) -> Result<()> {
     if uid == host::uid() || uid == 0 {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Auth, format!("user {uid} is not user {}", host::uid())))
+    Err(Error::new(
+        ErrorKind::Auth,
+        format!("the peer process belongs to user {uid}, and this process to user {}", host::uid()),
+    ))
 }
 
 /// Connects and sends the hello. Returns `None` if the queue of the listener is full.
@@ -80,7 +83,7 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) if cause.kind() == Io::ConnectionRefused => {
             return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
         }
-        Err(cause) => return Err(Error::connection("its Unix socket", &cause)),
+        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", &cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
         // The socket name was free again, and a process of another user has bound it.
@@ -131,17 +134,22 @@ impl LocalListener {
                     let until = Instant::now() + HELLO_TIMEOUT;
                     self.unidentified.push(UnidentifiedLink { link, deadline: until });
                 }
-                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+                Err(error) => {
+                    crate::log!(LogLevel::Warn, "dropped an unexpected connection: {error}")
+                }
             }
         }
         let mut identified = Vec::new();
-        for mut newcomer in std::mem::take(&mut self.unidentified) {
-            match newcomer.link.poll() {
-                Ok(Some(said)) => match decode_hello(&said, group, members, me) {
-                    Some(rank) => identified.push((rank, newcomer.link)),
-                    None => crate::log!(LogLevel::Warn, "a stray connection dropped: no such rank"),
+        for mut pending in std::mem::take(&mut self.unidentified) {
+            match pending.link.poll() {
+                Ok(Some(hello)) => match decode_hello(&hello, group, members, me) {
+                    Some(rank) => identified.push((rank, pending.link)),
+                    None => crate::log!(
+                        LogLevel::Warn,
+                        "dropped an unexpected connection: its hello does not identify a rank of this group"
+                    ),
                 },
-                Ok(None) if newcomer.deadline > Instant::now() => self.unidentified.push(newcomer),
+                Ok(None) if pending.deadline > Instant::now() => self.unidentified.push(pending),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -150,7 +158,7 @@ impl LocalListener {
 
     /// Returns the descriptors that become readable when a rank connects or sends its hello.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let newcomers = self.unidentified.iter().map(|newcomer| newcomer.link.as_fd());
+        let newcomers = self.unidentified.iter().map(|pending| pending.link.as_fd());
         let listener = Some(self.listener.as_fd()).filter(|listener| !poll::has_hung_up(*listener));
         newcomers.chain(listener)
     }

@@ -98,13 +98,15 @@ impl SurvivorEndpoint {
     pub fn open_session(&self) -> Result<SurvivorSession<'_>> {
         let mut state = self.state();
         if state.is_session_open {
-            return Err(Error::invalid("another thread does the same with this group"));
+            return Err(Error::invalid("another thread already shrinks this group"));
         }
         state.is_session_open = true;
         let answer_watch = state.answer_watch.take();
         drop(state);
         drop(answer_watch);
-        self.reconnect_endpoint.iter().for_each(|gate| gate.set_answer(None));
+        self.reconnect_endpoint
+            .iter()
+            .for_each(|reconnect_endpoint| reconnect_endpoint.set_answer(None));
         let local_listener = RefCell::new(LocalListener::new(Arc::clone(&self.listener)));
         Ok(SurvivorSession { endpoint: self, local_listener })
     }
@@ -133,8 +135,8 @@ impl SurvivorSession<'_> {
 
     /// Starts to connect to a rank.
     pub fn connect(&self, to: Rank) -> PendingSurvivorConnect {
-        let SurvivorEndpoint { group, me, members, reconnect_endpoint: gate, .. } = self.endpoint;
-        let route = match (&members[to].socket, gate) {
+        let SurvivorEndpoint { group, me, members, reconnect_endpoint, .. } = self.endpoint;
+        let route = match (&members[to].socket, reconnect_endpoint) {
             (Some(socket), _) => {
                 let socket = shm::ShmListener::socket_name(*socket);
                 SurvivorRoute::Local {
@@ -142,22 +144,25 @@ impl SurvivorSession<'_> {
                     hello: local::encode_hello(*group, members, *me, to),
                 }
             }
-            (None, Some(gate)) => {
-                gate.connect(to).map_or_else(SurvivorRoute::Unreachable, SurvivorRoute::Remote)
+            (None, Some(reconnect_endpoint)) => reconnect_endpoint
+                .connect(to)
+                .map_or_else(SurvivorRoute::Unreachable, SurvivorRoute::Remote),
+            (None, None) => {
+                SurvivorRoute::Unreachable(Error::internal("this rank has no reconnect endpoint"))
             }
-            (None, None) => SurvivorRoute::Unreachable(Error::internal("there is no gate")),
         };
         PendingSurvivorConnect { route, max_frame_len: self.endpoint.max_frame_len() }
     }
 
     /// Returns the new connections whose peer has sent a valid hello, with the rank of each peer.
     pub fn take_arrivals(&self) -> Vec<(Rank, SurvivorLink)> {
-        let SurvivorEndpoint { group, me, members, reconnect_endpoint: gate, .. } = self.endpoint;
+        let SurvivorEndpoint { group, me, members, reconnect_endpoint, .. } = self.endpoint;
         let longest = self.endpoint.max_frame_len();
         let mut identified =
             self.local_listener.borrow_mut().take_arrivals((*group, members, *me), longest);
         let link = |(rank, stream)| (rank, SurvivorLink::new(stream, longest));
-        identified.extend(gate.iter().flat_map(ReconnectEndpoint::take_arrivals).map(link));
+        identified
+            .extend(reconnect_endpoint.iter().flat_map(ReconnectEndpoint::take_arrivals).map(link));
         identified
     }
 
@@ -201,10 +206,9 @@ impl SurvivorSession<'_> {
         let handler = LocalAnswerHandler::new(Arc::clone(&self.endpoint.listener), answer);
         // The watch also reports connections that arrived before the registration.
         let watch = service::watch(Arc::new(handler))?;
-        self.endpoint
-            .reconnect_endpoint
-            .iter()
-            .for_each(|gate| gate.set_answer(Some(link::encode_frame(answer))));
+        self.endpoint.reconnect_endpoint.iter().for_each(|reconnect_endpoint| {
+            reconnect_endpoint.set_answer(Some(link::encode_frame(answer)))
+        });
         self.endpoint.state().answer_watch = Some(watch);
         Ok(())
     }
@@ -247,7 +251,7 @@ impl PendingSurvivorConnect {
     pub fn poll(&self) -> Option<SurvivorConnectResult> {
         let outcome = match &self.route {
             SurvivorRoute::Local { socket, hello } => local::connect(socket, hello).transpose()?,
-            SurvivorRoute::Remote(ringing) => ringing.take_result()?,
+            SurvivorRoute::Remote(pending) => pending.take_result()?,
             SurvivorRoute::Unreachable(error) => Err(error.clone()),
         };
         Some(match outcome {

@@ -95,8 +95,8 @@ impl AddressAdvert {
         if addresses.is_empty() {
             let listed: Vec<_> = self.same_netns.iter().map(|it| it.address.to_string()).collect();
             let message = format!(
-                "{owner} can be reached on its own host only ({}; {}): set DIST_SOCKET_IFNAME there to an \
-                 interface that the other hosts reach",
+                "{owner} is reachable only from its own host ({}; {}); set DIST_SOCKET_IFNAME on that host to an \
+                 interface that the other hosts can reach",
                 listed.join(", "),
                 self.reason
             );

@@ -26,7 +26,7 @@ impl ConnectionAcceptor for TcpMeshShared {
             }
             ConnectionPurpose::Control => {
                 match lock(&self.control_connections).get(members[hello.from].node) {
-                    Some(line) => line.is_some(),
+                    Some(connection) => connection.is_some(),
                     None => return Err(HelloRefusal::IdentityMismatch),
                 }
             }
@@ -51,7 +51,7 @@ impl ConnectionAcceptor for TcpMeshShared {
             drop(incoming);
             crate::log!(
                 LogLevel::Debug,
-                "a stream of {} is dropped: {refusal}",
+                "dropped a stream of {}: {refusal}",
                 self.name(hello.from)
             );
             drop(stream.send(&[refusal as u8]));

@@ -57,7 +57,10 @@ impl ControlConnection {
         let user_timeout =
             shared.vitals.timing.map_or(DEFAULT_USER_TIMEOUT, HeartbeatTiming::limit);
         if let Err(cause) = socket::set_user_timeout(stream.as_ref(), user_timeout) {
-            crate::log!(LogLevel::Warn, "a host that vanishes may go unnoticed: {cause}");
+            crate::log!(
+                LogLevel::Warn,
+                "cannot set the TCP user timeout, so the loss of a host may go undetected: {cause}"
+            );
         }
         Arc::new(Self {
             shared: Arc::downgrade(shared),
@@ -157,7 +160,7 @@ impl ControlConnection {
         let mut chunk = [0; MAX_BYTES];
         loop {
             match self.stream.receive(&mut chunk) {
-                Ok(0) => return Err("the connection ended without a goodbye".to_owned()),
+                Ok(0) => return Err("its connection ended without a goodbye message".to_owned()),
                 Ok(got) => {
                     self.receive_count.fetch_add(1, Ordering::Release);
                     if self.handle_frames(shared, &chunk[..got])? == WatchAction::Done {
@@ -211,10 +214,10 @@ impl DescriptorHandler for ControlConnection {
                 self.is_finished.store(true, Ordering::Release);
                 WatchAction::Done
             }
-            Err(why) => {
+            Err(reason) => {
                 self.is_finished.store(true, Ordering::Release);
                 let name = shared.name(self.leader);
-                let message = format!("{name} died, or its host cannot be reached any more: {why}");
+                let message = format!("{name} died, or its host is no longer reachable: {reason}");
                 let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);
                 let error = error.with_fault(RankFault::Unreachable);
                 shared.fail_all_nodes(&error);

@@ -120,7 +120,10 @@ impl ControlFrame {
             Some(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
         };
         let rank = |number: u32| {
-            Rank::try_from(number).ok().filter(|&rank| rank < ranks).ok_or("no such rank")
+            Rank::try_from(number)
+                .ok()
+                .filter(|&rank| rank < ranks)
+                .ok_or("a rank that does not exist")
         };
         match bytes.first() {
             None => Ok(None),
@@ -191,7 +194,7 @@ fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static s
     let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
     let (labels, _) = words.as_chunks::<LABEL_WORDS>();
     let labels: Option<Vec<Label>> = labels.iter().map(|&it| Label::from_words(it)).collect();
-    Ok(Some((labels.ok_or("a label that is no text")?, 1 + count * LABEL_BYTES)))
+    Ok(Some((labels.ok_or("a label that is not valid UTF-8")?, 1 + count * LABEL_BYTES)))
 }
 
 /// Received bytes that are not decoded yet: at most an incomplete frame and the bytes of one read.
@@ -308,7 +311,7 @@ mod tests {
             matches!(ControlFrame::decode(&bytes, 1), Ok(Some((_, len))) if len == bytes.len())
         );
         bytes[14] = 0xff;
-        assert_eq!(ControlFrame::decode(&bytes, 1), Err("a label that is no text"));
+        assert_eq!(ControlFrame::decode(&bytes, 1), Err("a label that is not valid UTF-8"));
         bytes[13] += 1;
         assert_eq!(ControlFrame::decode(&bytes, 1), Err("too many labels"));
     }

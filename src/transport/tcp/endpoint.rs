@@ -74,17 +74,17 @@ impl TcpMesh {
         Ok(0)
     }
 
-    fn wait_condition(&self, wish: &StreamInterest) -> WaitCondition {
+    fn wait_condition(&self, interest: &StreamInterest) -> WaitCondition {
         let shared = self.shared.as_ref();
-        let slot = shared.stream_pair(wish.peer, wish.channel);
-        let peer_state = shared.peer_state(wish.peer);
+        let slot = shared.stream_pair(interest.peer, interest.channel);
+        let peer_state = shared.peer_state(interest.peer);
         if peer_state == HAS_DIED {
             // No more data arrives; the event reports the failure reason.
             return WaitCondition::OnEvent;
         }
         // A peer that leaves receives no more data.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
-        match wish.direction {
+        match interest.direction {
             StreamDirection::In => match &*lock(&slot.incoming) {
                 Some(stream) => WaitCondition::OnStream(Arc::clone(stream)),
                 None if present || leaving => WaitCondition::OnEvent,
@@ -168,20 +168,20 @@ impl Endpoint for TcpMesh {
         if has_ended { shared.result_after_end(from) } else { Ok(0) }
     }
 
-    fn wait_for_streams(&self, wishes: &[StreamInterest], limit: Duration) {
+    fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration) {
         let shared = self.shared.as_ref();
-        let bell = shared.domain.region().doorbell(shared.domain.rank());
+        let doorbell = shared.domain.region().doorbell(shared.domain.rank());
         let mut scratch = lock(&self.poll_scratch);
         let PollScratch { poll_set: set, streams } = &mut *scratch;
         set.push(shared.wake.as_fd(), Interest::READ);
-        bell.listen();
+        doorbell.listen();
         let mut may_sleep = !shared.domain.region().abort_record().is_set();
-        for wish in wishes {
-            match self.wait_condition(wish) {
+        for interest in interests {
+            match self.wait_condition(interest) {
                 WaitCondition::MaybeReady => may_sleep = false,
                 WaitCondition::OnEvent => {}
                 WaitCondition::OnStream(stream) => {
-                    let write = wish.direction == StreamDirection::Out;
+                    let write = interest.direction == StreamDirection::Out;
                     set.push(stream.as_fd(), Interest { read: !write, write });
                     streams.push(stream);
                 }
@@ -190,7 +190,7 @@ impl Endpoint for TcpMesh {
         if may_sleep && let Err(cause) = io::wait_for_any(set, limit) {
             crate::log!(LogLevel::Error, "cannot wait for peers: {cause}");
         }
-        bell.stop_listening();
+        doorbell.stop_listening();
         // The caller polls everything after this. The condition saves a system call if the event is
         // not raised.
         if set.is_first_ready() {
@@ -204,8 +204,8 @@ impl Endpoint for TcpMesh {
         self.shared.messages.ready(peers);
     }
 
-    fn set_progress_handler(&self, attendant: Weak<dyn ProgressHandler>) {
-        if let Err(error) = self.shared.messages.set_attendant(attendant) {
+    fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>) {
+        if let Err(error) = self.shared.messages.set_progress_handler(handler) {
             self.shared.fail_all_nodes(&error);
         }
     }
@@ -230,7 +230,7 @@ impl Endpoint for TcpMesh {
             _ => None,
         });
         let addresses = |list: &[super::advert::RailAddress]| -> Vec<String> {
-            list.iter().map(|offer| offer.address.to_string()).collect()
+            list.iter().map(|rail_address| rail_address.address.to_string()).collect()
         };
         json!({
             "addresses": addresses(&advert.routable),
@@ -257,15 +257,15 @@ impl Drop for TcpMesh {
         self.registry.unregister((shared.group, shared.me));
         shared.messages.stop();
         self.watches.clear();
-        for dial in lock(&shared.connectors).drain(..) {
-            dial.cancel();
+        for connector in lock(&shared.connectors).drain(..) {
+            connector.cancel();
         }
         shared.close_control_connections();
         let failure = shared.domain.failure();
         for slot in &shared.stream_pairs {
             let out = std::mem::take(&mut *lock(&slot.outgoing));
             match &out {
-                OutgoingStream::Connecting(dial) => dial.cancel(),
+                OutgoingStream::Connecting(connector) => connector.cancel(),
                 OutgoingStream::Open(stream) => close_gracefully(stream),
                 OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
             }

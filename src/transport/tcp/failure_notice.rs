@@ -48,15 +48,15 @@ mod tests {
     #[test]
     fn reason_of_any_length_is_received() {
         for text in [String::new(), "rank 2 died".to_owned(), "x".repeat(TEXT_BYTES)] {
-            let (here, there) = pair();
+            let (local, remote) = pair();
             let reason = Error::new(ErrorKind::PeerFailed, text).with_culprit(2);
-            send_reason(&there, reason.clone());
-            there.shutdown_write();
-            assert_eq!(receive_reason(&here, 3), Some(reason));
+            send_reason(&remote, reason.clone());
+            remote.shutdown_write();
+            assert_eq!(receive_reason(&local, 3), Some(reason));
         }
-        let (here, there) = pair();
-        there.shutdown_write();
-        assert_eq!(receive_reason(&here, 3), None);
+        let (local, remote) = pair();
+        remote.shutdown_write();
+        assert_eq!(receive_reason(&local, 3), None);
     }
 
     #[test]
@@ -66,10 +66,10 @@ mod tests {
         ControlFrame::Abort(reason).encode(&mut abort);
         let half = &abort[..abort.len() - 1];
         for bytes in [&abort[..], half, &[2, 1, 0, 0, 0], &[0xff; 2 * MAX_BYTES]] {
-            let (here, there) = pair();
-            there.send(bytes).unwrap();
-            there.shutdown_write();
-            assert_eq!(receive_reason(&here, 3), None);
+            let (local, remote) = pair();
+            remote.send(bytes).unwrap();
+            remote.shutdown_write();
+            assert_eq!(receive_reason(&local, 3), None);
         }
     }
 }

@@ -23,9 +23,9 @@ struct NodeHeartbeat {
 }
 
 /// Starts to send heartbeats on all present and future control connections, and to monitor them.
-pub(super) fn start(shared: &Arc<TcpMeshShared>, rhythm: HeartbeatTiming) -> Result<()> {
+pub(super) fn start(shared: &Arc<TcpMeshShared>, timing: HeartbeatTiming) -> Result<()> {
     let now = Instant::now();
-    let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.leaders.len(), now));
+    let monitor = Mutex::new(HeartbeatMonitor::new(timing, shared.leaders.len(), now));
     let alarm =
         service::alarm(Arc::new(NodeHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
     // The alarm is stored before it can fire, because the handler sets it again.
@@ -38,7 +38,7 @@ impl AlarmHandler for NodeHeartbeat {
         let Some(shared) = self.shared.upgrade() else { return };
         let connections: Vec<Option<Arc<ControlConnection>>> =
             lock(&shared.control_connections).clone();
-        connections.iter().flatten().for_each(|line| line.send_heartbeat());
+        connections.iter().flatten().for_each(|connection| connection.send_heartbeat());
         let is_over = shared.domain.region().abort_record().is_set();
         let receive_count =
             |node: usize| connections.get(node)?.as_ref()?.heartbeat_count().filter(|_| !is_over);
@@ -61,7 +61,8 @@ fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error 
     let describe = |&(node, silence): &(usize, Duration)| {
         let name = shared.name(leader(node));
         format!(
-            "{name} does not respond: nothing heard of it for {:.1} s (its host cannot be reached, or it is stopped or overloaded)",
+            "{name} does not respond: no frame received for {:.1} s (its host cannot be reached, or it is stopped \
+             or overloaded)",
             silence.as_secs_f64()
         )
     };

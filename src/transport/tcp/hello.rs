@@ -96,10 +96,10 @@ impl HelloRefusal {
 impl std::fmt::Display for HelloRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::UnknownProtocol => "it speaks no protocol of this version of libdist",
-            Self::NoSuchRank => "no such rank of this group is there",
-            Self::IdentityMismatch => "its epoch, rank or nonce is not the group's",
-            Self::Duplicate => "there is such a connection already",
+            Self::UnknownProtocol => "it does not use the protocol of this version of libdist",
+            Self::NoSuchRank => "the process has no such rank of this group",
+            Self::IdentityMismatch => "its epoch, rank or nonce does not match the group",
+            Self::Duplicate => "such a connection already exists",
         })
     }
 }
@@ -183,8 +183,8 @@ impl Hello {
 /// The refusal of the acceptor, or `IdentityMismatch` if another process answered.
 pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, HelloRefusal> {
     match answer.split_first() {
-        Some((&WELCOME, said)) => match said.first_chunk() {
-            Some(said) if Hello::decode(said) == Ok(hello.expected_answer()) => Ok(true),
+        Some((&WELCOME, payload)) => match payload.first_chunk() {
+            Some(payload) if Hello::decode(payload) == Ok(hello.expected_answer()) => Ok(true),
             Some(_) => Err(HelloRefusal::IdentityMismatch),
             None => Ok(false),
         },

@@ -98,7 +98,7 @@ pub(super) fn choose_interfaces(
     };
     if choice.same_netns.is_empty() {
         let message = format!(
-            "no interface of this host has an address to listen on; there are: {}",
+            "no interface of this host has an address to listen on; its interfaces: {}",
             describe(interfaces)
         );
         return Err(Error::invalid(message));
@@ -113,9 +113,9 @@ fn choose_named(
     variable: &str,
     rules: &InterfaceRules,
 ) -> Result<InterfaceChoice> {
-    let invalid_list = |why: String| {
-        let there = describe(usable.iter().copied());
-        Error::invalid(format!("{variable}=\"{list}\" {why}; there are: {there}"))
+    let invalid_list = |problem: String| {
+        let available = describe(usable.iter().copied());
+        Error::invalid(format!("{variable}=\"{list}\" {problem}; usable interfaces: {available}"))
     };
     let (excludes, items) = match list.trim().strip_prefix('^') {
         Some(items) => (true, items),
@@ -165,13 +165,13 @@ fn choose_named(
     for rail in &mut rails {
         rail.sort_by_key(|it| AddressFamily::of(it.address) != first);
     }
-    let near = number_rails(&rails);
-    let routable = routable_only(&near);
+    let same_netns = number_rails(&rails);
+    let routable = routable_only(&same_netns);
     let names: Vec<&str> =
         rails.iter().filter_map(|rail| Some(rail.first()?.name.as_str())).collect();
     let reason = format!("{variable}=\"{list}\" means {}", names.join(", "));
     let rails = u8::try_from(rails.len()).unwrap_or(u8::MAX);
-    Ok(InterfaceChoice { routable, same_netns: near, rails, reason })
+    Ok(InterfaceChoice { routable, same_netns, rails, reason })
 }
 
 /// Returns `ip` if its family is usable; otherwise a usable address of the same interface.
@@ -196,10 +196,10 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
     let first_up =
         || usable.iter().find(|it| !it.is_loopback && is_not_link_local(it)).map(|it| it.address);
     let (source, mut reason) = match to_store {
-        Some(ip) if is_routable(&ip) => (Some(ip), "it is on the way to the store"),
+        Some(ip) if is_routable(&ip) => (Some(ip), "it has the route to the store"),
         Some(_) if rules.is_local_job => (None, "the store is on the loopback interface"),
         _ => match rules.default_source.filter(is_routable) {
-            Some(ip) => (Some(ip), "it is on the way out of this host"),
+            Some(ip) => (Some(ip), "it has the default route of this host"),
             None => (first_up(), "it is the first one that is up"),
         },
     };
@@ -217,20 +217,15 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
         };
         rail.extend(usable.iter().find(other).copied());
     }
-    let anyone = routable_only(&number_rails(std::slice::from_ref(&rail)));
+    let routable = routable_only(&number_rails(std::slice::from_ref(&rail)));
     let loopback: Vec<&NetworkInterface> =
         usable.iter().copied().filter(|it| it.is_loopback).collect();
     // Ranks that reach the store through loopback are in the same network namespace.
-    let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || anyone.is_empty();
+    let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || routable.is_empty();
     let near_rail = if is_near { [loopback, rail].concat() } else { rail };
-    let near = number_rails(std::slice::from_ref(&near_rail));
+    let same_netns = number_rails(std::slice::from_ref(&near_rail));
     let name = chosen.map_or("loopback only", |it| it.name.as_str());
-    InterfaceChoice {
-        routable: anyone,
-        same_netns: near,
-        rails: 1,
-        reason: format!("{name}: {reason}"),
-    }
+    InterfaceChoice { routable, same_netns, rails: 1, reason: format!("{name}: {reason}") }
 }
 
 /// Returns false for a link-local address.

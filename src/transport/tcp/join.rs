@@ -114,8 +114,11 @@ pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
         lanes: u8::try_from(lanes).unwrap_or(1),
         reason: choice.reason,
     };
-    let texts =
-        advert.same_netns.iter().chain(&advert.routable).map(|offer| offer.address.to_string());
+    let texts = advert
+        .same_netns
+        .iter()
+        .chain(&advert.routable)
+        .map(|advertised| advertised.address.to_string());
     let texts: Vec<_> = texts.collect();
     crate::log!(LogLevel::Info, "listening on {} ({})", texts.join(", "), advert.reason);
     Ok(TcpListening { registry, advert })
@@ -180,8 +183,8 @@ pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
 
 impl TcpListening {
     #[cfg(test)]
-    pub(super) fn new(door: Arc<ListenerRegistry>, advert: AddressAdvert) -> Self {
-        Self { registry: door, advert }
+    pub(super) fn new(registry: Arc<ListenerRegistry>, advert: AddressAdvert) -> Self {
+        Self { registry, advert }
     }
 
     #[cfg(test)]
@@ -199,8 +202,8 @@ impl TcpListening {
     ///
     /// # Errors
     /// `System`.
-    pub fn reconnect_endpoint(&self, party: &TcpJoinConfig<'_>) -> Result<ReconnectEndpoint> {
-        ReconnectEndpoint::open(Arc::clone(&self.registry), party)
+    pub fn reconnect_endpoint(&self, join_config: &TcpJoinConfig<'_>) -> Result<ReconnectEndpoint> {
+        ReconnectEndpoint::open(Arc::clone(&self.registry), join_config)
     }
 
     /// Joins the mesh; `domain` is the domain of this rank's node. After all ranks have joined,
@@ -212,13 +215,13 @@ impl TcpListening {
     /// name of the leader that did not connect; `System`.
     pub fn join(
         self,
-        party: &TcpJoinConfig<'_>,
+        join_config: &TcpJoinConfig<'_>,
         domain: Arc<dyn SharedDomain>,
         cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<TcpMesh> {
-        let leaders = node_leaders(party.members);
-        let node = party.members[party.me].node;
-        let shared = new_shared(party, domain, &leaders)?;
+        let leaders = node_leaders(join_config.members);
+        let node = join_config.members[join_config.me].node;
+        let shared = new_shared(join_config, domain, &leaders)?;
         let task = Arc::downgrade(&shared);
         let forward_task = ServiceTask::new(move || {
             task.upgrade().iter().for_each(|shared| shared.forward_updates())
@@ -233,7 +236,7 @@ impl TcpListening {
         let listener: Arc<dyn DoorbellListener> = shared.clone();
         shared.domain.add_listener(Arc::downgrade(&listener));
         let acceptor: Arc<dyn ConnectionAcceptor> = shared.clone();
-        let key = (party.group, party.me);
+        let key = (join_config.group, join_config.me);
         self.registry.register(key, Arc::downgrade(&acceptor))?;
         // From here on, dropping the mesh leaves the group.
         let mesh = TcpMesh {
@@ -243,19 +246,19 @@ impl TcpListening {
             watches: vec![service::watch(Arc::new(stream_ends))?],
         };
         if shared.is_leader {
-            if let Some(rhythm) = party.vitals.timing {
-                heartbeat_monitor::start(&shared, rhythm)?;
+            if let Some(timing) = join_config.vitals.timing {
+                heartbeat_monitor::start(&shared, timing)?;
             }
             for &leader in leaders.iter().take(node) {
                 let connector = shared.new_connector(
                     leader,
                     ConnectionPurpose::Control,
-                    Some(*party.deadline),
+                    Some(*join_config.deadline),
                 )?;
                 lock(&shared.connectors).push(Arc::clone(&connector));
                 connector.start();
             }
-            await_control_connections(&shared, party, &leaders, cancelled)?;
+            await_control_connections(&shared, join_config, &leaders, cancelled)?;
             // Forward the events that happened before the connections existed.
             shared.forward_updates();
         }
@@ -283,27 +286,27 @@ fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
 }
 
 fn new_shared(
-    party: &TcpJoinConfig<'_>,
+    join_config: &TcpJoinConfig<'_>,
     domain: Arc<dyn SharedDomain>,
     leaders: &[Rank],
 ) -> Result<Arc<TcpMeshShared>> {
-    let ranks = party.members.len();
-    let wanted_lanes = party.members.first().map_or(1, |first| first.advert.lanes);
+    let ranks = join_config.members.len();
+    let wanted_lanes = join_config.members.first().map_or(1, |first| first.advert.lanes);
     let lanes = wanted_lanes.clamp(1, u8::try_from(MAX_COLLECTIVE_STREAMS).unwrap_or(1));
-    let is_leader = leaders.contains(&party.me);
+    let is_leader = leaders.contains(&join_config.me);
     let (end_poller, wake, messages) =
         (Arc::new(Poller::new()?), EventFd::new()?, MessageStreams::new()?);
     let control_connections: Vec<Option<Arc<ControlConnection>>> =
         if is_leader { leaders.iter().map(|_| None).collect() } else { Vec::new() };
     let slots = ranks * (usize::from(lanes) + 1);
     Ok(Arc::new_cyclic(|weak| TcpMeshShared {
-        group: party.group,
-        epoch: party.epoch,
-        me: party.me,
-        members: party.members.to_vec(),
+        group: join_config.group,
+        epoch: join_config.epoch,
+        me: join_config.me,
+        members: join_config.members.to_vec(),
         leaders: leaders.to_vec(),
         lanes,
-        wait_policy: party.wait_policy,
+        wait_policy: join_config.wait_policy,
         stream_pairs: (0..slots).map(|_| StreamPair::default()).collect(),
         peer_states: (0..ranks).map(|_| AtomicU8::new(PRESENT)).collect(),
         end_poller,
@@ -311,7 +314,7 @@ fn new_shared(
         messages,
         delayed_events: Mutex::default(),
         delayed_event_alarm: OnceLock::new(),
-        vitals: party.vitals,
+        vitals: join_config.vitals,
         heartbeat_alarm: OnceLock::new(),
         activity_answers: Mutex::default(),
         label_query: Mutex::default(),
@@ -334,20 +337,20 @@ fn new_shared(
 /// Waits until this leader is connected to all other leaders.
 fn await_control_connections(
     shared: &TcpMeshShared,
-    party: &TcpJoinConfig<'_>,
+    join_config: &TcpJoinConfig<'_>,
     leaders: &[Rank],
     cancelled: &dyn Fn() -> Option<Error>,
 ) -> Result<()> {
-    let own = party.members[party.me].node;
+    let own = join_config.members[join_config.me].node;
     let missing = || -> Vec<Rank> {
-        let lines = lock(&shared.control_connections);
+        let connections = lock(&shared.control_connections);
         let is_missing =
-            |node: &usize| *node != own && lines.get(*node).is_some_and(Option::is_none);
+            |node: &usize| *node != own && connections.get(*node).is_some_and(Option::is_none);
         (0..leaders.len()).filter(is_missing).map(|node| leaders[node]).collect()
     };
     let abort_reason = || lock(&shared.connect_error).clone().or_else(|| shared.domain.failure());
     loop {
-        let slice = party.deadline.capped(CANCEL_CHECK_INTERVAL);
+        let slice = join_config.deadline.capped(CANCEL_CHECK_INTERVAL);
         let all_connected = || missing().is_empty().then_some(());
         match wait_until(
             &shared.doorbell,
@@ -361,20 +364,24 @@ fn await_control_connections(
             Err(WaitInterrupt::Deadline) => {}
         }
         cancelled().map_or(Ok(()), Err)?;
-        if party.deadline.has_passed() {
-            return Err(timeout_error(shared, party, &missing()));
+        if join_config.deadline.has_passed() {
+            return Err(timeout_error(shared, join_config, &missing()));
         }
     }
 }
 
-fn timeout_error(shared: &TcpMeshShared, party: &TcpJoinConfig<'_>, missing: &[Rank]) -> Error {
+fn timeout_error(
+    shared: &TcpMeshShared,
+    join_config: &TcpJoinConfig<'_>,
+    missing: &[Rank],
+) -> Error {
     let names: Vec<_> = missing.iter().map(|&rank| shared.name(rank).to_string()).collect();
     let causes: Vec<_> =
-        lock(&shared.connectors).iter().filter_map(|dial| dial.describe()).collect();
+        lock(&shared.connectors).iter().filter_map(|connector| connector.describe()).collect();
     let message = format!(
-        "no connection with {} within {} ms{}{}",
+        "no connection to {} within {} ms{}{}",
         names.join(", "),
-        party.deadline.timeout().as_millis(),
+        join_config.deadline.timeout().as_millis(),
         if causes.is_empty() { "" } else { ": " },
         causes.join("; ")
     );

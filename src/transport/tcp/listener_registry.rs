@@ -104,9 +104,9 @@ impl ListenerRegistry {
         ports: Option<&RangeInclusive<u16>>,
     ) -> Result<Arc<Self>> {
         let mut known = lock(&LISTENER_REGISTRY);
-        let existing = known.upgrade().filter(|door| door.pid == host::pid());
+        let existing = known.upgrade().filter(|registry| registry.pid == host::pid());
         let registry = match existing {
-            Some(door) => door,
+            Some(registry) => registry,
             None => Arc::new(Self::without_sockets()?),
         };
         for address in addresses {
@@ -142,9 +142,10 @@ impl ListenerRegistry {
         acceptor: Weak<dyn ConnectionAcceptor>,
     ) -> Result<()> {
         let mut state = self.inner.state();
-        if state.acceptors.get(&key).is_some_and(|guest| guest.strong_count() > 0) {
+        if state.acceptors.get(&key).is_some_and(|acceptor| acceptor.strong_count() > 0) {
             let (group, rank) = key;
-            let message = format!("rank {rank} of group {group} is in this process twice");
+            let message =
+                format!("rank {rank} of group {group} is registered twice in this process");
             return Err(Error::internal(message));
         }
         state.acceptors.insert(key, acceptor);
@@ -174,7 +175,7 @@ impl Drop for ListenerRegistry {
         // Not under the lock: a handler locks the state too.
         let state = std::mem::take(&mut *self.inner.state());
         let all = state.unidentified.iter().chain(&state.unconfirmed);
-        all.for_each(|(_, newcomer)| newcomer.stop_watching());
+        all.for_each(|(_, connection)| connection.stop_watching());
     }
 }
 
@@ -213,7 +214,7 @@ impl ListenerRegistryInner {
         match service::watch(incoming.clone()) {
             Ok(watch) => lock(&incoming.handshake).watch = Some(watch),
             Err(error) => {
-                crate::log!(LogLevel::Warn, "a connection from {from} is dropped: {error}");
+                crate::log!(LogLevel::Warn, "dropped a connection from {from}: {error}");
                 return;
             }
         }
@@ -225,8 +226,8 @@ impl ListenerRegistryInner {
         };
         state.update_alarm();
         drop(state);
-        if let Some((_, newcomer)) = oldest {
-            newcomer.reject("more have come than can be looked after");
+        if let Some((_, connection)) = oldest {
+            connection.reject("the limit of connections without a hello is exceeded");
         }
     }
 
@@ -237,9 +238,9 @@ impl ListenerRegistryInner {
         state.update_alarm();
     }
 
-    fn remove_incoming(&self, newcomer: &IncomingConnection) {
+    fn remove_incoming(&self, connection: &IncomingConnection) {
         let is_other = |(_, other): &(Instant, Arc<IncomingConnection>)| {
-            !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+            !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(connection))
         };
         let mut state = self.state();
         state.unidentified.retain(is_other);
@@ -247,14 +248,14 @@ impl ListenerRegistryInner {
     }
 
     /// Moves a connection whose hello is valid to the unconfirmed list.
-    fn mark_unconfirmed(&self, newcomer: &IncomingConnection) {
+    fn mark_unconfirmed(&self, connection: &IncomingConnection) {
         let is_it = |(_, other): &(Instant, Arc<IncomingConnection>)| {
-            std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+            std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(connection))
         };
         let mut state = self.state();
         let index = state.unidentified.iter().position(is_it);
-        if let Some((_, newcomer)) = index.and_then(|at| state.unidentified.remove(at)) {
-            state.unconfirmed.push_back((Instant::now() + CONFIRM_TIMEOUT, newcomer));
+        if let Some((_, connection)) = index.and_then(|at| state.unidentified.remove(at)) {
+            state.unconfirmed.push_back((Instant::now() + CONFIRM_TIMEOUT, connection));
             state.update_alarm();
         }
     }
@@ -262,10 +263,13 @@ impl ListenerRegistryInner {
 
 impl ListenerState {
     fn update_alarm(&self) {
-        let [newcomer, greeted] = [&self.unidentified, &self.unconfirmed];
-        let [newcomer, greeted] = [newcomer, greeted].map(|list| list.front().map(|&(by, _)| by));
+        let [unidentified, unconfirmed] = [&self.unidentified, &self.unconfirmed];
+        let [unidentified, unconfirmed] =
+            [unidentified, unconfirmed].map(|list| list.front().map(|&(by, _)| by));
         if let Some(alarm) = &self.alarm {
-            alarm.set([newcomer, greeted, self.resume_accept_at].into_iter().flatten().min());
+            alarm.set(
+                [unidentified, unconfirmed, self.resume_accept_at].into_iter().flatten().min(),
+            );
         }
     }
 
@@ -274,7 +278,7 @@ impl ListenerState {
         let lists = [&mut self.unidentified, &mut self.unconfirmed];
         let late = lists.into_iter().flat_map(|list| {
             let late = list.iter().take_while(|(by, _)| *by <= now).count();
-            list.drain(..late).map(|(_, newcomer)| newcomer)
+            list.drain(..late).map(|(_, connection)| connection)
         });
         late.collect()
     }
@@ -292,8 +296,8 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
     // The ranks of a host start at different ports of the range.
     let count = u32::from(ports.end() - ports.start()) + 1;
     let first = host::pid() % count;
-    for turn in 0..count {
-        let offset = u16::try_from((first + turn) % count).unwrap_or(0);
+    for attempt in 0..count {
+        let offset = u16::try_from((first + attempt) % count).unwrap_or(0);
         address.set_port(ports.start() + offset);
         match socket::listen(address) {
             Err(cause) if cause.kind() == Io::AddrInUse => {}
@@ -301,8 +305,8 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
         }
     }
     let message = format!(
-        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one for each \
-         address; widen the range",
+        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one port for \
+         each address; widen the range",
         ports.start(),
         ports.end(),
         address.ip()
@@ -331,12 +335,18 @@ impl DescriptorHandler for AcceptHandler {
                 }
                 Err(cause) if cause.kind() == Io::WouldBlock => break,
                 Err(cause) if socket::is_resource_shortage(&cause) => {
-                    crate::log!(LogLevel::Warn, "a peer has to wait: {cause} (see ulimit -n)");
+                    crate::log!(
+                        LogLevel::Warn,
+                        "cannot accept a peer's connection now: {cause} (see ulimit -n)"
+                    );
                     inner.pause_accepting();
                     break;
                 }
                 Err(cause) if poll::has_hung_up(self.listener.as_fd()) => {
-                    crate::log!(LogLevel::Error, "nobody can connect any more: {cause}");
+                    crate::log!(
+                        LogLevel::Error,
+                        "the listening socket failed, so no peer can connect to this process: {cause}"
+                    );
                     return WatchAction::Done;
                 }
                 // The peer closed the connection before it was accepted.
@@ -365,7 +375,7 @@ impl AlarmHandler for HandshakeTimeout {
         }
         state.update_alarm();
         drop(state);
-        late.iter().for_each(|it| it.reject("it did not introduce itself in time"));
+        late.iter().for_each(|it| it.reject("it did not complete the handshake in time"));
     }
 }
 
@@ -406,9 +416,9 @@ impl IncomingConnection {
         drop(watch);
     }
 
-    fn reject(&self, why: impl std::fmt::Display) {
+    fn reject(&self, reason: impl std::fmt::Display) {
         self.stop_watching();
-        crate::log!(LogLevel::Warn, "a connection from {} is dropped: {why}", self.remote_address);
+        crate::log!(LogLevel::Warn, "dropped a connection from {}: {reason}", self.remote_address);
     }
 
     fn read_handshake(&self, registry: &ListenerRegistryInner) -> HandshakeOutcome {
@@ -423,21 +433,21 @@ impl IncomingConnection {
             match handshake.hello_reader.advance(received) {
                 Ok(HelloReadState::Incomplete) => {}
                 Ok(HelloReadState::Hello(hello)) => match self.answer_hello(registry, &hello) {
-                    Ok(guest) => {
-                        handshake.verified = Some((hello, guest));
+                    Ok(acceptor) => {
+                        handshake.verified = Some((hello, acceptor));
                         registry.mark_unconfirmed(self);
                     }
                     Err(refusal) => return HandshakeOutcome::Refused(refusal),
                 },
                 Ok(HelloReadState::Confirmed) => {
-                    let Some((hello, guest)) = handshake.verified.take() else {
+                    let Some((hello, acceptor)) = handshake.verified.take() else {
                         return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
                     };
                     // The rank may have left the group since the hello.
-                    return guest
+                    return acceptor
                         .upgrade()
-                        .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |guest| {
-                            HandshakeOutcome::Accepted(hello, guest)
+                        .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |acceptor| {
+                            HandshakeOutcome::Accepted(hello, acceptor)
                         });
                 }
                 Err(refusal) => return HandshakeOutcome::Refused(refusal),
@@ -482,10 +492,10 @@ impl DescriptorHandler for IncomingConnection {
         }
         inner.remove_incoming(self);
         match outcome {
-            HandshakeOutcome::Accepted(hello, guest) => {
+            HandshakeOutcome::Accepted(hello, acceptor) => {
                 // End the watch first: the acceptor may watch the same descriptor.
                 self.stop_watching();
-                guest.accept_connection(&hello, Arc::clone(&self.stream));
+                acceptor.accept_connection(&hello, Arc::clone(&self.stream));
             }
             HandshakeOutcome::Refused(refusal) => {
                 drop(self.stream.send(&[refusal as u8]));
@@ -493,7 +503,7 @@ impl DescriptorHandler for IncomingConnection {
                     self.stop_watching();
                     crate::log!(
                         LogLevel::Debug,
-                        "a connection from {} is dropped: {refusal}",
+                        "dropped a connection from {}: {refusal}",
                         self.remote_address
                     );
                 } else {

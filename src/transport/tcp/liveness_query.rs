@@ -33,18 +33,18 @@ impl TcpMeshShared {
             ranks.iter().copied().filter(|&rank| self.domain_rank(rank).is_none()).collect();
         if self.is_leader {
             lock(&self.activity_answers).extend(remote.iter().map(|&rank| (rank, None)));
-            let lines = lock(&self.control_connections).clone();
+            let connections = lock(&self.control_connections).clone();
             for &rank in &remote {
-                if let Some(Some(line)) = lines.get(self.members[rank].node) {
-                    line.send(&ControlFrame::AskActivity(rank));
+                if let Some(Some(connection)) = connections.get(self.members[rank].node) {
+                    connection.send(&ControlFrame::AskActivity(rank));
                 }
             }
         }
-        let (limit, near) = (
+        let (limit, local_ranks) = (
             Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT),
             ranks.iter().filter_map(|&rank| self.domain_rank(rank)).collect::<Vec<_>>(),
         );
-        let mut near = self.domain.query_activities(&near).into_iter();
+        let mut local_answers = self.domain.query_activities(&local_ranks).into_iter();
         if !remote.is_empty() {
             let all_answered = || {
                 (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
@@ -61,7 +61,7 @@ impl TcpMeshShared {
         }
         let mut answers = std::mem::take(&mut *lock(&self.activity_answers));
         let answer = |&rank: &Rank| match self.domain_rank(rank) {
-            Some(_) => near.next().flatten(),
+            Some(_) => local_answers.next().flatten(),
             None if self.is_leader => answers.remove(&rank).flatten(),
             // A rank that is not a leader sends no query.
             None => Some(String::new()),
@@ -77,9 +77,10 @@ impl TcpMeshShared {
             return self.domain.region().labels(local).labels_of(sequence);
         }
         *lock(&self.label_query) = Some(LabelQuery { rank, sequence, labels: None });
-        let line = lock(&self.control_connections).get(self.members[rank].node).cloned().flatten();
-        if let Some(line) = line.filter(|_| self.is_leader) {
-            line.send(&ControlFrame::AskLabels(rank, sequence));
+        let connection =
+            lock(&self.control_connections).get(self.members[rank].node).cloned().flatten();
+        if let Some(connection) = connection.filter(|_| self.is_leader) {
+            connection.send(&ControlFrame::AskLabels(rank, sequence));
         }
         let answered = || {
             let asked = lock(&self.label_query);
@@ -98,10 +99,15 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the labels of an operation of a rank of this node.
-    pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, line: &ControlConnection) {
+    pub(super) fn answer_label_query(
+        &self,
+        rank: Rank,
+        sequence: u64,
+        connection: &ControlConnection,
+    ) {
         if let Some(local) = self.domain_rank(rank) {
             let labels = self.domain.region().labels(local).labels_of(sequence);
-            line.try_send(&ControlFrame::Labels(rank, sequence, labels));
+            connection.try_send(&ControlFrame::Labels(rank, sequence, labels));
         }
     }
 
@@ -117,9 +123,9 @@ impl TcpMeshShared {
     }
 
     /// Answers another leader's query for the activity of a rank of this node.
-    pub(super) fn answer_activity_query(&self, rank: Rank, line: &ControlConnection) {
+    pub(super) fn answer_activity_query(&self, rank: Rank, connection: &ControlConnection) {
         if let Some(local) = self.domain_rank(rank) {
-            line.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
+            connection.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
         }
     }
 

@@ -191,7 +191,7 @@ impl TcpMeshShared {
             self.send_updates();
         }
         let connections = std::mem::take(&mut *lock(&self.control_connections));
-        connections.iter().flatten().for_each(|line| line.close(self.me));
+        connections.iter().flatten().for_each(|connection| connection.close(self.me));
         drop(passing);
     }
 
@@ -201,7 +201,9 @@ impl TcpMeshShared {
         let frames = self.collect_updates(&mut reported);
         let connections: Vec<_> =
             lock(&self.control_connections).iter().flatten().cloned().collect();
-        connections.iter().for_each(|line| frames.iter().for_each(|frame| line.send(frame)));
+        connections
+            .iter()
+            .for_each(|connection| frames.iter().for_each(|frame| connection.send(frame)));
     }
 
     /// Returns the updates that the other leaders do not have yet. A failure comes first, because
@@ -324,7 +326,7 @@ impl TcpMeshShared {
             | Io::HostUnreachable
             | Io::NetworkUnreachable => self.mark_died(peer, &cause.to_string()),
             _ => {
-                let what = format_args!("using the connection with {}", self.name(peer));
+                let what = format_args!("transfer on the connection to {}", self.name(peer));
                 return Err(Error::system(what, cause));
             }
         }

@@ -31,7 +31,7 @@ pub(super) struct MessageStreams {
 
 #[derive(Debug, Default)]
 struct TcpProgressState {
-    attendant: Option<Weak<dyn ProgressHandler>>,
+    progress_handler: Option<Weak<dyn ProgressHandler>>,
     is_paused: bool,
     watch: Option<DescriptorWatch>,
 }
@@ -109,12 +109,12 @@ impl MessageStreams {
     }
 
     /// Sets the progress handler.
-    pub(super) fn set_attendant(
+    pub(super) fn set_progress_handler(
         self: &Arc<Self>,
-        attendant: Weak<dyn ProgressHandler>,
+        progress_handler: Weak<dyn ProgressHandler>,
     ) -> Result<()> {
         let mut state = lock(&self.progress_state);
-        state.attendant = Some(attendant);
+        state.progress_handler = Some(progress_handler);
         match &state.watch {
             Some(watch) if !state.is_paused => watch.set_interest(Interest::READ),
             Some(_) => {}
@@ -154,12 +154,12 @@ impl DescriptorHandler for MessageStreams {
 
     fn on_readable(&self) -> WatchAction {
         let state = lock(&self.progress_state);
-        let attendant = state.attendant.as_ref().and_then(Weak::upgrade);
-        match (attendant, &state.watch) {
+        let progress_handler = state.progress_handler.as_ref().and_then(Weak::upgrade);
+        match (progress_handler, &state.watch) {
             (Some(_), _) if state.is_paused => {}
-            (Some(attendant), _) => {
+            (Some(progress_handler), _) => {
                 drop(state);
-                attendant.on_streams_ready();
+                progress_handler.on_streams_ready();
             }
             // Paused until a new handler is set.
             (None, Some(watch)) => watch.pause(),

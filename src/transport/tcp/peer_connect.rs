@@ -156,10 +156,10 @@ impl PeerConnector {
 
     /// Starts the attempt.
     pub(super) fn start(self: &Arc<Self>) {
-        self.update(|dial, progress| match service::alarm(self.clone()) {
+        self.update(|connector, progress| match service::alarm(self.clone()) {
             Ok(alarm) => {
                 progress.alarm = Some(alarm);
-                dial.try_next_address(progress)
+                connector.try_next_address(progress)
             }
             Err(error) => Some(Err(error)),
         });
@@ -228,10 +228,10 @@ impl PeerConnector {
                     progress.current = Some(current);
                     return None;
                 }
-                Err(why) => self.record_failure(
+                Err(reason) => self.record_failure(
                     progress,
                     attempted.0,
-                    AddressFailureReason::ConnectError(why),
+                    AddressFailureReason::ConnectError(reason),
                 ),
             }
         }
@@ -262,8 +262,8 @@ impl PeerConnector {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
             // All ranks receive this message, so it names the rank that could not connect.
-            let (from, why) = (self.target.hello.from, describe(&progress.failures));
-            let message = format!("rank {from} cannot reach {name} over TCP: {why}");
+            let (from, reason) = (self.target.hello.from, describe(&progress.failures));
+            let message = format!("rank {from} cannot reach {name} over TCP: {reason}");
             // Only reconnections distinguish a peer that is gone from a peer that cannot be
             // reached.
             let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
@@ -311,7 +311,7 @@ impl PeerConnector {
         match current.advance_handshake(&self.target.hello) {
             Ok(false) => None,
             Ok(true) => Some(Ok(Arc::clone(of))),
-            Err(why) => self.fail_current_address(progress, why),
+            Err(reason) => self.fail_current_address(progress, reason),
         }
     }
 
@@ -345,22 +345,23 @@ impl PeerConnector {
 /// rail, and then with any local address, because the answer to the former may have no route back.
 fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
     let mut pairs = Vec::new();
-    for &offer in &target.addresses {
+    for &rail_address in &target.addresses {
         pairs.extend(
-            source_address_for(offer, &target.source_addresses).map(|it| (offer.address, Some(it))),
+            source_address_for(rail_address, &target.source_addresses)
+                .map(|it| (rail_address.address, Some(it))),
         );
-        pairs.push((offer.address, None));
+        pairs.push((rail_address.address, None));
     }
     pairs
 }
 
 /// Returns the local address of the same rail as the peer's address.
-fn source_address_for(offer: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
+fn source_address_for(rail_address: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
     let rails = sources.iter().map(|source| source.rail + 1).max()?;
     let fits = |source: &&RailAddress| {
-        source.rail == offer.rail % rails
-            && source.address.is_ipv4() == offer.address.is_ipv4()
-            && source.address.ip().is_loopback() == offer.address.ip().is_loopback()
+        source.rail == rail_address.rail % rails
+            && source.address.is_ipv4() == rail_address.address.is_ipv4()
+            && source.address.ip().is_loopback() == rail_address.address.ip().is_loopback()
     };
     let mut source = sources.iter().find(fits)?.address;
     source.set_port(0);
@@ -395,8 +396,8 @@ impl std::fmt::Display for AddressFailureReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
-            Self::NotListening(why) | Self::EndedByPeer(why) | Self::ConnectError(why) => {
-                f.write_str(why)
+            Self::NotListening(reason) | Self::EndedByPeer(reason) | Self::ConnectError(reason) => {
+                f.write_str(reason)
             }
         }
     }
@@ -473,25 +474,25 @@ fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> boo
 
 fn describe(causes: &[AddressFailure]) -> String {
     if causes.is_empty() {
-        return "it has not answered".to_owned();
+        return "it did not answer".to_owned();
     }
     let one =
-        |AddressFailure { address, reason: why, .. }: &AddressFailure| format!("{address}: {why}");
+        |AddressFailure { address, reason, .. }: &AddressFailure| format!("{address}: {reason}");
     causes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 impl AlarmHandler for PeerConnector {
     fn on_alarm(&self) {
-        self.update(|dial, progress| {
+        self.update(|connector, progress| {
             let now = Instant::now();
             match &progress.current {
                 Some(current) if current.due.is_none_or(|due| due > now) => None,
                 Some(_) => {
-                    let why =
+                    let reason =
                         AddressFailureReason::ConnectError("it did not answer in time".to_owned());
-                    dial.fail_current_address(progress, why)
+                    connector.fail_current_address(progress, reason)
                 }
-                None => dial.try_next_address(progress),
+                None => connector.try_next_address(progress),
             }
         });
     }
@@ -506,8 +507,8 @@ struct ConnectEventHandler {
 
 impl ConnectEventHandler {
     fn continue_connect(&self) -> WatchAction {
-        let Some(dial) = self.connector.upgrade() else { return WatchAction::Done };
-        dial.update(|dial, progress| dial.advance_connect(progress, &self.stream));
+        let Some(connector) = self.connector.upgrade() else { return WatchAction::Done };
+        connector.update(|connector, progress| connector.advance_connect(progress, &self.stream));
         WatchAction::Keep
     }
 }

@@ -76,8 +76,9 @@ impl TcpMeshShared {
         }
     }
 
-    fn died_error(&self, peer: Rank, why: &str) -> Error {
-        let message = format!("{} died, or was cut off: {why}", self.name(peer));
+    fn died_error(&self, peer: Rank, reason: &str) -> Error {
+        let message =
+            format!("{} died, or its host is no longer reachable: {reason}", self.name(peer));
         let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);
         error.with_fault(RankFault::Unreachable)
     }
@@ -87,9 +88,12 @@ impl TcpMeshShared {
     /// end only once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
-            let why = "one of its connections ended, and others did not";
+            let reason = "one of its connections ended, but its other connections did not";
             self.schedule_event(DEPARTURE_GRACE, DelayedPeerEvent::Departure(peer));
-            self.schedule_event(LEAVE_TIMEOUT, DelayedPeerEvent::Death(self.died_error(peer, why)));
+            self.schedule_event(
+                LEAVE_TIMEOUT,
+                DelayedPeerEvent::Death(self.died_error(peer, reason)),
+            );
             self.wake.raise();
             self.messages.notify_peer(peer);
         }
@@ -106,11 +110,11 @@ impl TcpMeshShared {
 
     /// Records that a stream broke without a FIN; the lock rule of [`TcpMeshShared::mark_left`]
     /// applies.
-    pub(super) fn mark_died(&self, peer: Rank, why: &str) {
+    pub(super) fn mark_died(&self, peer: Rank, reason: &str) {
         if self.peer_states[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
         }
-        self.schedule_event(DEATH_GRACE, DelayedPeerEvent::Death(self.died_error(peer, why)));
+        self.schedule_event(DEATH_GRACE, DelayedPeerEvent::Death(self.died_error(peer, reason)));
         self.wake.raise();
         self.messages.notify_peer(peer);
     }
@@ -153,8 +157,8 @@ impl TcpMeshShared {
         *events = rest;
         self.update_event_alarm(&events);
         drop(events);
-        for (_, obituary) in due {
-            match obituary {
+        for (_, event) in due {
+            match event {
                 DelayedPeerEvent::Death(error)
                     if error.culprit().is_none_or(|it| self.has_died(it)) =>
                 {

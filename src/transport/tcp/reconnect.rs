@@ -61,8 +61,11 @@ struct ReconnectState {
 }
 
 impl ReconnectEndpoint {
-    pub(super) fn open(registry: Arc<ListenerRegistry>, party: &TcpJoinConfig<'_>) -> Result<Self> {
-        let TcpJoinConfig { group, epoch, members, me, .. } = *party;
+    pub(super) fn open(
+        registry: Arc<ListenerRegistry>,
+        join_config: &TcpJoinConfig<'_>,
+    ) -> Result<Self> {
+        let TcpJoinConfig { group, epoch, members, me, .. } = *join_config;
         let (members, wake) = (members.to_vec(), EventFd::new()?);
         let inner = Arc::new_cyclic(|weak: &Weak<ReconnectInner>| {
             let (state, weak) = (Mutex::default(), weak.clone());

@@ -16,7 +16,7 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "split_rail",
-    description: "the ranks of each node send a slice of its blocks each round the nodes",
+    description: "each rank of a node sends one slice of the node's blocks around a ring of the nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
@@ -52,30 +52,31 @@ fn run_chunk(
     }
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
-        Some(lane) => {
-            let mine = rail_slice(len, rails, lane);
-            let packed = memory.slice(0, levels.nodes.rank_count() * mine.len());
-            let ours = levels.node_blocks(packed, node, mine.len());
+        Some(rail) => {
+            let own_slice = rail_slice(len, rails, rail);
+            let packed = memory.slice(0, levels.nodes.rank_count() * own_slice.len());
+            let ours = levels.node_blocks(packed, node, own_slice.len());
             for local in 0..levels.sequencer.size() {
-                let from = levels.sequencer.slot(local).slice(mine.start, mine.len());
-                kernel::copy(ours.slice(local * mine.len(), mine.len()), from);
+                let from = levels.sequencer.slot(local).slice(own_slice.start, own_slice.len());
+                kernel::copy(ours.slice(local * own_slice.len(), own_slice.len()), from);
             }
-            let owners = levels.rail_owners(lane);
+            let owners = levels.rail_owners(rail);
             let team = Team::of(&owners, levels.messages.rank())?;
-            let blocks: Vec<Dst<'_>> =
-                (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+            let blocks: Vec<Dst<'_>> = (0..team.size())
+                .map(|node| levels.node_blocks(packed, node, own_slice.len()))
+                .collect();
             all_gather::ring::run_team(&mut levels.messages, team, &|node| blocks[node])?;
             let slot = levels.sequencer.next_slot()?.slice(0, packed.len());
             kernel::stage(slot, packed.as_src());
             levels.sequencer.publish(&[])?;
         }
     }
-    for lane in 0..rails {
-        if Some(lane) != levels.own_rail() {
-            levels.sequencer.await_rank(lane)?;
+    for rail in 0..rails {
+        if Some(rail) != levels.own_rail() {
+            levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, lane);
-        let packed = levels.sequencer.slot(lane);
+        let part = rail_slice(len, rails, rail);
+        let packed = levels.sequencer.slot(rail);
         for (position, rank) in levels.in_node_order().enumerate() {
             if levels.nodes.node_of(rank) != node {
                 let from = packed.slice(position * part.len(), part.len());

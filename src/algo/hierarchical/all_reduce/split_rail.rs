@@ -18,7 +18,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "split_rail",
-    description: "the ranks of each node fold a slice each and exchange messages about it",
+    description: "each rank of a node reduces one slice and exchanges messages about it with the other nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,
@@ -31,10 +31,10 @@ pub static ROW: Algorithm = Algorithm {
 /// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     reduce_slices_in_node(levels, operation)?;
-    if let Some(lane) = levels.own_rail() {
-        let owners = levels.rail_owners(lane);
-        let mine = rail_slice(operation.bytes(), levels.rail_count(), lane);
-        let result = operation.recv.slice(mine.start, mine.len());
+    if let Some(rail) = levels.own_rail() {
+        let owners = levels.rail_owners(rail);
+        let own_slice = rail_slice(operation.bytes(), levels.rail_count(), rail);
+        let result = operation.recv.slice(own_slice.start, own_slice.len());
         all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, operation, result)?;
     }
     gather_slices_in_node(levels, operation)
@@ -42,7 +42,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
 
 /// Returns the length of the longest slice, which determines the number of rounds.
 fn longest_slice(bytes: usize, rails: usize) -> usize {
-    (0..rails).map(|lane| rail_slice(bytes, rails, lane).len()).max().unwrap_or(0)
+    (0..rails).map(|rail| rail_slice(bytes, rails, rail).len()).max().unwrap_or(0)
 }
 
 /// Folds each rail owner's slice of the node's vectors into the owner's receive buffer.
@@ -55,24 +55,24 @@ fn reduce_slices_in_node(
     let rail_bytes = levels.sequencer.slot_bytes() / rails / SLICE_ALIGNMENT * SLICE_ALIGNMENT;
     for part in chunks(longest_slice(bytes, rails), rail_bytes) {
         let slot = levels.sequencer.next_slot()?;
-        for lane in 0..rails {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+        for rail in 0..rails {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
             let src = operation.send.slice(clipped.start, clipped.len());
             let mut stager = Stager::for_total(clipped.len());
             stage_contribution(
                 operation,
                 &mut stager,
-                slot.slice(lane * rail_bytes, clipped.len()),
+                slot.slice(rail * rail_bytes, clipped.len()),
                 src,
             )?;
         }
         levels.sequencer.publish(&[])?;
         levels.sequencer.await_all()?;
-        if let Some(lane) = levels.own_rail() {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+        if let Some(rail) = levels.own_rail() {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
             let own = operation.recv.slice(clipped.start, clipped.len());
             fold.fold_in_order(own, levels.sequencer.size(), |rank| {
-                levels.sequencer.slot(rank).slice(lane * rail_bytes, own.len())
+                levels.sequencer.slot(rank).slice(rail * rail_bytes, own.len())
             });
         }
     }
@@ -84,21 +84,21 @@ fn gather_slices_in_node(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,
 ) -> Result<()> {
-    let (bytes, rails, mine) = (operation.bytes(), levels.rail_count(), levels.own_rail());
+    let (bytes, rails, own_rail) = (operation.bytes(), levels.rail_count(), levels.own_rail());
     for part in chunks(longest_slice(bytes, rails), levels.sequencer.slot_bytes()) {
-        match mine {
-            Some(lane) => {
-                let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+        match own_rail {
+            Some(rail) => {
+                let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
                 let slot = levels.sequencer.next_slot()?.slice(0, clipped.len());
                 kernel::stage(slot, operation.recv.as_src().slice(clipped.start, clipped.len()));
                 levels.sequencer.publish(&[])?;
             }
             None => levels.sequencer.publish_unnotified()?,
         }
-        for lane in (0..rails).filter(|&lane| Some(lane) != mine) {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
-            levels.sequencer.await_rank(lane)?;
-            let from = levels.sequencer.slot(lane).slice(0, clipped.len());
+        for rail in (0..rails).filter(|&rail| Some(rail) != own_rail) {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
+            levels.sequencer.await_rank(rail)?;
+            let from = levels.sequencer.slot(rail).slice(0, clipped.len());
             kernel::copy(operation.recv.slice(clipped.start, clipped.len()), from);
         }
     }

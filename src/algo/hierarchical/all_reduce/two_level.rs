@@ -16,7 +16,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_level",
-    description: "one rank of each node folds for its node and exchanges messages with the others",
+    description: "the leader of each node reduces the vectors of its node and exchanges messages with the other \
+                  leaders",
     fits: ALWAYS,
     pays,
     ordered: false,

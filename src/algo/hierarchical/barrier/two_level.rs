@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "two_level",
-    description: "through one rank of each node, and messages between those",
+    description: "through the leader of each node, and messages between the leaders",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

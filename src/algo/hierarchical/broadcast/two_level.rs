@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "two_level",
-    description: "messages down a tree of one rank of each node, through slots inside",
+    description: "messages down a tree of node leaders, data slots inside each node",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

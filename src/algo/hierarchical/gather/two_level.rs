@@ -18,7 +18,7 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
     name: "two_level",
-    description: "one rank of each node sends the blocks of its node to the root",
+    description: "the leader of each node sends the blocks of its node to the root",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

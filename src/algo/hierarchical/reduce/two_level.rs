@@ -17,7 +17,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "two_level",
-    description: "one rank of each node folds for its node, messages up a tree of those",
+    description: "the leader of each node reduces the vectors of its node, messages up a tree of leaders",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,

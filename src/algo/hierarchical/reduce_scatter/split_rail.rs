@@ -18,7 +18,8 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "split_rail",
-    description: "the ranks of each node fold a slice of all blocks each and exchange messages about it",
+    description: "each rank of a node reduces one slice of all blocks and exchanges messages about it with the \
+                  other nodes",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,
@@ -55,16 +56,16 @@ fn run_chunk(
     levels.sequencer.await_all()?;
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
-        Some(lane) => run_rail_owner(levels, operation, lane, len, memory)?,
+        Some(rail) => run_rail_owner(levels, operation, rail, len, memory)?,
     }
-    for lane in 0..rails {
-        if Some(lane) != levels.own_rail() {
-            levels.sequencer.await_rank(lane)?;
+    for rail in 0..rails {
+        if Some(rail) != levels.own_rail() {
+            levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, lane);
+        let part = rail_slice(len, rails, rail);
         let recv_part = operation.recv.slice(start + part.start, part.len());
         let offset = levels.sequencer.rank() * part.len();
-        kernel::copy(recv_part, levels.sequencer.slot(lane).slice(offset, part.len()));
+        kernel::copy(recv_part, levels.sequencer.slot(rail).slice(offset, part.len()));
     }
     Ok(())
 }
@@ -80,19 +81,19 @@ fn run_rail_owner(
 ) -> Result<()> {
     let (node, fold) = (levels.node(), Fold::partial(operation)?);
     let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;
-    let mine = rail_slice(len, levels.rail_count(), rail);
-    let total = levels.nodes.rank_count() * mine.len();
+    let own_slice = rail_slice(len, levels.rail_count(), rail);
+    let total = levels.nodes.rank_count() * own_slice.len();
     let (packed, scratch) = (memory.slice(0, total), memory.slice(total, memory.len() - total));
     for position in 0..levels.nodes.rank_count() {
-        let part = packed.slice(position * mine.len(), mine.len());
+        let part = packed.slice(position * own_slice.len(), own_slice.len());
         node_fold.fold_in_order(part, levels.sequencer.size(), |local| {
-            levels.sequencer.slot(local).slice(position * len + mine.start, mine.len())
+            levels.sequencer.slot(local).slice(position * len + own_slice.start, own_slice.len())
         });
     }
     let owners = levels.rail_owners(rail);
     let team = Team::of(&owners, levels.messages.rank())?;
     let blocks: Vec<Dst<'_>> =
-        (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+        (0..team.size()).map(|node| levels.node_blocks(packed, node, own_slice.len())).collect();
     let own_block = blocks[node];
     let outgoing_block = |node: usize| blocks[node].as_src();
     reduce_scatter::pairwise::run_team(

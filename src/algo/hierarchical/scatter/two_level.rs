@@ -17,7 +17,7 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "two_level",
-    description: "the root sends one rank of each node the blocks of its node, through slots inside",
+    description: "the root sends the leader of each node the blocks of its node, data slots inside each node",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

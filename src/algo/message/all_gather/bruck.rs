@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "bruck",
-    description: "messages, what everybody has doubles; at most 1 MiB in all",
+    description: "messages, the blocks of each rank double in each round; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,
@@ -67,8 +67,8 @@ pub fn run_team(
             rotated.as_src().slice(0, blocks * len),
         );
         let place = rotated.slice(distance * len, blocks * len);
-        let came = exchange.receive(pairwise::send_peer(size, me, distance), place);
-        exchange.wait(came)?;
+        let incoming = exchange.receive(pairwise::send_peer(size, me, distance), place);
+        exchange.wait(incoming)?;
     }
     exchange.finish()?;
     let first = (size - me) * len;

@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "ring",
-    description: "messages, blocks go round",
+    description: "messages, blocks pass around the ring",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "linear",
-    description: "messages from all to all, everybody folds all vectors; one hop",
+    description: "messages between all ranks, each rank reduces all vectors; one hop",
     fits: ALWAYS,
     pays: |bytes, shape| pays(bytes, shape.ranks),
     ordered: true,

@@ -13,7 +13,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "ordered",
-    description: "messages, each rank folds its slice of all vectors at once in rank order, slices go round",
+    description: "messages, each rank reduces its slice of all vectors at once in rank order, slices pass around \
+                  the ring",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

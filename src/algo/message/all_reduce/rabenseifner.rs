@@ -100,8 +100,8 @@ fn run_chunk(
         let kept_blocks = blocks(&round.kept_blocks);
         let theirs = memory.slice(0, kept_blocks.len());
         exchange.send(partner, blocks(&round.sent_blocks).as_src());
-        let came = exchange.receive(partner, theirs);
-        exchange.wait(came)?;
+        let incoming = exchange.receive(partner, theirs);
+        exchange.wait(incoming)?;
         let (low, high) = if partner < me { (theirs, kept_blocks) } else { (kept_blocks, theirs) };
         fold.fold_two(kept_blocks, low.as_src(), high.as_src());
     }
@@ -110,8 +110,8 @@ fn run_chunk(
         exchange.send(partner, blocks(&round.kept_blocks).as_src());
         // The partner sends these blocks after it has received this member's part of them in the
         // first phase.
-        let came = exchange.receive(partner, blocks(&round.sent_blocks));
-        exchange.wait(came)?;
+        let incoming = exchange.receive(partner, blocks(&round.sent_blocks));
+        exchange.wait(incoming)?;
     }
     if has_extra {
         exchange.send(me - 1, data.as_src());

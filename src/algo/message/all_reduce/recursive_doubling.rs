@@ -87,8 +87,8 @@ fn run_chunk(
     for partner in worker_partners(size, worker_index) {
         let partner = worker_member(size, partner);
         let sent = exchange.send(partner, data.as_src());
-        let came = exchange.receive(partner, theirs);
-        exchange.wait(came)?;
+        let incoming = exchange.receive(partner, theirs);
+        exchange.wait(incoming)?;
         exchange.wait(sent)?;
         let (low, high) = if partner < me { (theirs, data) } else { (data, theirs) };
         fold.fold_two(data, low.as_src(), high.as_src());

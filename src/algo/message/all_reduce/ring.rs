@@ -17,7 +17,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "ring",
-    description: "messages, blocks go round twice in segments",
+    description: "messages, blocks pass around the ring twice in segments",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,

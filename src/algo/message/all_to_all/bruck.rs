@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "bruck",
-    description: "messages, half of all blocks over distances that double; at most 1 MiB in all",
+    description: "messages, half of all blocks over distances that double; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,
@@ -61,9 +61,9 @@ pub fn run(
         let bytes = moving().count() * len;
         let sent =
             exchange.send(pairwise::send_peer(size, me, distance), out.as_src().slice(0, bytes));
-        let came =
+        let incoming =
             exchange.receive(pairwise::receive_peer(size, me, distance), come.slice(0, bytes));
-        exchange.wait(came)?;
+        exchange.wait(incoming)?;
         exchange.wait(sent)?;
         for (i, way) in moving() {
             kernel::copy(block(way), come.as_src().slice(i * len, len));

@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
     name: "pairwise",
-    description: "messages, each block from its owner to whom it is for, a few at a time",
+    description: "messages, each block from its owner to its destination, with a limited number in flight",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

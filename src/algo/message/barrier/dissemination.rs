@@ -39,8 +39,9 @@ pub fn run_team(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     let mut exchange = call.exchange(team);
     for round in rounds(size) {
         exchange.send(pairwise::send_peer(size, me, round.distance), Src::empty());
-        let came = exchange.receive(pairwise::receive_peer(size, me, round.distance), Dst::empty());
-        exchange.wait(came)?;
+        let incoming =
+            exchange.receive(pairwise::receive_peer(size, me, round.distance), Dst::empty());
+        exchange.wait(incoming)?;
     }
     exchange.finish()
 }

@@ -35,8 +35,8 @@ fn send_down_tree(
         // A member forwards segment i - 1 after it has posted the receive of segment i.
         let Some(segment) = i.checked_sub(1).and_then(|i| segments.get(i)) else { continue };
         let from = if position.parent.is_some() { recv.as_src() } else { send };
-        if let Some(came) = received {
-            exchange.wait(came)?;
+        if let Some(incoming) = received {
+            exchange.wait(incoming)?;
         }
         for &child in &position.children {
             exchange.send(child, from.slice(segment.start, segment.len()));

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
     name: "binomial",
-    description: "messages up a binomial tree, with more and more blocks; at most 1 MiB in all",
+    description: "messages up a binomial tree, which collect the blocks; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,

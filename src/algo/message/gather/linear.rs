@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
     name: "linear",
-    description: "messages, everybody sends its block to the root",
+    description: "messages, each rank sends its block to the root",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -17,7 +17,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "ordered",
-    description: "messages, everybody sends its vector to the root, which folds all at once in rank order",
+    description: "messages, each rank sends its vector to the root, which reduces all at once in rank order",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

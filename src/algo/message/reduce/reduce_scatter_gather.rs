@@ -24,7 +24,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "reduce_scatter_gather",
-    description: "messages, each rank folds a slice, the root gathers the slices",
+    description: "messages, each rank reduces a slice, the root gathers the slices",
     fits: ALWAYS,
     pays,
     ordered: false,

@@ -18,7 +18,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ordered",
-    description: "messages, everybody sends each block to its owner, who folds all at once in rank order",
+    description: "messages, each rank sends each block to its owner, which reduces all at once in rank order",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

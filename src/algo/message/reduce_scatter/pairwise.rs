@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
-    description: "messages, everybody sends each block to its owner",
+    description: "messages, each rank sends each block to its owner",
     fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.
@@ -69,8 +69,8 @@ pub fn run_team<'d>(
             let from = pairwise::receive_peer(size, me, distance);
             pending_receive = Some(exchange.receive(from, receive_memory(distance)));
         }
-        if let Some(came) = received {
-            exchange.wait(came)?;
+        if let Some(incoming) = received {
+            exchange.wait(incoming)?;
             fold.fold_two(own, own.as_src(), receive_memory(distance - 1).as_src());
         }
         exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
-    description: "messages, each block goes round to its owner",
+    description: "messages, each block passes around the ring to its owner",
     fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.
@@ -61,8 +61,8 @@ pub fn run_team<'d>(
         let theirs = scratch.slice(2 * third, own.len());
         let mut exchange = call.exchange(team);
         exchange.send(ring::next_member(size, me), outgoing);
-        let came = exchange.receive(previous_member, theirs);
-        exchange.wait(came)?;
+        let incoming = exchange.receive(previous_member, theirs);
+        exchange.wait(incoming)?;
         let part = scratch.slice(step % 2 * third, own.len());
         let into = if step + 2 == size { result } else { part };
         fold.fold_two(into, theirs.as_src(), own);

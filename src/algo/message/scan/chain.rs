@@ -16,7 +16,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "chain",
-    description: "messages along the ranks, each folds its vector into what comes and passes that on",
+    description: "messages along the ranks, each rank reduces its vector into the received one and sends the result \
+                  on",
     fits: ALWAYS,
     pays: |bytes, shape| {
         shape.max_ranks_per_node == 1 && shape.ranks > 2 && bytes > MIN_CHAIN_BYTES

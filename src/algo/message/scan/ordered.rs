@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "ordered",
-    description: "messages from each rank to all higher ones, each folds all at once in rank order; one hop",
+    description: "messages from each rank to all higher ranks, each rank reduces all at once in rank order; one hop",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

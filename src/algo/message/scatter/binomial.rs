@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "binomial",
-    description: "messages down a binomial tree, with fewer and fewer blocks; at most 1 MiB in all",
+    description: "messages down a binomial tree, which distribute the blocks; at most 1 MiB in total",
     fits,
     pays,
     ordered: true,
@@ -42,8 +42,8 @@ pub fn run(
     let mut exchange = call.exchange(team);
     match position.parent {
         Some(parent) => {
-            let came = exchange.receive(parent, blocks);
-            exchange.wait(came)?;
+            let incoming = exchange.receive(parent, blocks);
+            exchange.wait(incoming)?;
         }
         None => {
             for distance in subtree.clone() {

@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "linear",
-    description: "messages, the root sends everybody its block",
+    description: "messages, the root sends each rank its block",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "cma_read",
-    description: "blocks read in the memory of their ranks; one hop",
+    description: "blocks read from the memory of their ranks; one hop",
     fits: HAS_CMA,
     pays: |bytes, shape| {
         shape.has_cheap_cma_read

@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "eager",
-    description: "blocks in slots, everybody copies all; one step, at most 4 KiB each",
+    description: "blocks in data slots, each rank copies all; one step, at most 4 KiB each",
     fits: FITS_EAGER,
     pays: ALWAYS,
     ordered: true,

@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",
-    description: "blocks beside the step number; at most 88 bytes each",
+    description: "blocks in control slots; at most 88 bytes each",
     fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "staged",
-    description: "blocks staged in slots, everybody copies all",
+    description: "blocks staged in data slots, each rank copies all",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -29,8 +29,8 @@ pub(super) fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Re
 /// in-place call overwrites no input that another rank still reads.
 fn fold_own_slice(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, me, size) = (operation.bytes(), steps.rank(), steps.size());
-    let (mine, fold) = (owned_slice(bytes, size, me), Fold::of(operation)?);
-    let (start, len) = (mine.start, mine.len());
+    let (own_slice, fold) = (owned_slice(bytes, size, me), Fold::of(operation)?);
+    let (start, len) = (own_slice.start, own_slice.len());
     let own = (operation.send.slice(start, len), operation.recv.slice(start, len));
     let slices = |rank| match rank == me {
         true => Ok(own),

@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "cma_read",
-    description: "vectors read in the memory of their ranks, each rank folds its slice, all gather; two hops",
+    description: "vectors read from the memory of their ranks, each rank reduces its slice, all gather; two hops",
     fits: HAS_CMA_AND_FEW_RANKS,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 2 << 20,
     ordered: true,

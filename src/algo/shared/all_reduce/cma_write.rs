@@ -16,7 +16,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "cma_write",
-    description: "vectors read in the memory of their ranks, each rank folds its slice into the results of all; one hop",
+    description: "vectors read from the memory of their ranks, each rank reduces its slice into the results of all; \
+                  one hop",
     fits: HAS_CMA_WRITE_AND_FEW_RANKS,
     pays,
     ordered: true,
@@ -54,13 +55,13 @@ fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>)
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return Ok(false);
     }
-    let mine = owned_slice(operation.bytes(), steps.size(), steps.rank());
-    let result = operation.recv.slice(mine.start, mine.len());
-    read_and_fold_part(steps, operation, mine.clone(), result, |steps, chunk| {
+    let own_slice = owned_slice(operation.bytes(), steps.size(), steps.rank());
+    let result = operation.recv.slice(own_slice.start, own_slice.len());
+    read_and_fold_part(steps, operation, own_slice.clone(), result, |steps, chunk| {
         let folded = result.slice(chunk.start, chunk.len()).as_src();
         steps.others().try_for_each(|rank| {
             let peer_buffers = steps.await_exposed(rank)?;
-            steps.cma_write(folded, peer_buffers, mine.start + chunk.start)
+            steps.cma_write(folded, peer_buffers, own_slice.start + chunk.start)
         })
     })?;
     steps.close_exposure()?;

@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "eager",
-    description: "payload in a slot, everybody folds all; one step, at most 4 KiB",
+    description: "payload in a data slot, each rank reduces all; one step, at most 4 KiB",
     fits: FITS_EAGER,
     pays: ALWAYS,
     ordered: true,

@@ -12,7 +12,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "inline",
-    description: "payload beside the step number, everybody folds all; at most 88 bytes",
+    description: "payload in a control slot, each rank reduces all; at most 88 bytes",
     fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,

@@ -17,7 +17,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "one_shot",
-    description: "staged in slots, everybody folds all vectors; one hop",
+    description: "staged in data slots, each rank reduces all vectors; one hop",
     fits: ALWAYS,
     pays,
     ordered: true,

@@ -20,7 +20,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_shot",
-    description: "staged in slots, each rank folds its slice, all gather; two hops",
+    description: "staged in data slots, each rank reduces its slice, all gather; two hops",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
@@ -60,13 +60,13 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         }
         steps.await_all()?;
 
-        let mine = owned_slice(len, size, rank);
+        let own_slice = owned_slice(len, size, rank);
         let slot_bytes_used = max_slice_bytes(len, size);
-        let folded = steps.next_part(slot_bytes_used)?.slice(0, mine.len());
-        let result = operation.recv.slice(start + mine.start, mine.len());
+        let folded = steps.next_part(slot_bytes_used)?.slice(0, own_slice.len());
+        let result = operation.recv.slice(start + own_slice.start, own_slice.len());
         let vector = |peer| {
             let vector = if peer == rank && is_unscaled { own } else { steps.part(peer, len) };
-            vector.slice(mine.start, mine.len())
+            vector.slice(own_slice.start, own_slice.len())
         };
         fold_to_both(&mut gatherer, (Fold::of(operation)?, size), (result, folded), vector);
         steps.publish(&[])?;

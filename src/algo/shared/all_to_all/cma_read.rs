@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "cma_read",
-    description: "blocks read in the memory of their ranks; one hop",
+    description: "blocks read from the memory of their ranks; one hop",
     fits: HAS_CMA,
     pays,
     ordered: true,

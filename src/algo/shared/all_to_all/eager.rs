@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "eager",
-    description: "all blocks in a slot; one step, at most 4 KiB in all",
+    description: "all blocks in a data slot; one step, at most 4 KiB in total",
     fits: ALL_FIT_EAGER,
     pays: ALWAYS,
     ordered: true,

@@ -19,7 +19,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
     name: "staged",
-    description: "staged in slots, which hold a chunk for each rank, everybody copies its own; one hop",
+    description: "staged in data slots, which hold a chunk for each rank, each rank copies its own; one hop",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

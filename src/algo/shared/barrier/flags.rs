@@ -8,7 +8,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "flags",
-    description: "everybody reads everybody's line; one hop",
+    description: "each rank reads the control slots of all ranks; one hop",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

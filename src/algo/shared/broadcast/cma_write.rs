@@ -15,7 +15,8 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "cma_write",
-    description: "read in the root's memory, a share by each rank, and written to that of the others; one hop",
+    description: "each rank reads a share from the root's memory and writes it to the memory of the other ranks; \
+                  one hop",
     fits: HAS_CMA_WRITE,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 192 << 10,
     ordered: true,
@@ -43,15 +44,15 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
 fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let (me, root) = (steps.rank(), operation.root()?);
-    let mine = owned_slice(operation.bytes(), steps.size(), me);
+    let own_slice = owned_slice(operation.bytes(), steps.size(), me);
     let is_complete = if me == root {
-        let share = operation.send.slice(mine.start, mine.len());
-        steps.try_cma_write_all(steps.others(), share, mine.start)?
+        let share = operation.send.slice(own_slice.start, own_slice.len());
+        steps.try_cma_write_all(steps.others(), share, own_slice.start)?
     } else {
         let from = steps.await_exposed(root)?;
         let mut is_chunk_complete = true;
-        for chunk in chunks(mine.len(), CHUNK) {
-            let start = mine.start + chunk.start;
+        for chunk in chunks(own_slice.len(), CHUNK) {
+            let start = own_slice.start + chunk.start;
             let part = operation.recv.slice(start, chunk.len());
             let receivers = steps.others().filter(|&rank| rank != root);
             is_chunk_complete = is_chunk_complete

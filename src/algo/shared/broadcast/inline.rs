@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "inline",
-    description: "payload beside the step number; at most 88 bytes",
+    description: "payload in a control slot; at most 88 bytes",
     fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,

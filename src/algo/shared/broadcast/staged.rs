@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "staged",
-    description: "through the root's slots",
+    description: "through the root's data slots",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
     name: "staged",
-    description: "blocks staged in slots, the root copies all",
+    description: "blocks staged in data slots, the root copies all",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

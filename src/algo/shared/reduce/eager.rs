@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "eager",
-    description: "payload in a slot, the root folds; one step, at most 4 KiB",
+    description: "payload in a data slot, the root reduces; one step, at most 4 KiB",
     fits: FITS_EAGER,
     pays: ALWAYS,
     ordered: true,

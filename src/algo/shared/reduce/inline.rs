@@ -11,7 +11,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "inline",
-    description: "payload beside the step number, the root folds; at most 88 bytes",
+    description: "payload in a control slot, the root reduces; at most 88 bytes",
     fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,

@@ -15,7 +15,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "staged",
-    description: "staged in slots, the root folds",
+    description: "staged in data slots, the root reduces",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

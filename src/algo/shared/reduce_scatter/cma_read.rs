@@ -19,7 +19,7 @@ use std::ops::Range;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "cma_read",
-    description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
+    description: "vectors read from the memory of their ranks, each rank reduces its own block; one hop",
     fits: HAS_CMA_AND_FEW_RANKS,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 512 << 10,
     ordered: true,

@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "eager",
-    description: "all blocks in a slot, everybody folds its own; one step, at most 4 KiB in all",
+    description: "all blocks in a data slot, each rank reduces its own; one step, at most 4 KiB in total",
     fits: ALL_FIT_EAGER,
     pays: ALWAYS,
     ordered: true,

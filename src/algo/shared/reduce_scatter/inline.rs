@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "inline",
-    description: "all blocks beside the step number, everybody folds its own; at most 88 bytes in all",
+    description: "all blocks in a control slot, each rank reduces its own; at most 88 bytes in total",
     fits: ALL_FIT_INLINE,
     pays: ALWAYS,
     ordered: true,

@@ -17,7 +17,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "staged",
-    description: "staged in slots, each rank folds its own block; one hop",
+    description: "staged in data slots, each rank reduces its own block; one hop",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -10,7 +10,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "eager",
-    description: "payload in a slot, each rank folds those before it; one step, at most 4 KiB",
+    description: "payload in a data slot, each rank reduces those of the ranks before it; one step, at most 4 KiB",
     fits: FITS_EAGER,
     pays: ALWAYS,
     ordered: true,

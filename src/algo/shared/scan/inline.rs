@@ -13,7 +13,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "inline",
-    description: "payload beside the step number, each rank folds those before it; at most 88 bytes",
+    description: "payload in a control slot, each rank reduces those of the ranks before it; at most 88 bytes",
     fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,

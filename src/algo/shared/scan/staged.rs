@@ -14,7 +14,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "staged",
-    description: "staged in slots, each rank folds the vectors of the ranks before it",
+    description: "staged in data slots, each rank reduces the vectors of the ranks before it",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

@@ -16,7 +16,7 @@ use crate::transport::OpKind;
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "staged",
-    description: "through the root's slots, which hold a chunk for each rank",
+    description: "through the root's data slots, which hold a chunk for each rank",
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,

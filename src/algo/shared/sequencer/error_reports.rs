@@ -89,12 +89,12 @@ impl ShmSequencer<'_> {
             (first..=self.shm.cursor.step).find(|&step| self.has_mismatch(rank, step));
         let step = first_mismatch.unwrap_or(self.shm.cursor.step);
         let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
-        let called = |rank: Rank, line: &CtrlSlot| {
-            line.descriptor().map(|descriptor| region.with_label(rank, descriptor))
+        let called = |rank: Rank, slot: &CtrlSlot| {
+            slot.descriptor().map(|descriptor| region.with_label(rank, descriptor))
         };
         let (one, other) = (called(self.shm.rank, ours), called(rank, theirs));
         let describe = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
-            None => "something unreadable".to_owned(),
+            None => "an unreadable operation".to_owned(),
             Some(one) => describe_against(&one, &other.unwrap_or(one)),
         };
         let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
@@ -102,7 +102,7 @@ impl ShmSequencer<'_> {
         // If the calls are equal, the first mismatch is older than all control slots.
         let message = if own_call == peer_call {
             format!(
-                "ranks called different operations: {me} and {peer} agree on {own_call}, but not on what came before it"
+                "ranks called different operations: {me} and {peer} agree on {own_call}, but not on the calls before it"
             )
         } else {
             let calls = match one.filter(|it| !it.label.is_none()) {

@@ -142,7 +142,7 @@ impl FastPathPlan {
             role: part,
             slot_bytes_used,
             rank,
-            is_oversubscribed: crowded,
+            is_oversubscribed,
             resolved_fold: folding,
             ..
         } = *self;
@@ -156,23 +156,28 @@ impl FastPathPlan {
         };
         let words = Descriptor::encode_repeat(&self.words, sequence, arguments.label);
         shm.enter(&words, arguments.label);
-        let mut line = [0; INLINE_BYTES];
-        let len = row.pack_payload((arguments, part), &mut line, slot)?;
+        let mut inline_payload = [0; INLINE_BYTES];
+        let len = row.pack_payload((arguments, part), &mut inline_payload, slot)?;
         let finished = shm.cursor.step + u64::from(part == OneStepRole::Send);
-        shm.store((&words, arguments.label), &line[..len], finished, CtrlSlot::publish_unfenced);
+        shm.store(
+            (&words, arguments.label),
+            &inline_payload[..len],
+            finished,
+            CtrlSlot::publish_unfenced,
+        );
         on_start(&words);
         // A peer may wait until this rank has read the peer's data slot. No peer waits for anything
         // else that this rank does.
         let is_slot_receiver = location == PayloadLocation::DataSlot && !part.is_sender();
-        if crowded && !is_slot_receiver {
+        if is_oversubscribed && !is_slot_receiver {
             shm.wake_others();
         }
         let has_all_payloads = shm.poll_senders(part);
         let is_over = has_all_payloads || {
-            if !crowded && !is_slot_receiver {
+            if !is_oversubscribed && !is_slot_receiver {
                 shm.wake_others();
             }
-            if crowded {
+            if is_oversubscribed {
                 shm.poll_senders_yielding(part)
             } else {
                 shm.poll_senders_again(part, if cfg!(loom) { 1 } else { MAX_POLLS })
@@ -182,7 +187,7 @@ impl FastPathPlan {
             return Ok(FastPathOutcome::Published);
         }
         if part != OneStepRole::Send {
-            let own_payload = row.own_payload(arguments, &line, slot.as_src());
+            let own_payload = row.own_payload(arguments, &inline_payload, slot.as_src());
             let (region, step) = (shm.region, shm.cursor.step);
             (row.reduce)(
                 arguments,
@@ -201,7 +206,7 @@ impl FastPathPlan {
             // The peers have finished too, and do not read that control slot yet.
             shm.prefetch_own_line();
         }
-        Ok(if is_slot_receiver || has_all_payloads && !crowded {
+        Ok(if is_slot_receiver || has_all_payloads && !is_oversubscribed {
             FastPathOutcome::WakeupPending
         } else {
             FastPathOutcome::Done
@@ -289,8 +294,8 @@ impl<'a> SequencerCore<'a> {
     /// Polls for a rank until it has published the current step, at most `max_polls` times.
     fn poll_rank_again(&self, rank: Rank, max_polls: u32) -> bool {
         let step = self.cursor.step;
-        let line = self.region.ctrl_slot(rank, step);
-        spin::spin_until(max_polls, || line.step() >= step)
+        let slot = self.region.ctrl_slot(rank, step);
+        spin::spin_until(max_polls, || slot.step() >= step)
     }
 
     /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache

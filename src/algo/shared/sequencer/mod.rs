@@ -364,9 +364,9 @@ impl<'a> ShmSequencer<'a> {
     /// As [`ShmSequencer::await_all`].
     pub fn await_rank(&mut self, rank: Rank) -> Result<()> {
         let step = self.shm.cursor.step;
-        let line = self.shm.region.ctrl_slot(rank, step);
-        if line.step() < step {
-            self.await_line(rank, line)?;
+        let slot = self.shm.region.ctrl_slot(rank, step);
+        if slot.step() < step {
+            self.await_ctrl_slot(rank, slot)?;
         }
         if !self.shm.verify_rank(rank) {
             return Err(self.fail(self.mismatch_error(rank)));

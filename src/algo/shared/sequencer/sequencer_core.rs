@@ -110,8 +110,8 @@ impl<'a> SequencerCore<'a> {
     #[inline]
     pub(super) fn verify_rank(&mut self, rank: Rank) -> bool {
         let step = self.cursor.step;
-        let line = self.region.ctrl_slot(rank, step);
-        if line.call_fingerprint() != self.cursor.call_fingerprint || line.step() != step {
+        let slot = self.region.ctrl_slot(rank, step);
+        if slot.call_fingerprint() != self.cursor.call_fingerprint || slot.step() != step {
             return false;
         }
         let finished_step = &mut self.cursor.finished_steps[rank];

@@ -23,12 +23,12 @@ const SHORT_WAIT_POLLS: u32 = 1000;
 
 impl ShmSequencer<'_> {
     /// Does the work of [`ShmSequencer::await_rank`] if the control slot is not published yet.
-    pub(super) fn await_line(&self, rank: Rank, line: &CtrlSlot) -> Result<()> {
+    pub(super) fn await_ctrl_slot(&self, rank: Rank, slot: &CtrlSlot) -> Result<()> {
         let step = self.shm.cursor.step;
         let wait_start = self.arrival_skew.start_wait();
         let polls_left = Cell::new(self.short_wait_polls());
         let ready =
-            || if line.step() >= step { Some(()) } else { self.count_failed_poll(&polls_left) };
+            || if slot.step() >= step { Some(()) } else { self.count_failed_poll(&polls_left) };
         self.wait_for(rank, ready, |other| self.shm.has_published(other))?;
         self.end_wait(wait_start, rank);
         Ok(())
@@ -68,7 +68,7 @@ impl ShmSequencer<'_> {
     fn count_failed_poll<T>(&self, left: &Cell<u32>) -> Option<T> {
         match left.get() {
             0 => self.observe_arrivals(None),
-            looks => left.set(looks - 1),
+            polls => left.set(polls - 1),
         }
         None
     }
@@ -76,8 +76,9 @@ impl ShmSequencer<'_> {
     /// Checks which ranks have entered the operation. The rank `awaited` has entered it, or has
     /// passed the step that this rank waited for.
     fn observe_arrivals(&self, awaited: Option<Rank>) {
-        let (region, moment) = (self.shm.region, self.operation.descriptor.order_key());
-        let has_arrived = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
+        let (region, order_key) = (self.shm.region, self.operation.descriptor.order_key());
+        let has_arrived =
+            |rank| awaited == Some(rank) || region.progress(rank).has_entered(order_key);
         let blame = |rank, by| (self.shm.domain.peer(rank).rank, by);
         // The first observation records all ranks that have not arrived.
         let unobserved = if self.arrival_skew.has_long_wait() { 0 } else { self.size() };
@@ -103,17 +104,18 @@ impl ShmSequencer<'_> {
         if self.poll_yielding(ready, arrived).is_some() {
             return;
         }
-        let (bell, deadline) = (self.shm.region.doorbell(self.shm.rank), self.operation.deadline());
+        let (doorbell, deadline) =
+            (self.shm.region.doorbell(self.shm.rank), self.operation.deadline());
         let halt_reason = || self.halt_reason(rank);
-        let mut pace = self.shm.domain.wait_policy();
+        let mut policy = self.shm.domain.wait_policy();
         let (mut slice, mut watch) = (MIN_SLEEP, SlowWaitWatch::default());
         while !deadline.has_passed() {
-            match wait_until(bell, pace, &deadline.capped(slice), halt_reason, ready) {
+            match wait_until(doorbell, policy, &deadline.capped(slice), halt_reason, ready) {
                 Err(WaitInterrupt::Deadline) => {}
                 Ok(_) | Err(WaitInterrupt::Aborted(_)) => break,
             }
             watch.check(|lasted| self.log_long_wait(lasted, arrived));
-            pace = WaitPolicy::SLEEP_SOON;
+            policy = WaitPolicy::SLEEP_SOON;
             slice = (2 * slice).min(MAX_SLEEP);
         }
     }
@@ -130,12 +132,12 @@ impl ShmSequencer<'_> {
         if let Some(value) = self.poll_yielding(&mut ready, &arrived) {
             return Ok(value);
         }
-        let bell = self.shm.region.doorbell(self.shm.rank);
+        let doorbell = self.shm.region.doorbell(self.shm.rank);
         let halt_reason = || self.halt_reason(rank);
-        let (pace, deadline) = (self.shm.domain.wait_policy(), self.operation.deadline());
+        let (policy, deadline) = (self.shm.domain.wait_policy(), self.operation.deadline());
         let mut watch = SlowWaitWatch::default();
         let on_look = || watch.check(|lasted| self.log_long_wait(lasted, &arrived));
-        match wait_until_watched(bell, pace, deadline, halt_reason, &mut ready, on_look) {
+        match wait_until_watched(doorbell, policy, deadline, halt_reason, &mut ready, on_look) {
             Ok(value) => Ok(value),
             Err(WaitInterrupt::Aborted(error)) => {
                 Err(self.fail(self.await_root_failure(rank, error)))
@@ -177,10 +179,15 @@ impl ShmSequencer<'_> {
         if grace.is_zero() || !self.others().all(is_inside) {
             return None;
         }
-        let bell = region.doorbell(self.shm.rank);
+        let doorbell = region.doorbell(self.shm.rank);
         let halt_reason = || self.shm.domain.failure();
-        match wait_until(bell, WaitPolicy::SLEEP_SOON, &Deadline::after(grace), halt_reason, ready)
-        {
+        match wait_until(
+            doorbell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after(grace),
+            halt_reason,
+            ready,
+        ) {
             Ok(value) => Some(Ok(value)),
             Err(WaitInterrupt::Aborted(error)) => Some(Err(error)),
             Err(WaitInterrupt::Deadline) => None,
@@ -195,10 +202,10 @@ impl ShmSequencer<'_> {
         if self.report_grace <= NODE_REPORT_GRACE || !domain.has_left(rank) {
             return error;
         }
-        let bell = self.shm.region.doorbell(self.shm.rank);
+        let doorbell = self.shm.region.doorbell(self.shm.rank);
         let failure = || domain.failure();
         wait_until(
-            bell,
+            doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::after(DEPARTURE_GRACE),
             || None,

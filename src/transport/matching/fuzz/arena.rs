@@ -25,12 +25,16 @@ pub(super) struct FuzzCompletion(Mutex<Option<Result<Delivery>>>);
 impl Completion for FuzzCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
         let mut outcome_slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(outcome_slot.is_none(), "told twice: {outcome_slot:?}, {outcome:?}");
+        assert!(outcome_slot.is_none(), "completed twice: {outcome_slot:?}, {outcome:?}");
         *outcome_slot = Some(outcome);
     }
 
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
-        assert_eq!(bytes.len(), delivery.bytes, "the message has another length than is told");
+        assert_eq!(
+            bytes.len(),
+            delivery.bytes,
+            "the reported length differs from the message's length"
+        );
         self.complete(Ok(delivery));
     }
 }
@@ -105,7 +109,10 @@ impl FuzzArena {
                 Ok(delivery) if posted.len > 0 => delivery.bytes,
                 _ => posted.len,
             };
-            assert!(len <= posted.len || posted.start == 0, "more than there is room for");
+            assert!(
+                len <= posted.len || posted.start == 0,
+                "the message is longer than the buffer"
+            );
             let written = self.memory.slice(posted.start, len.min(posted.len));
             let expected = &mut self.expected[posted.start..posted.start + len.min(posted.len)];
             Dst::from(expected).copy_from(written.as_src());
@@ -115,10 +122,10 @@ impl FuzzArena {
     /// Checks that all messages have completed, and that no byte was written outside of their
     /// buffers.
     pub(super) fn check_end(&self) {
-        assert!(self.posted.iter().all(|posted| posted.is_over), "a message never ended");
+        assert!(self.posted.iter().all(|posted| posted.is_over), "a message did not complete");
         let mut now = vec![0; BYTES];
         Dst::from(now.as_mut_slice()).copy_from(self.memory.as_src());
         // Compare the memory as a whole: a check of each byte would take most of a run's time.
-        assert!(now == self.expected, "something was written where it must not be");
+        assert!(now == self.expected, "bytes were written outside of the buffers");
     }
 }

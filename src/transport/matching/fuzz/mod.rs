@@ -6,7 +6,7 @@
 //! threads: it covers only the engine's state, not progress ownership.
 //!
 //! Compiled only for fuzzing and for tests; not a part of the library.
-#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
 
 mod arena;
 mod peer;
@@ -116,7 +116,7 @@ impl FuzzScene {
             14 => self.peer.leave(),
             _ if step >> 4 == 15 => {
                 self.is_failure_expected = true;
-                self.peer.domain().fail(&Error::new(ErrorKind::Aborted, "somebody failed"));
+                self.peer.domain().fail(&Error::new(ErrorKind::Aborted, "another rank failed"));
             }
             _ => match step >> 4 {
                 8 | 9 => self.probe(byte()),
@@ -217,17 +217,21 @@ impl FuzzScene {
             let names_it = error.culprit() == Some(PEER);
             assert!(
                 self.is_failure_expected || names_it,
-                "the group failed, and nobody is named: {error:?}"
+                "the group failed without a culprit: {error:?}"
             );
             return;
         }
         let link = &self.state.links[PEER];
         let most = self.state.limits.held_bytes;
-        assert!(link.held_cost + link.owed_credit <= most, "{} bytes are held", link.held_cost);
-        assert!(link.used_credit <= most, "{} bytes are to be held", link.used_credit);
+        assert!(
+            link.held_cost + link.owed_credit <= most,
+            "{} bytes are buffered for the peer",
+            link.held_cost
+        );
+        assert!(link.used_credit <= most, "{} bytes of credit are in use", link.used_credit);
         // Per message: an RTS and its cancellation, or a CTS and the frame that follows it.
         let bound = 3 * self.arena.posted() + 8;
-        assert!(link.send_queue.len() <= bound, "{} frames wait", link.send_queue.len());
+        assert!(link.send_queue.len() <= bound, "{} frames are queued", link.send_queue.len());
         let held = |message: &UnexpectedMessage| match &message.body {
             MessageBody::Buffered(bytes) => bytes.len(),
             MessageBody::AtSender(_) | MessageBody::OwnSend(_) => 0,
@@ -242,7 +246,7 @@ impl FuzzScene {
         }
         assert!(
             link.close_error.is_some() || buffered == self.state.buffered_bytes,
-            "counted wrong"
+            "the count of buffered bytes is wrong"
         );
     }
 
@@ -250,13 +254,13 @@ impl FuzzScene {
     fn check_received(&mut self) {
         let Some(received) = self.peer.received() else { return };
         while let Some(head) = received.first_chunk::<HEADER_BYTES>() {
-            let frame = MessageFrame::decode(head).expect("what an engine says is frames");
+            let frame = MessageFrame::decode(head).expect("the engine sends valid frames");
             let body = match frame {
                 MessageFrame::Eager { len, is_bulk: false, .. }
                 | MessageFrame::Fragment { len, is_bulk: false, .. } => len,
                 _ => 0,
             };
-            let whole = HEADER_BYTES + usize::try_from(body).expect("a length");
+            let whole = HEADER_BYTES + usize::try_from(body).expect("a valid length");
             if received.len() < whole {
                 break;
             }

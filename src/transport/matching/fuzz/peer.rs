@@ -89,7 +89,7 @@ impl FuzzPeer {
         if let Some(FuzzRings { writer: out, is_corrupted: is_spoilt, .. }) = &mut self.rings {
             let region = self.domain.region();
             let written = out.write(region, &[Src::from(bytes)]);
-            assert!(written.is_ok() || *is_spoilt, "a position of this rank makes no sense");
+            assert!(written.is_ok() || *is_spoilt, "this rank wrote an invalid position");
             out.publish(region);
         }
     }
@@ -105,7 +105,7 @@ impl FuzzPeer {
             let mut bytes = vec![0; count];
             let region = self.domain.region();
             let got = into.read(region, Dst::from(bytes.as_mut_slice()));
-            assert!(got.is_ok() || *is_spoilt, "a position of this rank makes no sense");
+            assert!(got.is_ok() || *is_spoilt, "this rank wrote an invalid position");
             into.release(region);
             self.received.extend(&bytes[..got.unwrap_or(0)]);
         }
@@ -128,11 +128,11 @@ impl FuzzPeer {
         if self.rings.is_none() {
             return;
         }
-        let desk = self.domain.region().exposure_table(PEER);
+        let table = self.domain.region().exposure_table(PEER);
         match slot {
-            255 => desk.publish_cookie(COOKIE.0.as_ptr().addr() as u64, cookie_words(&COOKIE)),
-            254 => desk.publish_cookie(u64::from(number), cookie_words(&COOKIE)),
-            _ => desk.expose(slot.into(), number.into()),
+            255 => table.publish_cookie(COOKIE.0.as_ptr().addr() as u64, cookie_words(&COOKIE)),
+            254 => table.publish_cookie(u64::from(number), cookie_words(&COOKIE)),
+            _ => table.expose(slot.into(), number.into()),
         }
     }
 

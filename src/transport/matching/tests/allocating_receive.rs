@@ -66,7 +66,7 @@ fn message_without_memory_stays_for_the_next_receive() {
         for to in [1, 0] {
             let deadline = Deadline::after_ms(300);
             // SAFETY: no byte is ever read, since no receive has room for any byte.
-            #[allow(unsafe_code, reason = "a view that is longer than any memory")]
+            #[allow(unsafe_code, reason = "a view that is longer than the address space")]
             let bytes = unsafe {
                 crate::base::buffer::Src::new(
                     leak_bytes(vec![1]).as_ptr(),

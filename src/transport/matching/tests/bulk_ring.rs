@@ -175,12 +175,12 @@ fn sleeping_receiver_is_woken_for_header_and_bulk_body() {
     let members = create_ranks(NodeSpread::OneNode, 8);
     // Rank 0 has gone to sleep; neither its threads nor the service thread poll.
     let stopped_rank = members[0].engine.core().unwrap().lock();
-    let bell = members[0].domain.region().message_doorbell(0);
-    bell.prepare_to_sleep();
-    let before = bell.notify_count();
+    let doorbell = members[0].domain.region().message_doorbell(0);
+    doorbell.prepare_to_sleep();
+    let before = doorbell.notify_count();
     assert!(try_send_immediate(&members[1], 0, test_payload(1, 100_000)));
-    assert_eq!(bell.notify_count() - before, 2);
-    bell.finish_sleep();
+    assert_eq!(doorbell.notify_count() - before, 2);
+    doorbell.finish_sleep();
     drop(stopped_rank);
     assert_eq!(members[0].receive(1, 1, 100_000).unwrap(), test_payload(1, 100_000));
 }

@@ -13,19 +13,22 @@ const SIZES: [usize; 10] = [0, 1, 48, 4096, 16_384, 16_385, 100_000, 300_000, 1 
 fn messages_of_every_size_round_trip() {
     for spread in NODE_SPREADS {
         run_each_rank(create_ranks(spread, 2), |rank, member| {
-            for (turn, len) in SIZES.into_iter().enumerate() {
-                let turn = turn as u64;
+            for (index, len) in SIZES.into_iter().enumerate() {
+                let index = index as u64;
                 let other = 1 - rank;
                 if rank == 0 {
-                    let sent = member.send(other, 1, test_payload(turn, len)).unwrap();
+                    let sent = member.send(other, 1, test_payload(index, len)).unwrap();
                     assert_eq!(sent, Delivery { peer: 1, tag: 1, bytes: len }, "{spread:?}");
                     assert_eq!(
                         member.receive(other, 2, len).unwrap(),
-                        test_payload(turn + 100, len)
+                        test_payload(index + 100, len)
                     );
                 } else {
-                    assert_eq!(member.receive(other, 1, len + 7).unwrap(), test_payload(turn, len));
-                    member.send(other, 2, test_payload(turn + 100, len)).unwrap();
+                    assert_eq!(
+                        member.receive(other, 1, len + 7).unwrap(),
+                        test_payload(index, len)
+                    );
+                    member.send(other, 2, test_payload(index + 100, len)).unwrap();
                 }
             }
         });
@@ -77,10 +80,13 @@ fn both_ranks_send_20_messages_before_receiving() {
         run_each_rank(create_ranks(spread, 2), |rank, member| {
             let other = 1 - rank;
             let post =
-                |turn: u64| member.post_send(send_request(other, 0, test_payload(turn, 300_000)));
+                |index: u64| member.post_send(send_request(other, 0, test_payload(index, 300_000)));
             let sent: Vec<_> = (0..20).map(post).collect();
-            for turn in 0..20 {
-                assert_eq!(member.receive(other, 0, 300_000).unwrap(), test_payload(turn, 300_000));
+            for index in 0..20 {
+                assert_eq!(
+                    member.receive(other, 0, 300_000).unwrap(),
+                    test_payload(index, 300_000)
+                );
             }
             sent.iter().for_each(|sent| assert!(member.wait_with_progress(sent).is_ok()));
         });
@@ -92,8 +98,9 @@ fn held_bytes_are_bounded_and_all_messages_arrive() {
     const MESSAGES: u64 = 20_000;
     for spread in [NodeSpread::OneNode, NodeSpread::NodePerRank] {
         let members = create_ranks(spread, 2);
-        let message = |turn: u64| send_request(1, 3, test_payload(turn % 16, 1024));
-        let sent: Vec<_> = (0..MESSAGES).map(|turn| members[0].post_send(message(turn))).collect();
+        let message = |index: u64| send_request(1, 3, test_payload(index % 16, 1024));
+        let sent: Vec<_> =
+            (0..MESSAGES).map(|index| members[0].post_send(message(index))).collect();
         // A later message arrives only after the receiver has handled all earlier ones.
         let last = members[0].post_send(send_request(1, 4, vec![1]));
         assert_eq!(members[1].receive(0, 4, 1).unwrap(), [1], "{spread:?}");
@@ -101,8 +108,8 @@ fn held_bytes_are_bounded_and_all_messages_arrive() {
         let held = members[1].engine.core().unwrap().buffered_bytes();
         let bound = members[1].engine.core().unwrap().with_state(|state| state.limits.held_bytes);
         assert!(held > bound / 2 && held / 1024 * (1024 + HELD_OVERHEAD) <= bound, "{held}");
-        for turn in 0..MESSAGES {
-            assert_eq!(members[1].receive(0, 3, 1024).unwrap(), test_payload(turn % 16, 1024));
+        for index in 0..MESSAGES {
+            assert_eq!(members[1].receive(0, 3, 1024).unwrap(), test_payload(index % 16, 1024));
         }
         sent.iter().for_each(|sent| assert!(sent.wait().is_ok()));
         assert_eq!(members[1].engine.core().unwrap().buffered_bytes(), 0);

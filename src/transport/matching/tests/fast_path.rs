@@ -83,7 +83,7 @@ fn fast_receive_leaves_other_messages_to_posted_ones() {
     assert_eq!(
         receive_once(&internal, |_| (), send(LARGEST_TAG + 1, 8)),
         FastReceive::NeedsPosting,
-        "the library's own"
+        "an internal tag"
     );
     let offered =
         |other: &TestRank| drop(other.post_send(send_request(0, 3, test_payload(1, 1 << 20))));
@@ -131,7 +131,7 @@ fn fast_send_is_refused_if_it_would_wait() {
             3,
             test_payload(1, 1 << 20)
         ))),
-        "not whole"
+        "incomplete"
     );
     assert!(
         !me.engine.try_send_immediate(&immediate_send(&send_request(0, 3, vec![1]))),

@@ -24,7 +24,7 @@ fn wait_until_true(holds: impl Fn() -> bool) {
     while !holds() {
         let slice = deadline.capped(Duration::from_millis(1));
         drop(wait_until(&unused_doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
-        assert!(!deadline.has_passed(), "waited in vain");
+        assert!(!deadline.has_passed(), "the wait timed out");
     }
 }
 

@@ -49,10 +49,10 @@ impl LevelTriggeredEndpoint {
             service_wakeup: OnceLock::new(),
         });
         let task = Arc::downgrade(&endpoint);
-        let nudge = ServiceTask::new(move || {
+        let service_task = ServiceTask::new(move || {
             task.upgrade().into_iter().for_each(|level| level.call_handler())
         });
-        endpoint.service_wakeup.set(nudge.unwrap()).unwrap();
+        endpoint.service_wakeup.set(service_task.unwrap()).unwrap();
         endpoint
     }
 
@@ -67,8 +67,8 @@ impl LevelTriggeredEndpoint {
         if self.is_paused.load(Ordering::Acquire) || !self.has_event.load(Ordering::Acquire) {
             return;
         }
-        let attendant = self.handler.lock().unwrap().clone();
-        attendant.and_then(|it| it.upgrade()).into_iter().for_each(|it| it.on_streams_ready());
+        let handler = self.handler.lock().unwrap().clone();
+        handler.and_then(|it| it.upgrade()).into_iter().for_each(|it| it.on_streams_ready());
         self.service_wakeup.get().unwrap().wake();
     }
 }
@@ -111,8 +111,8 @@ impl Endpoint for LevelTriggeredEndpoint {
         }
     }
 
-    fn set_progress_handler(&self, attendant: Weak<dyn ProgressHandler>) {
-        *self.handler.lock().unwrap() = Some(attendant);
+    fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>) {
+        *self.handler.lock().unwrap() = Some(handler);
     }
 
     fn pause_progress_handler(&self, paused: bool) {
@@ -162,11 +162,11 @@ fn failed_engine_pauses_the_progress_handler() {
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         let looked = || (!endpoint.has_event.load(Ordering::Acquire)).then_some(());
         wait_until(&endpoint.doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, looked).unwrap();
-        domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
+        domain.fail(&Error::new(ErrorKind::Aborted, "aborted by the test"));
         assert_eq!(outcome.error().0, ErrorKind::Aborted);
         // A waiting caller does not resume the handler.
         attend();
         engine.progress_until(&|| false, &Deadline::after_ms(1));
-        assert!(endpoint.is_paused.load(Ordering::Acquire), "attended: {attended}");
+        assert!(endpoint.is_paused.load(Ordering::Acquire), "makes progress: {attended}");
     }
 }

@@ -48,21 +48,21 @@ fn messages_and_receives_match_in_order() {
         [(Some(0), Some(1)), (None, Some(1)), (Some(0), None), (None, None), (Some(0), Some(1))];
     let messages = wanted.map(|(from, tag)| receive_request(from, tag, 8));
     let got = messages.map(|message| members[2].post_receive(message));
-    for turn in 0..5 {
-        members[0].post_send(send_request(2, 1, vec![turn; 8])).wait().unwrap();
+    for round in 0..5 {
+        members[0].post_send(send_request(2, 1, vec![round; 8])).wait().unwrap();
         // Each message has arrived before the next one is sent.
-        let receive = usize::from(turn);
+        let receive = usize::from(round);
         assert_eq!(got[receive].wait().unwrap().tag, 1);
-        assert_eq!(read_bytes(borrowed_buffer(&messages[receive])), [turn; 8]);
+        assert_eq!(read_bytes(borrowed_buffer(&messages[receive])), [round; 8]);
     }
     // The other way around: messages before receives.
-    for (tag, turn) in [(1, 0), (2, 1), (1, 2)] {
-        members[0].post_send(send_request(2, tag, vec![turn; 8])).wait().unwrap();
+    for (tag, round) in [(1, 0), (2, 1), (1, 2)] {
+        members[0].post_send(send_request(2, tag, vec![round; 8])).wait().unwrap();
     }
-    for (tag, turn) in [(Some(2), 1), (None, 0), (Some(1), 2)] {
+    for (tag, round) in [(Some(2), 1), (None, 0), (Some(1), 2)] {
         let message = receive_request(None, tag, 8);
         members[2].post_receive(message).wait().unwrap();
-        assert_eq!(read_bytes(borrowed_buffer(&message)), [turn; 8]);
+        assert_eq!(read_bytes(borrowed_buffer(&message)), [round; 8]);
     }
 }
 

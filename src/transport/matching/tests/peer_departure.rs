@@ -18,16 +18,16 @@ fn messages_of_a_departed_rank_still_arrive() {
         (Arc::new(TestCompletion::default()), Arc::new(TestCompletion::default()));
     // The rank sends and leaves before any thread polls.
     me.engine.core().unwrap().with_state(|state| {
-        for turn in 0..MESSAGES {
-            departing.send(0, 1, test_payload(turn, 1000)).unwrap();
+        for round in 0..MESSAGES {
+            departing.send(0, 1, test_payload(round, 1000)).unwrap();
         }
         drop(departing);
         state.send(send_request(1, 2, vec![1]), answer.clone()).unwrap();
         state.receive(receive_request(Some(1), Some(1), 1000), first.clone()).unwrap();
     });
     first.wait().unwrap();
-    for turn in 1..MESSAGES {
-        assert_eq!(me.receive(1, 1, 1000).unwrap(), test_payload(turn, 1000));
+    for round in 1..MESSAGES {
+        assert_eq!(me.receive(1, 1, 1000).unwrap(), test_payload(round, 1000));
     }
     let (kind, text) = answer.error();
     assert!(kind == ErrorKind::PeerFailed && text.contains("has left"), "{text}");
@@ -52,11 +52,11 @@ fn failure_reason_may_arrive_after_a_departure() {
                 assert!(refused.get().is_none());
             }
             state.progress();
-            me.domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
+            me.domain.fail(&Error::new(ErrorKind::Aborted, "aborted by the test"));
             state.progress();
         });
         for outcome in posted {
-            assert_eq!(outcome.error(), (ErrorKind::Aborted, "somebody said so".to_owned()));
+            assert_eq!(outcome.error(), (ErrorKind::Aborted, "aborted by the test".to_owned()));
         }
     }
 }
@@ -91,17 +91,17 @@ fn unreachable_peer_fails_the_group() {
     let waiting = Arc::new(TestCompletion::default());
     let refused = me.engine.core().unwrap().with_state(|state| {
         state.receive(receive_request(Some(2), Some(1), 8), waiting.clone()).unwrap();
-        let error = Error::new(ErrorKind::Connection, "no way").with_culprit(1);
+        let error = Error::new(ErrorKind::Connection, "unreachable").with_culprit(1);
         state.on_send_error(1, error);
         state.send(send_request(1, 5, vec![1]), Arc::new(TestCompletion::default())).unwrap_err()
     });
     for (kind, text) in [waiting.error(), (refused.kind(), refused.message().to_owned())] {
-        assert!(kind == ErrorKind::Connection && text.ends_with("no way"), "{text}");
+        assert!(kind == ErrorKind::Connection && text.ends_with("unreachable"), "{text}");
     }
     // The unreachable rank notices the failure, too.
     let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
     let error = loop {
-        assert!(!limit.has_passed(), "nobody is told");
+        assert!(!limit.has_passed(), "no handler is notified");
         match members[1].domain.failure() {
             Some(error) => break error,
             None => std::thread::yield_now(),

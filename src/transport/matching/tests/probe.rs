@@ -30,8 +30,8 @@ impl TestRank {
 
     /// Probes once, without waiting.
     fn probe_once(&self, from: Option<Rank>, tag: Option<u32>) -> Result<Option<ProbedMessage>> {
-        let look = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
-        self.engine.probe(&look, &Deadline::after_ms(0))
+        let query = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
+        self.engine.probe(&query, &Deadline::after_ms(0))
     }
 
     fn receive_probed(&self, probed: ProbedMessage) -> Result<Vec<u8>> {
@@ -80,11 +80,11 @@ fn a_probed_message_is_out_of_matching() {
 fn plain_probe_leaves_the_message_in_matching() {
     for spread in NODE_SPREADS {
         let members = create_ranks(spread, 2);
-        let look = ProbeRequest { is_matched_probe: false, ..request(None, None) };
+        let query = ProbeRequest { is_matched_probe: false, ..request(None, None) };
         let sent = members[0].post_send(send_request(1, 3, test_payload(5, 40)));
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         for _ in 0..2 {
-            let found = members[1].engine.probe(&look, &limit).unwrap().unwrap();
+            let found = members[1].engine.probe(&query, &limit).unwrap().unwrap();
             assert_eq!((found.envelope.tag, found.match_id), (3, None));
         }
         assert_eq!(members[1].receive(0, 3, 40).unwrap(), test_payload(5, 40));
@@ -217,7 +217,7 @@ fn a_withdrawn_message_ends_its_receive() {
         assert_eq!(sent.error().0, ErrorKind::Timeout);
         let error = members[1].receive_probed(probed).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Aborted, Some(0)), "{error}");
-        assert!(error.message().contains("withdrew"), "{error}");
+        assert!(error.message().contains("its sender cancelled it"), "{error}");
         // The receive does not take the next message instead.
         let _next = members[0].post_send(send_request(1, 1, test_payload(2, 10)));
         assert_eq!(members[1].receive(0, 1, 10).unwrap(), test_payload(2, 10));
@@ -252,7 +252,7 @@ fn failed_group_ends_probes_and_matched_messages() {
             if rank == 0 {
                 let _sent = member.post_send(send_request(1, 1, test_payload(1, 300_000)));
                 assert_eq!(member.receive(1, 0, 1).unwrap(), [1]);
-                let reason = Error::new(ErrorKind::Aborted, "as asked");
+                let reason = Error::new(ErrorKind::Aborted, "as requested");
                 member.domain.fail(&reason);
                 member.endpoint.iter().for_each(|endpoint| endpoint.fail(&reason));
                 return;
@@ -260,9 +260,9 @@ fn failed_group_ends_probes_and_matched_messages() {
             let probed = member.probe(None, Some(1)).unwrap();
             member.send(0, 0, vec![1]).unwrap();
             let error = member.probe(None, Some(5)).unwrap_err();
-            assert!(error.message().contains("as asked"), "{error}");
+            assert!(error.message().contains("as requested"), "{error}");
             let error = member.receive_probed(probed).unwrap_err();
-            assert!(error.message().contains("as asked"), "{error}");
+            assert!(error.message().contains("as requested"), "{error}");
             member.engine.release_matched(probed.match_id.unwrap());
         });
     }

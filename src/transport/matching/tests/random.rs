@@ -44,21 +44,21 @@ fn message_plan(phase: u64, from: Rank, to: Rank) -> Vec<(u32, usize)> {
     (0..MESSAGES).map(&mut message).collect()
 }
 
-fn seed(from: Rank, to: Rank, tag: u32, turn: usize) -> u64 {
-    (turn as u64) << 20 | u64::from(tag) << 10 | (from * RANKS + to) as u64 | 1 << 50
+fn seed(from: Rank, to: Rank, tag: u32, index: usize) -> u64 {
+    (index as u64) << 20 | u64::from(tag) << 10 | (from * RANKS + to) as u64 | 1 << 50
 }
 
 /// Runs one rank: posts all sends and receives in some order, and checks the received messages.
 fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) {
     let mut rng = TestRng(phase << 8 | rank as u64);
-    let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
+    let mut counts: HashMap<(Rank, u32), usize> = HashMap::new();
     let mut sends: Vec<SendRequest> = Vec::new();
     let mut receives: Vec<ReceiveRequest> = Vec::new();
     for peer in 0..RANKS {
         for (tag, len) in message_plan(phase, rank, peer) {
-            let turn = turns.entry((peer, tag)).or_default();
-            sends.push(send_request(peer, tag, test_payload(seed(rank, peer, tag, *turn), len)));
-            *turn += 1;
+            let index = counts.entry((peer, tag)).or_default();
+            sends.push(send_request(peer, tag, test_payload(seed(rank, peer, tag, *index), len)));
+            *index += 1;
         }
         for (tag, _) in message_plan(phase, peer, rank) {
             let from = matches!(naming, ReceiveSelector::SourceAndTag | ReceiveSelector::AnyTag)
@@ -99,24 +99,24 @@ fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) 
 
 /// Checks that each receive has the next message from its sender with its tag.
 fn check(rank: Rank, member: &TestRank, phase: u64, got: &[(ReceiveRequest, Arc<TestCompletion>)]) {
-    let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
+    let mut counts: HashMap<(Rank, u32), usize> = HashMap::new();
     for (message, outcome) in got {
         let delivery = member.wait_with_progress(outcome).unwrap();
         let (from, tag) = (delivery.peer, delivery.tag);
         assert!(message.from.is_none_or(|it| it == from) && message.tag.is_none_or(|it| it == tag));
-        let turn = turns.entry((from, tag)).or_default();
+        let index = counts.entry((from, tag)).or_default();
         let sent = message_plan(phase, from, rank);
-        let len = sent.iter().filter(|(other, _)| *other == tag).nth(*turn).unwrap().1;
+        let len = sent.iter().filter(|(other, _)| *other == tag).nth(*index).unwrap().1;
         assert_eq!(delivery.bytes, len);
         let bytes = match message.buffer {
             ReceiveBuffer::Borrowed(into) => read_bytes(into.slice(0, len)),
             ReceiveBuffer::Allocated { .. } => outcome.allocated_bytes(),
         };
         assert!(
-            bytes == test_payload(seed(from, rank, tag, *turn), len),
+            bytes == test_payload(seed(from, rank, tag, *index), len),
             "{from} to {rank}, tag {tag}"
         );
-        *turn += 1;
+        *index += 1;
     }
 }
 

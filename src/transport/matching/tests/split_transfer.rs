@@ -65,8 +65,8 @@ impl<'m> HalfDoneSplit<'m> {
     }
 }
 
-fn progress_times(state: &mut MatchingState, turns: usize) {
-    (0..turns).for_each(|_| state.progress());
+fn progress_times(state: &mut MatchingState, times: usize) {
+    (0..times).for_each(|_| state.progress());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn leaving_during_a_put_fails_the_group() {
     progress_times(&mut halfway.sender.state, 1);
     halfway.receiver.state.leave();
     let failure = members[0].domain.failure();
-    assert!(failure.is_some_and(|error| error.message().contains("while a message was written")));
+    assert!(failure.is_some_and(|error| error.message().contains("while a peer wrote a message")));
     let before = halfway.back_bytes();
     progress_times(&mut halfway.sender.state, 4);
     assert!(halfway.back_bytes() == before);
@@ -163,11 +163,11 @@ fn sender_stopped_during_a_put_is_named() {
     progress_times(&mut halfway.sender.state, 1);
     let _stopped =
         members[0].domain.region().progress(0).begin_remote_write(RemoteWritePurpose::Message);
-    halfway.receiver.state.fail(Error::new(ErrorKind::Aborted, "somebody gave up"));
+    halfway.receiver.state.fail(Error::new(ErrorKind::Aborted, "aborted by the test"));
     let HalfDoneSplit { sender, receiver, got, .. } = halfway;
     drop((sender, receiver));
     progress_until(&[&members[1]], || got.get().is_some());
-    assert!(got.error().1.contains("may still write there"), "{:?}", got.error());
+    assert!(got.error().1.contains("may still write to it"), "{:?}", got.error());
 }
 
 #[test]

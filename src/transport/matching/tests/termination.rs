@@ -338,8 +338,8 @@ fn changed_process_cookie_falls_back_to_fragments() {
         state.receive(wanted, got.clone()).unwrap();
         if state.links[0].cma_access == CmaAccess::Allowed {
             assert_eq!(state.active_gets.len(), 1);
-            let desk = state.region().exposure_table(0);
-            desk.publish_cookie(desk.cookie().unwrap().0, [0, 0]);
+            let table = state.region().exposure_table(0);
+            table.publish_cookie(table.cookie().unwrap().0, [0, 0]);
             state.progress_gets();
             assert!(got.get().is_none());
             assert_eq!(state.links[0].cma_access, CmaAccess::Denied);
@@ -396,11 +396,11 @@ fn group_failure_ends_every_operation() {
             members[1].post_send(send_request(2, 9, test_payload(1, 300_000))),
             members[2].post_send(send_request(2, 9, test_payload(1, 300_000))),
         ];
-        let error = Error::new(ErrorKind::Aborted, "somebody said so");
+        let error = Error::new(ErrorKind::Aborted, "aborted by the test");
         members[2].domain.fail(&error);
         members[2].endpoint.iter().for_each(|endpoint| endpoint.fail(&error));
         for outcome in &done {
-            assert_eq!(outcome.error(), (ErrorKind::Aborted, "somebody said so".to_owned()));
+            assert_eq!(outcome.error(), (ErrorKind::Aborted, "aborted by the test".to_owned()));
         }
         let done = Arc::new(TestCompletion::default());
         let refused = members[1].engine.send(send_request(0, 0, vec![]), done.clone());

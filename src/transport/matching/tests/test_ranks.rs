@@ -83,10 +83,9 @@ pub(super) fn create_ranks(spread: NodeSpread, ranks: WorldSize) -> Vec<TestRank
     let member = |(rank, domain): (Rank, Arc<dyn SharedDomain>)| {
         let endpoint = (per_node < ranks).then(|| {
             let names = (0..ranks).map(peer_name).collect();
-            let fabric =
-                InprocMesh::join(group, rank, names, Arc::clone(&domain), TEST_WAIT_POLICY)
-                    .unwrap();
-            let endpoint: Arc<dyn Endpoint> = Arc::new(fabric);
+            let mesh = InprocMesh::join(group, rank, names, Arc::clone(&domain), TEST_WAIT_POLICY)
+                .unwrap();
+            let endpoint: Arc<dyn Endpoint> = Arc::new(mesh);
             endpoint
         });
         let engine = match &endpoint {
@@ -113,10 +112,10 @@ fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> 
             let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
             let (peers, members, deadline) = (&peers, &members, &deadline);
             let vitals = HeartbeatConfig::default();
-            let party = ShmJoinConfig { group, peers, members, me, deadline, vitals };
+            let config = ShmJoinConfig { group, peers, members, me, deadline, vitals };
             let geometry =
                 RegionGeometry { reuse_policy: ReusePolicy::AfterEviction, ..test_geometry(ranks) };
-            let domain = meeting.join(&party, geometry, TEST_WAIT_POLICY, &|| None).unwrap();
+            let domain = meeting.join(&config, geometry, TEST_WAIT_POLICY, &|| None).unwrap();
             let domain: Arc<dyn SharedDomain> = Arc::new(domain);
             domain
         })
@@ -131,14 +130,14 @@ pub(super) struct TestCompletion {
     value: Mutex<Option<Result<Delivery>>>,
     allocated: Mutex<Option<Vec<u8>>>,
     is_awaited: bool,
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
 impl Completion for TestCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
         let before = self.value.lock().unwrap().replace(outcome);
         assert!(before.is_none(), "completed twice: {before:?}");
-        self.bell.notify();
+        self.doorbell.notify();
     }
 
     fn is_awaited(&self) -> bool {
@@ -154,7 +153,7 @@ impl Completion for TestCompletion {
 impl TestCompletion {
     /// Returns the message, if the engine has allocated its buffer.
     pub(super) fn allocated_bytes(&self) -> Vec<u8> {
-        self.allocated.lock().unwrap().clone().expect("memory of the engine's")
+        self.allocated.lock().unwrap().clone().expect("a receive with memory of the engine")
     }
 
     pub(super) fn get(&self) -> Option<Result<Delivery>> {
@@ -164,7 +163,8 @@ impl TestCompletion {
     /// Waits without making progress: other threads make progress.
     pub(super) fn wait(&self) -> Result<Delivery> {
         let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
-        wait_until(&self.bell, WaitPolicy::SLEEP_SOON, &deadline, || None, || self.get()).unwrap()
+        wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, &deadline, || None, || self.get())
+            .unwrap()
     }
 
     /// Returns the kind of the error and its text.

@@ -126,7 +126,7 @@ fn partial_record_stays_until_it_is_complete() {
             assert_eq!(
                 copy_bytes(into.as_src()),
                 content(number),
-                "{number}, {failed_takes} in vain"
+                "record {number}, {failed_takes} failed takes"
             );
             reader.release(&region);
         }
@@ -270,8 +270,8 @@ fn invalid_position_is_an_error() {
 fn stream_longer_than_the_ring_arrives_complete() {
     const LENS: [usize; 6] = [1, 9_000, 262_144, 1_000_003, 64, 300_001];
     let region = default_region();
-    let body = |turn: usize, len: usize| -> Vec<u8> {
-        (0..len).map(|i| (i * 31 + (i >> 8) + turn).to_le_bytes()[0]).collect()
+    let body = |round: usize, len: usize| -> Vec<u8> {
+        (0..len).map(|i| (i * 31 + (i >> 8) + round).to_le_bytes()[0]).collect()
     };
     for is_bulk in [false, true] {
         let (mut writer, mut reader) = match is_bulk {
@@ -280,8 +280,8 @@ fn stream_longer_than_the_ring_arrives_complete() {
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for (turn, len) in LENS.into_iter().enumerate() {
-                    let (bytes, mut sent) = (body(turn, len), 0);
+                for (round, len) in LENS.into_iter().enumerate() {
+                    let (bytes, mut sent) = (body(round, len), 0);
                     while sent < len {
                         sent +=
                             writer.write_stream(&region, 10, Src::from(&bytes[sent..])).unwrap();
@@ -289,13 +289,13 @@ fn stream_longer_than_the_ring_arrives_complete() {
                     }
                 }
             });
-            for (turn, len) in LENS.into_iter().enumerate() {
+            for (round, len) in LENS.into_iter().enumerate() {
                 let (mut bytes, mut got) = (vec![0; len], 0);
                 while got < len {
                     got += reader.read_stream(&region, 10, Dst::from(&mut bytes[got..])).unwrap();
                     std::thread::yield_now();
                 }
-                assert!(bytes == body(turn, len), "{is_bulk} {turn}");
+                assert!(bytes == body(round, len), "{is_bulk} {round}");
             }
         });
         assert!(!writer.is_drained(&region) || !reader.has_more(&reader.ring(&region)));

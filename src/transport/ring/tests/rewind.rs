@@ -138,8 +138,8 @@ fn invalid_rewind_is_an_error_and_unpublished_is_ignored() {
     let region = default_region();
     let ring = region.ring(0, 1);
     let size = region.geometry().ring_bytes() as u64;
-    let claim = |turn: u64, position: u64| {
-        ring.writer_cursor.rewind_or_drained.store(turn, Ordering::Relaxed);
+    let claim = |rewind: u64, position: u64| {
+        ring.writer_cursor.rewind_or_drained.store(rewind, Ordering::Relaxed);
         ring.writer_cursor.corrupt_position(position);
         RingReader::new(0, 1).refresh(&ring)
     };
@@ -197,6 +197,6 @@ fn ping_pong_between_threads_survives_rewinds() {
         }
         let laps = writer.position() / region.geometry().ring_bytes() as u64;
         let needed = MESSAGES * 272 / region.geometry().ring_bytes() as u64;
-        assert!(laps > 2 * needed, "it was rewound: {laps} laps of {needed}");
+        assert!(laps > 2 * needed, "the ring was rewound: {laps} laps of {needed}");
     });
 }

@@ -33,19 +33,24 @@ pub fn control(input: &[u8]) {
         }
         assert!(
             fault.is_some() || buffer.buffered_len() < MAX_BYTES,
-            "{} bytes held",
+            "{} bytes are buffered",
             buffer.buffered_len()
         );
     }
     // Decoding all bytes at once gives the same frames.
     let mut rest = &sent[..];
     for frame in frames {
-        let (same, len) = ControlFrame::decode(rest, ranks).expect("a frame").expect("a whole one");
-        assert_eq!(frame, same, "in pieces and at once");
+        let (same, len) =
+            ControlFrame::decode(rest, ranks).expect("a frame").expect("a complete frame");
+        assert_eq!(frame, same, "decoding in pieces and at once differs");
         check(&frame, &rest[..len], ranks);
         rest = &rest[len..];
     }
-    assert_eq!(ControlFrame::decode(rest, ranks).err(), fault, "what comes after the frames");
+    assert_eq!(
+        ControlFrame::decode(rest, ranks).err(),
+        fault,
+        "the error after the frames differs"
+    );
     assert!(fault.is_some() || rest.len() == buffer.buffered_len(), "bytes were lost");
 }
 
@@ -54,7 +59,7 @@ pub fn control(input: &[u8]) {
 fn check(frame: &ControlFrame, bytes: &[u8], ranks: usize) {
     let mut again = Vec::new();
     frame.encode(&mut again);
-    assert!(again.len() <= MAX_BYTES, "{} bytes of a frame", again.len());
+    assert!(again.len() <= MAX_BYTES, "a frame of {} bytes", again.len());
     let decoded = ControlFrame::decode(&again, ranks);
     match (frame, &decoded) {
         (ControlFrame::Abort(error), Ok(Some((ControlFrame::Abort(other), len)))) => {

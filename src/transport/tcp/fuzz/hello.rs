@@ -70,15 +70,15 @@ fn hello_from(from: Rank, purpose: ConnectionPurpose) -> Hello {
 
 fn members() -> Vec<TcpMember> {
     let member = |rank: Rank| {
-        let (space, why) = (String::new(), String::new());
-        let (anyone, near) = (Vec::new(), Vec::new());
+        let (space, reason) = (String::new(), String::new());
+        let (routable, same_netns) = (Vec::new(), Vec::new());
         let advert = AddressAdvert {
-            routable: anyone,
-            same_netns: near,
+            routable,
+            same_netns,
             network_namespace: space,
             rails: 1,
             lanes: LANES,
-            reason: why,
+            reason,
         };
         let name = PeerName { rank, pid: 1, host: "".into() };
         TcpMember { name, nonce: nonce(rank), node: NODES[rank], advert }
@@ -113,7 +113,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
         while !piece.is_empty() && !is_confirmed {
             let room = reader.free_space();
             let count = room.len().min(piece.len());
-            assert!(count > 0, "no room for what belongs to it");
+            assert!(count > 0, "the reader has no space for a part of the handshake");
             room[..count].copy_from_slice(&piece[..count]);
             (piece, consumed) = (&piece[count..], consumed + count);
             let outcome = match reader.advance(count) {
@@ -136,7 +136,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
         }
         None
     });
-    assert!(consumed <= HELLO_BYTES + 1, "bytes of the stream were taken");
+    assert!(consumed <= HELLO_BYTES + 1, "the reader consumed bytes of the stream");
     let is_greeted = bytes.get(..HELLO_BYTES).is_some_and(is_expected);
     assert_eq!(accepted_hello.is_some(), is_greeted, "{accepted_hello:?}, {refusal:?}");
     assert_eq!(is_confirmed, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");

@@ -3,7 +3,7 @@
 //! through the same functions.
 //!
 //! This module is compiled only for fuzzing and for tests.
-#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
 
 mod control;
 mod hello;

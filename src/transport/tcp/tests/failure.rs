@@ -21,9 +21,9 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
         drop(std::mem::take(&mut *lock(&slot.outgoing)));
         drop(lock(&slot.incoming).take());
     }
-    let lines = std::mem::take(&mut *lock(&shared.control_connections));
-    lines.iter().flatten().for_each(|line| line.close_abruptly());
-    drop(lines);
+    let connections = std::mem::take(&mut *lock(&shared.control_connections));
+    connections.iter().flatten().for_each(|connection| connection.close_abruptly());
+    drop(connections);
     drop(mesh);
     domain
 }
@@ -31,7 +31,7 @@ fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
 #[test]
 fn a_failure_reaches_all_nodes_with_its_reason() {
     let meshes = mesh_of(&[0, 0, 1, 2, 2]);
-    let stop = Error::new(ErrorKind::Mismatch, "rank 4 called something else").with_culprit(4);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 4 called another operation").with_culprit(4);
     std::thread::scope(|scope| {
         for mesh in &meshes[..4] {
             scope.spawn(|| assert_eq!(failure_of(mesh, 4), stop));
@@ -45,7 +45,8 @@ fn a_failure_reaches_all_nodes_with_its_reason() {
 fn rank_that_fails_and_leaves_sends_its_reason() {
     for _ in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
-        let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+        let stop =
+            Error::new(ErrorKind::Mismatch, "rank 1 called another operation").with_culprit(1);
         let leaver = meshes.remove(1);
         leaver.fail(&stop);
         drop(leaver);
@@ -82,7 +83,7 @@ fn leader_death_is_noticed_without_streams() {
 fn broken_stream_is_a_death_but_its_bytes_are_received() {
     let mut meshes = mesh_of(&[0, 1, 1]);
     let victim = meshes.pop().unwrap();
-    send_all(&victim, 0, STREAM, b"last words").unwrap();
+    send_all(&victim, 0, STREAM, b"the last bytes").unwrap();
     let mut got = [0; 4];
     receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
     let _domain = drop_without_goodbye(victim);
@@ -129,20 +130,20 @@ fn join_ends_on_timeout_or_cancellation() {
         first.join(&join_config(group, &members, 0, &late), domain(group, &[0, 1], 0), &|| None);
     let timeout = timeout.unwrap_err();
     assert_eq!((timeout.kind(), timeout.culprit()), (ErrorKind::Timeout, Some(1)));
-    let given_up = || Some(Error::new(ErrorKind::Aborted, "somebody gave up"));
+    let given_up = || Some(Error::new(ErrorKind::Aborted, "aborted by the test"));
     let began = Instant::now();
     let second = openings.next().unwrap();
-    let party = join_config(group, &members, 1, &alone);
-    let error = second.join(&party, domain(group, &[0, 1], 1), &given_up).unwrap_err();
-    assert_eq!(error.message(), "somebody gave up");
+    let config = join_config(group, &members, 1, &alone);
+    let error = second.join(&config, domain(group, &[0, 1], 1), &given_up).unwrap_err();
+    assert_eq!(error.message(), "aborted by the test");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
 fn failure_of_a_leaving_leader_is_forwarded() {
-    for turn in 0..20 {
+    for round in 0..20 {
         let mut meshes = mesh_of(&[0, 1]);
-        let stop = Error::new(ErrorKind::Mismatch, format!("turn {turn}")).with_culprit(0);
+        let stop = Error::new(ErrorKind::Mismatch, format!("round {round}")).with_culprit(0);
         let leader = meshes.remove(0);
         leader.fail(&stop);
         drop(leader);
@@ -157,8 +158,8 @@ fn rank_reported_as_left_is_not_declared_dead() {
     shared.mark_died(2, "its connection broke");
     shared.mark_reported_left(2);
     shared.mark_died(2, "another connection broke");
-    let gone = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
-    assert!(gone.message().contains("has left"), "{gone}");
+    let left_error = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
+    assert!(left_error.message().contains("has left"), "{left_error}");
     // The death is not reported after the grace period either.
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
@@ -179,7 +180,7 @@ fn with_two_streams() -> Vec<TcpMesh> {
 fn await_delayed_events(mesh: &TcpMesh) {
     let began = Instant::now();
     while !lock(&mesh.shared.delayed_events).is_empty() {
-        assert!(began.elapsed() < TEST_TIMEOUT, "an obituary stays");
+        assert!(began.elapsed() < TEST_TIMEOUT, "a delayed event remains");
         std::thread::yield_now();
     }
 }
@@ -194,7 +195,7 @@ fn single_ended_connection_is_reported_as_death() {
     }
     let error = failure_of(&meshes[0], 1);
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(1)));
-    assert!(error.message().contains("others did not"), "{error}");
+    assert!(error.message().contains("its other connections did not"), "{error}");
 }
 
 #[test]
@@ -203,13 +204,13 @@ fn leaving_rank_ends_all_connections_without_failure() {
     let leaver = meshes.remove(1);
     // The rank's node does not see the departure, so no leader reports it.
     let domain = Arc::clone(&leaver.shared.domain);
-    let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     drop(leaver);
-    let gone = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
-    assert!(gone.message().contains("has left"), "{gone}");
+    let left_error = first_error(|| receive_all(&meshes[0], 1, STREAM, &mut [0]));
+    assert!(left_error.message().contains("has left"), "{left_error}");
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
-    drop((lines, domain));
+    drop((connections, domain));
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
     // The rank's node reports the departure late.
-    let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+    let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     let began = Instant::now();
     drop(leaver);
     while began.elapsed() < DEPARTURE_GRACE / 2 {
@@ -232,29 +233,29 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let reason = Error::new(ErrorKind::PeerFailed, "rank 2 died");
     meshes[0].shared.fail_this_node(&reason);
     assert_eq!(failure_of(&meshes[0], 1), reason);
-    drop(lines);
+    drop(connections);
 }
 
 #[test]
 fn failure_reason_arrives_on_streams_without_a_leader() {
-    for unread in [&b""[..], b"not taken"] {
+    for unread in [&b""[..], b"not read"] {
         let mut meshes = with_two_streams();
         let leaver = meshes.remove(0);
-        let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
+        let connections = std::mem::take(&mut *lock(&leaver.shared.control_connections));
         send_all(&meshes[0], 0, STREAM, unread).unwrap();
         let stop = Error::new(ErrorKind::PeerFailed, "rank 7 died").with_culprit(1);
         leaver.fail(&stop);
         drop(leaver);
         let error = first_error(|| meshes[0].failure().map_or(Ok(()), Err));
         assert_eq!(error, stop);
-        drop(lines);
+        drop(connections);
     }
 }
 
 #[test]
 fn failure_is_sent_before_departures_it_caused() {
     let mut meshes = mesh_of(&[0, 0, 1]);
-    let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
+    let stop = Error::new(ErrorKind::Mismatch, "rank 1 called another operation").with_culprit(1);
     let leaver = meshes.remove(1);
     let leader = &meshes[0].shared;
     // The service thread sends no update while the lock is held.

@@ -16,8 +16,8 @@ fn mesh_without_peer() -> (TcpMesh, Hello, TcpStream) {
     let group = host::random_nonce().unwrap();
     let deadline = Deadline::after(TEST_TIMEOUT);
     let first = openings.into_iter().next().unwrap();
-    let party = join_config(group, &members, 0, &deadline);
-    let mesh = first.join(&party, domain(group, &[0, 0], 0), &|| None).unwrap();
+    let config = join_config(group, &members, 0, &deadline);
+    let mesh = first.join(&config, domain(group, &[0, 0], 0), &|| None).unwrap();
     let hello = Hello {
         purpose: ConnectionPurpose::Stream(STREAM),
         group,
@@ -122,8 +122,8 @@ fn impostor_acceptor_gets_no_data() {
     let group = host::random_nonce().unwrap();
     let deadline = Deadline::after(TEST_TIMEOUT);
     let first = openings.into_iter().next().unwrap();
-    let party = join_config(group, &members, 0, &deadline);
-    let mesh = first.join(&party, domain(group, &[0, 0], 0), &|| None).unwrap();
+    let config = join_config(group, &members, 0, &deadline);
+    let mesh = first.join(&config, domain(group, &[0, 0], 0), &|| None).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = impostor.accept().unwrap();
@@ -141,7 +141,7 @@ fn impostor_acceptor_gets_no_data() {
         });
         let error = first_error(|| send_all(&mesh, 1, STREAM, b"secret"));
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Connection, Some(1)));
-        assert!(error.message().contains("not the group's"), "{error}");
+        assert!(error.message().contains("does not match the group"), "{error}");
     });
 }
 
@@ -161,9 +161,10 @@ fn groups_share_a_port_and_exhausted_range_is_an_error() {
         assert!(error.message().contains(word), "{error}");
     }
     drop(taken);
-    let door = ListenerRegistry::listen_on(&["127.0.0.9:0".parse().unwrap()], Some(&(port..=port)))
-        .unwrap();
-    assert_eq!(door.port("127.0.0.9".parse().unwrap()), Some(port));
+    let registry =
+        ListenerRegistry::listen_on(&["127.0.0.9:0".parse().unwrap()], Some(&(port..=port)))
+            .unwrap();
+    assert_eq!(registry.port("127.0.0.9".parse().unwrap()), Some(port));
 }
 
 #[test]

@@ -37,20 +37,20 @@ fn name(rank: Rank) -> PeerName {
 /// Listens on one address of this host and requests this number of collective streams.
 fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
     let address = (ip.parse::<IpAddr>().unwrap(), 0).into();
-    let door = ListenerRegistry::listen_on(&[address], None).unwrap();
-    let port = door.port(address.ip()).unwrap();
-    let near = vec![RailAddress { address: (address.ip(), port).into(), rail: 0 }];
-    let why = "a test wants it".to_owned();
+    let registry = ListenerRegistry::listen_on(&[address], None).unwrap();
+    let port = registry.port(address.ip()).unwrap();
+    let same_netns = vec![RailAddress { address: (address.ip(), port).into(), rail: 0 }];
+    let reason = "requested by a test".to_owned();
     let space = host::network_namespace();
     TcpListening::new(
-        door,
+        registry,
         AddressAdvert {
             routable: Vec::new(),
-            same_netns: near,
+            same_netns,
             network_namespace: space,
             rails: 1,
             lanes,
-            reason: why,
+            reason,
         },
     )
 }
@@ -109,8 +109,8 @@ fn meshes(openings: Vec<TcpListening>, nodes: &[usize]) -> Vec<TcpMesh> {
             let members = &members;
             scope.spawn(move || {
                 let deadline = Deadline::after(TEST_TIMEOUT);
-                let party = join_config(group, members, me, &deadline);
-                opening.join(&party, domain(group, nodes, me), &|| None).unwrap()
+                let config = join_config(group, members, me, &deadline);
+                opening.join(&config, domain(group, nodes, me), &|| None).unwrap()
             })
         };
         let threads: Vec<_> = openings.into_iter().enumerate().map(join).collect();
@@ -130,7 +130,7 @@ fn send_all(mesh: &TcpMesh, to: Rank, channel: Channel, mut bytes: &[u8]) -> Res
         let sent = mesh.try_send(to, channel, &[Src::from(bytes)])?;
         bytes = &bytes[sent..];
         if sent == 0 {
-            assert!(began.elapsed() < TEST_TIMEOUT, "rank {to} takes nothing");
+            assert!(began.elapsed() < TEST_TIMEOUT, "rank {to} accepts no bytes");
             mesh.wait_for_streams(
                 &[StreamInterest { peer: to, channel, direction: StreamDirection::Out }],
                 TEST_TIMEOUT,
@@ -147,7 +147,7 @@ fn receive_all(mesh: &TcpMesh, from: Rank, channel: Channel, bytes: &mut [u8]) -
         let got = mesh.try_receive(from, channel, Dst::from(&mut bytes[filled..]))?;
         filled += got;
         if got == 0 {
-            assert!(began.elapsed() < TEST_TIMEOUT, "nothing comes from rank {from}");
+            assert!(began.elapsed() < TEST_TIMEOUT, "rank {from} sends no bytes");
             mesh.wait_for_streams(
                 &[StreamInterest { peer: from, channel, direction: StreamDirection::In }],
                 TEST_TIMEOUT,
@@ -165,19 +165,19 @@ fn first_error(mut what: impl FnMut() -> Result<()>) -> Error {
             Err(error) => return error,
             Ok(()) => std::thread::yield_now(),
         }
-        assert!(began.elapsed() < TEST_TIMEOUT, "it goes on and on");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the operation did not fail in time");
     }
 }
 
 /// Waits until the group fails, as a rank does that waits for a message.
 fn failure_of(mesh: &TcpMesh, peer: Rank) -> Error {
-    let wish = StreamInterest { peer, channel: STREAM, direction: StreamDirection::In };
+    let interest = StreamInterest { peer, channel: STREAM, direction: StreamDirection::In };
     let began = Instant::now();
     loop {
         if let Some(error) = mesh.failure() {
             return error;
         }
         assert!(began.elapsed() < TEST_TIMEOUT, "no failure");
-        mesh.wait_for_streams(&[wish], TEST_TIMEOUT);
+        mesh.wait_for_streams(&[interest], TEST_TIMEOUT);
     }
 }

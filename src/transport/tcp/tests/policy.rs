@@ -139,22 +139,25 @@ fn default_interface_is_the_route_to_the_store() {
 
 #[test]
 fn loopback_address_is_for_the_same_namespace() {
-    let near = listen_on_loopback("127.0.0.1", 1).advert().clone();
-    assert_eq!(AddressAdvert::decode(&near.encode()), Some(near.clone()));
-    assert_eq!(near.addresses_for(&near, 0, &name(3)).unwrap(), near.same_netns);
-    let far = AddressAdvert { network_namespace: "elsewhere".into(), ..near.clone() };
-    let error = near.addresses_for(&far, 0, &name(3)).unwrap_err();
+    let advert = listen_on_loopback("127.0.0.1", 1).advert().clone();
+    assert_eq!(AddressAdvert::decode(&advert.encode()), Some(advert.clone()));
+    assert_eq!(advert.addresses_for(&advert, 0, &name(3)).unwrap(), advert.same_netns);
+    let far = AddressAdvert { network_namespace: "elsewhere".into(), ..advert.clone() };
+    let error = advert.addresses_for(&far, 0, &name(3)).unwrap_err();
     for word in ["rank 3", "127.0.0.1", "DIST_SOCKET_IFNAME"] {
         assert!(error.message().contains(word), "{error}");
     }
     assert_eq!(AddressAdvert::decode(&serde_json::json!({"near": [["x", 0]]})), None);
     // Collective streams start at different interfaces.
-    let offer = |port, rail| RailAddress { address: ([127, 0, 0, 1], port).into(), rail };
-    let two =
-        AddressAdvert { same_netns: vec![offer(1, 0), offer(2, 0), offer(3, 1)], rails: 2, ..near };
+    let rail_address = |port, rail| RailAddress { address: ([127, 0, 0, 1], port).into(), rail };
+    let two = AddressAdvert {
+        same_netns: vec![rail_address(1, 0), rail_address(2, 0), rail_address(3, 1)],
+        rails: 2,
+        ..advert
+    };
     let ports = |lane| -> Vec<u16> {
-        let offers = two.addresses_for(&two, lane, &name(0)).unwrap();
-        offers.iter().map(|offer| offer.address.port()).collect()
+        let addresses = two.addresses_for(&two, lane, &name(0)).unwrap();
+        addresses.iter().map(|rail_address| rail_address.address.port()).collect()
     };
     assert_eq!((ports(0), ports(1), ports(2)), (vec![1, 2, 3], vec![3, 1, 2], vec![1, 2, 3]));
 }
@@ -174,7 +177,8 @@ fn own_listen_addresses_exist() {
     let advert = opening.advert();
     let own = interfaces().unwrap();
     assert!(!advert.same_netns.is_empty(), "{advert:?}");
-    assert!(advert.same_netns.iter().all(|offer| {
-        offer.address.port() != 0 && own.iter().any(|it| it.address == offer.address.ip())
+    assert!(advert.same_netns.iter().all(|rail_address| {
+        rail_address.address.port() != 0
+            && own.iter().any(|it| it.address == rail_address.address.ip())
     }));
 }

@@ -73,7 +73,7 @@ fn bytes_of_a_leaving_rank_arrive_before_the_error() {
     send_all(&a, 1, STREAM, b"x").unwrap();
     let sent = a.try_send(1, STREAM, &[Src::from(much.as_slice())]).unwrap();
     // Rank 0 also leaves with unread bytes from rank 1.
-    send_all(&b, 0, STREAM, b"never read").unwrap();
+    send_all(&b, 0, STREAM, b"unread").unwrap();
     drop(a);
     let mut got = vec![0; 1 + sent];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
@@ -133,8 +133,8 @@ fn attendant_is_called_for_bytes_space_and_end() {
     let channel = Channel::PointToPoint;
     let attendants = [&a, &b].map(|mesh| {
         let counter = Arc::new(AttendantCounter::default());
-        let attendant: Arc<dyn ProgressHandler> = counter.clone();
-        mesh.set_progress_handler(Arc::downgrade(&attendant));
+        let handler: Arc<dyn ProgressHandler> = counter.clone();
+        mesh.set_progress_handler(Arc::downgrade(&handler));
         counter
     });
     let much = vec![1; 64 << 20];
@@ -146,7 +146,7 @@ fn attendant_is_called_for_bytes_space_and_end() {
     let limit = Instant::now();
     while take_notification(&a, &attendants[0], 1).is_none() {
         b.try_receive(0, channel, Dst::from(got.as_mut_slice())).unwrap();
-        assert!(limit.elapsed() < TEST_TIMEOUT, "nobody is told of the room");
+        assert!(limit.elapsed() < TEST_TIMEOUT, "no handler is notified of the free space");
     }
     // While paused, the handler is not called, and no event is lost.
     b.pause_progress_handler(true);
@@ -194,7 +194,7 @@ fn dead_addresses_are_skipped_and_named_on_failure() {
 fn descriptors_are_closed_with_the_mesh() {
     // The descriptors of the listener registry and of the service thread stay open while other
     // users hold them.
-    let door = listen_on_loopback("127.0.0.1", 1);
+    let listening = listen_on_loopback("127.0.0.1", 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (a, b) = pair("127.0.0.1");
     drop((a, b));
@@ -206,8 +206,8 @@ fn descriptors_are_closed_with_the_mesh() {
     assert!(open() > before);
     drop((a, b));
     while open() > before {
-        assert!(began.elapsed() < TEST_TIMEOUT, "{} descriptors, {before} before", open());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} descriptors, before: {before}", open());
         std::thread::yield_now();
     }
-    drop(door);
+    drop(listening);
 }
