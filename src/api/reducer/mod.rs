@@ -155,7 +155,7 @@ impl ReducerPhase {
             Self::Idle => "no step has begun",
             Self::Local(_) => "a step without communication is open",
             Self::Open(_) => "a step is open",
-            Self::Ending(..) => "the ranks agree on a step",
+            Self::Ending(..) => "the ranks are agreeing on a step",
             Self::Failed(..) => "a step has failed",
             Self::Adopted(..) => "a step has ended on other ranks",
         }
@@ -269,8 +269,8 @@ impl Reducer {
     pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
         let known = self.dense(param)?;
         if self.options.is_sharded {
-            let message = "with DIST_REDUCER_SHARDED a rank has the results of its own elements only: dist_shard_ranges \
-                           gives them";
+            let message = "with DIST_REDUCER_SHARDED a rank has only the results of its own \
+                           elements: read them with dist_shard_ranges";
             return Err(Error::invalid(message));
         }
         let memory = Arc::clone(&self.lock().memory);
@@ -297,7 +297,7 @@ impl Reducer {
         let Some(known) = self.params.get(param) else {
             let count = self.params.len();
             return Err(Error::invalid(format!(
-                "parameter {param} does not exist: the reducer has {count}"
+                "parameter {param} does not exist: the reducer has {count} parameters"
             )));
         };
         if known.is_trained() {
@@ -362,8 +362,10 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
         let title = || format!("the gradient of parameter \"{}\"", param.name);
         options.hook.check(param).context(title)?;
         if options.is_sharded && (param.is_sparse || param.device.is_some()) {
-            let message =
-                format!("{}: DIST_REDUCER_SHARDED is for dense gradients in host memory", title());
+            let message = format!(
+                "{}: DIST_REDUCER_SHARDED supports only dense gradients in host memory",
+                title()
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if let Some(device) = param.device {

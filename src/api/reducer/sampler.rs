@@ -56,7 +56,7 @@ impl Sampler {
         let SamplerOptions { dataset_len, replicas, rank, drops_last, .. } = options;
         if replicas == 0 || rank >= replicas {
             let message = format!(
-                "rank {rank} of {replicas}: a sampler's rank is less than its num_replicas"
+                "rank {rank} of {replicas}: a sampler's rank must be less than its num_replicas"
             );
             return Err(Error::invalid(message));
         }
@@ -196,7 +196,7 @@ fn permutation<T: Copy + TryFrom<u64>>(n: u64, mut generator: Mt) -> Result<Vec<
 #[cold]
 fn no_memory(indices: u64) -> Error {
     let message =
-        format!("no memory for a permutation of {indices} indices: sample without a shuffle");
+        format!("cannot allocate a permutation of {indices} indices: sample without a shuffle");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 

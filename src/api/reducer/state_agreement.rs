@@ -106,14 +106,14 @@ impl ReducerRecord {
 /// Gathers the byte strings of all ranks.
 fn gather(group: &Group, bytes: &[u8], options: &CallOptions) -> Result<Vec<Vec<u8>>> {
     let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(bytes)), options)?;
-    gathered.ok_or_else(|| Error::internal("a gather gave nothing"))
+    gathered.ok_or_else(|| Error::internal("an all-gather returned no result"))
 }
 
 /// Broadcasts the bytes of one rank.
 fn broadcast(group: &Group, bytes: &[u8], root: Rank, options: &CallOptions) -> Result<Vec<u8>> {
     let bytes = group.run_bytes(&BytesCall::broadcast(Src::from(bytes), root), options)?;
     let bytes = bytes.and_then(|strings| strings.into_iter().next());
-    bytes.ok_or_else(|| Error::internal("a broadcast gave nothing"))
+    bytes.ok_or_else(|| Error::internal("a broadcast returned no result"))
 }
 
 fn hash(text: &str) -> String {
@@ -147,9 +147,9 @@ impl RecordExchange {
         if records.iter().any(|record| record.params != first.params) {
             let texts = gather(group, param::describe_params(params).as_bytes(), options)?;
             let difference = param::first_difference(&texts);
-            return Err(
-                difference.unwrap_or_else(|| Error::internal("equal texts with two hashes"))
-            );
+            return Err(difference.unwrap_or_else(|| {
+                Error::internal("equal parameter lists have different hashes")
+            }));
         }
         if let Some(rank) = records.iter().position(|record| record.options != first.options) {
             let message = format!(
@@ -164,7 +164,7 @@ impl RecordExchange {
         let has_new = records.iter().any(|record| record.is_new);
         if let Some(rank) = records.iter().position(|record| record.is_open).filter(|_| has_new) {
             let message = format!(
-                "rank {rank} has a step that is to be repeated: a rank can join once that has ended"
+                "rank {rank} must repeat a step: a rank can join after that step has ended"
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
         }
@@ -265,7 +265,7 @@ impl Reducer {
                 |former| former.failure(),
             );
             let Some(failure) = failure else {
-                return Err(state.refuse("a reducer goes on in another group between steps"));
+                return Err(state.refuse("a reducer can change its group only between steps"));
             };
             if let ReducerPhase::Open(step) =
                 std::mem::replace(&mut state.phase, ReducerPhase::Idle)
@@ -275,7 +275,7 @@ impl Reducer {
             }
         }
         if matches!(state.phase, ReducerPhase::Ending(..) | ReducerPhase::Local(_)) {
-            return Err(state.refuse("a reducer goes on in another group between steps"));
+            return Err(state.refuse("a reducer can change its group only between steps"));
         }
         let text = state.memory.layout.export(&self.params).to_string();
         let record = ReducerRecord {
@@ -292,7 +292,7 @@ impl Reducer {
         };
         crate::log!(
             crate::base::log::LogLevel::Info,
-            "{}: the reducer goes on at step {}",
+            "{}: the reducer continues at step {}",
             group.describe_rank(),
             state.steps
         );
@@ -323,7 +323,7 @@ impl Reducer {
             return Err(behind_error(own, most));
         }
         let ballot = decode_ballot(&told)
-            .ok_or_else(|| Error::internal("the agreement on a step has an unknown form"))?;
+            .ok_or_else(|| Error::internal("the agreement on a step has an unknown format"))?;
         self.adopt(group, most, &ballot)
     }
 
@@ -340,7 +340,7 @@ impl Reducer {
         }
         if !shard.is_some_and(|shard| own + 1 == most && shard.adopt()) {
             let message = format!(
-                "this rank has gathered the parameters of {own} steps, and another one of {most}"
+                "this rank has gathered the parameters of {own} steps, but another rank those of {most}"
             );
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
@@ -434,8 +434,8 @@ impl Reducer {
 /// Returns the error for ranks that have ended different numbers of steps.
 fn behind_error(own: u64, most: u64) -> Error {
     let message = format!(
-        "this rank has ended {own} steps, and another one {most}: only a step that this rank was about to end can be \
-         caught up with"
+        "this rank has ended {own} steps, but another rank {most}: a rank can catch up only with a \
+         step that it was about to end"
     );
     Error::new(ErrorKind::Mismatch, message)
 }
@@ -454,7 +454,7 @@ fn decode_ballot(bytes: &[u8]) -> Option<Ballot> {
 impl ReducerState {
     /// Returns the work that exchanges the weights of the open step, and its result.
     pub(super) fn step_sums(&self) -> Result<(Arc<Work>, Arc<StepSums>)> {
-        let none = || Error::internal("a step of other ranks has no weights");
+        let none = || Error::internal("the step of the other ranks has no weights");
         let ReducerPhase::Open(step) = &self.phase else { return Err(none()) };
         match (&step.failure, step.works.first(), &step.sums) {
             (Some(failure), ..) => Err(failure.clone()),

@@ -139,7 +139,7 @@ fn rank_two_steps_behind_cannot_regroup() {
         let outcome = reducer.regroup(&next);
         assert_eq!(outcome.is_err(), group.rank() == 1);
         if let Err(error) = outcome {
-            assert!(error.message().contains("ended 0 steps, and another one 2"), "{error}");
+            assert!(error.message().contains("ended 0 steps, but another rank 2"), "{error}");
         }
     });
 }

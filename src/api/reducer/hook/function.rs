@@ -56,7 +56,7 @@ impl FunctionHook {
     pub(super) fn new(function: &HookFunction, group: &Arc<Group>) -> Result<Self> {
         let made = group.new_group(&[], &SubgroupOptions::default());
         let made = made.context(|| "the group of a hook")?;
-        let own = made.ok_or_else(|| Error::internal("a group of all ranks lacks this one"))?;
+        let own = made.ok_or_else(|| Error::internal("a group of all ranks lacks this rank"))?;
         Ok(Self { function: function.clone(), group: Arc::new(own) })
     }
 

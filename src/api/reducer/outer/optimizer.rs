@@ -77,12 +77,14 @@ impl OuterOptimizer {
                 rate: or(rate, LEARNING_RATE),
                 momentum: or(momentum, MOMENTUM),
             }),
-            _ if momentum != 0.0 => {
-                Err(Error::invalid(format!("momentum is {momentum}: only \"nesterov\" has one")))
-            }
+            _ if momentum != 0.0 => Err(Error::invalid(format!(
+                "momentum is {momentum}: only \"nesterov\" has a momentum"
+            ))),
             "sgd" => Ok(Self::Sgd { rate: or(rate, LEARNING_RATE) }),
             "average" if rate != 0.0 => {
-                let message = format!("learning_rate is {rate}: \"average\" has none; use \"sgd\"");
+                let message = format!(
+                    "learning_rate is {rate}: \"average\" has no learning rate; use \"sgd\""
+                );
                 Err(Error::invalid(message))
             }
             "average" => Ok(Self::Sgd { rate: 1.0 }),
