@@ -82,7 +82,7 @@ impl AbortPropagator {
         let Some(failure_state) = &self.failure_state else { return };
         if failure_state.failure().is_none() {
             let message = format!(
-                "group {}, made from group {parent}, ends with it: {reason}",
+                "group {} aborts because its parent group {parent} failed: {reason}",
                 self.group_name
             );
             failure_state.fail(&Error::new(ErrorKind::Aborted, message));

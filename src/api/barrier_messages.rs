@@ -109,7 +109,7 @@ impl BarrierResult {
     pub(super) fn into_outcome(self, places: &[RankLocation]) -> Result<(), BarrierFailure> {
         let Some(kind) = self.kind else { return Ok(()) };
         let message = format!(
-            "{} says that it failed (allowed: {} ms), missing: {}",
+            "{} reports that the barrier failed (allowed: {} ms), missing: {}",
             rank_names(&[0], places),
             self.allowed_ms,
             rank_names(&self.missing, places)

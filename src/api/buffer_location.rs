@@ -98,11 +98,11 @@ impl Group {
             return Ok(Some(gpu));
         }
         if message.peer.is_none() {
-            return unsupported("NCCL cannot receive from any rank: name one");
+            return unsupported("NCCL cannot receive from any rank: specify the source rank");
         }
         if message.tag.is_some_and(|tag| tag != 0) {
             return unsupported(
-                "NCCL has no tags, messages between two ranks are in one order: tag 0 is possible",
+                "NCCL has no tags and delivers the messages between two ranks in order: use tag 0",
             );
         }
         Ok(Some(gpu))
@@ -124,7 +124,8 @@ impl Group {
                 }
                 Ok(place) => {
                     let message = format!(
-                        "one buffer lies in {}, and another in {}: all of a call lie in one place",
+                        "one buffer is in {} and another in {}: all buffers of a call must be in \
+                         the same memory",
                         location.describe(),
                         place.describe()
                     );
@@ -171,12 +172,13 @@ impl Group {
             CallLocation::Device(device) if self.device.is_none() => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "memory of device {device}: the group has no device; name one where it is made (DIST_FIELD_DEVICE)"
+                    "memory of device {device}: the group has no device; create the group with \
+                     that device (DIST_FIELD_DEVICE)"
                 ),
             )),
             CallLocation::Device(device) if options.nan_check != NanCheck::Off => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("nobody looks for NaN in memory of device {device}"),
+                format!("the NaN check does not support memory of device {device}"),
             )),
             CallLocation::Device(device) if options.algorithm.is_some() => {
                 let wish = "an algorithm by name";
@@ -200,7 +202,7 @@ impl Group {
 
     fn unsupported_choice_error(&self, choice: &str, device: usize) -> Error {
         let message = format!(
-            "{choice}, in memory of device {device}: back end {} chooses by itself",
+            "{choice} is not supported in memory of device {device}: back end {} chooses the algorithm itself",
             self.backend_name()
         );
         Error::new(ErrorKind::Unsupported, message)
@@ -226,8 +228,10 @@ impl Group {
         if flight.wait(deadline)? {
             return Ok(());
         }
-        let message =
-            format!("the device was not done with it within {} ms", deadline.elapsed().as_millis());
+        let message = format!(
+            "the device did not complete the operation within {} ms",
+            deadline.elapsed().as_millis()
+        );
         let error = Error::new(ErrorKind::Timeout, message);
         self.fail(&error);
         // The watchdog may have reported a more detailed failure.
@@ -239,7 +243,7 @@ impl PreparedDeviceMessage {
     pub(super) fn descriptor(&self) -> Result<MessageDescriptor> {
         match self.work.kind() {
             WorkKind::Message(message) => Ok(message),
-            _ => Err(Error::internal("a work that is no message was posted as one")),
+            _ => Err(Error::internal("a work that is not a message was posted as a message")),
         }
     }
 
@@ -264,7 +268,7 @@ impl PreparedDeviceMessage {
                 return Err(Error::internal("a call for host memory only on a device"));
             }
         };
-        let peer = message.peer.ok_or_else(|| Error::internal("a message from anybody"))?;
+        let peer = message.peer.ok_or_else(|| Error::internal("a message from any rank"))?;
         Ok(DeviceMessage { peer, dtype: message.dtype, transfer: direction })
     }
 }

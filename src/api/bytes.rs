@@ -140,12 +140,14 @@ impl<'a> BytesCall<'a> {
             return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
         }
         if let Some(wrong) = self.blocks.as_ref().map(Vec::len).filter(|&blocks| blocks != size) {
-            let message =
-                format!("{wrong} strings were given in a group of {size}: one for each rank");
+            let message = format!(
+                "{wrong} strings were given in a group of {size}: pass one string for each rank"
+            );
             return Err(Error::invalid(message));
         }
         if let Some(name) = &options.algorithm {
-            let message = format!("algorithm \"{name}\": a call on byte strings takes none");
+            let message =
+                format!("algorithm \"{name}\": calls on byte strings have no choice of algorithms");
             return Err(Error::invalid(message));
         }
         Ok(())
@@ -279,7 +281,7 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
     let out_of_memory = || {
         let message = format!(
-            "there is no memory for {total} bytes in {} strings; the group cannot go on",
+            "cannot allocate {total} bytes for {} strings; the group cannot continue",
             lengths.len()
         );
         Error::new(ErrorKind::OutOfMemory, message)
@@ -293,7 +295,7 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
         && let Some(available) = this_process::memory_available()
         && total > u128::from(available)
     {
-        return Err(out_of_memory().context(format_args!("{available} bytes are available")));
+        return Err(out_of_memory().context(format_args!("only {available} bytes are available")));
     }
     let string = |&length: &u64| {
         let length = usize::try_from(length).map_err(|_| out_of_memory())?;

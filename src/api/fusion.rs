@@ -240,7 +240,7 @@ impl FusedTask {
     ) -> Result<()> {
         let dtype = first.dtype.unwrap_or(DataType::U8);
         group.check_for_nan(dtype, nan_check, self.calls.iter().map(buffer), |place| {
-            format!("{}: call {place} of these: its {buffer_name}", self.title(first))
+            format!("{}: {buffer_name} of call {place}", self.title(first))
         })
     }
 }
@@ -267,7 +267,8 @@ fn staged_blocks<'a>(
 fn zeroed_buffer(bytes: usize) -> Result<Vec<u8>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(bytes).map_err(|_| {
-        let message = format!("no memory for {bytes} bytes in which small collectives become one");
+        let message =
+            format!("cannot allocate {bytes} bytes for the fused call of small collectives");
         Error::new(ErrorKind::OutOfMemory, message)
     })?;
     memory.resize(bytes, 0);

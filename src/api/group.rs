@@ -148,7 +148,7 @@ impl Group {
     /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
     /// and any failure of the rendezvous or of the back end before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
-        callbacks::reject_blocking_in_callback("making a group")?;
+        callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
         check_options(&options)?;
         recorder::read_dump_environment()?;
@@ -469,7 +469,7 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     let GroupOptions { rank, size, name, global_ranks, .. } = options;
     if *size == 0 || *size > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
-            "a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible"
+            "world size {size} is out of range: pass 1 to {MAX_WORLD_SIZE}"
         )));
     }
     if rank >= size {
@@ -478,7 +478,8 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     check_name(name)?;
     if let Some(ranks) = global_ranks {
         if ranks.len() != *size {
-            let message = format!("global_ranks has {} ranks, and the group {size}", ranks.len());
+            let message =
+                format!("global_ranks has {} ranks, but the group has {size}", ranks.len());
             return Err(Error::invalid(message));
         }
         check_distinct(ranks).context(|| "global_ranks")?;
@@ -489,8 +490,9 @@ fn check_options(options: &GroupOptions) -> Result<()> {
 /// Checks that a group can have this name.
 pub(super) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
-        let message =
-            format!("\"{name}\" is no group name: 1 to {MAX_NAME_BYTES} bytes without \"/\"");
+        let message = format!(
+            "\"{name}\" is not a valid group name: pass 1 to {MAX_NAME_BYTES} bytes without \"/\""
+        );
         return Err(Error::invalid(message));
     }
     Ok(())

@@ -211,7 +211,7 @@ impl Group {
             Ok(entered) => entered,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let message = "another thread of this rank is in one on this group";
+                let message = "another thread of this rank is in a monitored barrier of this group";
                 return Err(rejected(Error::invalid(message)));
             }
         };
@@ -292,7 +292,8 @@ impl MonitoredBarrier<'_> {
                     if number == self.number {
                         return failed;
                     }
-                    let what = format!("it was over before this rank came, as was #{number}");
+                    let what =
+                        format!("the barriers up to #{number} ended before this rank arrived");
                     BarrierFailure { error: failed.error.context(what), ..failed }
                 })
             }
@@ -305,8 +306,8 @@ impl MonitoredBarrier<'_> {
                 );
                 let first = rank_names(&[COORDINATOR], self.group.backend.rank_locations());
                 let message = format!(
-                    "timed out after {} ms (allowed: {} ms) without a word of {first}, which has not entered \
-                     it or waits for others still",
+                    "timed out after {} ms (allowed: {} ms) without a message from {first}, which \
+                     has not entered the barrier or still waits for other ranks",
                     self.deadline.elapsed().as_millis(),
                     self.deadline.timeout().as_millis()
                 );
@@ -446,12 +447,12 @@ impl MonitoredBarrier<'_> {
                 None => rank_names(&[*rank], places),
                 Some((_, Some(gone))) => gone.message().to_owned(),
                 Some((_, None)) => {
-                    format!("{}, which had come earlier and given up", rank_names(&[*rank], places))
+                    format!("{}, which arrived earlier and gave up", rank_names(&[*rank], places))
                 }
             }
         };
         let list: Vec<String> = missing.iter().map(named).collect();
-        let others = if self.wait_all { "" } else { "; there may be others" };
+        let others = if self.wait_all { "" } else { "; more ranks may be missing" };
         let message = format!(
             "after {} ms (allowed: {} ms) missing: {}{others}",
             self.deadline.elapsed().as_millis(),
@@ -508,5 +509,5 @@ fn departed_culprit(error: &Error) -> Vec<Rank> {
 
 /// The last call of `look` by the coordinator always returns a result.
 fn missing_arrivals_error() -> Error {
-    Error::internal("a monitored barrier ended without having looked who is there")
+    Error::internal("a monitored barrier ended without an arrival check")
 }

@@ -269,7 +269,7 @@ impl Group {
         };
         if let Some(gpu) = gpu.filter(|_| options.synchronous) {
             let text = format!(
-                "the buffer is in memory of device {}, and DIST_CALL_SYNCHRONOUS is for host memory",
+                "the buffer is in memory of device {}, but DIST_CALL_SYNCHRONOUS supports host memory only",
                 gpu.device
             );
             return Err(Error::new(ErrorKind::Unsupported, text)).context(|| message);
@@ -307,10 +307,10 @@ impl Group {
     ) -> Error {
         Error::invalid(match (peer, tag) {
             (Some(peer), _) => format!("rank {peer} does not exist in a group of {}", self.size()),
-            (None, Some(tag)) => format!("tag {tag}: 0 to {LARGEST_TAG} is possible"),
+            (None, Some(tag)) => format!("tag {tag} is out of range: pass 0 to {LARGEST_TAG}"),
             (None, None) => {
                 let name = options.algorithm.as_deref().unwrap_or_default();
-                format!("algorithm \"{name}\": a message between two ranks has none")
+                format!("algorithm \"{name}\": messages between two ranks have no algorithms")
             }
         })
     }
@@ -322,7 +322,7 @@ impl Group {
     #[cold]
     fn no_messages_error(&self) -> Error {
         let message = format!(
-            "the back end {} has no messages between two ranks for this group of {}",
+            "back end {} does not support messages between two ranks in this group of {}",
             self.backend_name(),
             self.size()
         );
@@ -340,7 +340,7 @@ impl Group {
 
     /// Returns the device messaging engine and the stream of the message.
     fn device_carrier(&self, gpu: GpuTarget) -> Result<(&dyn DevicePointToPoint, Option<usize>)> {
-        let missing_carrier = || Error::internal("nobody carries messages on the device");
+        let missing_carrier = || Error::internal("the back end has no device messaging engine");
         Ok((self.backend.device_point_to_point().ok_or_else(missing_carrier)?, gpu.stream))
     }
 
@@ -353,7 +353,7 @@ impl Group {
         options: &CallOptions,
     ) -> Result<()> {
         let WorkKind::Message(message) = work.kind() else {
-            return Err(Error::internal("a work that is no message was posted as one"));
+            return Err(Error::internal("a work that is not a message was posted as a message"));
         };
         let engine = self.messaging_engine()?;
         let carrier = gpu.map(|gpu| self.device_carrier(gpu)).transpose()?;

@@ -130,7 +130,7 @@ impl Group {
 
 fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
     let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
-    let message = format!("no message came in {elapsed} ms (allowed: {allowed} ms)");
+    let message = format!("no message arrived within {elapsed} ms (allowed: {allowed} ms)");
     let error = Error::new(ErrorKind::Timeout, message);
     match from {
         Some(rank) => error.with_culprit(rank),
@@ -151,7 +151,7 @@ impl MatchedMessage {
         options: CallOptions,
     ) -> Result<PreparedCall> {
         let group = self.group.upgrade().ok_or_else(|| {
-            let message = "the group of the message has ended, and the message with it";
+            let message = "the group of the message was released, and the message with it";
             Error::new(ErrorKind::InvalidHandle, message)
         })?;
         let MessageEnvelope { from, tag, .. } = self.envelope;
@@ -167,7 +167,7 @@ impl MatchedMessage {
             .compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            let message = "another call receives the message already";
+            let message = "another call already receives the message";
             return Err(Error::new(ErrorKind::InvalidHandle, message));
         }
         let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
@@ -177,9 +177,9 @@ impl MatchedMessage {
     fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
         let MessageEnvelope { from, dtype: sent, bytes, .. } = self.envelope;
         let why = if dtype != sent {
-            format!("is of type {sent}, and the receive is for {dtype}")
+            format!("has type {sent}, but the receive expects {dtype}")
         } else if bytes > room {
-            format!("has {bytes} bytes, and the receive has room for {room}")
+            format!("has {bytes} bytes, but the receive buffer holds {room}")
         } else {
             return Ok(());
         };

@@ -32,8 +32,8 @@ impl Group {
         self.await_all_arrivals(&descriptor, operation.deadline())?;
         let operation = &Operation { has_new_deadline: false, ..*operation };
         let title = |index: usize, role: &str| match index {
-            0 => format!("{descriptor}: its {role}"),
-            block => format!("{descriptor}: block {} of its {role}", block - 1),
+            0 => format!("{descriptor}: {role}"),
+            block => format!("{descriptor}: block {} of the {role}", block - 1),
         };
         let inputs = [send].into_iter().chain(sends.into_iter().flatten().copied());
         if operation.enqueue_request.is_some() {

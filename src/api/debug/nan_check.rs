@@ -34,7 +34,7 @@ impl Group {
         };
         let Some((position, index)) = buffers.enumerate().find_map(unwanted) else { return Ok(()) };
         let message = format!(
-            "{} aborted group {}: {}: element {index} of it is {value_kind}",
+            "{} aborted group {}: {}: element {index} is {value_kind}",
             self.rank_location().name,
             self.name(),
             title(position)

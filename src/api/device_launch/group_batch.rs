@@ -62,7 +62,9 @@ impl GroupBatch {
                 self.collectives.push(EnqueuedCollective { call, options, work, record: None });
             }
             Ok(DeviceOperation::Message(message)) => self.messages.push(message),
-            Err(work) => work.end(Err(Error::internal("a call that is not enqueued was to be"))),
+            Err(work) => work.end(Err(Error::internal(
+                "a call without a device operation is in a device batch",
+            ))),
         }
     }
 
@@ -170,7 +172,7 @@ impl GroupBatch {
     pub(super) fn expire(&self) -> Error {
         match self.numbered_collectives().next() {
             Some((_, descriptor)) => self.group.fail_expired_call(&descriptor, &self.deadline),
-            None => Error::internal("messages have no turn to wait for"),
+            None => Error::internal("a group batch that has only messages waited for a turn"),
         }
     }
 

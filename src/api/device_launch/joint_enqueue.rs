@@ -252,7 +252,7 @@ impl JointEnqueue {
             {
                 crate::log!(
                     crate::base::log::LogLevel::Error,
-                    "operations of {} are still being enqueued after its failure",
+                    "{} has failed, but some of its operations are still being enqueued",
                     group.describe_rank()
                 );
             }

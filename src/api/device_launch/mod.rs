@@ -220,5 +220,5 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
 }
 
 fn arrival_check_timeout_error() -> Error {
-    Error::internal("a look who is there has not ended at its deadline")
+    Error::internal("an arrival check did not end at its deadline")
 }

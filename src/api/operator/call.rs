@@ -39,7 +39,7 @@ impl<'a> OperatorCall<'a> {
             && dtype.size() != operator.element_bytes()
         {
             let message = format!(
-                "operator \"{}\" is for elements of {} bytes, and {dtype} has {}",
+                "operator \"{}\" is for elements of {} bytes, but {dtype} has {}",
                 operator.name(),
                 operator.element_bytes(),
                 dtype.size()
@@ -142,7 +142,7 @@ impl<'a> OperatorCall<'a> {
         };
         let name = if is_result { "result" } else { "input" };
         group.check_for_nan(dtype, values, buffers.into_iter(), |_| {
-            format!("{}: its {name}", self.title(descriptor.sequence, descriptor.label))
+            format!("{}: {name}", self.title(descriptor.sequence, descriptor.label))
         })
     }
 }
@@ -209,15 +209,17 @@ impl Group {
     ) -> Result<()> {
         if let Some(gpu) = self.operator_call_device(&mut call.call, options)? {
             let message = format!(
-                "the buffers are in the memory of device {gpu}: a caller's operator folds host memory (back end {})",
+                "the buffers are in the memory of device {gpu}: a caller's operator reduces host \
+                 memory only (back end {})",
                 self.backend_name()
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         call.call.check(options, self.rank(), self.size())?;
         if let Some(name) = &options.algorithm {
-            let message =
-                format!("algorithm \"{name}\": a call with a caller's operator takes none");
+            let message = format!(
+                "algorithm \"{name}\": calls with a caller's operator have no choice of algorithms"
+            );
             return Err(Error::invalid(message));
         }
         self.check_required_operations(call.kind())

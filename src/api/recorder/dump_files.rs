@@ -178,7 +178,10 @@ fn wait_for_dump() {
     .is_err()
     {
         let limit = DUMP_TIMEOUT.as_secs();
-        crate::log!(LogLevel::Warn, "the flight recorder's dump is not written after {limit} s");
+        crate::log!(
+            LogLevel::Warn,
+            "the flight recorder has not written its dump within {limit} s"
+        );
     }
 }
 
@@ -202,7 +205,11 @@ impl DumpState {
             Ok(()) => self.has_thread = true,
             Err(error) => {
                 self.written = self.requested;
-                crate::log!(LogLevel::Warn, "the flight recorder writes no dumps: {error}");
+                crate::log!(
+                    LogLevel::Warn,
+                    "the flight recorder cannot start its dump thread and writes \
+                                             no dumps: {error}"
+                );
             }
         }
     }
@@ -293,9 +300,9 @@ fn write_dump(reason: DumpReason) {
     let Some(target) = dump_path() else { return };
     let bytes = dump(None, reason).to_string();
     match atomic_file::write(Path::new(&target), bytes.as_bytes()) {
-        Ok(()) => crate::log!(LogLevel::Info, "the flight recorder has written {target}"),
+        Ok(()) => crate::log!(LogLevel::Info, "the flight recorder wrote {target}"),
         Err(error) => {
-            crate::log!(LogLevel::Error, "the flight recorder's dump is not written: {error}");
+            crate::log!(LogLevel::Error, "the flight recorder cannot write its dump: {error}");
         }
     }
 }

@@ -78,7 +78,7 @@ const _: () = {
     let lines = [offset_of!(RecorderEntry, stamp) / 64, offset_of!(RecorderEntry, state) / 64];
     assert!(
         lines[0] == 0 && lines[1] == 1 && size_of::<RecorderEntry>() == 128,
-        "prefetch asks for both lines"
+        "prefetch requests the two cache lines of an entry"
     );
 };
 

@@ -42,8 +42,7 @@ impl RendezvousEntry {
         };
         parse().ok_or_else(|| {
             let message = format!(
-                "what rank {rank} has published in the store is not from libdist {}: all ranks must \
-                 run the same version",
+                "the store entry of rank {rank} is not from libdist {}: all ranks must run the same version",
                 env!("CARGO_PKG_VERSION")
             );
             Error::new(ErrorKind::Mismatch, message).with_culprit(rank)

@@ -62,10 +62,10 @@ struct WaitDescription<'a> {
     completed: &'a str,
 }
 
-const JOIN: WaitDescription<'static> = WaitDescription { action: "come", completed: "joined" };
+const JOIN: WaitDescription<'static> = WaitDescription { action: "join", completed: "joined" };
 const CONFIRM: WaitDescription<'static> = WaitDescription {
-    action: "confirm that they take part",
-    completed: "confirmed that they take part in it",
+    action: "confirm that they participate",
+    completed: "confirmed that they participate",
 };
 
 const GO: &[u8] = b"go";
@@ -124,7 +124,7 @@ impl Rendezvous<'_> {
                     return Ok(id);
                 }
                 Some(changed) => {
-                    crate::log!(LogLevel::Info, "group {}: a rank has come anew", self.name);
+                    crate::log!(LogLevel::Info, "group {}: a rank joined again", self.name);
                     self.publish(&peers, "verdict", RETRY)?;
                     for (peer, entry) in peers.iter_mut().zip(changed) {
                         peer.update(entry);
@@ -173,7 +173,7 @@ impl Rendezvous<'_> {
                 None => return Err(self.refusal_error(&offer)),
             }
         }
-        Err(Error::internal("the offers of a rendezvous have run out"))
+        Err(Error::internal("a rendezvous has no further offer numbers"))
     }
 
     /// Returns the error for the refusal text of rank 0, and acknowledges the refusal in the store.
@@ -182,7 +182,7 @@ impl Rendezvous<'_> {
         if let Err(error) =
             self.store.set(ack_key.as_bytes(), b"", &self.deadline.capped(ACK_TIMEOUT))
         {
-            crate::log!(LogLevel::Info, "answering the refusal of rank 0: {error}");
+            crate::log!(LogLevel::Info, "cannot acknowledge the refusal of rank 0: {error}");
         }
         let text = String::from_utf8_lossy(bytes);
         let text = text.strip_prefix("error ").unwrap_or(&text);
@@ -209,12 +209,21 @@ impl Rendezvous<'_> {
                 let absent = self.absent_ranks(keys).unwrap_or_default();
                 let missing = match absent.as_slice() {
                     [] => String::new(),
-                    [_] => format!("{} has not {}; ", format_ranks(&absent, |_| None), wait_for.completed),
-                    _ => format!("{} have not {}; ", format_ranks(&absent, |_| None), wait_for.completed),
+                    [_] => format!(
+                        "{} has not {}; ",
+                        format_ranks(&absent, |_| None),
+                        wait_for.completed
+                    ),
+                    _ => format!(
+                        "{} have not {}; ",
+                        format_ranks(&absent, |_| None),
+                        wait_for.completed
+                    ),
                 };
                 error.context(format_args!(
-                    "rank {} of group {}: {missing}rank 0 has made no {what} within {} ms (has it started, does it \
-                     use the same store, has the group formed already without this process?)",
+                    "rank {} of group {}: {missing}rank 0 has published no {what} within {} ms \
+                     (has rank 0 started, does it use the same store, was the group already \
+                     created without this process?)",
                     self.rank,
                     self.name,
                     self.deadline.elapsed().as_millis()
@@ -261,14 +270,14 @@ impl Rendezvous<'_> {
         let own_version = env!("CARGO_PKG_VERSION");
         check_all_entries(peers, |entry| {
             (entry.version != own_version)
-                .then(|| format!("runs libdist {}, but rank 0 {own_version}", entry.version))
+                .then(|| format!("runs libdist {}, but rank 0 runs {own_version}", entry.version))
         })
     }
 
     /// Runs rank 0's check after all ranks have confirmed.
     fn check_sizes(&self, peers: &[RendezvousPeer]) -> Result<()> {
         check_all_entries(peers, |RendezvousEntry { size, .. }| {
-            let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
+            let message = || format!("has a world size of {size}, but rank 0 has {}", self.size);
             (*size != self.size).then(message)
         })
     }
@@ -285,7 +294,10 @@ impl Rendezvous<'_> {
             self.store.wait(&as_bytes(&ack_keys), &self.deadline.capped(ACK_TIMEOUT))
         });
         if let Err(cause) = published {
-            crate::log!(LogLevel::Info, "not all ranks have heard why there is no group: {cause}");
+            crate::log!(
+                LogLevel::Info,
+                "not all ranks acknowledged the refusal of the group: {cause}"
+            );
         }
         error
     }
@@ -388,7 +400,7 @@ impl Rendezvous<'_> {
             address.map_or_else(|| self.store.describe(), |(host, port)| format!("{host}:{port}"));
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} (of {}) {} not {} after {lasted}; the ranks meet at {place}",
+            "group {}: {} (of {}) {} not {} after {lasted}; rendezvous at {place}",
             self.name,
             format_ranks(ranks, |rank| self.process_of(rank)),
             self.size,

@@ -284,7 +284,10 @@ impl JoinAttempt<'_> {
         let sent = self.channel.send(self.parent, notified, &key, &message, &limit);
         let outcome = sent.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
         if let Err(error) = outcome {
-            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
         }
     }
 
@@ -311,7 +314,10 @@ impl JoinAttempt<'_> {
             let outcome =
                 outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
             if let Err(error) = outcome {
-                crate::log!(LogLevel::Info, "telling rank {rank} why this one gave up: {error}");
+                crate::log!(
+                    LogLevel::Info,
+                    "cannot report the failure of this rank to rank {rank}: {error}"
+                );
             }
         }
     }
@@ -322,7 +328,7 @@ impl JoinAttempt<'_> {
             ErrorKind::Mismatch | ErrorKind::Timeout => reason.clone(),
             _ => {
                 let (rank, name) = (self.parent.rank(), self.definition.name());
-                let text = format!("rank {rank} gave up making group {name}: {reason}");
+                let text = format!("rank {rank} failed to create group {name}: {reason}");
                 Error::new(ErrorKind::PeerFailed, text)
             }
         }
@@ -330,7 +336,7 @@ impl JoinAttempt<'_> {
 
     fn timeout_error(&self, missing: &[Rank]) -> Error {
         let message = format!(
-            "rank {} of group {} waited {} ms for {} to make group \"{}\" of ranks {} by its members",
+            "rank {} of group {} waited {} ms for {} to create group \"{}\" of ranks {} by its members",
             self.parent.rank(),
             self.parent.name(),
             self.deadline.elapsed().as_millis(),
@@ -375,6 +381,6 @@ mod tests {
             panic!("untold")
         };
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
-        assert!(error.message().contains("gave up making group g: full"), "{error}");
+        assert!(error.message().contains("failed to create group g: full"), "{error}");
     }
 }

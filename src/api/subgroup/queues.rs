@@ -99,7 +99,7 @@ impl ChannelQueues {
     fn push(&mut self, from: Rank, (key, message): (ExchangeKey, SubgroupMessage), bytes: usize) {
         let queued = &mut self.queued;
         if !self.quota.charge(from, bytes, || drop_oldest(queued, from)) {
-            let text = "too many letters for groups to come";
+            let text = "too many control messages for groups that do not exist yet";
             crate::log!(LogLevel::Warn, "{text}; one of rank {from} is dropped");
             return;
         }
@@ -134,9 +134,9 @@ impl ChannelQueues {
     /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
     pub(super) fn begin_join(&mut self, name: &str) -> Result<()> {
         let reason = if self.live_groups.contains_key(name) {
-            "this rank is in a group of that name, which has not been released"
+            "this rank already has a group of that name, which has not been released"
         } else if self.joining_names.contains(name) {
-            "another thread of this rank is making a group of that name"
+            "another thread of this rank is creating a group of that name"
         } else {
             self.joining_names.insert(name.to_owned());
             return Ok(());
@@ -333,7 +333,7 @@ enum MessageDisposition {
 
 /// Returns the reply to a commit that arrives after this rank abandoned the join.
 pub(super) fn abandoned_reply(id: GroupId, rank: Rank) -> (ExchangeKey, SubgroupMessage) {
-    let text = format!("rank {rank} of the parent had given up making the group");
+    let text = format!("rank {rank} of the parent had already failed to create the group");
     (ExchangeKey::Id(id), SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text)))
 }
 

@@ -68,7 +68,7 @@ fn late_rank_0_finds_that_the_others_gave_up() {
                 failed.wait();
                 let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
                 assert_eq!(missing, [1, 2], "{place}: {text}");
-                assert!(text.contains("given up"), "{text}");
+                assert!(text.contains("gave up"), "{text}");
             } else {
                 let (kind, missing, text) = failure_of(group.monitored_barrier(SHORT_TIME, true));
                 assert_eq!((kind, missing), (ErrorKind::Timeout, vec![0]), "{place}: {text}");
@@ -146,7 +146,7 @@ fn arrival_at_a_later_barrier_abandons_the_earlier() {
     .unwrap();
     let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
     assert_eq!(missing, [1], "{text}");
-    assert!(text.contains("given up"), "{text}");
+    assert!(text.contains("gave up"), "{text}");
     assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
 }
 

@@ -41,10 +41,7 @@ fn nan_error_names_the_call_within_a_batch() {
             let whole = Arc::clone(batch.work());
             batch.issue(false);
             assert_eq!(kind_of(whole.wait(&long_deadline())), ErrorKind::Aborted, "{place}");
-            assert_group_failure(
-                group,
-                &["rank 1 (pid ", "call 2 of these: its input: element 5 of it is NaN"],
-            );
+            assert_group_failure(group, &["rank 1 (pid ", "input of call 2: element 5 is NaN"]);
         });
     }
 }
@@ -60,7 +57,7 @@ fn nan_error_names_the_block_of_a_list() {
             drop(group.run(call, &nan_checked()));
             assert_group_failure(
                 group,
-                &["all_to_all_v #1", "block 2 of its input: element 2 of it is NaN"],
+                &["all_to_all_v #1", "block 2 of the input: element 2 is NaN"],
             );
         });
     }
@@ -78,7 +75,7 @@ fn results_are_checked_only_on_ranks_that_ask() {
             while group.failure().is_none() {
                 drop(group.run(Call::barrier(), &CallOptions::default()));
             }
-            assert_group_failure(group, &["all_gather #1", "its result: element 3 of it is NaN"]);
+            assert_group_failure(group, &["all_gather #1", ": result: element 3 is NaN"]);
         });
     }
 }
@@ -103,7 +100,7 @@ fn message_with_nan_is_not_sent() {
             }
             assert_group_failure(
                 group,
-                &["send to rank 0, tag 7", "the message: element 1 of it is NaN"],
+                &["send to rank 0, tag 7", "the message: element 1 is NaN"],
             );
         });
     }

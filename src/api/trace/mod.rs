@@ -162,7 +162,7 @@ pub(super) fn start_from_environment(rank: Rank) {
     if let Err(error) = begin_trace(&path, true) {
         crate::log!(
             LogLevel::Error,
-            "no trace is written, though {} asks for one: {error}",
+            "no trace is written although {} requests one: {error}",
             config::TRACE_FILE.name
         );
     }
@@ -208,7 +208,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     check_not_active(ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
     // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
-        .map_err(|cause| Error::system(format_args!("making the trace {path}"), &cause))?;
+        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), &cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
     let mut running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +263,7 @@ impl TraceBuffer {
         let outcome = self.write_all(writer);
         if let Err(error) = outcome {
             IS_ON.store(false, Ordering::Relaxed);
-            crate::log!(LogLevel::Warn, "the trace {} ends here: {error}", self.path);
+            crate::log!(LogLevel::Warn, "the trace {} is incomplete: {error}", self.path);
             *self.failure() = Some(error);
         }
         self.has_ended.store(true, Ordering::Release);
@@ -303,7 +303,7 @@ impl TraceBuffer {
         self.writer_doorbell.notify();
         if !self.wait(STOP_TIMEOUT, |sink| sink.has_ended.load(Ordering::Acquire)) {
             let message = format!(
-                "the trace {} was not written within {} s; what there is of it can be read",
+                "the trace {} was not written within {} s; the part that was written can be read",
                 self.path,
                 STOP_TIMEOUT.as_secs()
             );
@@ -334,7 +334,7 @@ impl TraceBuffer {
 fn allocate_events() -> Result<Vec<TraceEvent>> {
     let mut events = Vec::new();
     events.try_reserve_exact(BUFFER_EVENTS).map_err(|_| {
-        Error::new(ErrorKind::OutOfMemory, "there is no memory for the records of a trace")
+        Error::new(ErrorKind::OutOfMemory, "cannot allocate memory for the records of a trace")
     })?;
     Ok(events)
 }
