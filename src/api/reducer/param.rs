@@ -182,7 +182,7 @@ fn difference(index: usize, rank: Rank, first: Option<&String>, other: Option<&S
     let has = |line: Option<&String>| line.map_or_else(|| "none".to_owned(), Clone::clone);
     let message = format!(
         "the ranks have different parameters: parameter {index} of rank 0 is {}, and of rank {rank} {}; \
-         give the same list in the same order on all ranks",
+         pass the same list in the same order on all ranks",
         has(first),
         has(other)
     );

@@ -229,7 +229,7 @@ impl Reducer {
         let known = self.trained(param)?;
         if !known.is_sparse {
             let message = format!(
-                "the gradient of parameter \"{}\" is dense: dist_reducer_result gives it",
+                "the gradient of parameter \"{}\" is dense: read it with dist_reducer_result",
                 known.name
             );
             return Err(Error::invalid(message));

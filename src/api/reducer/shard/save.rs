@@ -193,7 +193,7 @@ impl Shard {
             begin = end;
         }
         if begin != bytes.len() {
-            return Err(wrong("they are longer than their header says"));
+            return Err(wrong("they are longer than their header states"));
         }
         let mut params = HashMap::new();
         for param in self.reducer.params.iter().filter(|param| param.is_trained()) {
