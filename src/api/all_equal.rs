@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn a_longer_or_changed_byte_string_differs() {
         let long = vec![7; 100_000];
-        for place in [0, 50_000, 99_999] {
+        for position in [0, 50_000, 99_999] {
             let mut changed = long.clone();
-            changed[place] ^= 1;
+            changed[position] ^= 1;
             assert_eq!(first_difference_of(&[&long, &changed]), Some(1));
         }
         assert_eq!(first_difference_of(&[&long, &long[..99_999]]), Some(1));

@@ -146,13 +146,13 @@ impl Batch {
         }
         let (left, first) = (AtomicUsize::new(calls.len()), Mutex::new(None));
         let completion = Arc::new(BatchCompletion { pending: left, first_error: first, work });
-        for (place, call) in calls.iter().enumerate() {
+        for (index, call) in calls.iter().enumerate() {
             let completion = Arc::clone(&completion);
             // The hook's reference to the work is dropped after the call.
             let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
                 member.iter().for_each(|member| completion.work.add_member_completion(member));
-                completion.complete_member(place, outcome);
+                completion.complete_member(index, outcome);
             };
             call.work().add_completion_action(CompletionAction::Hook(0, Box::new(hook)));
         }
@@ -170,7 +170,7 @@ impl Batch {
         let mut ordered: Vec<Option<PreparedCall>> = ordered.into_iter().map(Some).collect();
         for fusion_run in fusion_runs {
             fusion::issue_fusion_run(
-                fusion_run.into_iter().filter_map(|place| ordered[place].take()).collect(),
+                fusion_run.into_iter().filter_map(|index| ordered[index].take()).collect(),
             );
         }
     }

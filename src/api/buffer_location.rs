@@ -58,7 +58,7 @@ impl Group {
             CallLocation::NoBuffers if call.kind().is_pairwise() => {
                 self.peers_location(call, options)
             }
-            place => place,
+            other => other,
         };
         let gpu = self.check_gpu(location, options)?;
         call.set_location(gpu, location == CallLocation::NoBuffers);
@@ -85,9 +85,9 @@ impl Group {
             (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
         let query = SupportQuery { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
         self.backend.supports(&query)?;
-        let unsupported = |why: &str| {
+        let unsupported = |reason: &str| {
             let text = format!(
-                "{query} in memory of device {}: back end {}: {why}",
+                "{query} in memory of device {}: back end {}: {reason}",
                 gpu.device,
                 self.backend_name()
             );
@@ -119,15 +119,17 @@ impl Group {
                 return;
             }
             match self.buffer_location(buffer, options) {
-                Ok(place) if location == CallLocation::NoBuffers || location == place => {
-                    location = place
+                Ok(buffer_location)
+                    if location == CallLocation::NoBuffers || location == buffer_location =>
+                {
+                    location = buffer_location
                 }
-                Ok(place) => {
+                Ok(buffer_location) => {
                     let message = format!(
                         "one buffer is in {} and another in {}: all buffers of a call must be in \
                          the same memory",
                         location.describe(),
-                        place.describe()
+                        buffer_location.describe()
                     );
                     outcome = Err(Error::invalid(message));
                 }
@@ -181,8 +183,8 @@ impl Group {
                 format!("the NaN check does not support memory of device {device}"),
             )),
             CallLocation::Device(device) if options.algorithm.is_some() => {
-                let wish = "an algorithm by name";
-                Err(self.unsupported_choice_error(wish, device))
+                let choice = "an algorithm by name";
+                Err(self.unsupported_choice_error(choice, device))
             }
             CallLocation::Device(device)
                 if options.canonical && self.backend.is_stream_ordered() =>
@@ -224,8 +226,8 @@ impl Group {
         slot: &EnqueuedOperationSlot,
         deadline: &Deadline,
     ) -> Result<()> {
-        let Some(flight) = slot.get() else { return Ok(()) };
-        if flight.wait(deadline)? {
+        let Some(completion) = slot.get() else { return Ok(()) };
+        if completion.wait(deadline)? {
             return Ok(());
         }
         let message = format!(

@@ -162,8 +162,8 @@ impl<'a> BytesCall<'a> {
     ) -> Result<ByteStrings> {
         group.await_all_arrivals(&first, deadline.get_or_start())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
-        let made = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
-        let mut strings = made.map_err(|error| {
+        let allocated = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
+        let mut strings = allocated.map_err(|error| {
             let what = format!("{} of rank {}", self.title(&first), group.rank());
             group.fail_with_local_blame(error.context(what))
         })?;
@@ -424,8 +424,8 @@ mod tests {
 
     #[test]
     fn strings_beyond_available_memory_are_refused() {
-        let made = allocate_strings(&[3, 0]).unwrap();
-        assert_eq!(made, [vec![0; 3], vec![]]);
+        let strings = allocate_strings(&[3, 0]).unwrap();
+        assert_eq!(strings, [vec![0; 3], vec![]]);
         let available = this_process::memory_available().unwrap();
         // The second case exceeds the available memory only in total.
         for lengths in [vec![available * 2], vec![available; 2]] {

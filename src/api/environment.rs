@@ -202,9 +202,9 @@ fn local_job(identity: &RankAndSize) -> Result<Option<String>> {
 }
 
 fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
-    let bad = |why: &str| {
+    let bad = |problem: &str| {
         Error::invalid(format!(
-            "init_method \"{url}\": {why}; the form is tcp://host:port?rank=R&world_size=N"
+            "init_method \"{url}\": {problem}; the form is tcp://host:port?rank=R&world_size=N"
         ))
     };
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -222,9 +222,9 @@ fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
 }
 
 fn from_file_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
-    let bad = |why: &str| {
+    let bad = |problem: &str| {
         Error::invalid(format!(
-            "init_method \"{url}\": {why}; the form is file:///path?rank=R&world_size=N"
+            "init_method \"{url}\": {problem}; the form is file:///path?rank=R&world_size=N"
         ))
     };
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -262,11 +262,11 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        let (byte, behind) = match (first, tail) {
-            (b'%', [high, low, behind @ ..]) => {
+        let (byte, remainder) = match (first, tail) {
+            (b'%', [high, low, remainder @ ..]) => {
                 let digit = |byte: u8| char::from(byte).to_digit(16);
                 let value = digit(*high).zip(digit(*low)).map(|(high, low)| high * 16 + low);
-                (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, behind)
+                (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, remainder)
             }
             (b'%', _) => return Err(BAD_PERCENT),
             _ => (first, tail),
@@ -275,7 +275,7 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
             return Err("a path has no zero bytes");
         }
         bytes.push(byte);
-        rest = behind;
+        rest = remainder;
     }
     Ok(bytes)
 }

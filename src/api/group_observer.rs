@@ -70,8 +70,8 @@ impl GroupObserver {
 
     fn rank_name(&self, rank: Rank) -> String {
         let backend = self.backend.upgrade();
-        let place = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
-        place.map_or_else(|| format!("rank {rank}"), |place| place.name.to_string())
+        let location = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
+        location.map_or_else(|| format!("rank {rank}"), |location| location.name.to_string())
     }
 }
 

@@ -65,12 +65,12 @@ pub fn free(address: usize) -> Result<()> {
     let Some(memory) = table.allocated.remove(&address) else {
         let before = table.allocated.range(..address).next_back();
         let enclosing = before.filter(|(start, memory)| address - *start < memory.len());
-        let why = match enclosing {
+        let problem = match enclosing {
             Some((start, _)) => format!("lies inside the allocation that begins at {start:#x}"),
             None => "is not the address of an allocation of dist_mem_alloc, or was freed before"
                 .to_owned(),
         };
-        return Err(Error::invalid(format!("ptr {address:#x} {why}")));
+        return Err(Error::invalid(format!("ptr {address:#x} {problem}")));
     };
     drop(table);
     drop(memory);

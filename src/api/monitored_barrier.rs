@@ -337,7 +337,7 @@ impl MonitoredBarrier<'_> {
             if let Some(found) = look(false) {
                 return Ok(Some(found));
             }
-            watch.check(|lasted| self.log_long_wait(lasted));
+            watch.check(|waited| self.log_long_wait(waited));
             let is_over = limit.has_passed();
             let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
             // After the limit the loop runs once more, so that messages that have already arrived
@@ -351,7 +351,7 @@ impl MonitoredBarrier<'_> {
 
     /// Logs a long wait.
     #[cold]
-    fn log_long_wait(&self, lasted: DisplaySeconds) {
+    fn log_long_wait(&self, waited: DisplaySeconds) {
         let others: Vec<Rank> =
             (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
         let awaited = match self.group.rank() {
@@ -359,10 +359,10 @@ impl MonitoredBarrier<'_> {
             _ => vec![COORDINATOR],
         };
         let awaited = rank_names(&awaited, self.group.backend.rank_locations());
-        let (number, whom) = (self.number, self.group.describe_rank());
+        let (number, caller) = (self.number, self.group.describe_rank());
         crate::log!(
             LogLevel::Warn,
-            "{OPERATION_NAME} #{number} on {whom} has waited {lasted} for {awaited}"
+            "{OPERATION_NAME} #{number} on {caller} has waited {waited} for {awaited}"
         );
     }
 
@@ -405,8 +405,8 @@ impl MonitoredBarrier<'_> {
                 arrivals.missing.push((rank, None));
             } else if peer.last_arrived == self.number {
                 arrivals.arrived.push(rank);
-            } else if let Some(gone) = &peer.departure {
-                arrivals.missing.push((rank, Some(gone.clone())));
+            } else if let Some(departure) = &peer.departure {
+                arrivals.missing.push((rank, Some(departure.clone())));
             } else {
                 arrivals.awaited.push(rank);
             }
@@ -431,7 +431,7 @@ impl MonitoredBarrier<'_> {
 
     /// Returns the failure with the missing ranks and the reasons.
     fn missing_ranks_failure(&self, arrivals: &ArrivalState) -> BarrierFailure {
-        let places = self.group.backend.rank_locations();
+        let locations = self.group.backend.rank_locations();
         let mut missing: Vec<Rank> = arrivals.missing.iter().map(|(rank, _)| *rank).collect();
         // Awaited ranks are missing only if the coordinator waited for them until the deadline.
         if self.wait_all || missing.is_empty() {
@@ -442,12 +442,15 @@ impl MonitoredBarrier<'_> {
             missing.truncate(1);
         }
         let named = |rank: &Rank| {
-            let reason = arrivals.missing.iter().find(|(lost, _)| lost == rank);
+            let reason = arrivals.missing.iter().find(|(missing_rank, _)| missing_rank == rank);
             match reason {
-                None => rank_names(&[*rank], places),
-                Some((_, Some(gone))) => gone.message().to_owned(),
+                None => rank_names(&[*rank], locations),
+                Some((_, Some(departure))) => departure.message().to_owned(),
                 Some((_, None)) => {
-                    format!("{}, which arrived earlier and gave up", rank_names(&[*rank], places))
+                    format!(
+                        "{}, which arrived earlier and gave up",
+                        rank_names(&[*rank], locations)
+                    )
                 }
             }
         };
@@ -459,7 +462,9 @@ impl MonitoredBarrier<'_> {
             self.deadline.timeout().as_millis(),
             list.join("; ")
         );
-        let is_gone = |(rank, why): &(Rank, Option<Error>)| why.is_some() && missing.contains(rank);
+        let is_gone = |(rank, departure): &(Rank, Option<Error>)| {
+            departure.is_some() && missing.contains(rank)
+        };
         let kind = match arrivals.missing.iter().any(is_gone) {
             true => ErrorKind::PeerFailed,
             false => ErrorKind::Timeout,

@@ -64,9 +64,9 @@ impl SendRecv {
         (work, issued_send): (&Arc<Work>, IssuedMessage),
     ) -> Result<()> {
         let (dtype, to, tag, bytes) = (incoming.dtype, self.to, self.tag, self.send_bytes);
-        let most = self.recv_buffer.len();
+        let max_bytes = self.recv_buffer.len();
         let into = if self.overlaps() {
-            ReceiveBuffer::Allocated { max_bytes: most }
+            ReceiveBuffer::Allocated { max_bytes }
         } else {
             ReceiveBuffer::Borrowed(self.recv_buffer)
         };

@@ -234,10 +234,10 @@ impl ArrivalCheck<'_> {
             if limit.has_passed() {
                 return Ok(false);
             }
-            watch.check(|lasted| {
+            watch.check(|waited| {
                 crate::log!(
                     LogLevel::Warn,
-                    "{} of group {}: {} has waited {lasted} for {}",
+                    "{} of group {}: {} has waited {waited} for {}",
                     self.descriptor,
                     self.group.name(),
                     self.group.rank_location().name,

@@ -57,11 +57,12 @@ impl Group {
     }
 }
 
-fn format_members(places: &[RankLocation]) -> String {
-    let listed = places.iter().take(MAX_MEMBERS_LISTED).map(|place| place.name.to_string());
+fn format_members(locations: &[RankLocation]) -> String {
+    let listed =
+        locations.iter().take(MAX_MEMBERS_LISTED).map(|location| location.name.to_string());
     let mut text = listed.collect::<Vec<_>>().join("; ");
-    if places.len() > MAX_MEMBERS_LISTED {
-        text.push_str(&format!(" and {} more", places.len() - MAX_MEMBERS_LISTED));
+    if locations.len() > MAX_MEMBERS_LISTED {
+        text.push_str(&format!(" and {} more", locations.len() - MAX_MEMBERS_LISTED));
     }
     text
 }

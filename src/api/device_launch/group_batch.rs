@@ -183,10 +183,10 @@ impl GroupBatch {
             self.group.write_error_file(error);
         }
         let mut ended = Vec::with_capacity(self.collectives.len());
-        for (place, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
+        for (index, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
             let EnqueuedCollective { call, options, work, record, .. } = collective;
             record.into_iter().for_each(|record| record.end(outcome));
-            let title = call.descriptor(self.first_number + place as u64, options.label);
+            let title = call.descriptor(self.first_number + index as u64, options.label);
             let context = || format!("{title} on {}", self.group.describe_rank());
             let explain = |error: Error| self.group.with_culprit_process(error.context(context()));
             ended.push((work, outcome.clone().map_err(explain)));

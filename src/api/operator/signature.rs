@@ -70,7 +70,7 @@ impl OperatorSignature {
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
         let record: &[u8; RECORD_BYTES] = record.try_into().ok()?;
         let (words, _) = record[8..32].as_chunks::<8>();
-        let word = |place: usize| u64::from_le_bytes(words[place]);
+        let word = |index: usize| u64::from_le_bytes(words[index]);
         let root = u32::from_le_bytes(record[4..8].try_into().ok()?);
         let name = record[32..].get(..usize::from(record[3]))?;
         Some(Self {

@@ -70,7 +70,7 @@ impl QueueModel {
 
     fn enqueue(&self) {
         self.queue.add_work();
-        let made = self.queue.enqueue(|ticket| {
+        let enqueued = self.queue.enqueue(|ticket| {
             Box::new(WriteJob {
                 log: Arc::clone(&self.log),
                 sequence: ticket.sequence(),
@@ -79,7 +79,7 @@ impl QueueModel {
                 done: Arc::clone(&self.done),
             })
         });
-        made.unwrap();
+        enqueued.unwrap();
     }
 
     fn clone(&self) -> Self {

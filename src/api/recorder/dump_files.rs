@@ -166,8 +166,8 @@ pub(in crate::api) fn dump_failures_and_wait() {
 
 /// Waits until all dumps requested so far are written, at most `DUMP_TIMEOUT`.
 fn wait_for_dump() {
-    let asked = lock_state().requested;
-    let ready = || (lock_state().written >= asked).then_some(());
+    let requested = lock_state().requested;
+    let ready = || (lock_state().written >= requested).then_some(());
     if wait_until(
         &WRITTEN_DOORBELL,
         WaitPolicy::SLEEP_SOON,
@@ -224,13 +224,13 @@ fn run_dump_thread() {
         if request_failure_dump() {
             pause(SETTLE_TIME, &Deadline::never());
         }
-        let asked = {
+        let requested = {
             let state = lock_state();
             (state.requested > state.written).then_some((state.requested, state.reason))
         };
-        if let Some((asked, why)) = asked {
-            write_dump(why);
-            lock_state().written = asked;
+        if let Some((requested, reason)) = requested {
+            write_dump(reason);
+            lock_state().written = requested;
             WRITTEN_DOORBELL.notify();
         }
         if try_retire() {
@@ -290,9 +290,9 @@ fn dump_path() -> Option<String> {
     let rank = groups::job_rank_and_size()
         .map_or_else(|| format!("pid{}", this_process::pid()), |(rank, _)| rank.to_string());
     let state = lock_state();
-    let beside =
+    let from_trigger =
         || state.settings.trigger_path.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
-    let (prefix, ending) = state.settings.dump_name.clone().or_else(beside)?;
+    let (prefix, ending) = state.settings.dump_name.clone().or_else(from_trigger)?;
     Some(format!("{prefix}{rank}{ending}"))
 }
 

@@ -56,9 +56,9 @@ impl Reducer {
             let trained = self.params.iter().enumerate().filter(|(_, param)| param.is_trained());
             all.extend(trained.map(|(index, param)| {
                 let rows = rows.get(&index).copied();
-                let place = rows.or(param.grad).or_else(|| memory.result(index));
-                let place = place.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
-                (format!("the gradient of parameter \"{}\"", param.name), place.as_src())
+                let grad = rows.or(param.grad).or_else(|| memory.result(index));
+                let grad = grad.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
+                (format!("the gradient of parameter \"{}\"", param.name), grad.as_src())
             }));
         }
         let hashes: Vec<u8> =

@@ -142,9 +142,9 @@ impl Reducer {
                 grads.extend(views.into_iter().map(|view| ReducedGrad { view, dtype }));
                 continue;
             }
-            let place = rows.or(param.grad).or_else(|| state.memory.result(index));
-            let place = place.or_else(|| state.memory.place(index));
-            grads.extend(place.map(|view| ReducedGrad { view, dtype }));
+            let view = rows.or(param.grad).or_else(|| state.memory.result(index));
+            let view = view.or_else(|| state.memory.place(index));
+            grads.extend(view.map(|view| ReducedGrad { view, dtype }));
         }
         Ok(grads)
     }

@@ -408,7 +408,7 @@ impl Reducer {
         let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
         // A wait without a deadline has no error.
         drop(wait_until(
-            &count.bell,
+            &count.doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::never(),
             || None,
@@ -428,7 +428,7 @@ impl Reducer {
             ms => ms,
         };
         wait_until(
-            &count.bell,
+            &count.doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::after_ms(limit),
             || None,

@@ -72,7 +72,7 @@ impl PendingCallback {
 impl Drop for PendingCallback {
     fn drop(&mut self) {
         self.0.left.fetch_sub(1, Ordering::AcqRel);
-        self.0.bell.notify();
+        self.0.doorbell.notify();
     }
 }
 

@@ -96,7 +96,7 @@ pub struct Reducer {
 #[derive(Debug, Default)]
 struct CallbackCount {
     left: AtomicUsize,
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
 #[derive(Debug)]
@@ -257,8 +257,8 @@ impl Reducer {
         if known.grad.is_none() && self.options.shares_grads {
             return Ok((self.shared_place(param)?, known.count));
         }
-        let place = known.grad.or_else(|| self.lock().memory.place(param));
-        Ok((place.unwrap_or(Dst::empty()), known.count))
+        let buffer = known.grad.or_else(|| self.lock().memory.place(param));
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
     /// Returns the memory of a reduced gradient after the end of a step, and its number of
@@ -274,8 +274,8 @@ impl Reducer {
             return Err(Error::invalid(message));
         }
         let memory = Arc::clone(&self.lock().memory);
-        let place = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
-        Ok((place.unwrap_or(Dst::empty()), known.count))
+        let buffer = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
     /// Returns a parameter with a dense gradient.

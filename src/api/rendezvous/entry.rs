@@ -20,8 +20,8 @@ pub(super) struct RendezvousEntry {
 impl RendezvousEntry {
     /// Encodes the entry as JSON for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, process: who } = self;
-        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
+        let Self { nonce, size, version, process } = self;
+        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": process })
             .to_string()
             .into_bytes()
     }

@@ -43,12 +43,12 @@ impl BootstrapExchange for StoreExchange<'_> {
         store.multi_get(&as_bytes(&keys), deadline)
     }
 
-    fn publish_failure(&self, why: &Error) {
-        let Rendezvous { store, rank, size, process: who, .. } = self.rendezvous;
+    fn publish_failure(&self, reason: &Error) {
+        let Rendezvous { store, rank, size, process, .. } = self.rendezvous;
         // The report may use time beyond the deadline, because the expired deadline may be the
         // reason.
         let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
-        let text = format!("rank {rank} ({who}) failed to create the group: {why}");
+        let text = format!("rank {rank} ({process}) failed to create the group: {reason}");
         let publish_failure = || {
             let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
             if count == 1 {

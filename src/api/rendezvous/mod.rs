@@ -201,7 +201,7 @@ impl Rendezvous<'_> {
         let key = self.nonce_key(what, self.nonce, count);
         self.wait_for_keys(&[&key], |due_report| {
             self.check_not_replaced()?;
-            due_report.into_iter().for_each(|lasted| self.log_wait_for_rank_0(lasted));
+            due_report.into_iter().for_each(|waited| self.log_wait_for_rank_0(waited));
             Ok(false)
         })
         .map_err(|error| match error.kind() {
@@ -319,8 +319,8 @@ impl Rendezvous<'_> {
     ) -> Result<()> {
         let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
         let outcome = self.wait_for_keys(&borrowed, |due_report| {
-            if let Some(lasted) = due_report {
-                self.log_wait(&self.absent_ranks(keys).unwrap_or_default(), wait_for, lasted);
+            if let Some(waited) = due_report {
+                self.log_wait(&self.absent_ranks(keys).unwrap_or_default(), wait_for, waited);
             }
             on_poll()
         });
@@ -377,30 +377,30 @@ impl Rendezvous<'_> {
     /// Logs a long wait for rank 0. If other ranks are missing, it names these, because rank 0 then
     /// waits for them.
     #[cold]
-    fn log_wait_for_rank_0(&self, lasted: DisplaySeconds) {
+    fn log_wait_for_rank_0(&self, waited: DisplaySeconds) {
         let absent = self.absent_ranks(&self.rank_keys()).unwrap_or_default();
         match absent.is_empty() {
-            false => self.log_wait(&absent, JOIN, lasted),
+            false => self.log_wait(&absent, JOIN, waited),
             true => {
                 let name = self.name;
-                crate::log!(LogLevel::Warn, "group {name}: rank 0 has not answered for {lasted}");
+                crate::log!(LogLevel::Warn, "group {name}: rank 0 has not answered for {waited}");
             }
         }
     }
 
     /// Logs a long wait for some ranks.
     #[cold]
-    fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, lasted: DisplaySeconds) {
+    fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, waited: DisplaySeconds) {
         if ranks.is_empty() {
             // The last missing rank has just arrived.
             return;
         }
         let address = self.store.address();
-        let place =
+        let store_address =
             address.map_or_else(|| self.store.describe(), |(host, port)| format!("{host}:{port}"));
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} (of {}) {} not {} after {lasted}; rendezvous at {place}",
+            "group {}: {} (of {}) {} not {} after {waited}; rendezvous at {store_address}",
             self.name,
             format_ranks(ranks, |rank| self.process_of(rank)),
             self.size,
@@ -454,8 +454,9 @@ impl Rendezvous<'_> {
 
 /// Formats ranks for a message, each with its process if `process_of` returns one.
 fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
-    let named =
-        |&rank: &Rank| process_of(rank).map_or(rank.to_string(), |who| format!("{rank} ({who})"));
+    let named = |&rank: &Rank| {
+        process_of(rank).map_or(rank.to_string(), |process| format!("{rank} ({process})"))
+    };
     match ranks {
         [] => "the last rank".to_owned(),
         [rank] => format!("rank {}", named(rank)),

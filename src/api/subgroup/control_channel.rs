@@ -338,9 +338,9 @@ impl ControlChannel {
         Ok(NameReservation { channel: self, group, definition, is_leased: false })
     }
 
-    fn end_join(&self, group: &Group, name: &str, made: Option<GroupDefinition>) {
+    fn end_join(&self, group: &Group, name: &str, created: Option<GroupDefinition>) {
         // The lock is released before the replies are sent.
-        let answers = self.lock().end_join(&self.owner, name, made);
+        let answers = self.lock().end_join(&self.owner, name, created);
         for (to, key, message) in answers {
             self.reply(group, to, &key, &message);
         }

@@ -178,9 +178,9 @@ pub(super) fn grouped_conflict_error(
     let lists: Vec<&[Rank]> = different.iter().map(|(_, known)| known.ranks()).collect();
     if let [one, other, ..] = lists[..]
         && one.len().max(other.len()) > MAX_RANKS_SHOWN
-        && let Some(place) = (0..one.len().max(other.len())).find(|&i| one.get(i) != other.get(i))
+        && let Some(index) = (0..one.len().max(other.len())).find(|&i| one.get(i) != other.get(i))
     {
-        statements.push(format!("the first two lists differ from index {place} on"));
+        statements.push(format!("the first two lists differ from index {index} on"));
     }
     let message = format!(
         "ranks of group {parent} define a new group differently: {}",

@@ -113,7 +113,7 @@ impl<'a> MemberExchange<'a> {
             let absent = missing(&self.received.borrow());
             let absent: Vec<Rank> = absent.into_iter().map(|member| self.members[member]).collect();
             let on_poll = || {
-                watch.borrow_mut().check(|lasted| self.log_wait(&absent, lasted));
+                watch.borrow_mut().check(|waited| self.log_wait(&absent, waited));
                 match cancelled() {
                     Some(reason) => Err(reason),
                     None => self.departures.check(self.parent, &absent),
@@ -128,10 +128,10 @@ impl<'a> MemberExchange<'a> {
 
     /// Logs a long wait for some ranks of the parent.
     #[cold]
-    fn log_wait(&self, absent: &[Rank], lasted: DisplaySeconds) {
+    fn log_wait(&self, absent: &[Rank], waited: DisplaySeconds) {
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} of group {} has waited {lasted} for {} of that group to join",
+            "group {}: {} of group {} has waited {waited} for {} of that group to join",
             self.name,
             self.parent.rank_location().name,
             self.parent.name(),

@@ -77,8 +77,8 @@ struct JoinFailure {
 }
 
 impl From<Error> for JoinFailure {
-    fn from(why: Error) -> Self {
-        Self { reason: why, conflicting_rank: None, is_echo: false }
+    fn from(reason: Error) -> Self {
+        Self { reason, conflicting_rank: None, is_echo: false }
     }
 }
 
@@ -293,14 +293,14 @@ impl JoinAttempt<'_> {
 
     /// Reports the failure to the ranks that know of this attempt.
     fn send_failure(&self, failure: &JoinFailure) {
-        let JoinFailure { reason: why, conflicting_rank: opponent, is_echo } = failure;
+        let JoinFailure { reason, conflicting_rank, is_echo } = failure;
         let mut to: Vec<(Rank, Option<Nonce>)> = self
             .recipients()
             .into_iter()
             .map(|rank| (rank, self.join_requests.get(&rank).map(|&(nonce, _)| nonce)))
-            .filter(|(rank, _)| opponent.is_none_or(|(known, _)| known != *rank))
+            .filter(|(rank, _)| conflicting_rank.is_none_or(|(known, _)| known != *rank))
             .collect();
-        to.extend(opponent.map(|(rank, nonce)| (rank, Some(nonce))));
+        to.extend(conflicting_rank.map(|(rank, nonce)| (rank, Some(nonce))));
         let (of, echo) = (self.nonce, *is_echo && !self.is_coordinator());
         let limit = Deadline::after(MEMBER_GRACE);
         for (rank, to) in to {
@@ -308,7 +308,7 @@ impl JoinAttempt<'_> {
                 attempt: of,
                 peer_attempt: to,
                 is_echo: echo,
-                reason: self.peer_error(why),
+                reason: self.peer_error(reason),
             };
             let outcome = self.channel.send(self.parent, &[rank], &self.key, &message, &limit);
             let outcome =
@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn revoked_commit_reaches_notified_members() {
         let (group, _fake) = FakeBackend::group("parent", true);
-        let (own, theirs) = (ControlChannel::new(&group), ControlChannel::new(&group));
+        let (own, peer_channel) = (ControlChannel::new(&group), ControlChannel::new(&group));
         // The fake back end delivers every message to the channel with a posted receive.
-        theirs.open();
+        peer_channel.open();
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0, 1], "native");
         let deadline = Deadline::after_ms(20_000);
         let attempt = JoinAttempt {
@@ -374,9 +374,10 @@ mod tests {
             pending_conflict: None,
             departures: DepartureCheck::default(),
         };
-        let (id, why) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
-        attempt.revoke_commit(id, &[1], &why);
-        let Some((0, SubgroupMessage::Abandoned(error))) = theirs.try_take(&ExchangeKey::Id(id))
+        let (id, reason) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
+        attempt.revoke_commit(id, &[1], &reason);
+        let Some((0, SubgroupMessage::Abandoned(error))) =
+            peer_channel.try_take(&ExchangeKey::Id(id))
         else {
             panic!("untold")
         };

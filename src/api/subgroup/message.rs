@@ -83,16 +83,16 @@ impl SubgroupMessage {
                 out.byte(0).nonce(*nonce).optional_nonce(*seen).bytes(&definition.encode())
             }
             Self::Commit { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
-            Self::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason: why } => {
+            Self::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason } => {
                 let known = out.byte(2).nonce(*of).optional_nonce(*to);
-                known.byte(u8::from(*echo)).error(why)
+                known.byte(u8::from(*echo)).error(reason)
             }
             Self::Contribution { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
             Self::AllContributions { phase, list } => {
                 out.byte(4).text(phase).len(list.len());
                 list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
             }
-            Self::Abandoned(why) => out.byte(5).error(why),
+            Self::Abandoned(reason) => out.byte(5).error(reason),
         };
         out.0
     }
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn messages_round_trip_and_bad_bytes_are_refused() {
         let (name, id) = (ExchangeKey::Name("a".into()), ExchangeKey::Id(Nonce([7; 16])));
-        let why = Error::new(ErrorKind::Mismatch, "they differ");
+        let reason = Error::new(ErrorKind::Mismatch, "they differ");
         let (nonce, phase) = (Nonce([1; 16]), "card".to_owned());
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "a", &[2, 0], "native");
         let (of, echo) = (nonce, true);
@@ -242,7 +242,7 @@ mod tests {
                     attempt: of,
                     peer_attempt: None,
                     is_echo: echo,
-                    reason: why.clone(),
+                    reason: reason.clone(),
                 },
             ),
             (
@@ -251,12 +251,12 @@ mod tests {
                     attempt: of,
                     peer_attempt: Some(nonce),
                     is_echo: false,
-                    reason: why.clone(),
+                    reason: reason.clone(),
                 },
             ),
             (&id, SubgroupMessage::Contribution { phase: phase.clone(), bytes: vec![9; 5000] }),
             (&id, SubgroupMessage::AllContributions { phase, list }),
-            (&id, SubgroupMessage::Abandoned(why)),
+            (&id, SubgroupMessage::Abandoned(reason)),
         ] {
             let bytes = message.encode(key);
             assert_eq!(SubgroupMessage::decode(&bytes), Some((key.clone(), message)));

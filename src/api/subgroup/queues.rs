@@ -206,13 +206,13 @@ impl ChannelQueues {
                     Some(definition_here) => {
                         let claims =
                             [(owner.rank, definition_here.clone()), (from, definition.clone())];
-                        let why = conflict_error(&owner.group, &claims);
+                        let reason = conflict_error(&owner.group, &claims);
                         let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
                         MessageDisposition::Answer(SubgroupMessage::Fail {
                             attempt: of,
                             peer_attempt: to,
                             is_echo: echo,
-                            reason: why,
+                            reason,
                         })
                     }
                 }
@@ -220,12 +220,10 @@ impl ChannelQueues {
             // A late member needs the conflict. If this rank has already joined or knows the
             // failure, no join request of that attempt is queued. Other failed attempts do not
             // concern this rank.
-            SubgroupMessage::Fail {
-                attempt: of,
-                peer_attempt: None,
-                is_echo: false,
-                reason: why,
-            } if why.kind() == ErrorKind::Mismatch && self.has_join_request(from, name, *of) => {
+            SubgroupMessage::Fail { attempt: of, peer_attempt: None, is_echo: false, reason }
+                if reason.kind() == ErrorKind::Mismatch
+                    && self.has_join_request(from, name, *of) =>
+            {
                 MessageDisposition::Keep
             }
             SubgroupMessage::Fail { attempt: of, .. } => {
@@ -312,7 +310,7 @@ fn drop_oldest(
     let (key, number) = oldest.map(|(key, it)| (key.clone(), it.number))?;
     let queue = queued.get_mut(&key)?;
     let dropped = queue.iter().position(|it| it.number == number);
-    let dropped = dropped.and_then(|place| queue.remove(place))?;
+    let dropped = dropped.and_then(|index| queue.remove(index))?;
     if queue.is_empty() {
         queued.remove(&key);
     }
@@ -379,11 +377,10 @@ mod tests {
         assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
         let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
         let answers = inbox.end_join(&owner(), "g", Some(group));
-        let [(1, _, SubgroupMessage::Fail { peer_attempt: to, reason: why, .. })] = &answers[..]
-        else {
+        let [(1, _, SubgroupMessage::Fail { peer_attempt: to, reason, .. })] = &answers[..] else {
             panic!("{answers:?}")
         };
-        assert_eq!((*to, why.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
+        assert_eq!((*to, reason.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert_eq!(inbox.quota.total(), 0);
         inbox.release_name("g");

@@ -135,9 +135,9 @@ pub fn stop() -> Result<()> {
 /// Writes the buffered records to the file. Waits at most 1 s.
 pub(super) fn flush() {
     if let Some(sink) = active_buffer() {
-        let asked = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let request = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
         sink.writer_doorbell.notify();
-        let done = |sink: &TraceBuffer| sink.flushes_done.load(Ordering::Acquire) >= asked;
+        let done = |sink: &TraceBuffer| sink.flushes_done.load(Ordering::Acquire) >= request;
         sink.wait(FLUSH_TIMEOUT, done);
     }
 }
@@ -286,11 +286,11 @@ impl TraceBuffer {
             // After the time limit there may be records to write, too.
             drop(wait_until(&self.writer_doorbell, WaitPolicy::SLEEP_SOON, &end, || None, ready));
             let stops = self.is_stopping.load(Ordering::Acquire);
-            let asked = self.flush_requests.load(Ordering::Acquire);
+            let requested = self.flush_requests.load(Ordering::Acquire);
             std::mem::swap(&mut *self.events(), &mut batch);
             writer.write(&batch, self.dropped.load(Ordering::Relaxed)).map_err(write_error)?;
             batch.clear();
-            self.flushes_done.store(asked, Ordering::Release);
+            self.flushes_done.store(requested, Ordering::Release);
             self.progress_doorbell.notify();
             if stops {
                 return writer.finish().map_err(write_error);

@@ -132,10 +132,10 @@ impl Hook {
             HookState::Function(hook) => Some(hook.function()),
             _ => None,
         };
-        let made = function.map(|function| FunctionHook::new(&function, group)).transpose()?;
-        match (&mut *self.lock(), made) {
+        let created = function.map(|function| FunctionHook::new(&function, group)).transpose()?;
+        match (&mut *self.lock(), created) {
             (HookState::PowerSgd(hook), _) => hook.regroup(steps),
-            (HookState::Function(hook), Some(made)) => *hook = made,
+            (HookState::Function(hook), Some(created)) => *hook = created,
             _ => {}
         }
         Ok(())

@@ -68,9 +68,9 @@ impl Outer {
         let group = first.reducer.lock().group()?;
         let sent = if group.rank() == root { bytes } else { &[] };
         let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
-        let told = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
-        let told = told.and_then(|strings| strings.into_iter().next());
-        self.take(told.as_deref().unwrap_or(sent))?;
+        let received = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
+        let received = received.and_then(|strings| strings.into_iter().next());
+        self.take(received.as_deref().unwrap_or(sent))?;
         self.fragments.iter().for_each(|fragment| fragment.restore(&self.params));
         Ok(())
     }

@@ -246,10 +246,10 @@ impl Reducer {
         let grad = match &state.own {
             Some(own) => own.grad(&state.memory.layout, &piece),
             None => {
-                let place = known.grad.or_else(|| state.memory.result(param));
-                let place = place.or_else(|| state.memory.place(param));
-                let place = place.ok_or_else(|| Error::internal("a gradient has no memory"))?;
-                part(place, known.grad_dtype.size())
+                let buffer = known.grad.or_else(|| state.memory.result(param));
+                let buffer = buffer.or_else(|| state.memory.place(param));
+                let buffer = buffer.ok_or_else(|| Error::internal("a gradient has no memory"))?;
+                part(buffer, known.grad_dtype.size())
             }
         };
         let data = part(known.data, known.dtype.size());

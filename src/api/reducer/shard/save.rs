@@ -132,9 +132,10 @@ impl Shard {
             _ => &[],
         };
         let call = BytesCall::broadcast(Src::from(verdict), root);
-        let told = group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
+        let received =
+            group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
         let contents = read.transpose()?;
-        if let Some(message) = told.filter(|message| !message.is_empty() && !is_root) {
+        if let Some(message) = received.filter(|message| !message.is_empty() && !is_root) {
             return Err(Error::invalid(String::from_utf8_lossy(&message).into_owned()));
         }
         let local = self.local_shard();
