@@ -47,13 +47,11 @@ impl CallOptions {
     /// Returns whether the options have defaults except for label and timeout.
     #[inline]
     fn has_only_defaults(&self) -> bool {
-        let Self {
-            premul_scale, canonical, algorithm, nan_check: values, location, stream, ..
-        } = self;
+        let Self { premul_scale, canonical, algorithm, nan_check, location, stream, .. } = self;
         !canonical
             && *premul_scale == 0.0
             && algorithm.is_none()
-            && *values == NanCheck::Off
+            && *nan_check == NanCheck::Off
             && *location == BufferLocation::Unspecified
             && stream.is_none()
     }

@@ -33,7 +33,7 @@ pub(super) struct OperatorSignature {
 
 impl OperatorSignature {
     pub(super) fn from_call(call: &OperatorCall<'_>) -> Self {
-        let Operator { name, element_bytes: element, is_commutative, .. } = call.operator();
+        let Operator { name, element_bytes, is_commutative, .. } = call.operator();
         let (count, fingerprint) = match call.extent() {
             CountSpec::Counts { total, fingerprint } => (total, fingerprint),
             _ => (call.count() as u64, 0),
@@ -43,7 +43,7 @@ impl OperatorSignature {
             dtype: call.dtype(),
             is_commutative: *is_commutative,
             root: call.root(),
-            element_bytes: *element as u64,
+            element_bytes: *element_bytes as u64,
             count,
             fingerprint,
             name: name.clone(),
@@ -90,8 +90,8 @@ impl fmt::Display for OperatorSignature {
     /// Formats the signature, for instance `all_reduce (operator "matmul" on elements of 16 bytes,
     /// count 3)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, name, element_bytes: element, count, .. } = self;
-        write!(f, "{} (operator \"{name}\" on elements of {element} bytes", kind.name())?;
+        let Self { kind, name, element_bytes, count, .. } = self;
+        write!(f, "{} (operator \"{name}\" on elements of {element_bytes} bytes", kind.name())?;
         if self.is_commutative {
             f.write_str(", commutative")?;
         }

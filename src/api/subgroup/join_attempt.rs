@@ -186,10 +186,10 @@ impl JoinAttempt<'_> {
         message: SubgroupMessage,
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
         match message {
-            SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition } => {
+            SubgroupMessage::JoinRequest { nonce, peer_nonce, definition } => {
                 self.pending_conflict.take_if(|(dispute, _)| dispute.from == from);
                 if definition == *self.definition {
-                    self.join_requests.insert(from, (nonce, seen == Some(self.nonce)));
+                    self.join_requests.insert(from, (nonce, peer_nonce == Some(self.nonce)));
                     if from == self.coordinator() {
                         self.send_join_request(Some(nonce))?;
                     }
@@ -208,8 +208,8 @@ impl JoinAttempt<'_> {
                 let (key, message) = super::queues::abandoned_reply(id, self.parent.rank());
                 self.channel.reply(self.parent, from, &key, &message);
             }
-            SubgroupMessage::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason } => {
-                return self.handle_failure(from, (of, to), echo, reason);
+            SubgroupMessage::Fail { attempt, peer_attempt, is_echo, reason } => {
+                return self.handle_failure(from, (attempt, peer_attempt), is_echo, reason);
             }
             _ => {}
         }
@@ -220,15 +220,15 @@ impl JoinAttempt<'_> {
         &mut self,
         from: Rank,
         (failed_attempt, own_attempt): (Nonce, Option<Nonce>),
-        echo: bool,
+        is_echo: bool,
         reason: Error,
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
-        let was_heard =
+        let is_known_attempt =
             self.join_requests.get(&from).is_some_and(|(nonce, _)| *nonce == failed_attempt);
-        if was_heard {
+        if is_known_attempt {
             self.join_requests.remove(&from);
         }
-        if !echo && own_attempt.map_or(was_heard, |to| to == self.nonce) {
+        if !is_echo && own_attempt.map_or(is_known_attempt, |nonce| nonce == self.nonce) {
             return Err(JoinFailure {
                 reason,
                 conflicting_rank: None,
@@ -243,7 +243,7 @@ impl JoinAttempt<'_> {
         {
             // The sender's attempt is over. Either other ranks found the conflict and this rank is
             // late, or the conflict does not concern this rank.
-            if !echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
+            if !is_echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
                 return Err(self.conflict_failure(conflicting));
             }
         }
@@ -294,20 +294,20 @@ impl JoinAttempt<'_> {
     /// Reports the failure to the ranks that know of this attempt.
     fn send_failure(&self, failure: &JoinFailure) {
         let JoinFailure { reason, conflicting_rank, is_echo } = failure;
-        let mut to: Vec<(Rank, Option<Nonce>)> = self
+        let mut recipients: Vec<(Rank, Option<Nonce>)> = self
             .recipients()
             .into_iter()
             .map(|rank| (rank, self.join_requests.get(&rank).map(|&(nonce, _)| nonce)))
             .filter(|(rank, _)| conflicting_rank.is_none_or(|(known, _)| known != *rank))
             .collect();
-        to.extend(conflicting_rank.map(|(rank, nonce)| (rank, Some(nonce))));
-        let (of, echo) = (self.nonce, *is_echo && !self.is_coordinator());
+        recipients.extend(conflicting_rank.map(|(rank, nonce)| (rank, Some(nonce))));
+        let (attempt, is_echo) = (self.nonce, *is_echo && !self.is_coordinator());
         let limit = Deadline::after(MEMBER_GRACE);
-        for (rank, to) in to {
+        for (rank, peer_attempt) in recipients {
             let message = SubgroupMessage::Fail {
-                attempt: of,
-                peer_attempt: to,
-                is_echo: echo,
+                attempt,
+                peer_attempt,
+                is_echo,
                 reason: self.peer_error(reason),
             };
             let outcome = self.channel.send(self.parent, &[rank], &self.key, &message, &limit);

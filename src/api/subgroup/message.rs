@@ -79,13 +79,13 @@ impl SubgroupMessage {
             ExchangeKey::Id(id) => out.byte(1).nonce(*id),
         };
         match self {
-            Self::JoinRequest { nonce, peer_nonce: seen, definition } => {
-                out.byte(0).nonce(*nonce).optional_nonce(*seen).bytes(&definition.encode())
+            Self::JoinRequest { nonce, peer_nonce, definition } => {
+                out.byte(0).nonce(*nonce).optional_nonce(*peer_nonce).bytes(&definition.encode())
             }
             Self::Commit { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
-            Self::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason } => {
-                let known = out.byte(2).nonce(*of).optional_nonce(*to);
-                known.byte(u8::from(*echo)).error(reason)
+            Self::Fail { attempt, peer_attempt, is_echo, reason } => {
+                let known = out.byte(2).nonce(*attempt).optional_nonce(*peer_attempt);
+                known.byte(u8::from(*is_echo)).error(reason)
             }
             Self::Contribution { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
             Self::AllContributions { phase, list } => {
@@ -107,19 +107,19 @@ impl SubgroupMessage {
         };
         let message = match input.byte()? {
             0 => {
-                let (nonce, seen) = (input.nonce()?, input.optional_nonce()?);
+                let (nonce, peer_nonce) = (input.nonce()?, input.optional_nonce()?);
                 Self::JoinRequest {
                     nonce,
-                    peer_nonce: seen,
+                    peer_nonce,
                     definition: GroupDefinition::decode(input.bytes()?)?,
                 }
             }
             1 => Self::Commit { nonce: input.nonce()?, id: input.nonce()? },
             2 => {
-                let (of, to) = (input.nonce()?, input.optional_nonce()?);
+                let (attempt, peer_attempt) = (input.nonce()?, input.optional_nonce()?);
                 Self::Fail {
-                    attempt: of,
-                    peer_attempt: to,
+                    attempt,
+                    peer_attempt,
                     is_echo: input.byte()? != 0,
                     reason: input.error()?,
                 }
@@ -231,24 +231,24 @@ mod tests {
         let reason = Error::new(ErrorKind::Mismatch, "they differ");
         let (nonce, phase) = (Nonce([1; 16]), "card".to_owned());
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "a", &[2, 0], "native");
-        let (of, echo) = (nonce, true);
+        let (attempt, is_echo) = (nonce, true);
         let list = vec![vec![], vec![1, 2]];
         for (key, message) in [
-            (&name, SubgroupMessage::JoinRequest { nonce, peer_nonce: Some(of), definition }),
+            (&name, SubgroupMessage::JoinRequest { nonce, peer_nonce: Some(attempt), definition }),
             (&name, SubgroupMessage::Commit { nonce, id: Nonce([2; 16]) }),
             (
                 &name,
                 SubgroupMessage::Fail {
-                    attempt: of,
+                    attempt,
                     peer_attempt: None,
-                    is_echo: echo,
+                    is_echo,
                     reason: reason.clone(),
                 },
             ),
             (
                 &name,
                 SubgroupMessage::Fail {
-                    attempt: of,
+                    attempt,
                     peer_attempt: Some(nonce),
                     is_echo: false,
                     reason: reason.clone(),

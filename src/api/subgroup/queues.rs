@@ -207,11 +207,12 @@ impl ChannelQueues {
                         let claims =
                             [(owner.rank, definition_here.clone()), (from, definition.clone())];
                         let reason = conflict_error(&owner.group, &claims);
-                        let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
+                        let (attempt, peer_attempt, is_echo) =
+                            (Nonce::default(), Some(*nonce), false);
                         MessageDisposition::Answer(SubgroupMessage::Fail {
-                            attempt: of,
-                            peer_attempt: to,
-                            is_echo: echo,
+                            attempt,
+                            peer_attempt,
+                            is_echo,
                             reason,
                         })
                     }
@@ -220,14 +221,14 @@ impl ChannelQueues {
             // A late member needs the conflict. If this rank has already joined or knows the
             // failure, no join request of that attempt is queued. Other failed attempts do not
             // concern this rank.
-            SubgroupMessage::Fail { attempt: of, peer_attempt: None, is_echo: false, reason }
+            SubgroupMessage::Fail { attempt, peer_attempt: None, is_echo: false, reason }
                 if reason.kind() == ErrorKind::Mismatch
-                    && self.has_join_request(from, name, *of) =>
+                    && self.has_join_request(from, name, *attempt) =>
             {
                 MessageDisposition::Keep
             }
-            SubgroupMessage::Fail { attempt: of, .. } => {
-                self.drop_attempts(from, name, |nonce| nonce == *of);
+            SubgroupMessage::Fail { attempt, .. } => {
+                self.drop_attempts(from, name, |nonce| nonce == *attempt);
                 MessageDisposition::Drop
             }
             SubgroupMessage::Commit { id, .. } => {
@@ -238,10 +239,10 @@ impl ChannelQueues {
         }
     }
 
-    fn has_join_request(&self, from: Rank, name: &str, of: Nonce) -> bool {
+    fn has_join_request(&self, from: Rank, name: &str, attempt: Nonce) -> bool {
         let queued = self.queued.get(&ExchangeKey::Name(name.to_owned()));
-        queued.into_iter().flatten().any(|filed| {
-            filed.from == from && matches!(filed.message, SubgroupMessage::JoinRequest { nonce, .. } if nonce == of)
+        queued.into_iter().flatten().any(|entry| {
+            entry.from == from && matches!(entry.message, SubgroupMessage::JoinRequest { nonce, .. } if nonce == attempt)
         })
     }
 
@@ -250,15 +251,15 @@ impl ChannelQueues {
         let key = ExchangeKey::Name(name.to_owned());
         let Some(queued) = self.queued.get_mut(&key) else { return };
         let quota = &mut self.quota;
-        queued.retain(|filed| {
-            let of = match filed.message {
+        queued.retain(|entry| {
+            let attempt = match entry.message {
                 SubgroupMessage::JoinRequest { nonce, .. } => nonce,
-                SubgroupMessage::Fail { attempt: of, .. } => of,
+                SubgroupMessage::Fail { attempt, .. } => attempt,
                 _ => return true,
             };
-            let is_kept = filed.from != from || !is_stale(of);
+            let is_kept = entry.from != from || !is_stale(attempt);
             if !is_kept {
-                quota.refund(from, filed.bytes);
+                quota.refund(from, entry.bytes);
             }
             is_kept
         });
@@ -305,8 +306,9 @@ fn drop_oldest(
     queued: &mut HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     from: Rank,
 ) -> Option<usize> {
-    let of = queued.iter().flat_map(|(key, queue)| queue.iter().map(move |it| (key, it)));
-    let oldest = of.filter(|(_, it)| it.from == from).min_by_key(|(_, it)| it.number);
+    let queued_messages =
+        queued.iter().flat_map(|(key, queue)| queue.iter().map(move |it| (key, it)));
+    let oldest = queued_messages.filter(|(_, it)| it.from == from).min_by_key(|(_, it)| it.number);
     let (key, number) = oldest.map(|(key, it)| (key.clone(), it.number))?;
     let queue = queued.get_mut(&key)?;
     let dropped = queue.iter().position(|it| it.number == number);
@@ -377,10 +379,10 @@ mod tests {
         assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
         let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
         let answers = inbox.end_join(&owner(), "g", Some(group));
-        let [(1, _, SubgroupMessage::Fail { peer_attempt: to, reason, .. })] = &answers[..] else {
+        let [(1, _, SubgroupMessage::Fail { peer_attempt, reason, .. })] = &answers[..] else {
             panic!("{answers:?}")
         };
-        assert_eq!((*to, reason.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
+        assert_eq!((*peer_attempt, reason.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert_eq!(inbox.quota.total(), 0);
         inbox.release_name("g");
