@@ -46,11 +46,11 @@ impl QueueJob for WriteJob {
     }
 
     fn expire(self: Box<Self>) {
-        panic!("nothing is late");
+        panic!("no call of this test expires");
     }
 
     fn fail(self: Box<Self>, _: &Error) {
-        panic!("nothing fails");
+        panic!("no call of this test fails");
     }
 }
 

@@ -138,7 +138,7 @@ impl FakeBackend {
         };
         overdue
             .iter()
-            .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "nobody came"))));
+            .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "no peer arrived"))));
     }
 }
 
