@@ -155,7 +155,7 @@ impl ReducerPhase {
             Self::Idle => "no step has begun",
             Self::Local(_) => "a step without communication is open",
             Self::Open(_) => "a step is open",
-            Self::Ending(..) => "the ranks are agreeing on a step",
+            Self::Ending(..) => "the ranks agree on a step",
             Self::Failed(..) => "a step has failed",
             Self::Adopted(..) => "a step has ended on other ranks",
         }
