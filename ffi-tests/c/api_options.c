@@ -172,7 +172,7 @@ static void wrong_group_options(dist_store_t *store)
     CHECK_REFUSED(create(&options), INVALID, "rank is -1");
     options.rank = 0;
     options.world_size = 0;
-    CHECK_REFUSED(create(&options), INVALID, "world size of 0");
+    CHECK_REFUSED(create(&options), INVALID, "world size 0");
     options.world_size = -3;
     CHECK_REFUSED(create(&options), INVALID, "-3");
     options.world_size = INT_MAX;

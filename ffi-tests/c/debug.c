@@ -127,7 +127,7 @@ static void send_nan(struct rank *me, dist_group_t *group)
     CHECK_STATUS(dist_all_reduce(group, send, recv, COUNT, DIST_F32, DIST_MAX, &options, NULL),
                  DIST_ERR_ABORTED);
     CHECK_MESSAGE("rank 1 (pid ");
-    CHECK_MESSAGE("all_reduce #2 (f32, MAX, count 300): its input: element 222 of it is NaN");
+    CHECK_MESSAGE("all_reduce #2 (f32, MAX, count 300): input: element 222 is NaN");
 }
 
 /* Only the sum of the finite numbers is infinite; only a caller that checks for infinities gets
@@ -144,7 +144,7 @@ static void overflow(struct rank *me, dist_group_t *group)
     options.flags = DIST_CALL_CHECK_INF | DIST_CALL_CANONICAL;
     status = dist_all_reduce(group, send, recv, 1, DIST_F64, DIST_SUM, &options, NULL);
     CHECK_STATUS(status, DIST_ERR_ABORTED);
-    CHECK_MESSAGE("its result: element 0 of it is NaN or infinite");
+    CHECK_MESSAGE(": result: element 0 is NaN or infinite");
 }
 
 /* A collective uses a buffer that a pending receive writes to. */
@@ -166,8 +166,8 @@ static void share(struct rank *me, dist_group_t *group)
     CHECK_STATUS(dist_all_reduce(group, other, buffer + COUNT - 1, 1, DIST_I32, DIST_SUM, NULL, NULL),
                  DIST_ERR_INVALID_ARGUMENT);
     CHECK_MESSAGE("all_reduce on group share, rank ");
-    CHECK_MESSAGE("uses memory that receive from rank ");
-    CHECK_MESSAGE("which has not ended");
+    CHECK_MESSAGE("shares memory with receive from rank ");
+    CHECK_MESSAGE("which has not completed");
     CHECK_STATUS(dist_work_wait(receive, 0), DIST_ERR_INVALID_ARGUMENT);
     /* The backtrace shows where the operation was issued. */
     CHECK(strstr(dist_last_error_backtrace(), "the operation was issued at") != NULL);

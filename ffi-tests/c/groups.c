@@ -100,8 +100,8 @@ static void refusals(const struct rank *me)
     static const int32_t negative[] = { -1 };
     dist_group_t *group = me->world;
     CHECK_REFUSED(dist_group_new(me->world, lists[me->rank == 3], 2, NULL, &group), DIST_ERR_MISMATCH, "[0, 1]");
-    CHECK_MESSAGE("ranks 0, 1, 2 say");
-    CHECK_MESSAGE("rank 3 says");
+    CHECK_MESSAGE("ranks 0, 1, 2 define");
+    CHECK_MESSAGE("rank 3 defines");
     CHECK_MESSAGE("[0, 2]");
     CHECK(group == NULL);
     CHECK_REFUSED(dist_group_new(me->world, twice, 2, NULL, &group), DIST_ERR_INVALID_ARGUMENT, "rank 1");

@@ -383,7 +383,7 @@ static void checkpoint(const struct rank *me)
     REQUIRE_OK(dist_blob_data(blob, 0, &bytes, &len));
     open_trainer(&b, me->group, &options);
     CHECK_REFUSED(dist_outer_load(b.outer, "nonsense", 8, root), DIST_ERR_INVALID_ARGUMENT, "dist_outer_save");
-    CHECK_REFUSED(dist_outer_load(b.outer, bytes, len - 1, root), DIST_ERR_INVALID_ARGUMENT, "cut off");
+    CHECK_REFUSED(dist_outer_load(b.outer, bytes, len - 1, root), DIST_ERR_INVALID_ARGUMENT, "truncated");
     CHECK_REFUSED(dist_outer_load(b.outer, NULL, 0, root), DIST_ERR_INVALID_ARGUMENT, "dist_outer_save");
     REQUIRE_OK(dist_outer_load(b.outer, me->rank == root ? bytes : NULL, me->rank == root ? len : 0, root));
     /* The first fragment was agreed on at step 6, and has moved since. */

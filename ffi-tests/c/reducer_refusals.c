@@ -127,7 +127,7 @@ static void static_graph(const struct rank *me)
             CHECK_OK(dist_reducer_unused(reducer, 1));
         } else {
             CHECK_REFUSED(dist_reducer_ready(reducer, 0), DIST_ERR_INVALID_ARGUMENT, "marked twice");
-            CHECK_REFUSED(dist_reducer_ready(reducer, 1), DIST_ERR_INVALID_ARGUMENT, "not in the first one");
+            CHECK_REFUSED(dist_reducer_ready(reducer, 1), DIST_ERR_INVALID_ARGUMENT, "not in the first step");
         }
         CHECK_OK(dist_reducer_end(reducer, 0, NULL, NULL));
     }

@@ -142,8 +142,8 @@ static void load_wrong(const struct rank *me)
     open_trainer(&t, me->group, ALL_REDUCED, 0, 0);
     CHECK_REFUSED(dist_shard_load(t.shard, NULL, 0, 0), DIST_ERR_INVALID_ARGUMENT, "dist_shard_save");
     CHECK_REFUSED(dist_shard_load(t.shard, "twenty bytes of text", 20, 0), DIST_ERR_INVALID_ARGUMENT, "dist_shard_save");
-    CHECK_REFUSED(dist_shard_load(t.shard, saved, saved_bytes - 1, 0), DIST_ERR_INVALID_ARGUMENT, "cut off");
-    CHECK_REFUSED(dist_shard_load(t.shard, saved, 30, 0), DIST_ERR_INVALID_ARGUMENT, "cut off");
+    CHECK_REFUSED(dist_shard_load(t.shard, saved, saved_bytes - 1, 0), DIST_ERR_INVALID_ARGUMENT, "truncated");
+    CHECK_REFUSED(dist_shard_load(t.shard, saved, 30, 0), DIST_ERR_INVALID_ARGUMENT, "truncated");
     REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
     if (me->rank == 0) {
         char *name;
@@ -243,7 +243,7 @@ static void refused(const struct rank *me)
     CHECK_OK(dist_shard_release(t.shard));
     options.states = twice;
     options.n_states = 2;
-    CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "another name");
+    CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "a distinct, nonempty name");
     options.n_states = 1;
     options.copies = 2;
     CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "copies");

@@ -200,7 +200,7 @@ static void the_deaf_are_killed(void)
     options.grace_ms = 50;
     CHECK_REFUSED(dist_spawn(is_deaf, NULL, 2, &options), DIST_ERR_PEER_FAILED, "rank 1 of 2");
     CHECK_MESSAGE("returned 9");
-    CHECK_MESSAGE("rank 0 did not end when told to and had to be killed");
+    CHECK_MESSAGE("rank 0 did not end after SIGTERM and had to be killed");
 }
 
 static int32_t leaves_its_others(int32_t rank, void *arg)
@@ -275,7 +275,7 @@ static void processes_that_used_groups_are_refused(void)
 {
     start_world();
     CHECK_OK(dist_finalize());
-    CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "has used libdist's groups");
+    CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "has already used groups");
 }
 
 static void limit_descriptors(rlim_t most)

@@ -244,7 +244,7 @@ static void wrong_arguments(struct rank *self)
     float *send = floats(1), host[N];
     float *recv = floats(0);
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
-    CHECK_REFUSED(dist_all_reduce(self->group, send, host, N, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "one place");
+    CHECK_REFUSED(dist_all_reduce(self->group, send, host, N, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "in the same memory");
     if (!is_staged) {
         CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_I32, DIST_BAND, NULL, NULL), UNSUPPORTED, "bitwise");
     }

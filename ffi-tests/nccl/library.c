@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         CHECK_OK(dist_all_reduce(group, memory, memory, 1024, DIST_U32, DIST_BXOR, NULL, NULL));
         CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, NULL, NULL));
         CHECK_REFUSED(dist_all_reduce(group, &value, memory, 1, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_INVALID_ARGUMENT,
-                      "one place");
+                      "in the same memory");
         CHECK_OK(dist_mem_free(memory));
         CHECK_OK(dist_group_release(group));
     } else {

@@ -291,7 +291,7 @@ static void late_behind(struct rank *self)
     }
     begin_behind(self, &it, 500);
     CHECK_STATUS(dist_work_wait(it.works[0], LIMIT_MS), DIST_ERR_TIMEOUT);
-    CHECK_MESSAGE("behind earlier operations");
+    CHECK_MESSAGE("waiting for earlier operations");
     atomic_store(&has_failed, 1);
     CHECK_OK(dist_work_synchronize(it.works[1], LIMIT_MS));
     check_floats(self, it.memory[1], 3);

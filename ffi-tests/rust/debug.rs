@@ -141,12 +141,12 @@ fn nan_input_is_reported_to_all_ranks() {
             job.all_report(&names(3), "at end");
             job.open("end");
             let ended = job.finish();
-            let parts = [format!("rank 1 (pid {pid}, "), "element 777 of it is NaN".to_owned()];
+            let parts = [format!("rank 1 (pid {pid}, "), "input: element 777 is NaN".to_owned()];
             let verb = call.split(' ').next().unwrap();
             for name in names(3) {
                 let told = ended.report(&name, "barrier");
                 let what = format!("aborted group world: {verb} #2 (f32");
-                told.failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what, "its input"]);
+                told.failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what]);
             }
             all_leave(&ended, 3);
         }
@@ -189,12 +189,12 @@ fn info_level_logs_group_creation() {
     for name in names(2) {
         let log = ended.errors(&name);
         let said = |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
-        said(&format!("group world, rank {name} of 2 was made in "));
+        said(&format!("group world, rank {name} of 2 was created in "));
         said("transport shm");
         said("members: rank 0 (pid ");
-        said("takes algorithms: {");
+        said("uses algorithms: {");
         said(&format!(
-            "group world, rank {name} ends after 2 collective operations and 0 messages"
+            "group world, rank {name} is released after 2 collective operations and 0 messages"
         ));
     }
     all_leave(&ended, 2);
@@ -203,7 +203,7 @@ fn info_level_logs_group_creation() {
         &[("DIST_LOG_LEVEL", "INFO")],
     ] {
         let ended = job(2, variables, |_| program.to_owned()).finish();
-        assert!(!ended.errors("0").contains("was made in"), "{}", ended.errors("0"));
+        assert!(!ended.errors("0").contains("was created in"), "{}", ended.errors("0"));
         all_leave(&ended, 2);
     }
 }
@@ -268,7 +268,7 @@ fn rank_that_does_not_join_is_logged_with_store_address() {
     for rank in [0, 1] {
         start(&mut job, rank, 3, &SOON, program);
     }
-    let place = format!("the ranks meet at 127.0.0.1:{}", job.port);
+    let place = format!("rendezvous at 127.0.0.1:{}", job.port);
     for name in ["0", "1"] {
         let parts = ["group world: rank 2 (of 3) has not joined after ", place.as_str()];
         until_said(&mut job, name, &parts);

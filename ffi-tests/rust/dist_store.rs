@@ -244,7 +244,7 @@ fn statistics_list_keys_and_joined_ranks() {
         " (median of 100)\n4 keys with 5",
         "\n      5000  \"large\"\n",
         "\nworld of 4: ranks 0, 1, 3 are here; 2 is missing\n",
-        "\n  rank 3 was told a world size of 5\n  rank 0: pid 0, host h\n",
+        "\n  rank 3 has a world size of 5\n  rank 0: pid 0, host h\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -111,11 +111,11 @@ fn wrong_options_are_named_at_once() {
     let wrong: &[(&str, &[&str])] = &[
         ("init url=etcd://here", &["etcd://here", "tcp://host:port?rank=R&world_size=N"]),
         ("init url=file://here", &["file://here", "file:///path?rank=R&world_size=N"]),
-        ("init url=tcp://here", &["tcp://here", "there is no port"]),
+        ("init url=tcp://here", &["tcp://here", "the port is missing"]),
         ("init url=tcp://here:1?rank=x&world_size=2", &["rank=\"x\""]),
         ("init rank=3 size=3", &["rank 3 does not exist in a world of 3"]),
         ("init timeout_ms=-5", &["timeout_ms is -5"]),
-        ("init group=a/b", &["\"a/b\" is no group name"]),
+        ("init group=a/b", &["\"a/b\" is not a valid group name"]),
     ];
     for (command, parts) in wrong {
         alone(&environment, command).failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
@@ -137,7 +137,9 @@ fn absent_ranks_are_named_at_the_deadline() {
         job.start_rank(rank, 4, "init connect_timeout_ms=500\nleaks\n");
     }
     let ended = job.finish();
-    for (name, parts) in [("0", ["ranks 1, 3", "come"]), ("2", ["rank 0", "has made no offer"])] {
+    for (name, parts) in
+        [("0", ["ranks 1, 3", "join"]), ("2", ["rank 0", "has published no offer"])]
+    {
         let report = ended.report(name, "init connect_timeout_ms=500");
         // Rank 2 may also find that rank 0 has given up and closed its store.
         if name == "0" || report.status != DIST_ERR_CONNECTION {
@@ -224,7 +226,7 @@ fn different_world_sizes_are_reported_to_both() {
     job.start_rank(1, 3, "init\nleaks\n");
     let ended = job.finish();
     for name in ["0", "1"] {
-        let parts = ["rank 1 (pid ", "was told a world size of 3, but rank 0 2"];
+        let parts = ["rank 1 (pid ", "has a world size of 3, but rank 0 has 2"];
         ended.report(name, "init").failed(DIST_ERR_MISMATCH, &parts).within_ms(5000);
         ended.report(name, "leaks").succeeded();
     }
@@ -285,7 +287,7 @@ fn duplicate_rank_does_not_disturb_a_running_group() {
     let again = job.report("0-again", init);
     again.failed(DIST_ERR_SYSTEM, &["uses the port"]);
     let again = job.report("1-again", init);
-    again.failed(DIST_ERR_TIMEOUT, &["has the group formed already without this process"]);
+    again.failed(DIST_ERR_TIMEOUT, &["was the group already created without this process"]);
     again.within_ms(3000);
     job.open("go");
     let ended = job.finish();

@@ -69,7 +69,7 @@ impl AbortPropagator {
 
     /// Aborts all groups derived from this group, if this group was aborted.
     pub(super) fn propagate_abort(&self) {
-        let failure = self.failure_state.as_ref().and_then(|fate| fate.failure());
+        let failure = self.failure_state.as_ref().and_then(|state| state.failure());
         let Some(reason) = failure.filter(|it| it.kind() == ErrorKind::Aborted) else { return };
         let children = self.children().clone();
         children
@@ -82,7 +82,7 @@ impl AbortPropagator {
         let Some(failure_state) = &self.failure_state else { return };
         if failure_state.failure().is_none() {
             let message = format!(
-                "group {}, made from group {parent}, ends with it: {reason}",
+                "group {} aborts because its parent group {parent} failed: {reason}",
                 self.group_name
             );
             failure_state.fail(&Error::new(ErrorKind::Aborted, message));
@@ -98,7 +98,7 @@ impl AbortPropagator {
 impl DoorbellListener for AbortPropagator {
     fn on_doorbell(&self) {
         let has_failed =
-            || self.failure_state.as_ref().is_some_and(|fate| fate.failure().is_some());
+            || self.failure_state.as_ref().is_some_and(|state| state.failure().is_some());
         if !self.has_seen_failure.load(Ordering::Acquire)
             && has_failed()
             && !self.has_seen_failure.swap(true, Ordering::AcqRel)

@@ -51,19 +51,16 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             match first.is_collective() {
                 true => format!("is in {named}{more}"),
                 // Messages may have been posted in advance.
-                false => format!("has {named}{more} under way"),
+                false => format!("has {named}{more} in progress"),
             }
         }
         (None, _) if is_in_group_collective => String::new(),
-        (None, None) => "has been in no operation yet".to_owned(),
+        (None, None) => "has started no operation yet".to_owned(),
         (None, Some(last)) => {
             let idle = last.ended_ago().as_secs_f64();
             let failed = last.failure().map(|kind| format!(", which failed ({kind:?})"));
             let failed = failed.unwrap_or_default();
-            format!(
-                "has been in no operation for {idle:.1} s, since {}{failed}",
-                describe_operation(&last)
-            )
+            format!("has been idle for {idle:.1} s, since {}{failed}", describe_operation(&last))
         }
     }
 }
@@ -141,7 +138,7 @@ mod tests {
             parent: None,
             backend: &backend,
         });
-        assert_eq!(describe_known_groups(here, &groups), "has been in no operation yet");
+        assert_eq!(describe_known_groups(here, &groups), "has started no operation yet");
         let origin = |group, rank| recorder::OperationOrigin {
             group,
             rank,
@@ -175,7 +172,7 @@ mod tests {
         assert_eq!(describe_known_groups(here, &groups), "");
         own.end(&Ok(()));
         let idle = describe_known_groups(there, &groups);
-        assert!(idle.starts_with("has been in no operation for 0."), "{idle}");
+        assert!(idle.starts_with("has been idle for 0."), "{idle}");
         drop(membership);
     }
 }

@@ -29,12 +29,12 @@ impl Group {
         options: &CallOptions,
     ) -> Result<Option<Rank>> {
         if batch::is_open() {
-            let message = "a comparison blocks, and cannot be called inside a batch";
+            let message = "a comparison is a blocking call and is not allowed inside a batch";
             return Err(Error::invalid(message));
         }
         if matches!(options.location, BufferLocation::Device(_)) || options.stream.is_some() {
-            let message = "a comparison reads host memory: pass options without a device and a stream, and copy the \
-                           bytes of a device first";
+            let message = "a comparison supports host memory only: pass options without a device \
+                           and a stream, and copy device memory to the host first";
             return Err(Error::invalid(message));
         }
         let own = hash_record(bytes);
@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn a_longer_or_changed_byte_string_differs() {
         let long = vec![7; 100_000];
-        for place in [0, 50_000, 99_999] {
+        for position in [0, 50_000, 99_999] {
             let mut changed = long.clone();
-            changed[place] ^= 1;
+            changed[position] ^= 1;
             assert_eq!(first_difference_of(&[&long, &changed]), Some(1));
         }
         assert_eq!(first_difference_of(&[&long, &long[..99_999]]), Some(1));

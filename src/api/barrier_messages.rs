@@ -106,13 +106,13 @@ impl BarrierResult {
     }
 
     /// Converts the result into the outcome on another rank.
-    pub(super) fn into_outcome(self, places: &[RankLocation]) -> Result<(), BarrierFailure> {
+    pub(super) fn into_outcome(self, locations: &[RankLocation]) -> Result<(), BarrierFailure> {
         let Some(kind) = self.kind else { return Ok(()) };
         let message = format!(
-            "{} says that it failed (allowed: {} ms), missing: {}",
-            rank_names(&[0], places),
+            "{} reports that the barrier failed (allowed: {} ms), missing: {}",
+            rank_names(&[0], locations),
             self.allowed_ms,
-            rank_names(&self.missing, places)
+            rank_names(&self.missing, locations)
         );
         let error = Error::new(kind, message);
         let error = self.missing.first().map_or(error.clone(), |&rank| error.with_culprit(rank));
@@ -121,9 +121,9 @@ impl BarrierResult {
 }
 
 /// Returns the names of ranks with their processes and hosts.
-pub(super) fn rank_names(ranks: &[Rank], places: &[RankLocation]) -> String {
-    let name = |&rank: &Rank| match places.get(rank) {
-        Some(place) => place.name.to_string(),
+pub(super) fn rank_names(ranks: &[Rank], locations: &[RankLocation]) -> String {
+    let name = |&rank: &Rank| match locations.get(rank) {
+        Some(location) => location.name.to_string(),
         None => format!("rank {rank}"),
     };
     ranks.iter().map(name).collect::<Vec<_>>().join("; ")

@@ -64,7 +64,7 @@ pub fn is_open() -> bool {
 /// `InvalidArgument` if a batch is open.
 pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     if is_open() {
-        let message = "this thread has begun a batch already: end it with dist_batch_end first";
+        let message = "this thread already has an open batch: end it with dist_batch_end first";
         return Err(Error::invalid(message));
     }
     let groups = groups.map(|groups| groups.iter().map(|group| group.id()).collect());
@@ -85,7 +85,9 @@ pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
     }
     BATCH.with_borrow_mut(|open| match open {
         Some(batch) => batch.collect(call),
-        None => Err(Error::internal("an open batch is missing")),
+        None => {
+            Err(Error::internal("the thread is marked as inside a batch, but no batch is open"))
+        }
     })
 }
 
@@ -95,9 +97,9 @@ pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
 /// `InvalidArgument` if no batch is open.
 pub fn end() -> Result<Batch> {
     THREAD_FLAGS.with(|marks| marks.in_batch.set(false));
-    BATCH.take().ok_or_else(|| {
-        Error::invalid("this thread has begun no batch: call dist_batch_begin first")
-    })
+    BATCH
+        .take()
+        .ok_or_else(|| Error::invalid("this thread has no open batch: call dist_batch_begin first"))
 }
 
 impl Batch {
@@ -106,12 +108,15 @@ impl Batch {
             && !groups.contains(&call.group().id())
         {
             let name = call.group().name();
-            let message = format!("group {name} is not among those that the batch was begun with");
+            let message = format!(
+                "group {name} is not in the list of groups that was passed to \
+                                   dist_batch_begin"
+            );
             return Err(Error::invalid(message));
         }
         if self.calls.len() >= MAX_BATCH_CALLS {
             let message = format!(
-                "a batch has {MAX_BATCH_CALLS} calls at the most: end it, and begin another"
+                "the batch has {MAX_BATCH_CALLS} calls, which is the maximum: end it and begin another batch"
             );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
@@ -141,13 +146,13 @@ impl Batch {
         }
         let (left, first) = (AtomicUsize::new(calls.len()), Mutex::new(None));
         let completion = Arc::new(BatchCompletion { pending: left, first_error: first, work });
-        for (place, call) in calls.iter().enumerate() {
+        for (index, call) in calls.iter().enumerate() {
             let completion = Arc::clone(&completion);
             // The hook's reference to the work is dropped after the call.
             let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
                 member.iter().for_each(|member| completion.work.add_member_completion(member));
-                completion.complete_member(place, outcome);
+                completion.complete_member(index, outcome);
             };
             call.work().add_completion_action(CompletionAction::Hook(0, Box::new(hook)));
         }
@@ -165,7 +170,7 @@ impl Batch {
         let mut ordered: Vec<Option<PreparedCall>> = ordered.into_iter().map(Some).collect();
         for fusion_run in fusion_runs {
             fusion::issue_fusion_run(
-                fusion_run.into_iter().filter_map(|place| ordered[place].take()).collect(),
+                fusion_run.into_iter().filter_map(|index| ordered[index].take()).collect(),
             );
         }
     }
@@ -173,8 +178,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        let message =
-            "the batch was never ended: its thread has ended, or dist_batch_end has failed";
+        let message = "the batch was dropped before it was issued: its thread exited, or dist_batch_end failed";
         let abandoned = Error::new(ErrorKind::Aborted, message);
         self.calls.iter().for_each(|call| call.abandon(abandoned.clone()));
     }

@@ -41,8 +41,8 @@ pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     }
     let Some((one, other)) = find_overlapping_calls(&reads, writes) else { return };
     let message = format!(
-        "of {} collectives of a batch, the {}. and the {}. use memory that one of them writes: end the batch \
-         between them",
+        "of {} collectives in the batch, numbers {} and {} share memory that one of them writes: \
+         end the batch between them",
         collectives.len(),
         one.min(other) + 1,
         one.max(other) + 1

@@ -58,7 +58,7 @@ impl Group {
             CallLocation::NoBuffers if call.kind().is_pairwise() => {
                 self.peers_location(call, options)
             }
-            place => place,
+            other => other,
         };
         let gpu = self.check_gpu(location, options)?;
         call.set_location(gpu, location == CallLocation::NoBuffers);
@@ -85,9 +85,9 @@ impl Group {
             (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
         let query = SupportQuery { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
         self.backend.supports(&query)?;
-        let unsupported = |why: &str| {
+        let unsupported = |reason: &str| {
             let text = format!(
-                "{query} in memory of device {}: back end {}: {why}",
+                "{query} in memory of device {}: back end {}: {reason}",
                 gpu.device,
                 self.backend_name()
             );
@@ -98,11 +98,11 @@ impl Group {
             return Ok(Some(gpu));
         }
         if message.peer.is_none() {
-            return unsupported("NCCL cannot receive from any rank: name one");
+            return unsupported("NCCL cannot receive from any rank: specify the source rank");
         }
         if message.tag.is_some_and(|tag| tag != 0) {
             return unsupported(
-                "NCCL has no tags, messages between two ranks are in one order: tag 0 is possible",
+                "NCCL has no tags and delivers the messages between two ranks in order: use tag 0",
             );
         }
         Ok(Some(gpu))
@@ -119,14 +119,17 @@ impl Group {
                 return;
             }
             match self.buffer_location(buffer, options) {
-                Ok(place) if location == CallLocation::NoBuffers || location == place => {
-                    location = place
+                Ok(buffer_location)
+                    if location == CallLocation::NoBuffers || location == buffer_location =>
+                {
+                    location = buffer_location
                 }
-                Ok(place) => {
+                Ok(buffer_location) => {
                     let message = format!(
-                        "one buffer lies in {}, and another in {}: all of a call lie in one place",
+                        "one buffer is in {} and another in {}: all buffers of a call must be in \
+                         the same memory",
                         location.describe(),
-                        place.describe()
+                        buffer_location.describe()
                     );
                     outcome = Err(Error::invalid(message));
                 }
@@ -171,16 +174,17 @@ impl Group {
             CallLocation::Device(device) if self.device.is_none() => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "memory of device {device}: the group has no device; name one where it is made (DIST_FIELD_DEVICE)"
+                    "memory of device {device}: the group has no device; create the group with \
+                     that device (DIST_FIELD_DEVICE)"
                 ),
             )),
             CallLocation::Device(device) if options.nan_check != NanCheck::Off => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("nobody looks for NaN in memory of device {device}"),
+                format!("the NaN check does not support memory of device {device}"),
             )),
             CallLocation::Device(device) if options.algorithm.is_some() => {
-                let wish = "an algorithm by name";
-                Err(self.unsupported_choice_error(wish, device))
+                let choice = "an algorithm by name";
+                Err(self.unsupported_choice_error(choice, device))
             }
             CallLocation::Device(device)
                 if options.canonical && self.backend.is_stream_ordered() =>
@@ -200,7 +204,7 @@ impl Group {
 
     fn unsupported_choice_error(&self, choice: &str, device: usize) -> Error {
         let message = format!(
-            "{choice}, in memory of device {device}: back end {} chooses by itself",
+            "{choice} is not supported in memory of device {device}: back end {} chooses the algorithm itself",
             self.backend_name()
         );
         Error::new(ErrorKind::Unsupported, message)
@@ -222,12 +226,14 @@ impl Group {
         slot: &EnqueuedOperationSlot,
         deadline: &Deadline,
     ) -> Result<()> {
-        let Some(flight) = slot.get() else { return Ok(()) };
-        if flight.wait(deadline)? {
+        let Some(completion) = slot.get() else { return Ok(()) };
+        if completion.wait(deadline)? {
             return Ok(());
         }
-        let message =
-            format!("the device was not done with it within {} ms", deadline.elapsed().as_millis());
+        let message = format!(
+            "the device did not complete the operation within {} ms",
+            deadline.elapsed().as_millis()
+        );
         let error = Error::new(ErrorKind::Timeout, message);
         self.fail(&error);
         // The watchdog may have reported a more detailed failure.
@@ -239,7 +245,7 @@ impl PreparedDeviceMessage {
     pub(super) fn descriptor(&self) -> Result<MessageDescriptor> {
         match self.work.kind() {
             WorkKind::Message(message) => Ok(message),
-            _ => Err(Error::internal("a work that is no message was posted as one")),
+            _ => Err(Error::internal("a work that is not a message was posted as a message")),
         }
     }
 
@@ -264,7 +270,7 @@ impl PreparedDeviceMessage {
                 return Err(Error::internal("a call for host memory only on a device"));
             }
         };
-        let peer = message.peer.ok_or_else(|| Error::internal("a message from anybody"))?;
+        let peer = message.peer.ok_or_else(|| Error::internal("a message from any rank"))?;
         Ok(DeviceMessage { peer, dtype: message.dtype, transfer: direction })
     }
 }

@@ -140,12 +140,14 @@ impl<'a> BytesCall<'a> {
             return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
         }
         if let Some(wrong) = self.blocks.as_ref().map(Vec::len).filter(|&blocks| blocks != size) {
-            let message =
-                format!("{wrong} strings were given in a group of {size}: one for each rank");
+            let message = format!(
+                "{wrong} strings were given in a group of {size}: pass one string for each rank"
+            );
             return Err(Error::invalid(message));
         }
         if let Some(name) = &options.algorithm {
-            let message = format!("algorithm \"{name}\": a call on byte strings takes none");
+            let message =
+                format!("algorithm \"{name}\": calls on byte strings have no choice of algorithms");
             return Err(Error::invalid(message));
         }
         Ok(())
@@ -160,8 +162,8 @@ impl<'a> BytesCall<'a> {
     ) -> Result<ByteStrings> {
         group.await_all_arrivals(&first, deadline.get_or_start())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
-        let made = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
-        let mut strings = made.map_err(|error| {
+        let allocated = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
+        let mut strings = allocated.map_err(|error| {
             let what = format!("{} of rank {}", self.title(&first), group.rank());
             group.fail_with_local_blame(error.context(what))
         })?;
@@ -279,7 +281,7 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
     let out_of_memory = || {
         let message = format!(
-            "there is no memory for {total} bytes in {} strings; the group cannot go on",
+            "cannot allocate {total} bytes for {} strings; the group cannot continue",
             lengths.len()
         );
         Error::new(ErrorKind::OutOfMemory, message)
@@ -293,7 +295,7 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
         && let Some(available) = this_process::memory_available()
         && total > u128::from(available)
     {
-        return Err(out_of_memory().context(format_args!("{available} bytes are available")));
+        return Err(out_of_memory().context(format_args!("only {available} bytes are available")));
     }
     let string = |&length: &u64| {
         let length = usize::try_from(length).map_err(|_| out_of_memory())?;
@@ -422,8 +424,8 @@ mod tests {
 
     #[test]
     fn strings_beyond_available_memory_are_refused() {
-        let made = allocate_strings(&[3, 0]).unwrap();
-        assert_eq!(made, [vec![0; 3], vec![]]);
+        let strings = allocate_strings(&[3, 0]).unwrap();
+        assert_eq!(strings, [vec![0; 3], vec![]]);
         let available = this_process::memory_available().unwrap();
         // The second case exceeds the available memory only in total.
         for lengths in [vec![available * 2], vec![available; 2]] {

@@ -56,11 +56,11 @@ impl<'a> CallObserver<'a> {
         group: &'a Group,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
-        CallRecord { slot: place, record }: CallRecord,
+        CallRecord { slot, record }: CallRecord,
     ) -> Self {
         let record = record.map_or_else(OnceCell::new, OnceCell::from);
         let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
-        Self { group, descriptor, deadline, slot: place, record, was_short, has_waited }
+        Self { group, descriptor, deadline, slot, record, was_short, has_waited }
     }
 
     fn ensure_record(&self) -> &OperationRecord {

@@ -158,8 +158,10 @@ pub(super) fn register(
         return Err(Error::new(ErrorKind::NotInitialized, message));
     }
     if tasks.registered >= MAX_CALLBACKS {
-        let message =
-            format!("{MAX_CALLBACKS} completion callbacks are registered, the most there may be");
+        let message = format!(
+            "{MAX_CALLBACKS} completion callbacks are registered, which is the maximum: \
+                     wait until some have run"
+        );
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
     ensure_thread(&mut tasks)?;
@@ -291,7 +293,7 @@ pub(super) fn release_group(group: Arc<Group>) {
             drop(tasks);
             crate::log!(
                 LogLevel::Warn,
-                "group {} ends on a thread of its own: {error}",
+                "group {} is released on a thread of its own engine: {error}",
                 group.name()
             );
         }
@@ -314,8 +316,8 @@ pub fn reject_blocking_in_callback(action: &str) -> Result<()> {
 #[cold]
 fn blocking_in_callback_error(action: &str) -> Error {
     let message = format!(
-        "{action} may block, which a completion callback must not: all callbacks share one thread. Issue it \
-         asynchronously (with a work), or do it on another thread"
+        "{action} may block, which is not allowed in a completion callback because all callbacks \
+         share one thread: issue it asynchronously (with a work), or on another thread"
     );
     Error::invalid(message)
 }

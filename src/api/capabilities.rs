@@ -39,8 +39,9 @@ impl Group {
         let gpu = match device {
             HOST_DEVICE => None,
             _ => Some(usize::try_from(device).map_err(|_| {
-                let message =
-                    format!("device {device} is neither -1, for host memory, nor a GPU's number");
+                let message = format!(
+                    "device {device} is invalid: pass -1 for host memory, or the index of a GPU"
+                );
                 Error::invalid(message)
             })?),
         };
@@ -58,7 +59,7 @@ impl Group {
             return self.check_required_operations(kind);
         }
         let message = format!(
-            "{} with a caller's operator: device {device}: such operators fold host memory",
+            "{} with a caller's operator: device {device}: such operators reduce host memory only",
             kind.name()
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -75,7 +76,8 @@ fn collective_kind(number: i32) -> Result<OpKind> {
     kind.ok_or_else(|| {
         let last = OpKind::ALL.len() - 1;
         Error::invalid(format!(
-            "{number} is not the number of an operation (they run from 0 to {last}; {SEND_KIND} is send, {RECV_KIND} recv)"
+            "{number} is not the number of an operation: pass 0 to {last}, {SEND_KIND} for send or \
+             {RECV_KIND} for recv"
         ))
     })
 }

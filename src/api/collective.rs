@@ -190,10 +190,10 @@ impl Group {
         let earlier =
             activity::find_earlier_running_collective(self.id(), self.rank(), descriptor.sequence);
         let message = format!(
-            "{descriptor} of rank {} timed out after {} ms behind earlier operations of this rank{}",
+            "{descriptor} of rank {} timed out after {} ms waiting for earlier operations of this rank{}",
             self.rank(),
             deadline.elapsed().as_millis(),
-            earlier.map(|first| format!(", of which {first} is under way")).unwrap_or_default()
+            earlier.map(|first| format!(", of which {first} is in progress")).unwrap_or_default()
         );
         let error = Error::new(ErrorKind::Timeout, message).with_culprit(self.rank());
         self.fail(&error);

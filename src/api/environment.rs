@@ -151,7 +151,7 @@ pub fn job_secret() -> Result<Option<Secret>> {
         (None, Some(number)) => (Secret::from_fd(number), fd),
         (Some(_), Some(_)) => {
             let message = format!(
-                "both {} and {} are set, and each names a secret of the job's store: unset one",
+                "both {} and {} are set, and each specifies the secret of the job's store: unset one",
                 file.name, fd.name
             );
             return Err(Error::invalid(message));
@@ -202,18 +202,18 @@ fn local_job(identity: &RankAndSize) -> Result<Option<String>> {
 }
 
 fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
-    let bad = |why: &str| {
+    let bad = |problem: &str| {
         Error::invalid(format!(
-            "init_method \"{url}\": {why}; the form is tcp://host:port?rank=R&world_size=N"
+            "init_method \"{url}\": {problem}; the form is tcp://host:port?rank=R&world_size=N"
         ))
     };
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
     let address = address.trim_end_matches('/');
-    let (host, port) = address.rsplit_once(':').ok_or_else(|| bad("there is no port"))?;
+    let (host, port) = address.rsplit_once(':').ok_or_else(|| bad("the port is missing"))?;
     let port = port.parse().map_err(|_| bad("the port is not a number from 0 to 65535"))?;
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     if host.is_empty() {
-        return Err(bad("there is no host"));
+        return Err(bad("the host is missing"));
     }
     let mut identity = RankAndSize::default();
     identity.read_query(query).map_err(|error| bad(error.message()))?;
@@ -222,9 +222,9 @@ fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
 }
 
 fn from_file_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
-    let bad = |why: &str| {
+    let bad = |problem: &str| {
         Error::invalid(format!(
-            "init_method \"{url}\": {why}; the form is file:///path?rank=R&world_size=N"
+            "init_method \"{url}\": {problem}; the form is file:///path?rank=R&world_size=N"
         ))
     };
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -262,11 +262,11 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        let (byte, behind) = match (first, tail) {
-            (b'%', [high, low, behind @ ..]) => {
+        let (byte, remainder) = match (first, tail) {
+            (b'%', [high, low, remainder @ ..]) => {
                 let digit = |byte: u8| char::from(byte).to_digit(16);
                 let value = digit(*high).zip(digit(*low)).map(|(high, low)| high * 16 + low);
-                (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, behind)
+                (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, remainder)
             }
             (b'%', _) => return Err(BAD_PERCENT),
             _ => (first, tail),
@@ -275,14 +275,14 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
             return Err("a path has no zero bytes");
         }
         bytes.push(byte);
-        rest = behind;
+        rest = remainder;
     }
     Ok(bytes)
 }
 
 /// The error text for a path with an invalid escape.
 const BAD_PERCENT: &str =
-    "behind \"%\" stand no two hexadecimal digits (write \"%\" itself as %25)";
+    "\"%\" is not followed by two hexadecimal digits (write \"%\" itself as %25)";
 
 impl RankAndSize {
     /// Reads `rank` and `world_size` from a URL's query. Ignores the parameter `use_libuv`, which
@@ -297,7 +297,7 @@ impl RankAndSize {
                 _ => return Err(Error::invalid(format!("unknown parameter \"{name}\""))),
             };
             let number = value.parse().map_err(|_| {
-                Error::invalid(format!("{name}=\"{value}\" is not a number from 0 on"))
+                Error::invalid(format!("{name}=\"{value}\" is not a number of at least 0"))
             })?;
             *field = Some(number);
         }
@@ -346,9 +346,9 @@ mod tests {
     fn bad_url_errors_name_the_cause() {
         for (url, word) in [
             ("etcd://x", "unknown"),
-            ("tcp://host", "no port"),
+            ("tcp://host", "port is missing"),
             ("tcp://host:99999", "not a number"),
-            ("tcp://:80", "no host"),
+            ("tcp://:80", "host is missing"),
             ("tcp://h:1?rank=-1", "rank=\"-1\""),
             ("tcp://h:1?wolrd_size=2", "wolrd_size"),
             ("etcd://x", "file:///path?rank=R&world_size=N"),

@@ -61,7 +61,7 @@ pub(super) fn write_first_fatal_error(error: &Error, culprit: Option<Rank>) {
     match this_process::create_file(&path, &content) {
         Ok(true) => *lock_written_file() = Some((path, content)),
         Ok(false) => {}
-        Err(cause) => crate::log!(LogLevel::Warn, "the error file cannot be written: {cause}"),
+        Err(cause) => crate::log!(LogLevel::Warn, "cannot write the error file: {cause}"),
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn retract() {
     HAS_WRITTEN.store(false, Ordering::Relaxed);
     let Some((path, content)) = written else { return };
     if let Err(cause) = this_process::remove_file_if_same(&path, &content) {
-        crate::log!(LogLevel::Warn, "the error file stays: {cause}");
+        crate::log!(LogLevel::Warn, "cannot remove the error file: {cause}");
     }
 }
 

@@ -128,7 +128,8 @@ impl Group {
         }
         let descriptor = self.queue.events().and_then(|events| events.descriptor());
         descriptor.ok_or_else(|| {
-            let message = format!("group {} is being released: it has no events", self.name());
+            let message =
+                format!("group {} is being released and has no completion events", self.name());
             Error::new(ErrorKind::NotInitialized, message)
         })
     }

@@ -47,20 +47,12 @@ impl CallOptions {
     /// Returns whether the options have defaults except for label and timeout.
     #[inline]
     fn has_only_defaults(&self) -> bool {
-        let Self {
-            premul_scale,
-            canonical,
-            algorithm,
-            nan_check: values,
-            location: place,
-            stream,
-            ..
-        } = self;
+        let Self { premul_scale, canonical, algorithm, nan_check, location, stream, .. } = self;
         !canonical
             && *premul_scale == 0.0
             && algorithm.is_none()
-            && *values == NanCheck::Off
-            && *place == BufferLocation::Unspecified
+            && *nan_check == NanCheck::Off
+            && *location == BufferLocation::Unspecified
             && stream.is_none()
     }
 }
@@ -160,21 +152,11 @@ impl Group {
         options: &CallOptions,
         unfinished: UnfinishedFastCall<'_>,
     ) -> Result<()> {
-        let UnfinishedFastCall {
-            ticket,
-            turn,
-            deadline,
-            slot: place,
-            outcome: fast_outcome,
-            record,
-        } = unfinished;
+        let UnfinishedFastCall { ticket, turn, deadline, slot, outcome: fast_outcome, record } =
+            unfinished;
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::with_record(
-            self,
-            &descriptor,
-            &deadline,
-            CallRecord { slot: place, record },
-        );
+        let observer =
+            CallObserver::with_record(self, &descriptor, &deadline, CallRecord { slot, record });
         let mut operation =
             call.operation(descriptor, options, (self.name(), &deadline), &observer);
         operation.has_new_deadline = true;

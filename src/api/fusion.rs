@@ -215,11 +215,11 @@ impl OperationTask for FusedTask {
         let operation = fused_call.operation(first, &options, context, &group.observer);
         group.backend.run(&Operation { labels: &self.labels, ..operation })?;
         let recvs: Vec<Dst<'_>> = self.calls.iter().map(|part| part.recv()).collect();
-        let places = recvs.iter().map(|recv| recv.as_src());
+        let targets = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);
         // The same walk over the outputs. The index selects the output, because a `Src` view does
         // not permit writes.
-        for (index, (offset, part)) in staged_blocks(places, blocks).enumerate() {
+        for (index, (offset, part)) in staged_blocks(targets, blocks).enumerate() {
             let (block, recv) = (index / recvs.len(), recvs[index % recvs.len()]);
             let to = recv.slice(block * part.len(), part.len());
             kernel::copy(to, from.as_src().slice(offset, part.len()));
@@ -239,8 +239,8 @@ impl FusedTask {
         buffer: fn(&Call<'static>) -> Src<'static>,
     ) -> Result<()> {
         let dtype = first.dtype.unwrap_or(DataType::U8);
-        group.check_for_nan(dtype, nan_check, self.calls.iter().map(buffer), |place| {
-            format!("{}: call {place} of these: its {buffer_name}", self.title(first))
+        group.check_for_nan(dtype, nan_check, self.calls.iter().map(buffer), |index| {
+            format!("{}: {buffer_name} of call {index}", self.title(first))
         })
     }
 }
@@ -267,7 +267,8 @@ fn staged_blocks<'a>(
 fn zeroed_buffer(bytes: usize) -> Result<Vec<u8>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(bytes).map_err(|_| {
-        let message = format!("no memory for {bytes} bytes in which small collectives become one");
+        let message =
+            format!("cannot allocate {bytes} bytes for the fused call of small collectives");
         Error::new(ErrorKind::OutOfMemory, message)
     })?;
     memory.resize(bytes, 0);

@@ -148,7 +148,7 @@ impl Group {
     /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
     /// and any failure of the rendezvous or of the back end before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
-        callbacks::reject_blocking_in_callback("making a group")?;
+        callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
         check_options(&options)?;
         recorder::read_dump_environment()?;
@@ -158,12 +158,12 @@ impl Group {
         let timeout_ms =
             resolve_timeout_ms(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
-        let who = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
+        let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
         let nonce = this_process::random_nonce()?;
         let address = store.address();
         let weak_store = Arc::downgrade(&store);
         let rendezvous =
-            Rendezvous { store, name: &name, rank, size, nonce, process: who, deadline: &deadline };
+            Rendezvous { store, name: &name, rank, size, nonce, process, deadline: &deadline };
         // A group of one rank needs no rendezvous.
         let id = if size == 1 { nonce } else { rendezvous.meet()? };
         let keys = group_keys::open_group_keys(&weak_store, id);
@@ -320,12 +320,17 @@ impl Group {
     /// Returns the number of ranks on this rank's host.
     pub fn local_size(&self) -> usize {
         let host = self.rank_location().host_index;
-        self.backend.rank_locations().iter().filter(|place| place.host_index == host).count()
+        self.backend.rank_locations().iter().filter(|location| location.host_index == host).count()
     }
 
     /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
-        self.backend.rank_locations().iter().map(|place| place.host_index + 1).max().unwrap_or(1)
+        self.backend
+            .rank_locations()
+            .iter()
+            .map(|location| location.host_index + 1)
+            .max()
+            .unwrap_or(1)
     }
 
     /// Returns the error that failed the group, or `None` if the group works.
@@ -424,13 +429,13 @@ impl Group {
     /// Describes the group as JSON: members and their hosts, back end, algorithms, arrival skew,
     /// straggler and trace.
     pub fn describe(&self) -> Value {
-        let member = |place: &RankLocation| {
+        let member = |location: &RankLocation| {
             json!({
-                "rank": place.name.rank,
-                "host": *place.name.host,
-                "host_index": place.host_index,
-                "local_rank": place.local_rank,
-                "pid": place.name.pid,
+                "rank": location.name.rank,
+                "host": *location.name.host,
+                "host_index": location.host_index,
+                "local_rank": location.local_rank,
+                "pid": location.name.pid,
             })
         };
         let members: Vec<Value> = self.backend.rank_locations().iter().map(member).collect();
@@ -469,7 +474,7 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     let GroupOptions { rank, size, name, global_ranks, .. } = options;
     if *size == 0 || *size > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
-            "a world size of {size}: 1 to {MAX_WORLD_SIZE} is possible"
+            "world size {size} is out of range: pass 1 to {MAX_WORLD_SIZE}"
         )));
     }
     if rank >= size {
@@ -478,7 +483,8 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     check_name(name)?;
     if let Some(ranks) = global_ranks {
         if ranks.len() != *size {
-            let message = format!("global_ranks has {} ranks, and the group {size}", ranks.len());
+            let message =
+                format!("global_ranks has {} ranks, but the group has {size}", ranks.len());
             return Err(Error::invalid(message));
         }
         check_distinct(ranks).context(|| "global_ranks")?;
@@ -489,8 +495,9 @@ fn check_options(options: &GroupOptions) -> Result<()> {
 /// Checks that a group can have this name.
 pub(super) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
-        let message =
-            format!("\"{name}\" is no group name: 1 to {MAX_NAME_BYTES} bytes without \"/\"");
+        let message = format!(
+            "\"{name}\" is not a valid group name: pass 1 to {MAX_NAME_BYTES} bytes without \"/\""
+        );
         return Err(Error::invalid(message));
     }
     Ok(())

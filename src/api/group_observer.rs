@@ -70,8 +70,8 @@ impl GroupObserver {
 
     fn rank_name(&self, rank: Rank) -> String {
         let backend = self.backend.upgrade();
-        let place = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
-        place.map_or_else(|| format!("rank {rank}"), |place| place.name.to_string())
+        let location = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
+        location.map_or_else(|| format!("rank {rank}"), |location| location.name.to_string())
     }
 }
 
@@ -109,8 +109,9 @@ impl ProgressObserver for GroupObserver {
         };
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} keeps the others waiting: it alone was missing for {} ms of the last {} s, in {} operations \
-             (last: {operation}); see what it does, or what its host does beside",
+            "group {}: {} delays the other ranks: it was the only missing rank for {} ms of the \
+             last {} s, in {} operations (last: {operation}); check what the rank does and which \
+             other processes its host runs",
             self.group_name,
             self.rank_name(report.rank),
             report.waited.as_millis(),

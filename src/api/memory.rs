@@ -38,7 +38,7 @@ static TABLE: Mutex<MemoryTable> =
 pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize>> {
     if device < HOST_DEVICE {
         return Err(Error::invalid(format!(
-            "device is {device}: an index from 0 on, or DIST_DEVICE_HOST"
+            "device is {device}: pass an index of at least 0, or DIST_DEVICE_HOST"
         )));
     }
     let memory = match usize::try_from(device) {
@@ -65,12 +65,12 @@ pub fn free(address: usize) -> Result<()> {
     let Some(memory) = table.allocated.remove(&address) else {
         let before = table.allocated.range(..address).next_back();
         let enclosing = before.filter(|(start, memory)| address - *start < memory.len());
-        let why = match enclosing {
+        let problem = match enclosing {
             Some((start, _)) => format!("lies inside the allocation that begins at {start:#x}"),
-            None => "is not the address of an allocation of dist_mem_alloc, or of one freed before"
+            None => "is not the address of an allocation of dist_mem_alloc, or was freed before"
                 .to_owned(),
         };
-        return Err(Error::invalid(format!("ptr {address:#x} {why}")));
+        return Err(Error::invalid(format!("ptr {address:#x} {problem}")));
     };
     drop(table);
     drop(memory);
@@ -98,7 +98,8 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
         .find(|known| known.is_of(group) && known.start < end && start < known.start + known.len);
     if let Some(known) = overlapping {
         let message = format!(
-            "{len} bytes at ptr {start:#x} overlap with {} bytes at {:#x}, which are registered with group {} already",
+            "{len} bytes at ptr {start:#x} overlap with {} bytes at {:#x}, which are already \
+             registered with group {}",
             known.len,
             known.start,
             group.name()
@@ -119,7 +120,7 @@ pub fn deregister(group: &Arc<Group>, start: usize) -> Result<()> {
         table.registered.iter().position(|known| known.is_of(group) && known.start == start);
     let Some(index) = found else {
         let message = format!(
-            "nothing that begins at ptr {start:#x} is registered with group {}",
+            "no memory that begins at ptr {start:#x} is registered with group {}",
             group.name()
         );
         return Err(Error::invalid(message));

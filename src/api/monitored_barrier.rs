@@ -211,7 +211,7 @@ impl Group {
             Ok(entered) => entered,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let message = "another thread of this rank is in one on this group";
+                let message = "another thread of this rank is in a monitored barrier of this group";
                 return Err(rejected(Error::invalid(message)));
             }
         };
@@ -292,7 +292,8 @@ impl MonitoredBarrier<'_> {
                     if number == self.number {
                         return failed;
                     }
-                    let what = format!("it was over before this rank came, as was #{number}");
+                    let what =
+                        format!("the barriers up to #{number} ended before this rank arrived");
                     BarrierFailure { error: failed.error.context(what), ..failed }
                 })
             }
@@ -305,8 +306,8 @@ impl MonitoredBarrier<'_> {
                 );
                 let first = rank_names(&[COORDINATOR], self.group.backend.rank_locations());
                 let message = format!(
-                    "timed out after {} ms (allowed: {} ms) without a word of {first}, which has not entered \
-                     it or waits for others still",
+                    "timed out after {} ms (allowed: {} ms) without a message from {first}, which \
+                     has not entered the barrier or still waits for other ranks",
                     self.deadline.elapsed().as_millis(),
                     self.deadline.timeout().as_millis()
                 );
@@ -336,7 +337,7 @@ impl MonitoredBarrier<'_> {
             if let Some(found) = look(false) {
                 return Ok(Some(found));
             }
-            watch.check(|lasted| self.log_long_wait(lasted));
+            watch.check(|waited| self.log_long_wait(waited));
             let is_over = limit.has_passed();
             let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
             // After the limit the loop runs once more, so that messages that have already arrived
@@ -350,7 +351,7 @@ impl MonitoredBarrier<'_> {
 
     /// Logs a long wait.
     #[cold]
-    fn log_long_wait(&self, lasted: DisplaySeconds) {
+    fn log_long_wait(&self, waited: DisplaySeconds) {
         let others: Vec<Rank> =
             (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
         let awaited = match self.group.rank() {
@@ -358,10 +359,10 @@ impl MonitoredBarrier<'_> {
             _ => vec![COORDINATOR],
         };
         let awaited = rank_names(&awaited, self.group.backend.rank_locations());
-        let (number, whom) = (self.number, self.group.describe_rank());
+        let (number, caller) = (self.number, self.group.describe_rank());
         crate::log!(
             LogLevel::Warn,
-            "{OPERATION_NAME} #{number} on {whom} has waited {lasted} for {awaited}"
+            "{OPERATION_NAME} #{number} on {caller} has waited {waited} for {awaited}"
         );
     }
 
@@ -404,8 +405,8 @@ impl MonitoredBarrier<'_> {
                 arrivals.missing.push((rank, None));
             } else if peer.last_arrived == self.number {
                 arrivals.arrived.push(rank);
-            } else if let Some(gone) = &peer.departure {
-                arrivals.missing.push((rank, Some(gone.clone())));
+            } else if let Some(departure) = &peer.departure {
+                arrivals.missing.push((rank, Some(departure.clone())));
             } else {
                 arrivals.awaited.push(rank);
             }
@@ -430,7 +431,7 @@ impl MonitoredBarrier<'_> {
 
     /// Returns the failure with the missing ranks and the reasons.
     fn missing_ranks_failure(&self, arrivals: &ArrivalState) -> BarrierFailure {
-        let places = self.group.backend.rank_locations();
+        let locations = self.group.backend.rank_locations();
         let mut missing: Vec<Rank> = arrivals.missing.iter().map(|(rank, _)| *rank).collect();
         // Awaited ranks are missing only if the coordinator waited for them until the deadline.
         if self.wait_all || missing.is_empty() {
@@ -441,24 +442,29 @@ impl MonitoredBarrier<'_> {
             missing.truncate(1);
         }
         let named = |rank: &Rank| {
-            let reason = arrivals.missing.iter().find(|(lost, _)| lost == rank);
+            let reason = arrivals.missing.iter().find(|(missing_rank, _)| missing_rank == rank);
             match reason {
-                None => rank_names(&[*rank], places),
-                Some((_, Some(gone))) => gone.message().to_owned(),
+                None => rank_names(&[*rank], locations),
+                Some((_, Some(departure))) => departure.message().to_owned(),
                 Some((_, None)) => {
-                    format!("{}, which had come earlier and given up", rank_names(&[*rank], places))
+                    format!(
+                        "{}, which arrived earlier and gave up",
+                        rank_names(&[*rank], locations)
+                    )
                 }
             }
         };
         let list: Vec<String> = missing.iter().map(named).collect();
-        let others = if self.wait_all { "" } else { "; there may be others" };
+        let others = if self.wait_all { "" } else { "; more ranks may be missing" };
         let message = format!(
             "after {} ms (allowed: {} ms) missing: {}{others}",
             self.deadline.elapsed().as_millis(),
             self.deadline.timeout().as_millis(),
             list.join("; ")
         );
-        let is_gone = |(rank, why): &(Rank, Option<Error>)| why.is_some() && missing.contains(rank);
+        let is_gone = |(rank, departure): &(Rank, Option<Error>)| {
+            departure.is_some() && missing.contains(rank)
+        };
         let kind = match arrivals.missing.iter().any(is_gone) {
             true => ErrorKind::PeerFailed,
             false => ErrorKind::Timeout,
@@ -508,5 +514,5 @@ fn departed_culprit(error: &Error) -> Vec<Rank> {
 
 /// The last call of `look` by the coordinator always returns a result.
 fn missing_arrivals_error() -> Error {
-    Error::internal("a monitored barrier ended without having looked who is there")
+    Error::internal("a monitored barrier ended without an arrival check")
 }

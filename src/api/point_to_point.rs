@@ -269,7 +269,7 @@ impl Group {
         };
         if let Some(gpu) = gpu.filter(|_| options.synchronous) {
             let text = format!(
-                "the buffer is in memory of device {}, and DIST_CALL_SYNCHRONOUS is for host memory",
+                "the buffer is in memory of device {}, but DIST_CALL_SYNCHRONOUS supports host memory only",
                 gpu.device
             );
             return Err(Error::new(ErrorKind::Unsupported, text)).context(|| message);
@@ -307,10 +307,10 @@ impl Group {
     ) -> Error {
         Error::invalid(match (peer, tag) {
             (Some(peer), _) => format!("rank {peer} does not exist in a group of {}", self.size()),
-            (None, Some(tag)) => format!("tag {tag}: 0 to {LARGEST_TAG} is possible"),
+            (None, Some(tag)) => format!("tag {tag} is out of range: pass 0 to {LARGEST_TAG}"),
             (None, None) => {
                 let name = options.algorithm.as_deref().unwrap_or_default();
-                format!("algorithm \"{name}\": a message between two ranks has none")
+                format!("algorithm \"{name}\": messages between two ranks have no algorithms")
             }
         })
     }
@@ -322,7 +322,7 @@ impl Group {
     #[cold]
     fn no_messages_error(&self) -> Error {
         let message = format!(
-            "the back end {} has no messages between two ranks for this group of {}",
+            "back end {} does not support messages between two ranks in this group of {}",
             self.backend_name(),
             self.size()
         );
@@ -339,9 +339,9 @@ impl Group {
     }
 
     /// Returns the device messaging engine and the stream of the message.
-    fn device_carrier(&self, gpu: GpuTarget) -> Result<(&dyn DevicePointToPoint, Option<usize>)> {
-        let missing_carrier = || Error::internal("nobody carries messages on the device");
-        Ok((self.backend.device_point_to_point().ok_or_else(missing_carrier)?, gpu.stream))
+    fn device_messaging(&self, gpu: GpuTarget) -> Result<(&dyn DevicePointToPoint, Option<usize>)> {
+        let missing_engine = || Error::internal("the back end has no device messaging engine");
+        Ok((self.backend.device_point_to_point().ok_or_else(missing_engine)?, gpu.stream))
     }
 
     /// Posts a message to the engine or to the device messaging engine, which ends its work.
@@ -349,24 +349,24 @@ impl Group {
         self: &Arc<Self>,
         (memory, gpu): (MessageBuffer, Option<GpuTarget>),
         deadline: Deadline,
-        (work, noted): (&Arc<Work>, Option<IssuedMessage>),
+        (work, issued): (&Arc<Work>, Option<IssuedMessage>),
         options: &CallOptions,
     ) -> Result<()> {
         let WorkKind::Message(message) = work.kind() else {
-            return Err(Error::internal("a work that is no message was posted as one"));
+            return Err(Error::internal("a work that is not a message was posted as a message"));
         };
         let engine = self.messaging_engine()?;
-        let carrier = gpu.map(|gpu| self.device_carrier(gpu)).transpose()?;
+        let device_engine = gpu.map(|gpu| self.device_messaging(gpu)).transpose()?;
         if let (Some(bytes), None) = (memory.outgoing(), gpu) {
             let nan_check = options.nan_check.max(debug::nan_check());
             let title = |_| format!("{message}: the message");
             self.check_for_nan(message.dtype, nan_check, [bytes].into_iter(), title)?;
         }
         if let Err(error) = self.queue.begin_work() {
-            noted.into_iter().for_each(|noted| noted.record.end(&Err(error.clone())));
+            issued.into_iter().for_each(|issued| issued.record.end(&Err(error.clone())));
             return Err(error);
         }
-        let issued_message = noted.unwrap_or_else(|| {
+        let issued_message = issued.unwrap_or_else(|| {
             self.record_issue(&message, recorder::recorder_ns(deadline.started()))
         });
         let IssuedMessage { sequence, record } = issued_message;
@@ -379,21 +379,21 @@ impl Group {
                 let synchronous = options.synchronous;
                 let message =
                     SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: synchronous };
-                match carrier {
-                    Some((carried, stream)) => carried.send(message, stream, done),
+                match device_engine {
+                    Some((device_engine, stream)) => device_engine.send(message, stream, done),
                     None => engine.send(message, done),
                 }
             }
             (MessageBuffer::Receive(into), from, tag) => {
                 let into = ReceiveBuffer::Borrowed(into);
                 let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline };
-                match carrier {
-                    Some((carried, stream)) => carried.receive(message, stream, done),
+                match device_engine {
+                    Some((device_engine, stream)) => device_engine.receive(message, stream, done),
                     None => engine.receive(message, done),
                 }
             }
-            (MessageBuffer::ReceiveAllocated { max_bytes: most, handler: deliver }, from, tag) => {
-                let into = ReceiveBuffer::Allocated { max_bytes: most };
+            (MessageBuffer::ReceiveAllocated { max_bytes, handler: deliver }, from, tag) => {
+                let into = ReceiveBuffer::Allocated { max_bytes };
                 let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline };
                 engine.receive(message, Arc::new(BytesReceiveCompletion::new(done, deliver)))
             }

@@ -97,11 +97,11 @@ impl Group {
         })?;
         Ok(found.map(|probed| {
             let (envelope, group) = (probed.envelope, Arc::downgrade(self));
-            let made = |matched| {
+            let to_message = |matched| {
                 let claim = AtomicU8::new(UNCLAIMED);
                 Arc::new(MatchedMessage { group, envelope, matched_id: matched, claim })
             };
-            FoundMessage { envelope, message: probed.match_id.map(made) }
+            FoundMessage { envelope, message: probed.match_id.map(to_message) }
         }))
     }
 
@@ -113,11 +113,12 @@ impl Group {
     ) -> Result<Option<ProbedMessage>> {
         let mut watch = SlowWaitWatch::default();
         loop {
-            let log_wait = |lasted| {
-                let (title, whom) = (ProbeTitle(request), self.describe_rank());
-                crate::log!(LogLevel::Warn, "{title} on {whom} has waited {lasted}");
+            let log_wait = |waited| {
+                let (title, caller) = (ProbeTitle(request), self.describe_rank());
+                crate::log!(LogLevel::Warn, "{title} on {caller} has waited {waited}");
             };
-            let slice = watch.check(log_wait).map_or(*deadline, |most| deadline.capped(most));
+            let slice =
+                watch.check(log_wait).map_or(*deadline, |interval| deadline.capped(interval));
             if let Some(found) = engine.probe(request, &slice)? {
                 return Ok(Some(found));
             }
@@ -130,7 +131,7 @@ impl Group {
 
 fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
     let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
-    let message = format!("no message came in {elapsed} ms (allowed: {allowed} ms)");
+    let message = format!("no message arrived within {elapsed} ms (allowed: {allowed} ms)");
     let error = Error::new(ErrorKind::Timeout, message);
     match from {
         Some(rank) => error.with_culprit(rank),
@@ -151,7 +152,7 @@ impl MatchedMessage {
         options: CallOptions,
     ) -> Result<PreparedCall> {
         let group = self.group.upgrade().ok_or_else(|| {
-            let message = "the group of the message has ended, and the message with it";
+            let message = "the group of the message was released, and the message with it";
             Error::new(ErrorKind::InvalidHandle, message)
         })?;
         let MessageEnvelope { from, tag, .. } = self.envelope;
@@ -167,7 +168,7 @@ impl MatchedMessage {
             .compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            let message = "another call receives the message already";
+            let message = "another call already receives the message";
             return Err(Error::new(ErrorKind::InvalidHandle, message));
         }
         let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
@@ -176,14 +177,15 @@ impl MatchedMessage {
 
     fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
         let MessageEnvelope { from, dtype: sent, bytes, .. } = self.envelope;
-        let why = if dtype != sent {
-            format!("is of type {sent}, and the receive is for {dtype}")
+        let problem = if dtype != sent {
+            format!("has type {sent}, but the receive expects {dtype}")
         } else if bytes > room {
-            format!("has {bytes} bytes, and the receive has room for {room}")
+            format!("has {bytes} bytes, but the receive buffer holds {room}")
         } else {
             return Ok(());
         };
-        let message = format!("the message {why}; nothing was written, and its handle stays valid");
+        let message =
+            format!("the message {problem}; nothing was written, and its handle stays valid");
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
     }
 

@@ -220,7 +220,7 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
     if dropped > 0 {
         crate::log!(
             LogLevel::Warn,
-            "dist_finalize drops {dropped} completion callbacks: one before them has not returned"
+            "dist_finalize drops {dropped} completion callbacks: an earlier callback has not returned"
         );
     }
 }
@@ -240,7 +240,11 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     }
     // In a failed group the works end without help. Until then they hold a reference to the group.
     if !group.wait_for_works(&Deadline::after(time_after_failure(deadline))) {
-        crate::log!(LogLevel::Warn, "{} works outlive dist_finalize", group.outstanding_works());
+        crate::log!(
+            LogLevel::Warn,
+            "{} works are still outstanding at the end of dist_finalize",
+            group.outstanding_works()
+        );
     }
 }
 
@@ -279,7 +283,7 @@ impl LeaveBarrier {
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
-            crate::log!(LogLevel::Info, "leaving the store: {error}");
+            crate::log!(LogLevel::Info, "cannot leave the store: {error}");
         }
     }
 }
@@ -320,8 +324,8 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
         }
         RendezvousMethod::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
-                "the store is said to be at {host}, port 0, which means any free port: the other ranks \
-                 could not know it; name a port"
+                "the address of the store is {host}, port 0, which selects any free port: the \
+                 other ranks cannot know that port; specify a port"
             );
             return Err(Error::invalid(message));
         }
@@ -349,7 +353,7 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
 fn resolve_rank_and_size(options: &InitOptions, found: RankAndSize) -> Result<(usize, usize)> {
     let missing = |what: &str, variable: config::EnvVariable| {
         Error::invalid(format!(
-            "nobody says what this process's {what} is: set it in the options or the init_method, or \
+            "the {what} of this process is not set: set it in the options, the init_method or \
              environment variable {}, or start the program with distrun, torchrun, mpirun or srun",
             variable.name
         ))

@@ -64,9 +64,9 @@ impl SendRecv {
         (work, issued_send): (&Arc<Work>, IssuedMessage),
     ) -> Result<()> {
         let (dtype, to, tag, bytes) = (incoming.dtype, self.to, self.tag, self.send_bytes);
-        let most = self.recv_buffer.len();
+        let max_bytes = self.recv_buffer.len();
         let into = if self.overlaps() {
-            ReceiveBuffer::Allocated { max_bytes: most }
+            ReceiveBuffer::Allocated { max_bytes }
         } else {
             ReceiveBuffer::Borrowed(self.recv_buffer)
         };
@@ -226,8 +226,9 @@ impl Group {
             None => Ok(()),
             Some(gpu) => {
                 let text = format!(
-                    "the buffer is in memory of device {}, and this call is for host memory: use dist_send and \
-                     dist_recv, in a batch if both go on at the same time",
+                    "the buffer is in memory of device {}, but this call supports host memory \
+                     only: use dist_send and dist_recv, in a batch if both must run at the same \
+                     time",
                     gpu.device
                 );
                 Err(Error::new(ErrorKind::Unsupported, text))

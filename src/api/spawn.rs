@@ -102,12 +102,13 @@ pub fn spawn(
 /// Checks that this process can be forked into ranks.
 fn check_can_fork(count: usize) -> Result<()> {
     if !(1..=MAX_FORKS).contains(&count) {
-        return Err(Error::invalid(format!("nprocs is {count}: 1 to {MAX_FORKS} are possible")));
+        return Err(Error::invalid(format!("nprocs is {count}: pass 1 to {MAX_FORKS}")));
     }
     if this_process::is_used() {
-        let message = "this process has used libdist's groups or stores already, whose threads, memory and connections cannot be \
-                       forked: call dist_spawn before dist_init, dist_group_create, dist_store_tcp_create and \
-                       dist_store_file_create, or in another process";
+        let message = "this process has already used groups or stores of libdist, whose threads, \
+                       memory and connections cannot be forked: call dist_spawn before dist_init, \
+                       dist_group_create, dist_store_tcp_create and dist_store_file_create, or in \
+                       another process";
         return Err(Error::invalid(message));
     }
     let thread_limit = Deadline::after(THREAD_EXIT_TIMEOUT);
@@ -117,8 +118,9 @@ fn check_can_fork(count: usize) -> Result<()> {
     let (needed, free) = (descriptors_needed(count), this_process::free_descriptors()?);
     if free < needed {
         let message = format!(
-            "the store of {count} ranks needs up to {needed} descriptors, and this process may have only {free} more: raise the \
-             limit of open files (ulimit -n) by at least {}, or start fewer",
+            "the store of {count} ranks needs up to {needed} descriptors, but this process may \
+             open only {free} more: raise the limit of open files (ulimit -n) by at least {}, or \
+             start fewer ranks",
             needed - free
         );
         return Err(Error::new(ErrorKind::System, message));
@@ -165,7 +167,7 @@ fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -
         }
         ForkOutcome::Deadline(running) => {
             let mut message = format!(
-                "{} of {} still ran after {} ms (join_timeout_ms), and were ended",
+                "{} of {} still ran after {} ms (join_timeout_ms) and were terminated",
                 format_ranks(running),
                 forks.members().len(),
                 started.elapsed().as_millis()
@@ -203,7 +205,7 @@ fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
     let killed: Vec<usize> = (0..members.len()).filter(|&i| members[i].was_killed()).collect();
     if !killed.is_empty() {
         message.push_str(&format!(
-            "; {} did not end when told to and had to be killed",
+            "; {} did not end after SIGTERM and had to be killed",
             format_ranks(&killed)
         ));
     }
@@ -259,7 +261,7 @@ mod tests {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let thread =
             std::thread::Builder::new().spawn(move || assert!(held.recv().is_err())).unwrap();
-        let mut body = |_| -> i32 { unreachable!("nobody was forked") };
+        let mut body = |_| -> i32 { unreachable!("no process was forked") };
         let error = spawn(2, &SpawnOptions::default(), &mut body).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         drop(release);

@@ -357,8 +357,8 @@ impl Work {
         if !completions.is_empty() {
             callbacks::reject_blocking_in_callback("waiting for a device")?;
         }
-        for flight in completions {
-            if !flight.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
+        for completion in completions {
+            if !completion.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
                 return Ok(WorkProgress::Pending);
             }
         }
@@ -372,8 +372,8 @@ impl Work {
 
     /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
     pub(super) fn add_member_completion(&self, member: &Self) {
-        if let Some(flight) = member.device_completion.get() {
-            lock(&self.member_completions).push(Arc::clone(flight));
+        if let Some(completion) = member.device_completion.get() {
+            lock(&self.member_completions).push(Arc::clone(completion));
         }
     }
 
@@ -397,8 +397,8 @@ impl Work {
     ) {
         let mut watch = SlowWaitWatch::default();
         while !is_over() && !limit.has_passed() {
-            match watch.check(|lasted| self.log_long_wait(lasted)) {
-                Some(most) => engine.progress_until(is_over, &limit.capped(most)),
+            match watch.check(|waited| self.log_long_wait(waited)) {
+                Some(interval) => engine.progress_until(is_over, &limit.capped(interval)),
                 None => engine.progress_until(is_over, limit),
             }
         }
@@ -421,7 +421,7 @@ impl Work {
 
     /// Logs a long wait for a message.
     #[cold]
-    fn log_long_wait(&self, lasted: DisplaySeconds) {
+    fn log_long_wait(&self, waited: DisplaySeconds) {
         let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
             return;
         };
@@ -429,7 +429,7 @@ impl Work {
         let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
         crate::log!(
             LogLevel::Warn,
-            "{message} on {} has waited {lasted}{last}",
+            "{message} on {} has waited {waited}{last}",
             group.describe_rank()
         );
         callbacks::release_group(group);

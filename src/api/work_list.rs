@@ -41,13 +41,13 @@ pub enum AnyWorkDone {
 /// [`Work::wait`] that are not the operation's.
 pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     let mut first: Result<()> = Ok(());
-    for (place, work) in works_of(works) {
+    for (index, work) in works_of(works) {
         match work.wait(limit) {
             Ok(WorkProgress::Done) => {}
             Ok(WorkProgress::Pending) => return Ok(WorkProgress::Pending),
             // The wait was refused.
-            Err(error) if !work.is_done() => return Err(error.context(list_position(place))),
-            Err(error) => first = first.and(Err(error.context(list_position(place)))),
+            Err(error) if !work.is_done() => return Err(error.context(list_position(index))),
+            Err(error) => first = first.and(Err(error.context(list_position(index)))),
         }
     }
     first.map(|()| WorkProgress::Done)
@@ -55,10 +55,10 @@ pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
 
 /// Returns the first work of a list that is done.
 pub fn test_any(works: &WorkList) -> AnyWorkDone {
-    let done = works_of(works).find_map(|(place, work)| Some((place, work.outcome()?)));
+    let done = works_of(works).find_map(|(index, work)| Some((index, work.outcome()?)));
     match done {
-        Some((place, outcome)) => {
-            AnyWorkDone::Done(place, outcome.context(|| list_position(place)))
+        Some((index, outcome)) => {
+            AnyWorkDone::Done(index, outcome.context(|| list_position(index)))
         }
         None if works.iter().any(Option::is_some) => AnyWorkDone::Pending,
         None => AnyWorkDone::NoWorks,
@@ -75,8 +75,8 @@ pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
         return Ok(found);
     }
     callbacks::reject_blocking_in_callback("waiting for pending works")?;
-    for (place, work) in works_of(works) {
-        work.check_issued().context(|| list_position(place))?;
+    for (index, work) in works_of(works) {
+        work.check_issued().context(|| list_position(index))?;
     }
     let pending: Vec<&Arc<Work>> = works.iter().flatten().collect();
     AnyWaitMethod::select(&pending).until_any(&pending, limit);
@@ -88,11 +88,11 @@ pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
 }
 
 fn works_of(works: &WorkList) -> impl Iterator<Item = (usize, &Arc<Work>)> {
-    works.iter().enumerate().filter_map(|(place, work)| Some((place, work.as_ref()?)))
+    works.iter().enumerate().filter_map(|(index, work)| Some((index, work.as_ref()?)))
 }
 
-fn list_position(place: usize) -> String {
-    format!("works[{place}]")
+fn list_position(index: usize) -> String {
+    format!("works[{index}]")
 }
 
 /// The method by which a thread waits for any of several works.
@@ -189,8 +189,8 @@ fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
     let ids: Vec<u64> = works
         .iter()
         .map(|work| {
-            let bell = Arc::clone(&doorbell);
-            work.add_hook(move |_| bell.notify())
+            let work_doorbell = Arc::clone(&doorbell);
+            work.add_hook(move |_| work_doorbell.notify())
         })
         .collect();
     let mut watched = deadlines_to_watch(works);

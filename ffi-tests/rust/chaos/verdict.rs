@@ -18,7 +18,7 @@ const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 const ABORTED: i32 = 128 + libc::SIGABRT;
 
 /// A part of the error text of a call whose deadline passed before its turn.
-const BEHIND_OTHERS: &str = "behind earlier operations";
+const BEHIND_OTHERS: &str = "waiting for earlier operations";
 
 /// Returns all findings about a scenario.
 pub(crate) fn judge(scenario: &Scenario, crew: &Crew) -> Vec<String> {

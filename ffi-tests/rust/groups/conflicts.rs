@@ -28,7 +28,7 @@ fn different_rank_lists_are_reported_to_all_ranks() {
     everywhere(|world| {
         let list: &[usize] = if world.rank() == 2 { &[0, 3] } else { &[0, 1] };
         let named = SubgroupOptions { name: Some("g".into()), ..options() };
-        let parts = ["ranks 0, 1, 3 say", "\"g\" of ranks [0, 1]", "rank 2 says", "[0, 3]"];
+        let parts = ["ranks 0, 1, 3 define", "\"g\" of ranks [0, 1]", "rank 2 defines", "[0, 3]"];
         refused(&world, world.new_group(list, &named), &parts);
     });
 }
@@ -38,17 +38,20 @@ fn different_names_and_calls_are_reported() {
     run("inproc", "aaaa", |world| {
         let me = world.rank();
         let named = SubgroupOptions { name: Some(format!("g{}", me / 2)), ..options() };
-        let parts = ["ranks 0, 1 say group \"g0\"", "ranks 2, 3 say group \"g1\""];
+        let parts = ["ranks 0, 1 define group \"g0\"", "ranks 2, 3 define group \"g1\""];
         refused(&world, world.new_group(&[0, 1], &named), &parts);
-        let parts = ["ranks 0, 1 say a split", "ranks 2, 3 say a split into groups \"g1\""];
+        let parts = ["ranks 0, 1 define a split", "ranks 2, 3 define a split into groups \"g1\""];
         refused(&world, world.split(Some(0), 0, &named), &parts);
         let made = match me {
             0 => world.split(Some(0), 0, &options()),
             1 => world.split(None, 0, &options()),
             _ => world.new_group(&[3], &options()),
         };
-        let parts =
-            ["rank 0 says a split into unnamed", "rank 1 says a split without", "of ranks [3]"];
+        let parts = [
+            "rank 0 defines a split into unnamed",
+            "rank 1 defines a split without",
+            "of ranks [3]",
+        ];
         refused(&world, made, &parts);
     });
 }
@@ -93,7 +96,7 @@ fn by_themselves(transport: &str, layout: &str, lists: &[&[usize]], parts: &[&st
 fn conflict_is_reported_with_the_same_first_member() {
     for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "aaa"), ("auto", "aab")]
     {
-        let parts = ["[0, 1, 2]", "[0, 2, 1]", "rank 1 says"];
+        let parts = ["[0, 1, 2]", "[0, 2, 1]", "rank 1 defines"];
         by_themselves(transport, layout, &[&[0, 1, 2], &[0, 2, 1], &[0, 1, 2]], &parts);
     }
 }
@@ -111,7 +114,7 @@ fn conflict_is_reported_with_different_first_members() {
                 }
                 let list = if me == 0 { [0, 1] } else { other };
                 let error = world.new_group(&list, &by_members("g")).unwrap_err();
-                has(&error, &["rank 0 says", "rank 1 says", "[0, 1]", &format!("{other:?}")]);
+                has(&error, &["rank 0 defines", "rank 1 defines", "[0, 1]", &format!("{other:?}")]);
                 if me != 2 {
                     meet(&world);
                 }
@@ -153,7 +156,10 @@ fn existing_group_conflicts_with_new_definition() {
         ready.wait();
         if me == 0 {
             let error = world.new_group(&[0, 1], &by_members("g")).unwrap_err();
-            has(&error, &["rank 0 says group \"g\" of ranks [0, 1]", "rank 1 says", "[1, 2]"]);
+            has(
+                &error,
+                &["rank 0 defines group \"g\" of ranks [0, 1]", "rank 1 defines", "[1, 2]"],
+            );
         }
         meet(&world);
         drop(first);

@@ -31,7 +31,7 @@ fn abort_reaches_child_and_grandchild_groups() {
         let reason = "rank 3 aborted group world: enough of this";
         for (name, waited) in [("0", "grand"), ("1", "child"), ("2", "child")] {
             let from = if waited == "grand" { "world[0,1,2]" } else { "world" };
-            let made_from = format!("made from group {from}");
+            let made_from = format!("parent group {from} failed");
             let told = ended.report(name, &format!("barrier on={waited}"));
             told.failed(DIST_ERR_ABORTED, &[reason, &made_from]).within_ms(5000);
         }

@@ -86,7 +86,7 @@ fn stopped_rank_is_excluded_and_gets_an_error() {
         job.resume(&names[stopped]);
         let told = job.report(&names[stopped], "shrink rest");
         let excluded =
-            format!("rank {stopped} is excluded from epoch 1, which is ranks {survivors:?}");
+            format!("rank {stopped} is excluded from epoch 1, which has ranks {survivors:?}");
         told.failed(DIST_ERR_ABORTED, &[&excluded, "did not call dist_group_shrink in time"]);
         told.within_ms(5000);
         job.open("end");
@@ -149,8 +149,7 @@ fn minority_error_lists_the_other_ranks() {
     job.open("end");
     let ended = job.finish();
     for name in &names[1..3] {
-        let parts =
-            ["only ranks [1, 2] have come", "rank 4 (pid ", "did not call dist_group_shrink"];
+        let parts = ["only ranks [1, 2] joined", "rank 4 (pid ", "did not call dist_group_shrink"];
         ended.report(name, shrink).failed(DIST_ERR_PEER_FAILED, &parts);
     }
     assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));

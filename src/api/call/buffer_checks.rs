@@ -13,8 +13,9 @@ impl Call<'_> {
     pub(super) fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
         let lists = [self.sends.as_ref().map(|l| l.len()), self.recvs.as_ref().map(|l| l.len())];
         if let Some(wrong) = lists.into_iter().flatten().find(|&blocks| blocks != size) {
-            let message =
-                format!("{wrong} blocks were given in a group of {size}: one for each rank");
+            let message = format!(
+                "{wrong} blocks were given in a group of {size}: pass one block for each rank"
+            );
             return Err(Error::invalid(message));
         }
         self.check_own_block(rank)?;
@@ -111,9 +112,11 @@ impl Call<'_> {
 
 fn overlap_error(rule: &str) -> Error {
     if rule.is_empty() {
-        return Error::invalid("the buffers overlap; this operation has no form in place");
+        return Error::invalid("the buffers overlap; this operation cannot run in place");
     }
-    Error::invalid(format!("the buffers overlap; they may be apart, or in place ({rule})"))
+    Error::invalid(format!(
+        "the buffers overlap; pass disjoint buffers, or buffers in place ({rule})"
+    ))
 }
 
 #[cfg(test)]
@@ -123,7 +126,7 @@ mod tests {
     use crate::base::op::ReduceOp;
 
     /// Returns a view whose memory is never accessed; the checks compare only addresses.
-    #[allow(unsafe_code, reason = "views that alias, of which only the places count")]
+    #[allow(unsafe_code, reason = "the test creates aliasing views and uses only their addresses")]
     fn dst(memory: &mut [u8], from: usize, len: usize) -> Dst<'static> {
         // SAFETY: the view is compared and never dereferenced.
         unsafe { Dst::new(memory[from..from + len].as_mut_ptr(), len) }
@@ -150,7 +153,7 @@ mod tests {
         assert!(gather(memory, across).is_err());
         let sends: Vec<Src<'_>> = blocks(memory).iter().map(|block| block.as_src()).collect();
         let exchange = Call::all_to_all_v(sends.clone(), blocks(memory), DataType::U8);
-        assert!(check(&exchange).unwrap_err().contains("no form in place"));
+        assert!(check(&exchange).unwrap_err().contains("cannot run in place"));
         let own = dst(memory, 8, 4);
         let scatter = Call::reduce_scatter_v(sends, own, DataType::U8, ReduceOp::Sum);
         assert_eq!(check(&scatter), Ok(()));

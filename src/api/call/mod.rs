@@ -363,7 +363,7 @@ impl<'a> Call<'a> {
     /// Runs the checks that do not depend on a back end, for rank `rank` of `size`.
     pub(super) fn check(&self, options: &CallOptions, rank: Rank, size: WorldSize) -> Result<()> {
         if self.op == Some(ReduceOp::PremulSum) && options.premul_scale == 0.0 {
-            let message = "PREMUL_SUM needs premul_scale in the call's options, and not 0";
+            let message = "PREMUL_SUM needs a nonzero premul_scale in the call's options";
             return Err(Error::invalid(message));
         }
         if let Some(op) = self.op.filter(|_| self.kind.is_prefix()) {

@@ -106,12 +106,13 @@ struct ArrivalReceive {
 
 impl Completion for ArrivalReceive {
     fn complete(&self, outcome: Result<Delivery>) {
-        let no_payload = || Error::internal("a message came without its bytes");
+        let no_payload = || Error::internal("an arrival message completed without its payload");
         self.tracker.record_arrival(self.from, outcome.and_then(|_| Err(no_payload())));
     }
 
     fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
-        let not_an_arrival = || Error::internal("a message that reports no arrival came");
+        let not_an_arrival =
+            || Error::internal("received a message that is not an arrival message");
         self.tracker
             .record_arrival(self.from, ArrivalMessage::decode(&bytes).ok_or_else(not_an_arrival));
     }
@@ -233,10 +234,10 @@ impl ArrivalCheck<'_> {
             if limit.has_passed() {
                 return Ok(false);
             }
-            watch.check(|lasted| {
+            watch.check(|waited| {
                 crate::log!(
                     LogLevel::Warn,
-                    "{} of group {}: {} has waited {lasted} for {}",
+                    "{} of group {}: {} has waited {waited} for {}",
                     self.descriptor,
                     self.group.name(),
                     self.group.rank_location().name,

@@ -24,8 +24,8 @@ impl Group {
         let transport = native.get("transport").and_then(|name| name.as_str()).unwrap_or("unknown");
         crate::log!(
             log::LogLevel::Info,
-            "{} of {} was made in {} ms (id {}): back end {}, transport {}, operations have {} ms; who is there before \
-             each collective is {}; members: {}",
+            "{} of {} was created in {} ms (id {}): back end {}, transport {}, operation timeout \
+             {} ms, arrival check before each collective {}; members: {}",
             self.describe_rank(),
             self.size(),
             took.as_millis(),
@@ -33,11 +33,11 @@ impl Group {
             self.backend_name(),
             transport,
             self.timeout_ms(),
-            if self.has_arrival_check { "looked at" } else { "not looked at" },
+            if self.has_arrival_check { "on" } else { "off" },
             format_members(self.backend.rank_locations())
         );
         let algorithms = native.get("algorithms").cloned().unwrap_or_default();
-        crate::log!(log::LogLevel::Info, "{} takes algorithms: {algorithms}", self.describe_rank());
+        crate::log!(log::LogLevel::Info, "{} uses algorithms: {algorithms}", self.describe_rank());
     }
 
     /// Logs the release of the group.
@@ -48,7 +48,7 @@ impl Group {
         let failure = self.failure().map(|error| format!("; it failed: {error}"));
         crate::log!(
             log::LogLevel::Info,
-            "{} ends after {} collective operations and {} messages{}",
+            "{} is released after {} collective operations and {} messages{}",
             self.describe_rank(),
             self.queue.issued(),
             self.messages_issued.load(Ordering::Relaxed),
@@ -57,11 +57,12 @@ impl Group {
     }
 }
 
-fn format_members(places: &[RankLocation]) -> String {
-    let listed = places.iter().take(MAX_MEMBERS_LISTED).map(|place| place.name.to_string());
+fn format_members(locations: &[RankLocation]) -> String {
+    let listed =
+        locations.iter().take(MAX_MEMBERS_LISTED).map(|location| location.name.to_string());
     let mut text = listed.collect::<Vec<_>>().join("; ");
-    if places.len() > MAX_MEMBERS_LISTED {
-        text.push_str(&format!(" and {} more", places.len() - MAX_MEMBERS_LISTED));
+    if locations.len() > MAX_MEMBERS_LISTED {
+        text.push_str(&format!(" and {} more", locations.len() - MAX_MEMBERS_LISTED));
     }
     text
 }

@@ -156,8 +156,8 @@ fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlig
     let group_label =
         other_group.as_ref().map_or_else(|| "a group".to_owned(), |other| other.describe_rank());
     let message = format!(
-        "{description} on {} uses memory that {} on {group_label}{number}, which has not ended, uses too, and one of the two \
-         writes it: wait for that one first",
+        "{description} on {} shares memory with {} on {group_label}{number}, which has not \
+         completed, and one of the two writes it: wait for the earlier operation first",
         group.describe_rank(),
         in_flight.description
     );

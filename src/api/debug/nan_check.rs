@@ -20,21 +20,21 @@ impl Group {
     pub(in crate::api) fn check_for_nan<'b>(
         &self,
         dtype: DataType,
-        values: NanCheck,
+        nan_check: NanCheck,
         buffers: impl Iterator<Item = Src<'b>>,
         title: impl Fn(usize) -> String,
     ) -> Result<()> {
-        let value_kind = match values {
+        let value_kind = match nan_check {
             NanCheck::Off => return Ok(()),
             NanCheck::RejectNan => "NaN",
             NanCheck::RejectNonFinite => "NaN or infinite",
         };
         let unwanted = |(position, buffer)| {
-            Some((position, kernel::find_rejected_element(dtype, values, buffer)?))
+            Some((position, kernel::find_rejected_element(dtype, nan_check, buffer)?))
         };
         let Some((position, index)) = buffers.enumerate().find_map(unwanted) else { return Ok(()) };
         let message = format!(
-            "{} aborted group {}: {}: element {index} of it is {value_kind}",
+            "{} aborted group {}: {}: element {index} is {value_kind}",
             self.rank_location().name,
             self.name(),
             title(position)

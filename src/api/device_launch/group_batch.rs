@@ -62,7 +62,9 @@ impl GroupBatch {
                 self.collectives.push(EnqueuedCollective { call, options, work, record: None });
             }
             Ok(DeviceOperation::Message(message)) => self.messages.push(message),
-            Err(work) => work.end(Err(Error::internal("a call that is not enqueued was to be"))),
+            Err(work) => work.end(Err(Error::internal(
+                "a call without a device operation is in a device batch",
+            ))),
         }
     }
 
@@ -170,7 +172,7 @@ impl GroupBatch {
     pub(super) fn expire(&self) -> Error {
         match self.numbered_collectives().next() {
             Some((_, descriptor)) => self.group.fail_expired_call(&descriptor, &self.deadline),
-            None => Error::internal("messages have no turn to wait for"),
+            None => Error::internal("a group batch that has only messages waited for a turn"),
         }
     }
 
@@ -181,10 +183,10 @@ impl GroupBatch {
             self.group.write_error_file(error);
         }
         let mut ended = Vec::with_capacity(self.collectives.len());
-        for (place, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
+        for (index, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {
             let EnqueuedCollective { call, options, work, record, .. } = collective;
             record.into_iter().for_each(|record| record.end(outcome));
-            let title = call.descriptor(self.first_number + place as u64, options.label);
+            let title = call.descriptor(self.first_number + index as u64, options.label);
             let context = || format!("{title} on {}", self.group.describe_rank());
             let explain = |error: Error| self.group.with_culprit_process(error.context(context()));
             ended.push((work, outcome.clone().map_err(explain)));

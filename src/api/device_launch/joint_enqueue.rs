@@ -74,18 +74,18 @@ pub(super) fn enqueue_jointly(parts: Vec<GroupBatch>) {
     let joint =
         Arc::new(JointEnqueue { states: Mutex::new(states), doorbell: Doorbell::default() });
     let (mut queued, mut idle) = (Vec::with_capacity(parts.len()), Vec::new());
-    for (place, part) in parts.into_iter().enumerate() {
-        if part.number_count() > 0 { queued.push((place, part)) } else { idle.push((place, part)) }
+    for (index, part) in parts.into_iter().enumerate() {
+        if part.number_count() > 0 { queued.push((index, part)) } else { idle.push((index, part)) }
     }
     // Group batches without a turn are set first, so that the last thread that withdraws finds
     // them.
-    for (place, mut part) in idle {
+    for (index, mut part) in idle {
         // Messages wait for no turn. The enqueuing thread ends their works.
         part.mark_issued(0);
-        joint.set_state(place, GroupBatchState::Ready(part));
+        joint.set_state(index, GroupBatchState::Ready(part));
     }
     take_tickets(queued.len() > 1, || {
-        queued.into_iter().for_each(|(place, part)| joint.enqueue(place, part));
+        queued.into_iter().for_each(|(index, part)| joint.enqueue(index, part));
     });
 }
 
@@ -117,7 +117,7 @@ impl JointEnqueue {
     fn withdraw_index(self: &Arc<Self>, index: usize) {
         let mut states = self.lock_states();
         states[index] = GroupBatchState::Withdrawn;
-        let is_left = |place: &GroupBatchState| match place {
+        let is_left = |state: &GroupBatchState| match state {
             GroupBatchState::Withdrawn => true,
             GroupBatchState::Ready(part) => part.number_count() == 0,
             _ => false,
@@ -151,8 +151,8 @@ impl JointEnqueue {
         {
             return Some(JointStep::Finish(part, outcome));
         }
-        let is_ready = |place: &GroupBatchState| {
-            matches!(place, GroupBatchState::Ready(_) | GroupBatchState::Withdrawn)
+        let is_ready = |state: &GroupBatchState| {
+            matches!(state, GroupBatchState::Ready(_) | GroupBatchState::Withdrawn)
         };
         let is_here = can_enqueue && matches!(states[own_index], GroupBatchState::Ready(_));
         if !is_here || !states.iter().all(is_ready) {
@@ -181,12 +181,12 @@ impl JointEnqueue {
             enqueue_group_batches(&parts.iter().map(|(_, part)| part).collect::<Vec<_>>());
         let mut messages = Vec::new();
         let mut states = self.lock_states();
-        for ((place, part), outcome) in parts.into_iter().zip(outcomes) {
+        for ((index, part), outcome) in parts.into_iter().zip(outcomes) {
             if part.number_count() == 0 {
-                states[place] = GroupBatchState::Withdrawn;
+                states[index] = GroupBatchState::Withdrawn;
                 messages.push((part, outcome));
             } else {
-                states[place] = GroupBatchState::Returned(part, outcome);
+                states[index] = GroupBatchState::Returned(part, outcome);
             }
         }
         drop(states);
@@ -199,10 +199,10 @@ impl JointEnqueue {
     fn return_failed(&self, parts: Vec<(usize, GroupBatch)>) -> Vec<(usize, GroupBatch)> {
         let mut left = Vec::with_capacity(parts.len());
         let mut states = self.lock_states();
-        for (place, part) in parts {
+        for (index, part) in parts {
             match part.group().failure().filter(|_| part.number_count() > 0) {
-                Some(failure) => states[place] = GroupBatchState::Returned(part, Err(failure)),
-                None => left.push((place, part)),
+                Some(failure) => states[index] = GroupBatchState::Returned(part, Err(failure)),
+                None => left.push((index, part)),
             }
         }
         drop(states);
@@ -252,7 +252,7 @@ impl JointEnqueue {
             {
                 crate::log!(
                     crate::base::log::LogLevel::Error,
-                    "operations of {} are still being enqueued after its failure",
+                    "{} has failed, but some of its operations are still being enqueued",
                     group.describe_rank()
                 );
             }
@@ -263,9 +263,9 @@ impl JointEnqueue {
 /// Takes all ready group batches and marks them as being enqueued.
 fn take_ready(states: &mut [GroupBatchState]) -> Vec<(usize, GroupBatch)> {
     let mut all = Vec::with_capacity(states.len());
-    for (place, slot) in states.iter_mut().enumerate() {
+    for (index, slot) in states.iter_mut().enumerate() {
         match std::mem::replace(slot, GroupBatchState::Enqueuing) {
-            GroupBatchState::Ready(part) => all.push((place, part)),
+            GroupBatchState::Ready(part) => all.push((index, part)),
             other => *slot = other,
         }
     }

@@ -151,7 +151,9 @@ fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
         messages.push(described.unwrap_or_default());
     }
     let mut bundles = Vec::with_capacity(parts.len());
-    for (index, part) in parts.iter().enumerate().filter(|&(place, _)| outcomes[place].is_ok()) {
+    for (index, part) in
+        parts.iter().enumerate().filter(|&(position, _)| outcomes[position].is_ok())
+    {
         if let Some(enqueuer) = part.enqueuer() {
             let (operations, messages) = (&operations[index][..], &messages[index][..]);
             bundles.push(DeviceBatch { enqueuer, operations, messages, deadline: part.deadline() });
@@ -189,12 +191,12 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
         Arc::new(parts.iter().map(|_| Mutex::new(None)).collect());
     let (left, doorbell) = (Arc::new(AtomicUsize::new(parts.len())), Arc::<Doorbell>::default());
     for (index, part) in parts.iter().enumerate() {
-        let (outcomes, left, bell) =
+        let (outcomes, left, doorbell) =
             (Arc::clone(&outcomes), Arc::clone(&left), Arc::clone(&doorbell));
         let done = move |outcome: Result<()>| {
             *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             left.fetch_sub(1, Ordering::AcqRel);
-            bell.notify();
+            doorbell.notify();
         };
         let Some(check) = part.arrival_check() else {
             done(Ok(()));
@@ -220,5 +222,5 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
 }
 
 fn arrival_check_timeout_error() -> Error {
-    Error::internal("a look who is there has not ended at its deadline")
+    Error::internal("an arrival check did not end at its deadline")
 }

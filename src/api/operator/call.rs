@@ -39,7 +39,7 @@ impl<'a> OperatorCall<'a> {
             && dtype.size() != operator.element_bytes()
         {
             let message = format!(
-                "operator \"{}\" is for elements of {} bytes, and {dtype} has {}",
+                "operator \"{}\" is for elements of {} bytes, but {dtype} has {}",
                 operator.name(),
                 operator.element_bytes(),
                 dtype.size()
@@ -118,13 +118,13 @@ impl<'a> OperatorCall<'a> {
         group: &Group,
         descriptor: &Descriptor,
         deadline: &LazyDeadline,
-        values: NanCheck,
+        nan_check: NanCheck,
     ) -> Result<()> {
         group.await_all_arrivals(descriptor, deadline.get_or_start())?;
-        let values = values.max(debug::nan_check());
-        self.check_for_nan(group, descriptor, values, false)?;
+        let nan_check = nan_check.max(debug::nan_check());
+        self.check_for_nan(group, descriptor, nan_check, false)?;
         OperatorReduction::new(group, self, descriptor, deadline).run_all_parts()?;
-        self.check_for_nan(group, descriptor, values, true)
+        self.check_for_nan(group, descriptor, nan_check, true)
     }
 
     /// Checks the inputs or the result for NaN.
@@ -132,17 +132,17 @@ impl<'a> OperatorCall<'a> {
         &self,
         group: &Group,
         descriptor: &Descriptor,
-        values: NanCheck,
+        nan_check: NanCheck,
         is_result: bool,
     ) -> Result<()> {
-        let Some(dtype) = self.dtype.filter(|_| values != NanCheck::Off) else { return Ok(()) };
+        let Some(dtype) = self.dtype.filter(|_| nan_check != NanCheck::Off) else { return Ok(()) };
         let buffers = match is_result {
             true => vec![self.recv().as_src()],
             false => [&[self.send()], self.call.sends().unwrap_or_default()].concat(),
         };
         let name = if is_result { "result" } else { "input" };
-        group.check_for_nan(dtype, values, buffers.into_iter(), |_| {
-            format!("{}: its {name}", self.title(descriptor.sequence, descriptor.label))
+        group.check_for_nan(dtype, nan_check, buffers.into_iter(), |_| {
+            format!("{}: {name}", self.title(descriptor.sequence, descriptor.label))
         })
     }
 }
@@ -209,15 +209,17 @@ impl Group {
     ) -> Result<()> {
         if let Some(gpu) = self.operator_call_device(&mut call.call, options)? {
             let message = format!(
-                "the buffers are in the memory of device {gpu}: a caller's operator folds host memory (back end {})",
+                "the buffers are in the memory of device {gpu}: a caller's operator reduces host \
+                 memory only (back end {})",
                 self.backend_name()
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         call.call.check(options, self.rank(), self.size())?;
         if let Some(name) = &options.algorithm {
-            let message =
-                format!("algorithm \"{name}\": a call with a caller's operator takes none");
+            let message = format!(
+                "algorithm \"{name}\": calls with a caller's operator have no choice of algorithms"
+            );
             return Err(Error::invalid(message));
         }
         self.check_required_operations(call.kind())
@@ -262,7 +264,7 @@ impl Group {
 #[derive(Debug)]
 pub(in crate::api) struct OperatorTask {
     call: OperatorCall<'static>,
-    values: NanCheck,
+    nan_check: NanCheck,
     label: Label,
     works: [Arc<Work>; 1],
 }
@@ -273,8 +275,8 @@ impl OperatorTask {
         options: &CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        let (values, label) = (options.nan_check, options.label);
-        Self { call, values, label, works: [work] }
+        let (nan_check, label) = (options.nan_check, options.label);
+        Self { call, nan_check, label, works: [work] }
     }
 }
 
@@ -292,6 +294,6 @@ impl OperationTask for OperatorTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        self.call.run(group, &first, &(*deadline).into(), self.values)
+        self.call.run(group, &first, &(*deadline).into(), self.nan_check)
     }
 }

@@ -62,14 +62,15 @@ impl Operator {
     ) -> Result<Self> {
         if name.is_empty() || name.len() > LONGEST_NAME {
             let message = format!(
-                "the operator's name has {} bytes: it has 1 to {LONGEST_NAME}, since it travels with each call",
+                "the operator's name has {} bytes: pass 1 to {LONGEST_NAME} bytes, because each \
+                 call sends the name",
                 name.len()
             );
             return Err(Error::invalid(message));
         }
         if element_bytes == 0 || element_bytes > LARGEST_ELEMENT {
             let message = format!(
-                "operator \"{name}\": elem_bytes is {element_bytes}: an element has 1 to {LARGEST_ELEMENT} bytes"
+                "operator \"{name}\": elem_bytes is {element_bytes}: pass 1 to {LARGEST_ELEMENT}"
             );
             return Err(Error::invalid(message));
         }

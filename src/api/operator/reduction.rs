@@ -48,7 +48,8 @@ struct OperatorScratch {
 impl OperatorScratch {
     fn new(bytes: usize) -> Result<Self> {
         let out_of_memory = || {
-            let message = format!("no memory for {bytes} bytes that the operator is to fold");
+            let message =
+                format!("cannot allocate {bytes} bytes of scratch memory for the operator");
             Error::new(ErrorKind::OutOfMemory, message)
         };
         let padded_bytes = bytes.checked_add(ALIGNMENT).ok_or_else(out_of_memory)?;
@@ -130,7 +131,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     /// Runs a collective on bytes as the next part.
     fn run_part(&mut self, call: &Call<'_>, extent: Option<CountSpec>) -> Result<()> {
         self.part = self.part.checked_add(1).ok_or_else(|| {
-            let message = "the vectors are so long that their parts have no numbers";
+            let message =
+                "the vectors need more parts than one call can number: pass shorter vectors";
             self.fail_group(Error::new(ErrorKind::Unsupported, message))
         })?;
         let of_call = call.descriptor(self.sequence, self.label);
@@ -162,11 +164,11 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
             return Ok(());
         };
         let theirs = OperatorSignature::decode(&records[other]).map_or_else(
-            || "something that this version of libdist does not know".to_owned(),
+            || "an operation that this version of libdist does not know".to_owned(),
             |terms| terms.to_string(),
         );
         let message = format!(
-            "{} called {theirs}, and rank {} called {mine}; give the same operator and arguments on all ranks",
+            "{} called {theirs}, and rank {} called {mine}; pass the same operator and arguments on all ranks",
             self.group.backend.rank_locations()[other].name,
             self.rank(),
         );

@@ -33,7 +33,7 @@ pub(super) struct OperatorSignature {
 
 impl OperatorSignature {
     pub(super) fn from_call(call: &OperatorCall<'_>) -> Self {
-        let Operator { name, element_bytes: element, is_commutative, .. } = call.operator();
+        let Operator { name, element_bytes, is_commutative, .. } = call.operator();
         let (count, fingerprint) = match call.extent() {
             CountSpec::Counts { total, fingerprint } => (total, fingerprint),
             _ => (call.count() as u64, 0),
@@ -43,7 +43,7 @@ impl OperatorSignature {
             dtype: call.dtype(),
             is_commutative: *is_commutative,
             root: call.root(),
-            element_bytes: *element as u64,
+            element_bytes: *element_bytes as u64,
             count,
             fingerprint,
             name: name.clone(),
@@ -70,7 +70,7 @@ impl OperatorSignature {
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
         let record: &[u8; RECORD_BYTES] = record.try_into().ok()?;
         let (words, _) = record[8..32].as_chunks::<8>();
-        let word = |place: usize| u64::from_le_bytes(words[place]);
+        let word = |index: usize| u64::from_le_bytes(words[index]);
         let root = u32::from_le_bytes(record[4..8].try_into().ok()?);
         let name = record[32..].get(..usize::from(record[3]))?;
         Some(Self {
@@ -90,8 +90,8 @@ impl fmt::Display for OperatorSignature {
     /// Formats the signature, for instance `all_reduce (operator "matmul" on elements of 16 bytes,
     /// count 3)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, name, element_bytes: element, count, .. } = self;
-        write!(f, "{} (operator \"{name}\" on elements of {element} bytes", kind.name())?;
+        let Self { kind, name, element_bytes, count, .. } = self;
+        write!(f, "{} (operator \"{name}\" on elements of {element_bytes} bytes", kind.name())?;
         if self.is_commutative {
             f.write_str(", commutative")?;
         }

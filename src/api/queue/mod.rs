@@ -422,13 +422,12 @@ impl RunQueue {
         // This call also notifies: a thread may wait until no work is outstanding.
         self.end_work();
         if before & CLOSED != 0 {
-            let message =
-                "the group is being left: no further asynchronous operation can be issued";
+            let message = "dist_finalize is leaving the group: no further asynchronous operation can be issued";
             return Err(Error::new(ErrorKind::NotInitialized, message));
         }
         let message = format!(
-            "{MAX_WORKS} asynchronous operations of the group are outstanding, which is the most there \
-             may be: wait for some of them first"
+            "{MAX_WORKS} asynchronous operations of the group are outstanding, which is the \
+             maximum: wait for some of them first"
         );
         Err(Error::new(ErrorKind::OutOfMemory, message))
     }

@@ -46,11 +46,11 @@ impl QueueJob for WriteJob {
     }
 
     fn expire(self: Box<Self>) {
-        panic!("nothing is late");
+        panic!("no call of this test expires");
     }
 
     fn fail(self: Box<Self>, _: &Error) {
-        panic!("nothing fails");
+        panic!("no call of this test fails");
     }
 }
 
@@ -70,7 +70,7 @@ impl QueueModel {
 
     fn enqueue(&self) {
         self.queue.add_work();
-        let made = self.queue.enqueue(|ticket| {
+        let enqueued = self.queue.enqueue(|ticket| {
             Box::new(WriteJob {
                 log: Arc::clone(&self.log),
                 sequence: ticket.sequence(),
@@ -79,7 +79,7 @@ impl QueueModel {
                 done: Arc::clone(&self.done),
             })
         });
-        made.unwrap();
+        enqueued.unwrap();
     }
 
     fn clone(&self) -> Self {

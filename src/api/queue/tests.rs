@@ -58,8 +58,8 @@ fn long_deadline() -> Deadline {
 
 impl QueueFixture {
     fn new() -> Self {
-        let (fates, said) = channel();
-        Self { queue: Arc::default(), failure: Arc::default(), fates, reported: said }
+        let (fates, reported) = channel();
+        Self { queue: Arc::default(), failure: Arc::default(), fates, reported }
     }
 
     /// Creates a queue without a worker thread.
@@ -71,12 +71,12 @@ impl QueueFixture {
 
     fn enqueue(&self, deadline: Deadline) -> u64 {
         let mut number = 0;
-        let made = self.queue.enqueue(|ticket| {
+        let enqueued = self.queue.enqueue(|ticket| {
             number = ticket.sequence();
             let (failure, fates) = (Arc::clone(&self.failure), self.fates.clone());
             Box::new(ReportingJob { sequence: number, deadline, failure, fates })
         });
-        made.unwrap();
+        enqueued.unwrap();
         number
     }
 
@@ -170,7 +170,7 @@ fn jobs_and_blocking_calls_share_one_order() {
                 for round in 0..rounds {
                     if (thread + round) % 2 == 0 {
                         let (failure, fates) = (Arc::clone(&failure), fates.clone());
-                        let made = queue.enqueue(|ticket| {
+                        let enqueued = queue.enqueue(|ticket| {
                             let sequence = ticket.sequence();
                             Box::new(ReportingJob {
                                 sequence,
@@ -179,7 +179,7 @@ fn jobs_and_blocking_calls_share_one_order() {
                                 fates,
                             })
                         });
-                        made.unwrap();
+                        enqueued.unwrap();
                     } else {
                         let (ticket, turn) = queue.try_issue_with_turn().unwrap_or_else(|| {
                             let ticket = queue.issue();

@@ -166,8 +166,8 @@ pub(in crate::api) fn dump_failures_and_wait() {
 
 /// Waits until all dumps requested so far are written, at most `DUMP_TIMEOUT`.
 fn wait_for_dump() {
-    let asked = lock_state().requested;
-    let ready = || (lock_state().written >= asked).then_some(());
+    let requested = lock_state().requested;
+    let ready = || (lock_state().written >= requested).then_some(());
     if wait_until(
         &WRITTEN_DOORBELL,
         WaitPolicy::SLEEP_SOON,
@@ -178,7 +178,10 @@ fn wait_for_dump() {
     .is_err()
     {
         let limit = DUMP_TIMEOUT.as_secs();
-        crate::log!(LogLevel::Warn, "the flight recorder's dump is not written after {limit} s");
+        crate::log!(
+            LogLevel::Warn,
+            "the flight recorder has not written its dump within {limit} s"
+        );
     }
 }
 
@@ -202,7 +205,11 @@ impl DumpState {
             Ok(()) => self.has_thread = true,
             Err(error) => {
                 self.written = self.requested;
-                crate::log!(LogLevel::Warn, "the flight recorder writes no dumps: {error}");
+                crate::log!(
+                    LogLevel::Warn,
+                    "the flight recorder cannot start its dump thread and writes \
+                                             no dumps: {error}"
+                );
             }
         }
     }
@@ -217,13 +224,13 @@ fn run_dump_thread() {
         if request_failure_dump() {
             pause(SETTLE_TIME, &Deadline::never());
         }
-        let asked = {
+        let requested = {
             let state = lock_state();
             (state.requested > state.written).then_some((state.requested, state.reason))
         };
-        if let Some((asked, why)) = asked {
-            write_dump(why);
-            lock_state().written = asked;
+        if let Some((requested, reason)) = requested {
+            write_dump(reason);
+            lock_state().written = requested;
             WRITTEN_DOORBELL.notify();
         }
         if try_retire() {
@@ -283,9 +290,9 @@ fn dump_path() -> Option<String> {
     let rank = groups::job_rank_and_size()
         .map_or_else(|| format!("pid{}", this_process::pid()), |(rank, _)| rank.to_string());
     let state = lock_state();
-    let beside =
+    let from_trigger =
         || state.settings.trigger_path.as_ref().map(|trigger| (format!("{trigger}_"), ".json"));
-    let (prefix, ending) = state.settings.dump_name.clone().or_else(beside)?;
+    let (prefix, ending) = state.settings.dump_name.clone().or_else(from_trigger)?;
     Some(format!("{prefix}{rank}{ending}"))
 }
 
@@ -293,9 +300,9 @@ fn write_dump(reason: DumpReason) {
     let Some(target) = dump_path() else { return };
     let bytes = dump(None, reason).to_string();
     match atomic_file::write(Path::new(&target), bytes.as_bytes()) {
-        Ok(()) => crate::log!(LogLevel::Info, "the flight recorder has written {target}"),
+        Ok(()) => crate::log!(LogLevel::Info, "the flight recorder wrote {target}"),
         Err(error) => {
-            crate::log!(LogLevel::Error, "the flight recorder's dump is not written: {error}");
+            crate::log!(LogLevel::Error, "the flight recorder cannot write its dump: {error}");
         }
     }
 }

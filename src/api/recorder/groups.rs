@@ -143,19 +143,19 @@ impl ListedGroup {
 
     fn describe(&self, member_budget: &mut usize) -> Value {
         let backend = self.backend.as_ref().and_then(Weak::upgrade);
-        let places = backend.as_ref().map(|backend| backend.rank_locations());
-        let places = places.filter(|places| places.len() <= *member_budget);
-        *member_budget -= places.map_or(0, <[RankLocation]>::len);
-        let member = |(place, global_rank): (&RankLocation, &Rank)| {
+        let locations = backend.as_ref().map(|backend| backend.rank_locations());
+        let locations = locations.filter(|locations| locations.len() <= *member_budget);
+        *member_budget -= locations.map_or(0, <[RankLocation]>::len);
+        let member = |(location, global_rank): (&RankLocation, &Rank)| {
             json!({
-                "rank": place.name.rank,
-                "pid": place.name.pid,
-                "host": *place.name.host,
+                "rank": location.name.rank,
+                "pid": location.name.pid,
+                "host": *location.name.host,
                 "global_rank": global_rank,
             })
         };
-        let members: Option<Vec<Value>> =
-            places.map(|places| places.iter().zip(&self.global_ranks).map(member).collect());
+        let members: Option<Vec<Value>> = locations
+            .map(|locations| locations.iter().zip(&self.global_ranks).map(member).collect());
         json!({
             "id": format!("{:016x}", self.id),
             "name": self.name,

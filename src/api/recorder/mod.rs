@@ -78,7 +78,7 @@ const _: () = {
     let lines = [offset_of!(RecorderEntry, stamp) / 64, offset_of!(RecorderEntry, state) / 64];
     assert!(
         lines[0] == 0 && lines[1] == 1 && size_of::<RecorderEntry>() == 128,
-        "prefetch asks for both lines"
+        "prefetch requests the two cache lines of an entry"
     );
 };
 
@@ -218,7 +218,7 @@ fn begin_encoded<const N: usize>(
     (words, label): (&[u64; N], &Label),
     is_running: bool,
 ) -> OperationRecord {
-    let OperationOrigin { group, rank, issued_ns: at_ns } = origin;
+    let OperationOrigin { group, rank, issued_ns } = origin;
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -233,8 +233,8 @@ fn begin_encoded<const N: usize>(
         }
     }
     let state = if is_running { RUNNING } else { WAITING };
-    entry.issued_ns.store(at_ns, Ordering::Relaxed);
-    entry.started_ns.store(if is_running { at_ns } else { 0 }, Ordering::Relaxed);
+    entry.issued_ns.store(issued_ns, Ordering::Relaxed);
+    entry.started_ns.store(if is_running { issued_ns } else { 0 }, Ordering::Relaxed);
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);

@@ -1,6 +1,6 @@
 //! Array of numbers that a caller updates in place, or that operations read and write.
 
-#![allow(unsafe_code, reason = "the numbers are the caller's too")]
+#![allow(unsafe_code, reason = "the caller holds pointers to the numbers")]
 
 use crate::base::buffer::Dst;
 use std::cell::UnsafeCell;

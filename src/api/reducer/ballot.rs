@@ -119,11 +119,11 @@ impl Ballot {
         if !self.shape.has_order {
             return;
         }
-        let (places, _) = self.bytes[self.shape.order_at()..].as_chunks_mut::<INDEX_BYTES>();
-        for (place, &index) in places.iter_mut().zip(order) {
+        let (entries, _) = self.bytes[self.shape.order_at()..].as_chunks_mut::<INDEX_BYTES>();
+        for (entry, &index) in entries.iter_mut().zip(order) {
             // The stored value is the index plus 1, so that 0 means no index. There are at most
             // 2^20 parameters.
-            *place = u32::try_from(index + 1).unwrap_or(0).to_le_bytes();
+            *entry = u32::try_from(index + 1).unwrap_or(0).to_le_bytes();
         }
     }
 
@@ -158,11 +158,11 @@ impl Ballot {
         if !self.shape.has_order {
             return Vec::new();
         }
-        let (places, _) = self.bytes[self.shape.order_at()..].as_chunks::<INDEX_BYTES>();
-        let index = |&place: &[u8; INDEX_BYTES]| {
-            usize::try_from(u32::from_le_bytes(place)).unwrap_or(0).checked_sub(1)
+        let (entries, _) = self.bytes[self.shape.order_at()..].as_chunks::<INDEX_BYTES>();
+        let index = |&entry: &[u8; INDEX_BYTES]| {
+            usize::try_from(u32::from_le_bytes(entry)).unwrap_or(0).checked_sub(1)
         };
-        places.iter().map_while(index).collect()
+        entries.iter().map_while(index).collect()
     }
 }
 

@@ -31,7 +31,7 @@ impl Reducer {
         let (group, memory, rows) = {
             let state = self.settled();
             if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("values are compared between steps"));
+                return Err(state.refuse("values can be compared only between steps"));
             }
             let view = |(&param, result): (&usize, &SparseResult)| (param, result.values.view());
             let rows: HashMap<usize, Dst<'static>> = state.sparse.iter().map(view).collect();
@@ -39,14 +39,13 @@ impl Reducer {
         };
         if let Some(param) = self.params.iter().find(|param| param.device.is_some()) {
             let message = format!(
-                "parameter \"{}\" is in the memory of a device: values are compared in host memory",
+                "parameter \"{}\" is in the memory of a device: values can be compared only in host memory",
                 param.name
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if values.grads && self.options.is_sharded {
-            let message =
-                "with DIST_REDUCER_SHARDED each rank has other gradients: compare the parameters";
+            let message = "with DIST_REDUCER_SHARDED the gradients differ between ranks: compare the parameters";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let mut all: Vec<NamedValues<'static>> = values
@@ -57,9 +56,9 @@ impl Reducer {
             let trained = self.params.iter().enumerate().filter(|(_, param)| param.is_trained());
             all.extend(trained.map(|(index, param)| {
                 let rows = rows.get(&index).copied();
-                let place = rows.or(param.grad).or_else(|| memory.result(index));
-                let place = place.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
-                (format!("the gradient of parameter \"{}\"", param.name), place.as_src())
+                let grad = rows.or(param.grad).or_else(|| memory.result(index));
+                let grad = grad.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
+                (format!("the gradient of parameter \"{}\"", param.name), grad.as_src())
             }));
         }
         let hashes: Vec<u8> =
@@ -69,7 +68,8 @@ impl Reducer {
             return Ok(Vec::new());
         }
         let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(&hashes[..])), &options)?;
-        let gathered = gathered.ok_or_else(|| Error::internal("a gather gave nothing"))?;
+        let gathered =
+            gathered.ok_or_else(|| Error::internal("an all-gather returned no result"))?;
         Ok(differences(&all, &gathered))
     }
 }

@@ -70,12 +70,14 @@ impl Reducer {
     pub fn clip(&self, max_norm: f64, norm: NormType) -> Result<f64> {
         callbacks::reject_blocking_in_callback("dist_reducer_clip")?;
         if max_norm.is_nan() || max_norm < 0.0 {
-            return Err(Error::invalid(format!("max_norm is {max_norm}: pass a number from 0 on")));
+            return Err(Error::invalid(format!(
+                "max_norm is {max_norm}: pass a number of at least 0"
+            )));
         }
         let (group, grads) = {
             let state = self.settled();
             if !matches!(state.phase, ReducerPhase::Idle) || state.last.is_none() {
-                return Err(state.refuse("gradients are clipped after the end of a step"));
+                return Err(state.refuse("gradients can be clipped only after the end of a step"));
             }
             (state.group()?, self.reduced(&state)?)
         };
@@ -120,14 +122,15 @@ impl Reducer {
             let dtype = param.grad_dtype;
             if param.device.is_some() {
                 let message = format!(
-                    "parameter \"{}\" is in the memory of a device: gradients are clipped in host memory",
+                    "parameter \"{}\" is in the memory of a device: gradients can be clipped only \
+                     in host memory",
                     param.name
                 );
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             if !dtype.is_float() {
                 let message = format!(
-                    "parameter \"{}\" has a gradient of {}: only floating-point gradients are clipped",
+                    "parameter \"{}\" has a gradient of {}: only floating-point gradients can be clipped",
                     param.name,
                     dtype.name()
                 );
@@ -139,9 +142,9 @@ impl Reducer {
                 grads.extend(views.into_iter().map(|view| ReducedGrad { view, dtype }));
                 continue;
             }
-            let place = rows.or(param.grad).or_else(|| state.memory.result(index));
-            let place = place.or_else(|| state.memory.place(index));
-            grads.extend(place.map(|view| ReducedGrad { view, dtype }));
+            let view = rows.or(param.grad).or_else(|| state.memory.result(index));
+            let view = view.or_else(|| state.memory.place(index));
+            grads.extend(view.map(|view| ReducedGrad { view, dtype }));
         }
         Ok(grads)
     }

@@ -76,7 +76,7 @@ impl GradStream {
         while !event.is_over()? {
             if limit.has_passed() {
                 let message = format!(
-                    "device {} has not copied gradients in {} ms",
+                    "device {} did not copy the gradients within {} ms",
                     self.gpu.device,
                     limit.timeout().as_millis()
                 );

@@ -45,7 +45,8 @@ pub(super) fn check(
     }
     if options.is_canonical && group.backend.is_stream_ordered() {
         let message = format!(
-            "DIST_REDUCER_CANONICAL, on device {device}: back end {} adds in an order of its own",
+            "DIST_REDUCER_CANONICAL is not supported on device {device}: back end {} chooses the \
+             order of additions itself",
             group.backend_name()
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
@@ -120,7 +121,7 @@ impl Reducer {
     }
 
     fn stream(&self) -> Result<&GradStream> {
-        self.device.as_ref().ok_or_else(|| Error::internal("a bucket on a device without a stream"))
+        self.device.as_ref().ok_or_else(|| Error::internal("a device bucket has no stream"))
     }
 
     /// Enqueues zeros for a gradient that this rank does not contribute, and records the copies
@@ -212,7 +213,7 @@ impl Reducer {
                 let ReducerPhase::Open(mut step) =
                     std::mem::replace(&mut state.phase, ReducerPhase::Idle)
                 else {
-                    return Err(Error::internal("a step vanished"));
+                    return Err(Error::internal("the open step is missing"));
                 };
                 let group = state.group();
                 if let Ok(group) = &group {

@@ -138,7 +138,7 @@ impl Reducer {
             }
             phase @ (ReducerPhase::Idle | ReducerPhase::Ending(..)) => {
                 state.phase = phase;
-                Err(state.refuse("a step that is open can end"))
+                Err(state.refuse("only an open step can end"))
             }
         }
     }
@@ -274,7 +274,7 @@ impl Reducer {
             }
             other => {
                 state.phase = other;
-                Err(Error::internal("the ranks have agreed on a step that does not end"))
+                Err(Error::internal("the ranks agreed on a step that is not ending"))
             }
         }
     }
@@ -408,7 +408,7 @@ impl Reducer {
         let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
         // A wait without a deadline has no error.
         drop(wait_until(
-            &count.bell,
+            &count.doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::never(),
             || None,
@@ -428,7 +428,7 @@ impl Reducer {
             ms => ms,
         };
         wait_until(
-            &count.bell,
+            &count.doorbell,
             WaitPolicy::SLEEP_SOON,
             &Deadline::after_ms(limit),
             || None,
@@ -436,7 +436,7 @@ impl Reducer {
         )
         .map_err(|_| {
             let message =
-                format!("the functions of dist_reducer_on_bucket have not returned in {limit} ms");
+                format!("the functions of dist_reducer_on_bucket did not return within {limit} ms");
             Error::new(ErrorKind::Timeout, message)
         })
     }

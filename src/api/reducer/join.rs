@@ -26,7 +26,10 @@ impl Reducer {
             let group = {
                 let state = self.settled();
                 if !matches!(state.phase, ReducerPhase::Idle) {
-                    return Err(state.refuse("a rank joins the steps of others between its own"));
+                    return Err(state.refuse(
+                        "a rank can join the steps of other ranks only between its \
+                                             own steps",
+                    ));
                 }
                 state.group()?
             };
@@ -71,7 +74,7 @@ impl Reducer {
                 }
                 phase => {
                     state.phase = phase;
-                    return Err(Error::internal("a step of other ranks vanished"));
+                    return Err(Error::internal("the open step of the other ranks is missing"));
                 }
             }
         };

@@ -72,7 +72,7 @@ impl PendingCallback {
 impl Drop for PendingCallback {
     fn drop(&mut self) {
         self.0.left.fetch_sub(1, Ordering::AcqRel);
-        self.0.bell.notify();
+        self.0.doorbell.notify();
     }
 }
 
@@ -84,7 +84,7 @@ impl Reducer {
     pub fn on_bucket(&self, function: Option<OnBucket>) -> Result<()> {
         let mut state = self.settled();
         if !matches!(state.phase, ReducerPhase::Idle) {
-            return Err(state.refuse("a function for buckets is set between steps"));
+            return Err(state.refuse("a function for buckets can be set only between steps"));
         }
         state.on_bucket = function;
         Ok(())
@@ -107,7 +107,11 @@ impl Reducer {
             match &state.phase {
                 ReducerPhase::Idle => {}
                 ReducerPhase::Failed(_, error) => return Err(failed_before(error)),
-                _ => return Err(state.refuse("a step begins after the last one has ended")),
+                _ => {
+                    return Err(
+                        state.refuse("a step can begin only after the previous step has ended")
+                    );
+                }
             }
             if !syncs && self.options.shares_grads {
                 let message = "DIST_STEP_NO_SYNC: with DIST_REDUCER_SHARE_GRADS gradients are not kept from step to step";
@@ -182,14 +186,15 @@ impl Reducer {
             let state = self.lock();
             let ReducerPhase::Open(step) = &state.phase else {
                 return Err(state.refuse(
-                    "with DIST_REDUCER_SHARE_GRADS a gradient has a place inside a step (dist_reducer_begin)",
+                    "with DIST_REDUCER_SHARE_GRADS a gradient has memory only inside a step \
+                     (dist_reducer_begin)",
                 ));
             };
             let memory = &state.memory;
             let (Some((bucket, position)), Some(pool)) =
                 (memory.layout.places[param], &memory.pool)
             else {
-                return Err(Error::internal("a gradient without a place"));
+                return Err(Error::internal("a gradient has no memory"));
             };
             if step.marks[param] != GradMark::Open {
                 return Err(marked_twice(&self.params[param].name, step.number));
@@ -249,11 +254,13 @@ impl Reducer {
             return Ok(());
         }
         if !matches!(state.phase, ReducerPhase::Open(_)) {
-            return Err(state.refuse("gradients are marked inside a step (dist_reducer_begin)"));
+            return Err(
+                state.refuse("gradients can be marked only inside a step (dist_reducer_begin)")
+            );
         }
         let ReducerPhase::Open(mut step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle)
         else {
-            return Err(Error::internal("a step vanished"));
+            return Err(Error::internal("the open step is missing"));
         };
         let marked = params
             .iter()
@@ -404,7 +411,7 @@ impl Reducer {
         group: &Group,
     ) -> Result<ReduceFactor> {
         let sums = || {
-            let none = || Error::internal("a step has no weights");
+            let none = || Error::internal("the step has no weights");
             step.sums.as_ref().map(Arc::clone).ok_or_else(none)
         };
         Ok(match self.options.divide {
@@ -483,8 +490,8 @@ fn marked_twice(name: &str, step: u64) -> Error {
 
 fn not_in_first_step(name: &str, step: u64) -> Error {
     Error::invalid(format!(
-        "parameter \"{name}\" was marked in step {step} and not in the first one: with DIST_REDUCER_STATIC_GRAPH all \
-         steps use the same parameters"
+        "parameter \"{name}\" was marked in step {step} but not in the first step: with \
+         DIST_REDUCER_STATIC_GRAPH all steps use the same parameters"
     ))
 }
 
@@ -496,7 +503,11 @@ pub(super) fn new_work(group: &Group) -> Arc<Work> {
 /// Fails the group, because other ranks wait for an operation that this rank cannot issue.
 pub(super) fn fail(group: &Group, error: Error) -> Error {
     if group.failure().is_none() {
-        crate::log!(LogLevel::Error, "{}: a reducer cannot go on: {error}", group.describe_rank());
+        crate::log!(
+            LogLevel::Error,
+            "{}: a reducer cannot continue: {error}",
+            group.describe_rank()
+        );
         group.fail_with_local_blame(error.clone());
     }
     group.failure().unwrap_or(error)
@@ -505,7 +516,7 @@ pub(super) fn fail(group: &Group, error: Error) -> Error {
 /// Returns the error for a call after a failed step, with the error of that step.
 pub(super) fn failed_before(error: &Error) -> Error {
     let message = format!(
-        "the last step has failed ({error}): call dist_group_shrink and dist_reducer_regroup first"
+        "the last step failed ({error}): call dist_group_shrink and dist_reducer_regroup first"
     );
     Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -177,7 +177,7 @@ impl BucketLayout {
 
     fn parse(params: &[Param], bytes: &[u8]) -> Result<Self> {
         let value: Value = serde_json::from_slice(bytes)
-            .map_err(|_| Error::invalid("it is no output of dist_reducer_layout"))?;
+            .map_err(|_| Error::invalid("it is not an output of dist_reducer_layout"))?;
         let version = value.get("version").and_then(Value::as_u64);
         if version != Some(VERSION) {
             let found = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
@@ -196,13 +196,13 @@ impl BucketLayout {
         let mut groups = Vec::with_capacity(buckets.len());
         for bucket in buckets {
             let names = bucket.as_array().filter(|names| !names.is_empty());
-            let names = names.ok_or_else(|| Error::invalid("a bucket is no list of names"))?;
+            let names = names.ok_or_else(|| Error::invalid("a bucket is not a list of names"))?;
             let mut group = Vec::with_capacity(names.len());
             for name in names {
                 let name = name.as_str().unwrap_or_default();
                 let index = unplaced.remove(name).ok_or_else(|| {
                     Error::invalid(format!(
-                        "it has \"{name}\", which has no gradient or is there twice"
+                        "it has \"{name}\", which has no gradient or appears twice"
                     ))
                 })?;
                 group.push(index);
@@ -297,7 +297,7 @@ mod tests {
         let refused = |text: &str| {
             BucketLayout::import(&params, text.as_bytes()).unwrap_err().message().to_owned()
         };
-        assert!(refused("x").contains("no output of dist_reducer_layout"));
+        assert!(refused("x").contains("not an output of dist_reducer_layout"));
         assert!(refused("{}").contains("version is none"));
         assert!(refused(r#"{"version":2,"buckets":[]}"#).contains("version is 2"));
         assert!(
@@ -305,7 +305,7 @@ mod tests {
         );
         assert!(refused(r#"{"version":1,"buckets":[["a","a","b"]]}"#).contains("twice"));
         assert!(refused(r#"{"version":1,"buckets":[["c"]]}"#).contains("\"c\""));
-        assert!(refused(r#"{"version":1,"buckets":[[]]}"#).contains("no list of names"));
+        assert!(refused(r#"{"version":1,"buckets":[[]]}"#).contains("not a list of names"));
         let mixed = [param("a", 1), Param { tag: 1, ..param("b", 1) }];
         let text = r#"{"version":1,"buckets":[["a","b"]]}"#;
         let error = BucketLayout::import(&mixed, text.as_bytes()).unwrap_err();

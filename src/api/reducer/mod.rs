@@ -96,7 +96,7 @@ pub struct Reducer {
 #[derive(Debug, Default)]
 struct CallbackCount {
     left: AtomicUsize,
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
 #[derive(Debug)]
@@ -257,8 +257,8 @@ impl Reducer {
         if known.grad.is_none() && self.options.shares_grads {
             return Ok((self.shared_place(param)?, known.count));
         }
-        let place = known.grad.or_else(|| self.lock().memory.place(param));
-        Ok((place.unwrap_or(Dst::empty()), known.count))
+        let buffer = known.grad.or_else(|| self.lock().memory.place(param));
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
     /// Returns the memory of a reduced gradient after the end of a step, and its number of
@@ -269,13 +269,13 @@ impl Reducer {
     pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
         let known = self.dense(param)?;
         if self.options.is_sharded {
-            let message = "with DIST_REDUCER_SHARDED a rank has the results of its own elements only: dist_shard_ranges \
-                           gives them";
+            let message = "with DIST_REDUCER_SHARDED a rank has only the results of its own \
+                           elements: read them with dist_shard_ranges";
             return Err(Error::invalid(message));
         }
         let memory = Arc::clone(&self.lock().memory);
-        let place = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
-        Ok((place.unwrap_or(Dst::empty()), known.count))
+        let buffer = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
     /// Returns a parameter with a dense gradient.
@@ -297,7 +297,7 @@ impl Reducer {
         let Some(known) = self.params.get(param) else {
             let count = self.params.len();
             return Err(Error::invalid(format!(
-                "parameter {param} does not exist: the reducer has {count}"
+                "parameter {param} does not exist: the reducer has {count} parameters"
             )));
         };
         if known.is_trained() {
@@ -362,8 +362,10 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
         let title = || format!("the gradient of parameter \"{}\"", param.name);
         options.hook.check(param).context(title)?;
         if options.is_sharded && (param.is_sparse || param.device.is_some()) {
-            let message =
-                format!("{}: DIST_REDUCER_SHARDED is for dense gradients in host memory", title());
+            let message = format!(
+                "{}: DIST_REDUCER_SHARDED supports only dense gradients in host memory",
+                title()
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if let Some(device) = param.device {

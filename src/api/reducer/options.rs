@@ -149,14 +149,14 @@ impl ReducerOptions {
             return Ok(());
         }
         let wrong = if self.is_retryable {
-            "DIST_REDUCER_RETRYABLE: a rank that has died had results that no other rank has. For steps that can be repeated, \
-             leave DIST_REDUCER_SHARDED out and give the shard two `copies`"
+            "DIST_REDUCER_RETRYABLE, because the results of a dead rank are lost: for steps that \
+             can be repeated, omit DIST_REDUCER_SHARDED and give the shard two `copies`"
         } else if !matches!(self.hook, HookChoice::AllReduce) {
             "a hook"
         } else {
             return Ok(());
         };
-        Err(Error::invalid(format!("flags: DIST_REDUCER_SHARDED does not go with {wrong}")))
+        Err(Error::invalid(format!("flags: DIST_REDUCER_SHARDED cannot be combined with {wrong}")))
     }
 
     /// Returns whether results are separate from gradients, and whether buckets of places share

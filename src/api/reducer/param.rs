@@ -106,12 +106,17 @@ pub(super) fn check_params(params: &[Param]) -> Result<()> {
     for (index, param) in params.iter().enumerate() {
         let Param { name, shape, count, .. } = param;
         if name.is_empty() || name.contains('\n') {
-            let message =
-                format!("params[{index}].name is {name:?}: give each parameter a name of one line");
+            let message = format!(
+                "params[{index}].name is {name:?}: give each parameter a name that is one \
+                         nonempty line"
+            );
             return Err(Error::invalid(message));
         }
         if !names.insert(name.as_str()) {
-            let message = format!("params[{index}].name is \"{name}\", as is that of another one");
+            let message = format!(
+                "params[{index}].name is \"{name}\", which is also the name of \
+                                   another parameter"
+            );
             return Err(Error::invalid(message));
         }
         if param.is_sparse {
@@ -123,7 +128,7 @@ pub(super) fn check_params(params: &[Param]) -> Result<()> {
         if !shape.is_empty() && elements != Some(*count) {
             let message = format!(
                 "parameter \"{name}\" has the shape {shape:?} and {count} elements: the product of \
-                 the extents is the number of elements"
+                 the extents must be the number of elements"
             );
             return Err(Error::invalid(message));
         }
@@ -134,9 +139,10 @@ pub(super) fn check_params(params: &[Param]) -> Result<()> {
 fn check_sparse(param: &Param) -> Result<()> {
     let Param { name, shape, .. } = param;
     let wrong = if shape.is_empty() {
-        "has sparse rows: give its shape, of which the first extent is the number of rows"
+        "has sparse rows: set its shape, whose first extent is the number of rows"
     } else if param.grad.is_some() || !param.is_trained() {
-        "has sparse rows: it has a gradient, which is passed to dist_reducer_ready_rows"
+        "has sparse rows: it must be trained and have no gradient buffer; pass its gradient to \
+         dist_reducer_ready_rows"
     } else if param.device.is_some() {
         "has sparse rows, which are reduced in host memory only"
     } else {
@@ -176,7 +182,7 @@ fn difference(index: usize, rank: Rank, first: Option<&String>, other: Option<&S
     let has = |line: Option<&String>| line.map_or_else(|| "none".to_owned(), Clone::clone);
     let message = format!(
         "the ranks have different parameters: parameter {index} of rank 0 is {}, and of rank {rank} {}; \
-         give the same list in the same order on all ranks",
+         pass the same list in the same order on all ranks",
         has(first),
         has(other)
     );

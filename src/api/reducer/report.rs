@@ -161,11 +161,12 @@ impl Reducer {
         let sizes: Vec<String> =
             memory.layout.buckets.iter().map(|bucket| bucket.bytes.to_string()).collect();
         let limits = self.options.limits(&self.params);
-        let places = self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
+        let has_bucket_views =
+            self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
         crate::log!(
             log::LogLevel::Info,
             "reducer on {}: world_size: {}, module_name: {}, backend_name: {}, broadcast_buffers: {}, bucket_cap_bytes: \
-             {}, find_unused_parameters: {}, gradient_as_bucket_view: {places}, static_graph: {}, join_uneven_inputs: {}, \
+             {}, find_unused_parameters: {}, gradient_as_bucket_view: {has_bucket_views}, static_graph: {}, join_uneven_inputs: {}, \
              num_parameter_tensors: {}, total_parameter_size_bytes: {}, dtypes: {}, bucket_sizes: {}",
             group.describe_rank(),
             group.size(),

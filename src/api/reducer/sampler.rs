@@ -56,7 +56,7 @@ impl Sampler {
         let SamplerOptions { dataset_len, replicas, rank, drops_last, .. } = options;
         if replicas == 0 || rank >= replicas {
             let message = format!(
-                "rank {rank} of {replicas}: a sampler's rank is less than its num_replicas"
+                "rank {rank} of {replicas}: a sampler's rank must be less than its num_replicas"
             );
             return Err(Error::invalid(message));
         }
@@ -103,12 +103,12 @@ impl Sampler {
     /// # Errors
     /// `OutOfMemory` if there is no memory for the permutation of the data set. In this case, no
     /// index is taken.
-    pub fn next(&self, most: usize, mut take: impl FnMut(u64)) -> Result<usize> {
+    pub fn next(&self, max_count: usize, mut take: impl FnMut(u64)) -> Result<usize> {
         let mut state = self.state();
         if self.options.shuffles && state.shuffled.is_none() && !self.is_empty() {
             state.shuffled = Some(self.shuffled(state.epoch)?);
         }
-        let end = self.len.min(state.position.saturating_add(most as u64));
+        let end = self.len.min(state.position.saturating_add(max_count as u64));
         for position in state.position..end {
             take(match &state.shuffled {
                 Some(indices) => usize::try_from(position)
@@ -120,7 +120,7 @@ impl Sampler {
             });
         }
         let taken = end - std::mem::replace(&mut state.position, end);
-        Ok(usize::try_from(taken).unwrap_or(most))
+        Ok(usize::try_from(taken).unwrap_or(max_count))
     }
 
     /// Returns the position in the list of all indices for a position of this rank.
@@ -177,16 +177,16 @@ fn permutation<T: Copy + TryFrom<u64>>(n: u64, mut generator: Mt) -> Result<Vec<
     let len = usize::try_from(n).ok().filter(|&len| all.try_reserve_exact(len).is_ok());
     let len = len.ok_or_else(|| no_memory(n))?;
     all.extend((0..n).filter_map(|index| T::try_from(index).ok()));
-    let place = |number: u64| usize::try_from(number).unwrap_or(0);
+    let to_index = |number: u64| usize::try_from(number).unwrap_or(0);
     if n < LONG {
         for i in 0..len.saturating_sub(1) {
-            let other = i + place(u64::from(generator.next_u32()) % (len - i) as u64);
+            let other = i + to_index(u64::from(generator.next_u32()) % (len - i) as u64);
             all.swap(i, other);
         }
     } else {
         for i in 0..len {
             let (high, low) = (u64::from(generator.next_u32()), u64::from(generator.next_u32()));
-            let other = place((high << 32 | low) % (i as u64 + 1));
+            let other = to_index((high << 32 | low) % (i as u64 + 1));
             all.swap(i, other);
         }
     }
@@ -196,7 +196,7 @@ fn permutation<T: Copy + TryFrom<u64>>(n: u64, mut generator: Mt) -> Result<Vec<
 #[cold]
 fn no_memory(indices: u64) -> Error {
     let message =
-        format!("no memory for a permutation of {indices} indices: sample without a shuffle");
+        format!("cannot allocate a permutation of {indices} indices: sample without a shuffle");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 
@@ -208,9 +208,9 @@ mod tests {
     /// Indices that PyTorch 2.15 computed.
     const VECTORS: &str = include_str!("../../../ffi-tests/data/sampler_vectors.json");
 
-    fn take(sampler: &Sampler, most: usize) -> Vec<u64> {
+    fn take(sampler: &Sampler, max_count: usize) -> Vec<u64> {
         let mut indices = Vec::new();
-        assert_eq!(sampler.next(most, |index| indices.push(index)).unwrap(), indices.len());
+        assert_eq!(sampler.next(max_count, |index| indices.push(index)).unwrap(), indices.len());
         indices
     }
 

@@ -12,7 +12,7 @@
 //! | the indices of the rows | 8 per row |
 //! | the values of the rows | the size of a row, per row |
 
-#![allow(unsafe_code, reason = "a view of a message that its job holds")]
+#![allow(unsafe_code, reason = "views of a message that the handler of its call owns")]
 
 use super::memory::GradBlock;
 use super::options::DividePolicy;
@@ -147,7 +147,7 @@ impl SparseSum {
         let mut decoded = Vec::with_capacity(messages.len());
         for (rank, bytes) in messages.iter().enumerate() {
             decoded.push(SparseMessage::decode(bytes, self).ok_or_else(|| {
-                let message = format!("the sparse gradient of rank {rank} has another form");
+                let message = format!("the sparse gradient of rank {rank} has an unknown format");
                 Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
             })?);
         }
@@ -229,7 +229,7 @@ impl Reducer {
         let known = self.trained(param)?;
         if !known.is_sparse {
             let message = format!(
-                "the gradient of parameter \"{}\" is dense: dist_reducer_result gives it",
+                "the gradient of parameter \"{}\" is dense: read it with dist_reducer_result",
                 known.name
             );
             return Err(Error::invalid(message));
@@ -276,7 +276,9 @@ impl Reducer {
         let (notes, weak) = (Arc::clone(&step.notes), Arc::downgrade(group));
         let deliver = BytesHandler::new(move |messages| {
             let held = message;
-            let group = weak.upgrade().ok_or_else(|| Error::internal("a job without a group"))?;
+            let group = weak
+                .upgrade()
+                .ok_or_else(|| Error::internal("the group of a sparse gradient was released"))?;
             record_result(&notes, index, sum.of(&messages, &group)?, held.len());
             Ok(())
         });

@@ -106,14 +106,14 @@ impl ReducerRecord {
 /// Gathers the byte strings of all ranks.
 fn gather(group: &Group, bytes: &[u8], options: &CallOptions) -> Result<Vec<Vec<u8>>> {
     let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(bytes)), options)?;
-    gathered.ok_or_else(|| Error::internal("a gather gave nothing"))
+    gathered.ok_or_else(|| Error::internal("an all-gather returned no result"))
 }
 
 /// Broadcasts the bytes of one rank.
 fn broadcast(group: &Group, bytes: &[u8], root: Rank, options: &CallOptions) -> Result<Vec<u8>> {
     let bytes = group.run_bytes(&BytesCall::broadcast(Src::from(bytes), root), options)?;
     let bytes = bytes.and_then(|strings| strings.into_iter().next());
-    bytes.ok_or_else(|| Error::internal("a broadcast gave nothing"))
+    bytes.ok_or_else(|| Error::internal("a broadcast returned no result"))
 }
 
 fn hash(text: &str) -> String {
@@ -147,9 +147,9 @@ impl RecordExchange {
         if records.iter().any(|record| record.params != first.params) {
             let texts = gather(group, param::describe_params(params).as_bytes(), options)?;
             let difference = param::first_difference(&texts);
-            return Err(
-                difference.unwrap_or_else(|| Error::internal("equal texts with two hashes"))
-            );
+            return Err(difference.unwrap_or_else(|| {
+                Error::internal("equal parameter lists have different hashes")
+            }));
         }
         if let Some(rank) = records.iter().position(|record| record.options != first.options) {
             let message = format!(
@@ -159,16 +159,17 @@ impl RecordExchange {
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
         }
         let is_old = |record: &ReducerRecord| !record.is_new;
-        let lead = records.iter().position(is_old);
-        let lead = lead.or_else(|| records.iter().position(|record| record.is_given)).unwrap_or(0);
+        let source_rank = records.iter().position(is_old);
+        let source_rank =
+            source_rank.or_else(|| records.iter().position(|record| record.is_given)).unwrap_or(0);
         let has_new = records.iter().any(|record| record.is_new);
         if let Some(rank) = records.iter().position(|record| record.is_open).filter(|_| has_new) {
             let message = format!(
-                "rank {rank} has a step that is to be repeated: a rank can join once that has ended"
+                "rank {rank} must repeat a step: a rank can join after that step has ended"
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
         }
-        Ok(Self { records, source_rank: lead })
+        Ok(Self { records, source_rank })
     }
 
     fn has_new(&self) -> bool {
@@ -204,21 +205,21 @@ pub(super) fn create(
         options: options.agreement(),
     };
     let call = CallOptions { timeout_ms: options.timeout_ms, ..CallOptions::DEFAULT };
-    let meeting = RecordExchange::exchange_records(group, &record, params, &call)?;
-    let lead = &meeting.records[meeting.source_rank];
-    let layout = if meeting.has_one_layout() {
+    let exchange = RecordExchange::exchange_records(group, &record, params, &call)?;
+    let source = &exchange.records[exchange.source_rank];
+    let layout = if exchange.has_one_layout() {
         own.layout
     } else {
-        let bytes = broadcast(group, text.as_bytes(), meeting.source_rank, &call)?;
+        let bytes = broadcast(group, text.as_bytes(), exchange.source_rank, &call)?;
         BucketLayout::import(params, &bytes)?
     };
     Ok(ReducerAgreement {
         layout,
-        source_rank: meeting.source_rank,
-        steps: lead.steps,
-        gathers: lead.gathers,
-        initial_ranks: lead.initial_ranks,
-        wants_order: lead.wants_order,
+        source_rank: exchange.source_rank,
+        steps: source.steps,
+        gathers: source.gathers,
+        initial_ranks: source.initial_ranks,
+        wants_order: source.wants_order,
     })
 }
 
@@ -236,20 +237,20 @@ impl Reducer {
         callbacks::reject_blocking_in_callback("dist_reducer_regroup")?;
         let (record, text) = self.prepare_to_regroup(group)?;
         let call = self.call_options();
-        let meeting = RecordExchange::exchange_records(group, &record, &self.params, &call)?;
-        if !meeting.has_one_layout() {
+        let exchange = RecordExchange::exchange_records(group, &record, &self.params, &call)?;
+        if !exchange.has_one_layout() {
             // The broadcast is for new ranks; this rank has the layout of the source rank.
-            drop(broadcast(group, text.as_bytes(), meeting.source_rank, &call)?);
+            drop(broadcast(group, text.as_bytes(), exchange.source_rank, &call)?);
         }
-        self.catch_up(group, &meeting, &call)?;
-        self.catch_up_gathers(&meeting)?;
+        self.catch_up(group, &exchange, &call)?;
+        self.catch_up_gathers(&exchange)?;
         self.share_again(group)?;
         if let Some(hook) = &self.hook {
             let steps = self.lock().steps;
             hook.regroup(group, steps)?;
         }
-        if meeting.has_new() && self.options.broadcasts_values {
-            self.broadcast_in(group, meeting.source_rank, ParamSelection::ALL)?;
+        if exchange.has_new() && self.options.broadcasts_values {
+            self.broadcast_in(group, exchange.source_rank, ParamSelection::ALL)?;
         }
         Ok(())
     }
@@ -265,7 +266,7 @@ impl Reducer {
                 |former| former.failure(),
             );
             let Some(failure) = failure else {
-                return Err(state.refuse("a reducer goes on in another group between steps"));
+                return Err(state.refuse("a reducer can change its group only between steps"));
             };
             if let ReducerPhase::Open(step) =
                 std::mem::replace(&mut state.phase, ReducerPhase::Idle)
@@ -275,7 +276,7 @@ impl Reducer {
             }
         }
         if matches!(state.phase, ReducerPhase::Ending(..) | ReducerPhase::Local(_)) {
-            return Err(state.refuse("a reducer goes on in another group between steps"));
+            return Err(state.refuse("a reducer can change its group only between steps"));
         }
         let text = state.memory.layout.export(&self.params).to_string();
         let record = ReducerRecord {
@@ -292,7 +293,7 @@ impl Reducer {
         };
         crate::log!(
             crate::base::log::LogLevel::Info,
-            "{}: the reducer goes on at step {}",
+            "{}: the reducer continues at step {}",
             group.describe_rank(),
             state.steps
         );
@@ -303,48 +304,48 @@ impl Reducer {
     fn catch_up(
         &self,
         group: &Arc<Group>,
-        meeting: &RecordExchange,
+        exchange: &RecordExchange,
         call: &CallOptions,
     ) -> Result<()> {
-        let old = || meeting.records.iter().filter(|record| !record.is_new);
-        let most = old().map(|record| record.steps).max().unwrap_or(0);
-        let is_behind = old().any(|record| record.steps < most);
+        let old = || exchange.records.iter().filter(|record| !record.is_new);
+        let max_steps = old().map(|record| record.steps).max().unwrap_or(0);
+        let is_behind = old().any(|record| record.steps < max_steps);
         if !is_behind {
             return self.reopen(group);
         }
-        let is_ahead = |record: &ReducerRecord| !record.is_new && record.steps == most;
-        let teller = meeting.records.iter().position(is_ahead).unwrap_or(0);
-        let told = broadcast(group, &self.last_ballot(), teller, call)?;
+        let is_ahead = |record: &ReducerRecord| !record.is_new && record.steps == max_steps;
+        let source_rank = exchange.records.iter().position(is_ahead).unwrap_or(0);
+        let received = broadcast(group, &self.last_ballot(), source_rank, call)?;
         let own = self.lock().steps;
-        if own == most {
+        if own == max_steps {
             return self.reopen(group);
         }
-        if own + 1 != most {
-            return Err(behind_error(own, most));
+        if own + 1 != max_steps {
+            return Err(behind_error(own, max_steps));
         }
-        let ballot = decode_ballot(&told)
-            .ok_or_else(|| Error::internal("the agreement on a step has an unknown form"))?;
-        self.adopt(group, most, &ballot)
+        let ballot = decode_ballot(&received)
+            .ok_or_else(|| Error::internal("the agreement on a step has an unknown format"))?;
+        self.adopt(group, max_steps, &ballot)
     }
 
     /// Adopts the end of a gather that ended on another rank: it has then ended on all ranks.
-    fn catch_up_gathers(&self, meeting: &RecordExchange) -> Result<()> {
-        let old = meeting.records.iter().filter(|record| !record.is_new);
-        let most = old.map(|record| record.gathers).max().unwrap_or(0);
+    fn catch_up_gathers(&self, exchange: &RecordExchange) -> Result<()> {
+        let old = exchange.records.iter().filter(|record| !record.is_new);
+        let max_gathers = old.map(|record| record.gathers).max().unwrap_or(0);
         let (own, shard) = {
             let state = self.lock();
             (state.gathers, state.shard.upgrade())
         };
-        if own == most {
+        if own == max_gathers {
             return Ok(());
         }
-        if !shard.is_some_and(|shard| own + 1 == most && shard.adopt()) {
+        if !shard.is_some_and(|shard| own + 1 == max_gathers && shard.adopt()) {
             let message = format!(
-                "this rank has gathered the parameters of {own} steps, and another one of {most}"
+                "this rank has gathered the parameters of {own} steps, but another rank those of {max_gathers}"
             );
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
-        self.lock().gathers = most;
+        self.lock().gathers = max_gathers;
         Ok(())
     }
 
@@ -376,19 +377,19 @@ impl Reducer {
     }
 
     /// Ends a step with the ballot that another rank has sent.
-    fn adopt(&self, group: &Arc<Group>, most: u64, ballot: &Ballot) -> Result<()> {
+    fn adopt(&self, group: &Arc<Group>, max_steps: u64, ballot: &Ballot) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
         let phase = std::mem::replace(&mut state.phase, ReducerPhase::Idle);
         let ReducerPhase::Failed(step, error) = phase else {
             state.phase = phase;
-            return Err(behind_error(state.steps, most));
+            return Err(behind_error(state.steps, max_steps));
         };
         let has_results = step.sent == state.memory.layout.buckets.len()
             && ballot.shape().params == self.params.len()
             && step.works.iter().all(|work| matches!(work.outcome(), Some(Ok(()))));
         if !has_results {
-            let behind = behind_error(state.steps, most);
+            let behind = behind_error(state.steps, max_steps);
             state.phase = ReducerPhase::Failed(step, error);
             return Err(behind);
         }
@@ -432,10 +433,10 @@ impl Reducer {
 }
 
 /// Returns the error for ranks that have ended different numbers of steps.
-fn behind_error(own: u64, most: u64) -> Error {
+fn behind_error(own: u64, max_steps: u64) -> Error {
     let message = format!(
-        "this rank has ended {own} steps, and another one {most}: only a step that this rank was about to end can be \
-         caught up with"
+        "this rank has ended {own} steps, but another rank {max_steps}: a rank can catch up only with a \
+         step that it was about to end"
     );
     Error::new(ErrorKind::Mismatch, message)
 }
@@ -454,7 +455,7 @@ fn decode_ballot(bytes: &[u8]) -> Option<Ballot> {
 impl ReducerState {
     /// Returns the work that exchanges the weights of the open step, and its result.
     pub(super) fn step_sums(&self) -> Result<(Arc<Work>, Arc<StepSums>)> {
-        let none = || Error::internal("a step of other ranks has no weights");
+        let none = || Error::internal("the step of the other ranks has no weights");
         let ReducerPhase::Open(step) = &self.phase else { return Err(none()) };
         match (&step.failure, step.works.first(), &step.sums) {
             (Some(failure), ..) => Err(failure.clone()),

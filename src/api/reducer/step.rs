@@ -264,7 +264,7 @@ impl JobContext<'_> {
                 job.pooled = block;
                 places.slice(0, bucket.bytes)
             }
-            (None, None) => return Err(Error::internal("a bucket without places")),
+            (None, None) => return Err(Error::internal("a bucket has no memory")),
         };
         for (position, &param) in bucket.params.iter().enumerate() {
             if step.marks[param] != GradMark::Ready {

@@ -114,7 +114,7 @@ impl DeferredCopy {
                 stream.copy(*bytes, self.to)?
             }
             (DeferredBytes::OnDevice { .. }, None) => {
-                return Err(Error::internal("a gradient on a device without a stream"));
+                return Err(Error::internal("the reducer has no stream for a device gradient"));
             }
         }
         Ok(())

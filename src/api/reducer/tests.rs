@@ -82,7 +82,12 @@ fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
 }
 
 /// Rank 1 misses the end of the first step, in which rank 0 casts a vote.
-fn recover_step_end_from_peer(group: &Arc<Group>, next: &Arc<HashStore>, place: &str, vote: u64) {
+fn recover_step_end_from_peer(
+    group: &Arc<Group>,
+    next: &Arc<HashStore>,
+    transport: &str,
+    vote: u64,
+) {
     let rank = group.rank();
     let own = if rank == 0 { 3.0 } else { 4.0 };
     // No rank uses the last parameter, and only rank 0 uses the third one.
@@ -103,7 +108,7 @@ fn recover_step_end_from_peer(group: &Arc<Group>, next: &Arc<HashStore>, place: 
         skip_step_end(&reducer, group);
         assert_eq!(read(owned[0]), 4.0, "nothing is copied before the end");
     }
-    let next = ranks::create(Arc::clone(next), place, rank, 2);
+    let next = ranks::create(Arc::clone(next), transport, rank, 2);
     reducer.regroup(&next).unwrap();
     if rank == 1 {
         assert_eq!(end(&reducer, 0).unwrap(), vote, "the votes are those of the other rank");
@@ -119,10 +124,12 @@ fn recover_step_end_from_peer(group: &Arc<Group>, next: &Arc<HashStore>, place: 
 
 #[test]
 fn missed_step_end_is_recovered_from_a_peer() {
-    for place in ranks::TRANSPORTS {
+    for transport in ranks::TRANSPORTS {
         for vote in [0, 5] {
             let next = Arc::new(HashStore::new());
-            ranks::run(place, 2, |group| recover_step_end_from_peer(group, &next, place, vote));
+            ranks::run(transport, 2, |group| {
+                recover_step_end_from_peer(group, &next, transport, vote)
+            });
         }
     }
 }
@@ -139,7 +146,7 @@ fn rank_two_steps_behind_cannot_regroup() {
         let outcome = reducer.regroup(&next);
         assert_eq!(outcome.is_err(), group.rank() == 1);
         if let Err(error) = outcome {
-            assert!(error.message().contains("ended 0 steps, and another one 2"), "{error}");
+            assert!(error.message().contains("ended 0 steps, but another rank 2"), "{error}");
         }
     });
 }

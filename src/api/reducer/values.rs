@@ -57,7 +57,7 @@ impl Reducer {
         let group = {
             let state = self.settled();
             if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("values are broadcast between steps"));
+                return Err(state.refuse("values can be broadcast only between steps"));
             }
             state.group()?
         };

@@ -94,7 +94,10 @@ impl OperationTask for WeightsTask {
         let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
         run_in_turn(group, &call, &self.options, first, deadline)?;
         let sums = std::mem::take(&mut self.values);
-        self.sums.0.set(sums).map_err(|_| Error::internal("the weights of a step came twice"))
+        self.sums
+            .0
+            .set(sums)
+            .map_err(|_| Error::internal("the weights of a step were summed twice"))
     }
 }
 

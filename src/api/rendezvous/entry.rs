@@ -20,8 +20,8 @@ pub(super) struct RendezvousEntry {
 impl RendezvousEntry {
     /// Encodes the entry as JSON for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, process: who } = self;
-        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
+        let Self { nonce, size, version, process } = self;
+        json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": process })
             .to_string()
             .into_bytes()
     }
@@ -42,8 +42,7 @@ impl RendezvousEntry {
         };
         parse().ok_or_else(|| {
             let message = format!(
-                "what rank {rank} has published in the store is not from libdist {}: all ranks must \
-                 run the same version",
+                "the store entry of rank {rank} is not from libdist {}: all ranks must run the same version",
                 env!("CARGO_PKG_VERSION")
             );
             Error::new(ErrorKind::Mismatch, message).with_culprit(rank)

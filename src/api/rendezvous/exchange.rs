@@ -34,8 +34,8 @@ impl BootstrapExchange for StoreExchange<'_> {
         let key = |rank: Rank| self.key(&format!("{phase}/{rank}"));
         store.set(key(*rank).as_bytes(), mine, deadline)?;
         let keys: Vec<String> = (0..*size).map(key).collect();
-        let to = format!("finish the phase \"{phase}\" of starting the group");
-        let not_yet = format!("finished the phase \"{phase}\" of starting it");
+        let to = format!("finish the phase \"{phase}\" of the creation of the group");
+        let not_yet = format!("finished the phase \"{phase}\" of its creation");
         let wait_for = WaitDescription { action: &to, completed: &not_yet };
         self.rendezvous.wait_for_ranks(&keys, wait_for, || {
             over().or_else(|| self.peer_failure()).map_or(Ok(false), Err)
@@ -43,12 +43,12 @@ impl BootstrapExchange for StoreExchange<'_> {
         store.multi_get(&as_bytes(&keys), deadline)
     }
 
-    fn publish_failure(&self, why: &Error) {
-        let Rendezvous { store, rank, size, process: who, .. } = self.rendezvous;
+    fn publish_failure(&self, reason: &Error) {
+        let Rendezvous { store, rank, size, process, .. } = self.rendezvous;
         // The report may use time beyond the deadline, because the expired deadline may be the
         // reason.
         let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
-        let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
+        let text = format!("rank {rank} ({process}) failed to create the group: {reason}");
         let publish_failure = || {
             let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
             if count == 1 {
@@ -65,7 +65,10 @@ impl BootstrapExchange for StoreExchange<'_> {
             }
         };
         if let Err(error) = publish_failure() {
-            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
         }
     }
 

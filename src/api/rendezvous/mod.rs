@@ -62,10 +62,10 @@ struct WaitDescription<'a> {
     completed: &'a str,
 }
 
-const JOIN: WaitDescription<'static> = WaitDescription { action: "come", completed: "joined" };
+const JOIN: WaitDescription<'static> = WaitDescription { action: "join", completed: "joined" };
 const CONFIRM: WaitDescription<'static> = WaitDescription {
-    action: "confirm that they take part",
-    completed: "confirmed that they take part in it",
+    action: "confirm that they participate",
+    completed: "confirmed that they participate",
 };
 
 const GO: &[u8] = b"go";
@@ -124,7 +124,7 @@ impl Rendezvous<'_> {
                     return Ok(id);
                 }
                 Some(changed) => {
-                    crate::log!(LogLevel::Info, "group {}: a rank has come anew", self.name);
+                    crate::log!(LogLevel::Info, "group {}: a rank joined again", self.name);
                     self.publish(&peers, "verdict", RETRY)?;
                     for (peer, entry) in peers.iter_mut().zip(changed) {
                         peer.update(entry);
@@ -173,7 +173,7 @@ impl Rendezvous<'_> {
                 None => return Err(self.refusal_error(&offer)),
             }
         }
-        Err(Error::internal("the offers of a rendezvous have run out"))
+        Err(Error::internal("a rendezvous has no further offer numbers"))
     }
 
     /// Returns the error for the refusal text of rank 0, and acknowledges the refusal in the store.
@@ -182,7 +182,7 @@ impl Rendezvous<'_> {
         if let Err(error) =
             self.store.set(ack_key.as_bytes(), b"", &self.deadline.capped(ACK_TIMEOUT))
         {
-            crate::log!(LogLevel::Info, "answering the refusal of rank 0: {error}");
+            crate::log!(LogLevel::Info, "cannot acknowledge the refusal of rank 0: {error}");
         }
         let text = String::from_utf8_lossy(bytes);
         let text = text.strip_prefix("error ").unwrap_or(&text);
@@ -201,7 +201,7 @@ impl Rendezvous<'_> {
         let key = self.nonce_key(what, self.nonce, count);
         self.wait_for_keys(&[&key], |due_report| {
             self.check_not_replaced()?;
-            due_report.into_iter().for_each(|lasted| self.log_wait_for_rank_0(lasted));
+            due_report.into_iter().for_each(|waited| self.log_wait_for_rank_0(waited));
             Ok(false)
         })
         .map_err(|error| match error.kind() {
@@ -209,12 +209,21 @@ impl Rendezvous<'_> {
                 let absent = self.absent_ranks(keys).unwrap_or_default();
                 let missing = match absent.as_slice() {
                     [] => String::new(),
-                    [_] => format!("{} has not {}; ", format_ranks(&absent, |_| None), wait_for.completed),
-                    _ => format!("{} have not {}; ", format_ranks(&absent, |_| None), wait_for.completed),
+                    [_] => format!(
+                        "{} has not {}; ",
+                        format_ranks(&absent, |_| None),
+                        wait_for.completed
+                    ),
+                    _ => format!(
+                        "{} have not {}; ",
+                        format_ranks(&absent, |_| None),
+                        wait_for.completed
+                    ),
                 };
                 error.context(format_args!(
-                    "rank {} of group {}: {missing}rank 0 has made no {what} within {} ms (has it started, does it \
-                     use the same store, has the group formed already without this process?)",
+                    "rank {} of group {}: {missing}rank 0 has published no {what} within {} ms \
+                     (has rank 0 started, does it use the same store, was the group already \
+                     created without this process?)",
                     self.rank,
                     self.name,
                     self.deadline.elapsed().as_millis()
@@ -261,14 +270,14 @@ impl Rendezvous<'_> {
         let own_version = env!("CARGO_PKG_VERSION");
         check_all_entries(peers, |entry| {
             (entry.version != own_version)
-                .then(|| format!("runs libdist {}, but rank 0 {own_version}", entry.version))
+                .then(|| format!("runs libdist {}, but rank 0 runs {own_version}", entry.version))
         })
     }
 
     /// Runs rank 0's check after all ranks have confirmed.
     fn check_sizes(&self, peers: &[RendezvousPeer]) -> Result<()> {
         check_all_entries(peers, |RendezvousEntry { size, .. }| {
-            let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
+            let message = || format!("has a world size of {size}, but rank 0 has {}", self.size);
             (*size != self.size).then(message)
         })
     }
@@ -285,7 +294,10 @@ impl Rendezvous<'_> {
             self.store.wait(&as_bytes(&ack_keys), &self.deadline.capped(ACK_TIMEOUT))
         });
         if let Err(cause) = published {
-            crate::log!(LogLevel::Info, "not all ranks have heard why there is no group: {cause}");
+            crate::log!(
+                LogLevel::Info,
+                "not all ranks acknowledged the refusal of the group: {cause}"
+            );
         }
         error
     }
@@ -307,8 +319,8 @@ impl Rendezvous<'_> {
     ) -> Result<()> {
         let borrowed: Vec<&str> = keys.iter().map(String::as_str).collect();
         let outcome = self.wait_for_keys(&borrowed, |due_report| {
-            if let Some(lasted) = due_report {
-                self.log_wait(&self.absent_ranks(keys).unwrap_or_default(), wait_for, lasted);
+            if let Some(waited) = due_report {
+                self.log_wait(&self.absent_ranks(keys).unwrap_or_default(), wait_for, waited);
             }
             on_poll()
         });
@@ -365,30 +377,30 @@ impl Rendezvous<'_> {
     /// Logs a long wait for rank 0. If other ranks are missing, it names these, because rank 0 then
     /// waits for them.
     #[cold]
-    fn log_wait_for_rank_0(&self, lasted: DisplaySeconds) {
+    fn log_wait_for_rank_0(&self, waited: DisplaySeconds) {
         let absent = self.absent_ranks(&self.rank_keys()).unwrap_or_default();
         match absent.is_empty() {
-            false => self.log_wait(&absent, JOIN, lasted),
+            false => self.log_wait(&absent, JOIN, waited),
             true => {
                 let name = self.name;
-                crate::log!(LogLevel::Warn, "group {name}: rank 0 has not answered for {lasted}");
+                crate::log!(LogLevel::Warn, "group {name}: rank 0 has not answered for {waited}");
             }
         }
     }
 
     /// Logs a long wait for some ranks.
     #[cold]
-    fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, lasted: DisplaySeconds) {
+    fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, waited: DisplaySeconds) {
         if ranks.is_empty() {
             // The last missing rank has just arrived.
             return;
         }
         let address = self.store.address();
-        let place =
+        let store_address =
             address.map_or_else(|| self.store.describe(), |(host, port)| format!("{host}:{port}"));
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} (of {}) {} not {} after {lasted}; the ranks meet at {place}",
+            "group {}: {} (of {}) {} not {} after {waited}; rendezvous at {store_address}",
             self.name,
             format_ranks(ranks, |rank| self.process_of(rank)),
             self.size,
@@ -442,8 +454,9 @@ impl Rendezvous<'_> {
 
 /// Formats ranks for a message, each with its process if `process_of` returns one.
 fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
-    let named =
-        |&rank: &Rank| process_of(rank).map_or(rank.to_string(), |who| format!("{rank} ({who})"));
+    let named = |&rank: &Rank| {
+        process_of(rank).map_or(rank.to_string(), |process| format!("{rank} ({process})"))
+    };
     match ranks {
         [] => "the last rank".to_owned(),
         [rank] => format!("rank {}", named(rank)),

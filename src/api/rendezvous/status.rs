@@ -179,11 +179,11 @@ fn disagreements(entries: &BTreeMap<Rank, RendezvousEntry>, size: WorldSize) -> 
     let mut found = Vec::new();
     for (rank, entry) in entries {
         if entry.size != size {
-            found.push(format!("rank {rank} was told a world size of {}", entry.size));
+            found.push(format!("rank {rank} has a world size of {}", entry.size));
         }
         if entry.version != reference.version {
             let (own, other) = (&entry.version, &reference.version);
-            found.push(format!("rank {rank} runs libdist {own}, but rank {first} {other}"));
+            found.push(format!("rank {rank} runs libdist {own}, but rank {first} runs {other}"));
         }
     }
     found
@@ -245,7 +245,7 @@ mod tests {
             one.join().unwrap().unwrap_err();
         });
         let text = statuses_in(&store).remove(0).problems.join("\n");
-        assert!(text.contains("rank 1 was told a world size of 3"), "{text}");
+        assert!(text.contains("rank 1 has a world size of 3"), "{text}");
         assert_eq!(text.matches("rank 0 refuses the group").count(), 1, "{text}");
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let one = rendezvous(&store, 1, 2, 2, &deadline);
         StoreExchange { rendezvous: &one, id }.publish_failure(&Error::invalid("no memory"));
         let text = statuses_in(&store).remove(0).problems.join("\n");
-        assert_eq!(text, "rank 1 (process 2) gave up starting the group: no memory");
+        assert_eq!(text, "rank 1 (process 2) failed to create the group: no memory");
         assert!(meet_all(&store, &[3, 4]).iter().all(Result::is_ok));
         assert!(statuses_in(&store)[0].problems.is_empty());
     }
@@ -271,6 +271,6 @@ mod tests {
         }
         let found = rendezvous_statuses([(&b"dist/x/rank/0"[..], &b"nonsense"[..])].into_iter());
         assert_eq!((found[0].size, found[0].is_complete), (0, false));
-        assert!(found[0].problems[0].contains("what rank 0 has published"), "{found:?}");
+        assert!(found[0].problems[0].contains("the store entry of rank 0"), "{found:?}");
     }
 }

@@ -57,10 +57,7 @@ fn world_size_mismatch_fails_every_rank() {
     });
     for error in [zero, one] {
         assert_eq!(error.kind(), ErrorKind::Mismatch);
-        assert!(
-            error.message().contains("rank 1 (process 2) was told a world size of 3"),
-            "{error}"
-        );
+        assert!(error.message().contains("rank 1 (process 2) has a world size of 3"), "{error}");
     }
 }
 
@@ -127,7 +124,7 @@ fn exchange_ends_when_a_rank_gives_up() {
         exchange.publish_failure(&Error::new(ErrorKind::System, "a later reason"));
         let error = zero.join().unwrap();
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
-        let text = "rank 1 (process 2) gave up starting the group: no memory";
+        let text = "rank 1 (process 2) failed to create the group: no memory";
         assert!(error.message().contains(text), "{error}");
         assert!(!deadline.has_passed());
     });

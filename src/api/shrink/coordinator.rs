@@ -136,7 +136,10 @@ impl ShrinkAttempt<'_> {
                 Ok(Some(Some(ShrinkMessage::Join))) if rank > self.me() => {
                     self.answer_join(peers, rank, link);
                 }
-                Ok(Some(_)) => crate::log!(LogLevel::Warn, "rank {rank} says what does not fit"),
+                Ok(Some(_)) => crate::log!(
+                    LogLevel::Warn,
+                    "rank {rank} sent an unexpected message and is dropped"
+                ),
                 Ok(None) => drop(peers.unjoined.insert(rank, link)),
                 Err(_) => {}
             }
@@ -147,7 +150,7 @@ impl ShrinkAttempt<'_> {
         let limit = Deadline::after(SEND_TIMEOUT);
         if !self.membership.admit(rank) {
             let message = format!(
-                "rank {rank} is not taken into epoch {}: the group has failed because of it",
+                "rank {rank} is not admitted to epoch {}: it caused the failure of the group",
                 self.epoch()
             );
             let reason = Error::new(ErrorKind::PeerFailed, message).with_culprit(rank);
@@ -203,14 +206,14 @@ impl ShrinkAttempt<'_> {
                 Err(self.stop_for_formed_group(rank, &formed))
             }
             Ok(Some(Some(ShrinkMessage::Abandoned(reason)))) if !may_rejoin(rank, &reason) => {
-                self.mark_absent(rank, format!("it has given up: {reason}"));
+                self.mark_absent(rank, format!("it gave up: {reason}"));
                 Ok(PeerProbe::Done)
             }
             Err(_) | Ok(Some(Some(ShrinkMessage::Abandoned(_)))) => {
                 Ok(PeerProbe::Connecting(self.session.connect(rank)))
             }
             Ok(Some(_)) => {
-                self.mark_absent(rank, "it says what does not fit");
+                self.mark_absent(rank, "it sent an unexpected message");
                 Ok(PeerProbe::Done)
             }
         }
@@ -267,8 +270,9 @@ impl ShrinkAttempt<'_> {
         let names: Vec<String> = names.collect();
         let failed = self.failure_suffix();
         let message = format!(
-            "only ranks {members:?} have come{failed}, which is no majority of those that are not proven dead (of two \
-             equal halves, the one with the lowest rank goes on): the others may be going on by themselves. {}",
+            "only ranks {members:?} joined{failed}, which is no majority of the ranks that are not \
+             proven dead (of two equal halves, the half with the lowest rank continues): the other \
+             ranks may continue without them. {}",
             names.join("; ")
         );
         let error = Error::new(ErrorKind::PeerFailed, message);

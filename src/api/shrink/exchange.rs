@@ -92,8 +92,10 @@ impl<'a> LinkExchange<'a> {
                     Ok(None) => break,
                     Err(cause) => {
                         let name = self.session.name(self.members[*from]);
-                        let message =
-                            format!("{name} was lost while the new group was made: {cause}");
+                        let message = format!(
+                            "the connection with {name} was lost while the new group was \
+                                     created: {cause}"
+                        );
                         let error = Error::new(ErrorKind::PeerFailed, message);
                         received.failure.get_or_insert(error);
                         break;
@@ -119,7 +121,7 @@ impl<'a> LinkExchange<'a> {
                 received.complete.insert(phase, list);
             }
             Some(ShrinkMessage::Abandoned(reason)) => drop(received.failure.get_or_insert(reason)),
-            _ => crate::log!(LogLevel::Warn, "a word of member {from} fits nothing and is dropped"),
+            _ => crate::log!(LogLevel::Warn, "an unexpected message of member {from} is dropped"),
         }
     }
 
@@ -200,7 +202,7 @@ impl<'a> LinkExchange<'a> {
         let names = missing.iter().map(|&member| self.session.name(self.members[member]));
         let names: Vec<String> = names.map(ToString::to_string).collect();
         let message = format!(
-            "{} did not go on within {} ms while the new group was made",
+            "{} did not respond within {} ms while the new group was created",
             names.join(", "),
             self.limit.timeout().as_millis()
         );
@@ -232,11 +234,14 @@ impl BootstrapExchange for LinkExchange<'_> {
     fn publish_failure(&self, reason: &Error) {
         let name = self.session.name(self.members[self.me]);
         let reason =
-            Error::new(reason.kind(), format!("{name} gave up making the new group: {reason}"));
+            Error::new(reason.kind(), format!("{name} failed to create the new group: {reason}"));
         if let Err(error) =
             self.send_to_links(&ShrinkMessage::Abandoned(reason), &Deadline::after(FOLLOWER_GRACE))
         {
-            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
         }
     }
 

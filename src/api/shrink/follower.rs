@@ -58,7 +58,7 @@ impl ShrinkAttempt<'_> {
                     pause(PROBE_INTERVAL, &limit);
                 }
                 JoinOutcome::Abandoned(reason) => {
-                    self.mark_absent(candidate, format!("it has given up: {reason}"));
+                    self.mark_absent(candidate, format!("it gave up: {reason}"));
                     return Ok(FollowOutcome::NotCoordinator);
                 }
             }
@@ -118,7 +118,7 @@ impl ShrinkAttempt<'_> {
                 }
                 ShrinkMessage::Abandoned(reason) => return Ok(JoinOutcome::Abandoned(reason)),
                 _ => {
-                    self.mark_absent(candidate, "it says what does not fit");
+                    self.mark_absent(candidate, "it sent an unexpected message");
                     return ended(FollowOutcome::NotCoordinator);
                 }
             }
@@ -137,7 +137,10 @@ impl ShrinkAttempt<'_> {
                 }
                 None if limit.has_passed() => {
                     let ms = limit.timeout().as_millis();
-                    self.mark_absent(candidate, format!("no connection with it within {ms} ms"));
+                    self.mark_absent(
+                        candidate,
+                        format!("no connection with it was established within {ms} ms"),
+                    );
                     return None;
                 }
                 None => {

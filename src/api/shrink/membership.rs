@@ -85,8 +85,8 @@ impl MembershipView {
         let absentees = self.statuses.iter().enumerate().filter_map(|(rank, status)| {
             let reason = match status {
                 MembershipStatus::Absent(reason) => reason.as_str(),
-                MembershipStatus::Expected => "it has not come",
-                MembershipStatus::Blamed => "the group has failed because of it",
+                MembershipStatus::Expected => "it has not joined",
+                MembershipStatus::Blamed => "it caused the failure of the group",
                 MembershipStatus::Dead => return None,
             };
             (!members.contains(&rank)).then_some((rank, reason))

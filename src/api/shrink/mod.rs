@@ -156,8 +156,10 @@ impl Group {
         let window_ms =
             if options.timeout_ms == 0 { DEFAULT_WINDOW_MS } else { options.timeout_ms };
         if self.size() > 1 && self.backend.survivor_endpoint().is_none() {
-            let message =
-                format!("the ranks of back end {} cannot meet again", self.backend.name());
+            let message = format!(
+                "back end {} cannot reconnect the ranks of a failed group",
+                self.backend.name()
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if self.failure().is_none() {
@@ -167,7 +169,7 @@ impl Group {
         let Some(endpoint) = self.backend.survivor_endpoint() else {
             return self.shrink_alone(&deadline);
         };
-        let failure = self.failure().unwrap_or_else(|| Error::internal("no failure"));
+        let failure = self.failure().unwrap_or_else(|| Error::internal("the group has no failure"));
         let session =
             endpoint.open_session().context(|| format!("shrinking {}", self.describe_rank()))?;
         let outcome = self.check_blame(&failure).and_then(|()| {
@@ -192,7 +194,7 @@ impl Group {
             Err(reason) => ShrinkMessage::Abandoned(reason.clone()),
         };
         if let Err(error) = session.finish_with_answer(&final_answer.encode()) {
-            crate::log!(LogLevel::Warn, "ranks that are late will not be told: {error}");
+            crate::log!(LogLevel::Warn, "cannot send the result to late ranks: {error}");
         }
         if outcome.is_ok() {
             // The failure of the old group no longer ends the process, so its error file is
@@ -224,8 +226,8 @@ impl Group {
             return Ok(());
         }
         let message = format!(
-            "the group has failed because of this very rank, so the others go on without it ({failure}): end this \
-             process, or start it anew"
+            "this rank caused the failure of the group, so the other ranks continue without it \
+             ({failure}): end or restart this process"
         );
         Err(Error::new(ErrorKind::PeerFailed, message).with_culprit(self.rank()))
     }
@@ -308,7 +310,10 @@ impl ShrinkAttempt<'_> {
                     Ok(()) => return self.take_prepared(),
                     Err(BuildFailure::Fatal(error)) => return Err(error),
                     Err(BuildFailure::Retryable(error)) => {
-                        crate::log!(LogLevel::Info, "beginning again: {error}");
+                        crate::log!(
+                            LogLevel::Info,
+                            "retrying the creation of the new group: {error}"
+                        );
                         last_error = Some(error);
                     }
                 },
@@ -319,9 +324,9 @@ impl ShrinkAttempt<'_> {
             pause(ROUND_BACKOFF, &self.deadline);
         }
         let message = format!(
-            "the ranks that are left have made no group within {} ms{}",
+            "the surviving ranks created no group within {} ms{}",
             self.deadline.timeout().as_millis(),
-            last_error.map_or_else(String::new, |error| format!("; the last try: {error}"))
+            last_error.map_or_else(String::new, |error| format!("; the last attempt: {error}"))
         );
         Err(Error::new(ErrorKind::Timeout, message))
     }
@@ -349,7 +354,9 @@ impl ShrinkAttempt<'_> {
         self.prepared = None;
         let CommittedProposal { proposal, links } = agreed;
         let rank = proposal.members.iter().position(|&member| member == self.me());
-        let rank = rank.ok_or_else(|| BuildFailure::Fatal(Error::internal("not a member")))?;
+        let rank = rank.ok_or_else(|| {
+            BuildFailure::Fatal(Error::internal("this rank is not a member of the agreed group"))
+        })?;
         let limit = self.deadline.capped(self.window.max(MIN_BUILD_TIME));
         if proposal.members.len() == 1 {
             return self
@@ -385,7 +392,8 @@ impl ShrinkAttempt<'_> {
     }
 
     fn take_prepared(&mut self) -> Result<(Group, MembershipProposal)> {
-        let prepared = self.prepared.take().ok_or_else(|| Error::internal("nothing is ready"))?;
+        let prepared =
+            self.prepared.take().ok_or_else(|| Error::internal("no group is prepared"))?;
         let PreparedGroup { proposal, rank, origin, backend } = prepared;
         let identity = self.group.identity_of(&proposal, rank);
         Ok((Group::assemble(identity, origin, backend), proposal))
@@ -412,7 +420,11 @@ impl ShrinkAttempt<'_> {
 
     fn mark_absent(&mut self, rank: Rank, reason: impl Into<String>) {
         let reason = reason.into();
-        crate::log!(LogLevel::Info, "{} is not waited for: {reason}", self.session.name(rank));
+        crate::log!(
+            LogLevel::Info,
+            "this rank does not wait for {}: {reason}",
+            self.session.name(rank)
+        );
         self.membership.record_status(rank, MembershipStatus::Absent(reason));
     }
 
@@ -432,7 +444,7 @@ impl ShrinkAttempt<'_> {
     /// Returns the group's failure as the suffix of an error text.
     fn failure_suffix(&self) -> String {
         let failure = self.group.failure();
-        failure.map_or_else(String::new, |reason| format!(" after the group had failed ({reason})"))
+        failure.map_or_else(String::new, |reason| format!(" after the group failed ({reason})"))
     }
 
     /// Handles the report that other ranks formed a group: it is either the prepared group of this
@@ -445,13 +457,14 @@ impl ShrinkAttempt<'_> {
         let (me, name) = (self.me(), self.session.name(from));
         let message = if members.contains(&me) {
             format!(
-                "ranks {members:?} are the group's epoch {epoch} already, says {name}, and this rank's part in it has \
-                 ended: the group has been shrunk before"
+                "ranks {members:?} already are epoch {epoch} of the group, as {name} reports, and \
+                 this rank has finished that shrink: the group was shrunk before"
             )
         } else {
             format!(
-                "rank {me} is excluded from epoch {epoch}, which is ranks {members:?}, says {name}: it did not call \
-                 dist_group_shrink in time{}, or could not be reached; end this process, or start it anew",
+                "rank {me} is excluded from epoch {epoch}, which has ranks {members:?}, as {name} \
+                 reports: it did not call dist_group_shrink in time{}, or could not be reached; \
+                 end or restart this process",
                 self.failure_suffix()
             )
         };

@@ -87,14 +87,14 @@ fn absent_rank_is_excluded_and_gets_the_reason() {
             all[1].abort("enough");
             let others: Vec<_> = (0..3).filter(|&rank| rank != late).collect();
             let called: Vec<_> = others.iter().map(|&rank| &all[rank]).collect();
-            let made = shrink_together(&called, 300);
-            assert_eq!(ranks_and_members(&made), [(0, others.clone()), (1, others.clone())]);
+            let groups = shrink_together(&called, 300);
+            assert_eq!(ranks_and_members(&groups), [(0, others.clone()), (1, others.clone())]);
             let error = shrink_together(&[&all[late]], 10_000).remove(0).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
             let expected =
-                format!("rank {late} is excluded from epoch 1, which is ranks {others:?}");
+                format!("rank {late} is excluded from epoch 1, which has ranks {others:?}");
             assert!(error.message().contains(&expected), "{error}");
-            assert!(error.message().contains("after the group had failed ("), "{error}");
+            assert!(error.message().contains("after the group failed ("), "{error}");
         }
     }
 }
@@ -103,11 +103,11 @@ fn absent_rank_is_excluded_and_gets_the_reason() {
 fn descendant_groups_answer_late_ranks() {
     let all = thread_groups(3, "auto");
     all[0].abort("enough");
-    let made = shrink_together(&[&all[0], &all[2]], 200);
-    let made: Vec<_> = made.into_iter().map(|group| Arc::new(group.unwrap())).collect();
-    let again = shrink_together(&made.iter().collect::<Vec<_>>(), 10_000);
+    let groups = shrink_together(&[&all[0], &all[2]], 200);
+    let groups: Vec<_> = groups.into_iter().map(|group| Arc::new(group.unwrap())).collect();
+    let again = shrink_together(&groups.iter().collect::<Vec<_>>(), 10_000);
     assert_eq!(ranks_and_members(&again), [(0, vec![0, 2]), (1, vec![0, 2])]);
-    drop(made);
+    drop(groups);
     let mut all = all.into_iter();
     let (_, late) = (all.next(), all.next().unwrap());
     drop(all);
@@ -128,24 +128,22 @@ fn minority_does_not_form_a_group() {
     for outcome in shrink_together(&[&all[1], &all[3]], 200) {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
-        for part in [
-            "only ranks [1, 3] have come after the group had failed (",
-            "rank 4 (pid ",
-            "did not call",
-        ] {
+        for part in
+            ["only ranks [1, 3] joined after the group failed (", "rank 4 (pid ", "did not call"]
+        {
             assert!(error.message().contains(part), "{error}");
         }
     }
     // The ranks can retry together with the other ranks, which call first; no rank has formed a
     // group.
-    let made = std::thread::scope(|scope| {
+    let groups = std::thread::scope(|scope| {
         let rest = scope.spawn(|| shrink_together(&[&all[0], &all[2], &all[4]], 10_000));
         std::thread::sleep(Duration::from_millis(200));
-        let mut made = shrink_together(&[&all[1], &all[3]], 10_000);
-        made.extend(rest.join().unwrap());
-        made
+        let mut groups = shrink_together(&[&all[1], &all[3]], 10_000);
+        groups.extend(rest.join().unwrap());
+        groups
     });
-    assert_eq!(ranks_and_members(&made).len(), 5);
+    assert_eq!(ranks_and_members(&groups).len(), 5);
 }
 
 /// Runs the coordinator up to its ready notice, which only the first of the other members receives.
@@ -182,13 +180,13 @@ fn member_without_ready_notice_gets_it_from_a_peer() {
         let mut all = thread_groups(3, transport);
         all[1].abort("enough");
         let leader = all.remove(0);
-        let made = std::thread::scope(|scope| {
+        let groups = std::thread::scope(|scope| {
             let others = scope.spawn(|| shrink_together(&[&all[0], &all[1]], 10_000));
             coordinate_until_ready_notice(&leader);
             drop(leader);
             others.join().unwrap()
         });
-        assert_eq!(ranks_and_members(&made), [(1, vec![0, 1, 2]), (2, vec![0, 1, 2])]);
+        assert_eq!(ranks_and_members(&groups), [(1, vec![0, 1, 2]), (2, vec![0, 1, 2])]);
     }
 }
 
@@ -216,15 +214,15 @@ fn rank_ignored_by_a_dead_coordinator_is_included() {
         let all = thread_groups(4, transport);
         all[3].abort("enough");
         let (over, ended) = channel();
-        let made = std::thread::scope(|scope| {
+        let groups = std::thread::scope(|scope| {
             scope.spawn(|| stop_after_welcome(&all[0], &[1, 2], &{ ended }));
-            let made = shrink_together(&[&all[1], &all[2], &all[3]], 500);
+            let groups = shrink_together(&[&all[1], &all[2], &all[3]], 500);
             drop(over);
-            made
+            groups
         });
         let members = vec![1, 2, 3];
         assert_eq!(
-            ranks_and_members(&made),
+            ranks_and_members(&groups),
             (0..3).map(|rank| (rank, members.clone())).collect::<Vec<_>>()
         );
     }
@@ -237,11 +235,11 @@ fn blamed_rank_is_refused_and_not_awaited() {
     all[1].fail(&blame);
     let error = shrink_together(&[&all[0]], 10_000).remove(0).unwrap_err();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(0)), "{error}");
-    assert!(error.message().contains("because of this very rank"), "{error}");
+    assert!(error.message().contains("this rank caused the failure of the group"), "{error}");
     let began = std::time::Instant::now();
-    let made = shrink_together(&[&all[1], &all[2]], 25_000);
-    assert_eq!(ranks_and_members(&made), [(0, vec![1, 2]), (1, vec![1, 2])]);
-    assert!(began.elapsed().as_secs() < 20, "nobody had to be waited for");
+    let groups = shrink_together(&[&all[1], &all[2]], 25_000);
+    assert_eq!(ranks_and_members(&groups), [(0, vec![1, 2]), (1, vec![1, 2])]);
+    assert!(began.elapsed().as_secs() < 20, "the shrink waited for no rank");
 }
 
 #[test]
@@ -250,14 +248,14 @@ fn blamed_rank_may_exit_late() {
     let blame = Error::new(ErrorKind::PeerFailed, "rank 0 died").with_culprit(0);
     all[1].fail(&blame);
     let blamed = all.remove(0);
-    let made = std::thread::scope(|scope| {
+    let groups = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(300));
             drop(blamed);
         });
         shrink_together(&[&all[0]], 20_000)
     });
-    assert_eq!(ranks_and_members(&made), [(0, vec![1])]);
+    assert_eq!(ranks_and_members(&groups), [(0, vec![1])]);
 }
 
 #[test]

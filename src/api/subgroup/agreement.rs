@@ -129,8 +129,9 @@ pub(super) fn agree_on_colors(
     };
     let own_color = match color {
         None => NO_COLOR,
-        Some(color) => i32::try_from(color)
-            .map_err(|_| Error::invalid(format!("color {color}: 0 to {} is possible", i32::MAX)))?,
+        Some(color) => i32::try_from(color).map_err(|_| {
+            Error::invalid(format!("color {color} is out of range: pass 0 to {}", i32::MAX))
+        })?,
     };
     let (records, sequence) = exchange_records(group, &definition, (own_color, key), deadline)?;
     if own_color == NO_COLOR {
@@ -169,7 +170,7 @@ fn exchange_records(
         key,
     };
     let (bytes, sequence) = gather_records(group, &record.encode(), deadline)?;
-    let unreadable = || Error::internal("what ranks say about a new group cannot be read");
+    let unreadable = || Error::internal("the definitions of a new group cannot be decoded");
     let records: Vec<DefinitionRecord> = bytes
         .chunks_exact(RECORD_BYTES)
         .map(DefinitionRecord::decode)
@@ -250,13 +251,14 @@ fn conflict_error(
     let mine = if sends_definition { definition.encode() } else { Vec::new() };
     let channel = group.open_control_channel()?;
     let exchange =
-        MemberExchange::new(group, channel, &everyone, group.rank(), (id, "of all"), deadline);
+        MemberExchange::new(group, channel, &everyone, group.rank(), (id, "(all ranks)"), deadline);
     let all = exchange
         .all_gather("definition", &mine, &|| None)
         .inspect_err(|error| exchange.publish_failure(error))?;
     let definitions: Option<Vec<_>> =
         parties.iter().map(|ranks| GroupDefinition::decode(all.get(ranks[0])?)).collect();
-    let definitions = definitions.ok_or_else(|| Error::internal("a definition cannot be read"))?;
+    let definitions = definitions
+        .ok_or_else(|| Error::internal("a definition of a new group cannot be decoded"))?;
     let different: Vec<_> = parties.into_iter().zip(&definitions).collect();
     Ok(grouped_conflict_error(group.name(), &different, more))
 }

@@ -194,7 +194,10 @@ impl ControlChannel {
         let mut queues = self.lock();
         let Some(bytes) = queues.reassembly.add_fragment(from, &fragment) else { return };
         let Some((key, message)) = SubgroupMessage::decode(&bytes) else {
-            crate::log!(LogLevel::Warn, "a letter of rank {from} cannot be read and is dropped");
+            crate::log!(
+                LogLevel::Warn,
+                "a control message of rank {from} cannot be decoded and is dropped"
+            );
             return;
         };
         let answer = queues.enqueue(&self.owner, from, (key, message), bytes.len());
@@ -232,7 +235,7 @@ impl ControlChannel {
         message: &SubgroupMessage,
     ) {
         if let Err(error) = self.send_fragments(group, &[to], (key, message), None) {
-            crate::log!(LogLevel::Info, "answering rank {to}: {error}");
+            crate::log!(LogLevel::Info, "cannot reply to rank {to}: {error}");
         }
     }
 
@@ -246,7 +249,8 @@ impl ControlChannel {
         let bytes = control_message.encode(key);
         if bytes.len() > MAX_MESSAGE_BYTES {
             let message = format!(
-                "{} bytes are to be exchanged to make a group; {MAX_MESSAGE_BYTES} are possible",
+                "the creation of a group needs a message of {} bytes; the maximum is \
+                 {MAX_MESSAGE_BYTES} bytes",
                 bytes.len()
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -334,9 +338,9 @@ impl ControlChannel {
         Ok(NameReservation { channel: self, group, definition, is_leased: false })
     }
 
-    fn end_join(&self, group: &Group, name: &str, made: Option<GroupDefinition>) {
+    fn end_join(&self, group: &Group, name: &str, created: Option<GroupDefinition>) {
         // The lock is released before the replies are sent.
-        let answers = self.lock().end_join(&self.owner, name, made);
+        let answers = self.lock().end_join(&self.owner, name, created);
         for (to, key, message) in answers {
             self.reply(group, to, &key, &message);
         }
@@ -413,5 +417,5 @@ impl Drop for GroupNumber {
 pub(super) fn message_engine(group: &Group) -> Result<&dyn PointToPoint> {
     group
         .messaging_engine()
-        .map_err(|error| error.context("groups are made over messages between ranks"))
+        .map_err(|error| error.context("the creation of a group needs messages between ranks"))
 }

@@ -106,7 +106,7 @@ impl fmt::Display for GroupDefinition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.creation_call {
             CreationCall::Split if self.backend.is_empty() => {
-                f.write_str("a split without taking part")
+                f.write_str("a split without participation")
             }
             CreationCall::Split if self.name.is_empty() => {
                 write!(f, "a split into unnamed groups (back end {})", self.backend)
@@ -121,7 +121,7 @@ impl fmt::Display for GroupDefinition {
                 }
                 write!(f, " of ranks {}", format_rank_list(&self.ranks))?;
                 let by = if self.creation_call == CreationCall::MembersOnly {
-                    ", made by its members only"
+                    ", created by its members only"
                 } else {
                     ""
                 };
@@ -168,7 +168,7 @@ pub(super) fn grouped_conflict_error(
     more: usize,
 ) -> Error {
     let describe = |(ranks, definition): &(Vec<Rank>, &GroupDefinition)| {
-        let verb = if ranks.len() == 1 { "says" } else { "say" };
+        let verb = if ranks.len() == 1 { "defines" } else { "define" };
         format!("{} {verb} {definition}", format_ranks(ranks))
     };
     let mut statements: Vec<String> = different.iter().map(describe).collect();
@@ -178,9 +178,9 @@ pub(super) fn grouped_conflict_error(
     let lists: Vec<&[Rank]> = different.iter().map(|(_, known)| known.ranks()).collect();
     if let [one, other, ..] = lists[..]
         && one.len().max(other.len()) > MAX_RANKS_SHOWN
-        && let Some(place) = (0..one.len().max(other.len())).find(|&i| one.get(i) != other.get(i))
+        && let Some(index) = (0..one.len().max(other.len())).find(|&i| one.get(i) != other.get(i))
     {
-        statements.push(format!("the first two lists differ from place {place} on"));
+        statements.push(format!("the first two lists differ from index {index} on"));
     }
     let message = format!(
         "ranks of group {parent} define a new group differently: {}",
@@ -216,14 +216,14 @@ mod tests {
         let error =
             conflict_error("world", &[claim(0, &[0, 1]), claim(1, &[1, 0]), claim(2, &[0, 1])]);
         let text = error.message();
-        for part in ["ranks 0, 2 say group \"g\" of ranks [0, 1]", "rank 1 says", "[1, 0]"] {
+        for part in ["ranks 0, 2 define group \"g\" of ranks [0, 1]", "rank 1 defines", "[1, 0]"] {
             assert!(text.contains(part), "{text}");
         }
         let long: Vec<Rank> = (0..100).collect();
         let mut other = long.clone();
         other[90] = 200;
         let error = conflict_error("world", &[claim(0, &long), claim(1, &other)]);
-        assert!(error.message().contains("differ from place 90 on"), "{error}");
+        assert!(error.message().contains("differ from index 90 on"), "{error}");
         assert!(error.message().contains("63, and 36 more]"), "{error}");
     }
 
@@ -233,8 +233,8 @@ mod tests {
             .map(|rank| (rank, GroupDefinition::new(CreationCall::New, "g", &[rank], "native")))
             .collect();
         let error = conflict_error("world", &claims);
-        assert!(error.message().contains("rank 7 says group \"g\" of ranks [7]"), "{error}");
-        assert!(!error.message().contains("rank 8 says"), "{error}");
+        assert!(error.message().contains("rank 7 defines group \"g\" of ranks [7]"), "{error}");
+        assert!(!error.message().contains("rank 8 defines"), "{error}");
         assert!(error.message().contains("and 2 more definitions"), "{error}");
     }
 }

@@ -86,7 +86,10 @@ impl<'a> MemberExchange<'a> {
                 received.complete.insert(phase, list);
             }
             SubgroupMessage::Abandoned(reason) => drop(received.failure.get_or_insert(reason)),
-            _ => crate::log!(LogLevel::Warn, "a letter of rank {from} fits nothing and is dropped"),
+            _ => crate::log!(
+                LogLevel::Warn,
+                "an unexpected control message of rank {from} is dropped"
+            ),
         }
     }
 
@@ -110,7 +113,7 @@ impl<'a> MemberExchange<'a> {
             let absent = missing(&self.received.borrow());
             let absent: Vec<Rank> = absent.into_iter().map(|member| self.members[member]).collect();
             let on_poll = || {
-                watch.borrow_mut().check(|lasted| self.log_wait(&absent, lasted));
+                watch.borrow_mut().check(|waited| self.log_wait(&absent, waited));
                 match cancelled() {
                     Some(reason) => Err(reason),
                     None => self.departures.check(self.parent, &absent),
@@ -125,10 +128,10 @@ impl<'a> MemberExchange<'a> {
 
     /// Logs a long wait for some ranks of the parent.
     #[cold]
-    fn log_wait(&self, absent: &[Rank], lasted: DisplaySeconds) {
+    fn log_wait(&self, absent: &[Rank], waited: DisplaySeconds) {
         crate::log!(
             LogLevel::Warn,
-            "group {}: {} of group {} has waited {lasted} for {} of it to come",
+            "group {}: {} of group {} has waited {waited} for {} of that group to join",
             self.name,
             self.parent.rank_location().name,
             self.parent.name(),
@@ -189,8 +192,8 @@ impl<'a> MemberExchange<'a> {
     fn timeout_error(&self, phase: &str, missing: &[Rank]) -> Error {
         let in_parent: Vec<Rank> = missing.iter().map(|&member| self.members[member]).collect();
         let message = format!(
-            "rank {} of the new group {} waited {} ms for {} ({} of group {}) to finish the phase \"{phase}\" \
-             of starting it",
+            "rank {} of the new group {} waited {} ms for {} ({} of group {}) to finish the phase \
+             \"{phase}\" of its creation",
             self.me,
             self.name,
             self.deadline.elapsed().as_millis(),
@@ -242,7 +245,7 @@ impl BootstrapExchange for MemberExchange<'_> {
                 _ => ErrorKind::PeerFailed,
             };
             let text = format!(
-                "rank {} (pid {}, host {}) gave up starting group {}: {reason}",
+                "rank {} (pid {}, host {}) failed to create group {}: {reason}",
                 self.me,
                 this_process::pid(),
                 this_process::host_name(),
@@ -256,7 +259,10 @@ impl BootstrapExchange for MemberExchange<'_> {
         let outcome = self.channel.send(self.parent, &to, &self.key(), &message, &limit);
         let outcome = outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
         if let Err(error) = outcome {
-            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
         }
     }
 
@@ -290,7 +296,7 @@ impl DepartureCheck {
         if !since.has_passed() {
             return Ok(());
         }
-        let message = format!("rank {rank} of group {} did not come: {cause}", parent.name());
+        let message = format!("rank {rank} of group {} did not join: {cause}", parent.name());
         Err(Error::new(ErrorKind::PeerFailed, message).with_culprit(rank))
     }
 }

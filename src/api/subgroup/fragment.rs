@@ -180,10 +180,11 @@ mod tests {
     fn fragment_buffers_do_not_share_memory() {
         let blocks: Vec<FragmentBuffer> =
             (0..4).flat_map(|i| fragments_of(i, &[1; 3 * PAYLOAD_BYTES])).collect();
-        let mut places: Vec<_> = blocks.iter().map(|block| block.writable().as_mut_ptr()).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), blocks.len());
+        let mut addresses: Vec<_> =
+            blocks.iter().map(|block| block.writable().as_mut_ptr()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), blocks.len());
     }
 
     #[test]

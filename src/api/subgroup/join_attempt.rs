@@ -77,8 +77,8 @@ struct JoinFailure {
 }
 
 impl From<Error> for JoinFailure {
-    fn from(why: Error) -> Self {
-        Self { reason: why, conflicting_rank: None, is_echo: false }
+    fn from(reason: Error) -> Self {
+        Self { reason, conflicting_rank: None, is_echo: false }
     }
 }
 
@@ -186,10 +186,10 @@ impl JoinAttempt<'_> {
         message: SubgroupMessage,
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
         match message {
-            SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition } => {
+            SubgroupMessage::JoinRequest { nonce, peer_nonce, definition } => {
                 self.pending_conflict.take_if(|(dispute, _)| dispute.from == from);
                 if definition == *self.definition {
-                    self.join_requests.insert(from, (nonce, seen == Some(self.nonce)));
+                    self.join_requests.insert(from, (nonce, peer_nonce == Some(self.nonce)));
                     if from == self.coordinator() {
                         self.send_join_request(Some(nonce))?;
                     }
@@ -208,8 +208,8 @@ impl JoinAttempt<'_> {
                 let (key, message) = super::queues::abandoned_reply(id, self.parent.rank());
                 self.channel.reply(self.parent, from, &key, &message);
             }
-            SubgroupMessage::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason } => {
-                return self.handle_failure(from, (of, to), echo, reason);
+            SubgroupMessage::Fail { attempt, peer_attempt, is_echo, reason } => {
+                return self.handle_failure(from, (attempt, peer_attempt), is_echo, reason);
             }
             _ => {}
         }
@@ -220,15 +220,15 @@ impl JoinAttempt<'_> {
         &mut self,
         from: Rank,
         (failed_attempt, own_attempt): (Nonce, Option<Nonce>),
-        echo: bool,
+        is_echo: bool,
         reason: Error,
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
-        let was_heard =
+        let is_known_attempt =
             self.join_requests.get(&from).is_some_and(|(nonce, _)| *nonce == failed_attempt);
-        if was_heard {
+        if is_known_attempt {
             self.join_requests.remove(&from);
         }
-        if !echo && own_attempt.map_or(was_heard, |to| to == self.nonce) {
+        if !is_echo && own_attempt.map_or(is_known_attempt, |nonce| nonce == self.nonce) {
             return Err(JoinFailure {
                 reason,
                 conflicting_rank: None,
@@ -243,7 +243,7 @@ impl JoinAttempt<'_> {
         {
             // The sender's attempt is over. Either other ranks found the conflict and this rank is
             // late, or the conflict does not concern this rank.
-            if !echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
+            if !is_echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
                 return Err(self.conflict_failure(conflicting));
             }
         }
@@ -284,34 +284,40 @@ impl JoinAttempt<'_> {
         let sent = self.channel.send(self.parent, notified, &key, &message, &limit);
         let outcome = sent.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
         if let Err(error) = outcome {
-            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
         }
     }
 
     /// Reports the failure to the ranks that know of this attempt.
     fn send_failure(&self, failure: &JoinFailure) {
-        let JoinFailure { reason: why, conflicting_rank: opponent, is_echo } = failure;
-        let mut to: Vec<(Rank, Option<Nonce>)> = self
+        let JoinFailure { reason, conflicting_rank, is_echo } = failure;
+        let mut recipients: Vec<(Rank, Option<Nonce>)> = self
             .recipients()
             .into_iter()
             .map(|rank| (rank, self.join_requests.get(&rank).map(|&(nonce, _)| nonce)))
-            .filter(|(rank, _)| opponent.is_none_or(|(known, _)| known != *rank))
+            .filter(|(rank, _)| conflicting_rank.is_none_or(|(known, _)| known != *rank))
             .collect();
-        to.extend(opponent.map(|(rank, nonce)| (rank, Some(nonce))));
-        let (of, echo) = (self.nonce, *is_echo && !self.is_coordinator());
+        recipients.extend(conflicting_rank.map(|(rank, nonce)| (rank, Some(nonce))));
+        let (attempt, is_echo) = (self.nonce, *is_echo && !self.is_coordinator());
         let limit = Deadline::after(MEMBER_GRACE);
-        for (rank, to) in to {
+        for (rank, peer_attempt) in recipients {
             let message = SubgroupMessage::Fail {
-                attempt: of,
-                peer_attempt: to,
-                is_echo: echo,
-                reason: self.peer_error(why),
+                attempt,
+                peer_attempt,
+                is_echo,
+                reason: self.peer_error(reason),
             };
             let outcome = self.channel.send(self.parent, &[rank], &self.key, &message, &limit);
             let outcome =
                 outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
             if let Err(error) = outcome {
-                crate::log!(LogLevel::Info, "telling rank {rank} why this one gave up: {error}");
+                crate::log!(
+                    LogLevel::Info,
+                    "cannot report the failure of this rank to rank {rank}: {error}"
+                );
             }
         }
     }
@@ -322,7 +328,7 @@ impl JoinAttempt<'_> {
             ErrorKind::Mismatch | ErrorKind::Timeout => reason.clone(),
             _ => {
                 let (rank, name) = (self.parent.rank(), self.definition.name());
-                let text = format!("rank {rank} gave up making group {name}: {reason}");
+                let text = format!("rank {rank} failed to create group {name}: {reason}");
                 Error::new(ErrorKind::PeerFailed, text)
             }
         }
@@ -330,7 +336,7 @@ impl JoinAttempt<'_> {
 
     fn timeout_error(&self, missing: &[Rank]) -> Error {
         let message = format!(
-            "rank {} of group {} waited {} ms for {} to make group \"{}\" of ranks {} by its members",
+            "rank {} of group {} waited {} ms for {} to create group \"{}\" of ranks {} by its members",
             self.parent.rank(),
             self.parent.name(),
             self.deadline.elapsed().as_millis(),
@@ -352,9 +358,9 @@ mod tests {
     #[test]
     fn revoked_commit_reaches_notified_members() {
         let (group, _fake) = FakeBackend::group("parent", true);
-        let (own, theirs) = (ControlChannel::new(&group), ControlChannel::new(&group));
+        let (own, peer_channel) = (ControlChannel::new(&group), ControlChannel::new(&group));
         // The fake back end delivers every message to the channel with a posted receive.
-        theirs.open();
+        peer_channel.open();
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0, 1], "native");
         let deadline = Deadline::after_ms(20_000);
         let attempt = JoinAttempt {
@@ -368,13 +374,14 @@ mod tests {
             pending_conflict: None,
             departures: DepartureCheck::default(),
         };
-        let (id, why) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
-        attempt.revoke_commit(id, &[1], &why);
-        let Some((0, SubgroupMessage::Abandoned(error))) = theirs.try_take(&ExchangeKey::Id(id))
+        let (id, reason) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
+        attempt.revoke_commit(id, &[1], &reason);
+        let Some((0, SubgroupMessage::Abandoned(error))) =
+            peer_channel.try_take(&ExchangeKey::Id(id))
         else {
             panic!("untold")
         };
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
-        assert!(error.message().contains("gave up making group g: full"), "{error}");
+        assert!(error.message().contains("failed to create group g: full"), "{error}");
     }
 }

@@ -79,20 +79,20 @@ impl SubgroupMessage {
             ExchangeKey::Id(id) => out.byte(1).nonce(*id),
         };
         match self {
-            Self::JoinRequest { nonce, peer_nonce: seen, definition } => {
-                out.byte(0).nonce(*nonce).optional_nonce(*seen).bytes(&definition.encode())
+            Self::JoinRequest { nonce, peer_nonce, definition } => {
+                out.byte(0).nonce(*nonce).optional_nonce(*peer_nonce).bytes(&definition.encode())
             }
             Self::Commit { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
-            Self::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason: why } => {
-                let known = out.byte(2).nonce(*of).optional_nonce(*to);
-                known.byte(u8::from(*echo)).error(why)
+            Self::Fail { attempt, peer_attempt, is_echo, reason } => {
+                let known = out.byte(2).nonce(*attempt).optional_nonce(*peer_attempt);
+                known.byte(u8::from(*is_echo)).error(reason)
             }
             Self::Contribution { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
             Self::AllContributions { phase, list } => {
                 out.byte(4).text(phase).len(list.len());
                 list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
             }
-            Self::Abandoned(why) => out.byte(5).error(why),
+            Self::Abandoned(reason) => out.byte(5).error(reason),
         };
         out.0
     }
@@ -107,19 +107,19 @@ impl SubgroupMessage {
         };
         let message = match input.byte()? {
             0 => {
-                let (nonce, seen) = (input.nonce()?, input.optional_nonce()?);
+                let (nonce, peer_nonce) = (input.nonce()?, input.optional_nonce()?);
                 Self::JoinRequest {
                     nonce,
-                    peer_nonce: seen,
+                    peer_nonce,
                     definition: GroupDefinition::decode(input.bytes()?)?,
                 }
             }
             1 => Self::Commit { nonce: input.nonce()?, id: input.nonce()? },
             2 => {
-                let (of, to) = (input.nonce()?, input.optional_nonce()?);
+                let (attempt, peer_attempt) = (input.nonce()?, input.optional_nonce()?);
                 Self::Fail {
-                    attempt: of,
-                    peer_attempt: to,
+                    attempt,
+                    peer_attempt,
                     is_echo: input.byte()? != 0,
                     reason: input.error()?,
                 }
@@ -228,35 +228,35 @@ mod tests {
     #[test]
     fn messages_round_trip_and_bad_bytes_are_refused() {
         let (name, id) = (ExchangeKey::Name("a".into()), ExchangeKey::Id(Nonce([7; 16])));
-        let why = Error::new(ErrorKind::Mismatch, "they differ");
+        let reason = Error::new(ErrorKind::Mismatch, "they differ");
         let (nonce, phase) = (Nonce([1; 16]), "card".to_owned());
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "a", &[2, 0], "native");
-        let (of, echo) = (nonce, true);
+        let (attempt, is_echo) = (nonce, true);
         let list = vec![vec![], vec![1, 2]];
         for (key, message) in [
-            (&name, SubgroupMessage::JoinRequest { nonce, peer_nonce: Some(of), definition }),
+            (&name, SubgroupMessage::JoinRequest { nonce, peer_nonce: Some(attempt), definition }),
             (&name, SubgroupMessage::Commit { nonce, id: Nonce([2; 16]) }),
             (
                 &name,
                 SubgroupMessage::Fail {
-                    attempt: of,
+                    attempt,
                     peer_attempt: None,
-                    is_echo: echo,
-                    reason: why.clone(),
+                    is_echo,
+                    reason: reason.clone(),
                 },
             ),
             (
                 &name,
                 SubgroupMessage::Fail {
-                    attempt: of,
+                    attempt,
                     peer_attempt: Some(nonce),
                     is_echo: false,
-                    reason: why.clone(),
+                    reason: reason.clone(),
                 },
             ),
             (&id, SubgroupMessage::Contribution { phase: phase.clone(), bytes: vec![9; 5000] }),
             (&id, SubgroupMessage::AllContributions { phase, list }),
-            (&id, SubgroupMessage::Abandoned(why)),
+            (&id, SubgroupMessage::Abandoned(reason)),
         ] {
             let bytes = message.encode(key);
             assert_eq!(SubgroupMessage::decode(&bytes), Some((key.clone(), message)));

@@ -125,8 +125,7 @@ impl Group {
     ) -> Result<Option<Self>> {
         let deadline = self.check_subgroup_args(&[], options).context(|| "a split")?;
         if options.members_only {
-            let message =
-                "use_local_synchronization is for dist_group_new: all ranks split a group together";
+            let message = "use_local_synchronization is only for dist_group_new: all ranks of a group split it together";
             return Err(Error::invalid(message));
         }
         let backend = self.backend_of(options);
@@ -137,7 +136,7 @@ impl Group {
 
     /// Checks the arguments locally, and returns the deadline for creating the group.
     fn check_subgroup_args(&self, ranks: &[Rank], options: &SubgroupOptions) -> Result<Deadline> {
-        callbacks::reject_blocking_in_callback("making a group")?;
+        callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
         if let Some(&rank) = ranks.iter().find(|&&rank| rank >= self.size()) {
             let message = format!("rank {rank} does not exist in a group of {}", self.size());

@@ -99,7 +99,7 @@ impl ChannelQueues {
     fn push(&mut self, from: Rank, (key, message): (ExchangeKey, SubgroupMessage), bytes: usize) {
         let queued = &mut self.queued;
         if !self.quota.charge(from, bytes, || drop_oldest(queued, from)) {
-            let text = "too many letters for groups to come";
+            let text = "too many control messages for groups that do not exist yet";
             crate::log!(LogLevel::Warn, "{text}; one of rank {from} is dropped");
             return;
         }
@@ -134,9 +134,9 @@ impl ChannelQueues {
     /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
     pub(super) fn begin_join(&mut self, name: &str) -> Result<()> {
         let reason = if self.live_groups.contains_key(name) {
-            "this rank is in a group of that name, which has not been released"
+            "this rank already has a group of that name, which has not been released"
         } else if self.joining_names.contains(name) {
-            "another thread of this rank is making a group of that name"
+            "another thread of this rank is creating a group of that name"
         } else {
             self.joining_names.insert(name.to_owned());
             return Ok(());
@@ -206,13 +206,14 @@ impl ChannelQueues {
                     Some(definition_here) => {
                         let claims =
                             [(owner.rank, definition_here.clone()), (from, definition.clone())];
-                        let why = conflict_error(&owner.group, &claims);
-                        let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
+                        let reason = conflict_error(&owner.group, &claims);
+                        let (attempt, peer_attempt, is_echo) =
+                            (Nonce::default(), Some(*nonce), false);
                         MessageDisposition::Answer(SubgroupMessage::Fail {
-                            attempt: of,
-                            peer_attempt: to,
-                            is_echo: echo,
-                            reason: why,
+                            attempt,
+                            peer_attempt,
+                            is_echo,
+                            reason,
                         })
                     }
                 }
@@ -220,16 +221,14 @@ impl ChannelQueues {
             // A late member needs the conflict. If this rank has already joined or knows the
             // failure, no join request of that attempt is queued. Other failed attempts do not
             // concern this rank.
-            SubgroupMessage::Fail {
-                attempt: of,
-                peer_attempt: None,
-                is_echo: false,
-                reason: why,
-            } if why.kind() == ErrorKind::Mismatch && self.has_join_request(from, name, *of) => {
+            SubgroupMessage::Fail { attempt, peer_attempt: None, is_echo: false, reason }
+                if reason.kind() == ErrorKind::Mismatch
+                    && self.has_join_request(from, name, *attempt) =>
+            {
                 MessageDisposition::Keep
             }
-            SubgroupMessage::Fail { attempt: of, .. } => {
-                self.drop_attempts(from, name, |nonce| nonce == *of);
+            SubgroupMessage::Fail { attempt, .. } => {
+                self.drop_attempts(from, name, |nonce| nonce == *attempt);
                 MessageDisposition::Drop
             }
             SubgroupMessage::Commit { id, .. } => {
@@ -240,10 +239,10 @@ impl ChannelQueues {
         }
     }
 
-    fn has_join_request(&self, from: Rank, name: &str, of: Nonce) -> bool {
+    fn has_join_request(&self, from: Rank, name: &str, attempt: Nonce) -> bool {
         let queued = self.queued.get(&ExchangeKey::Name(name.to_owned()));
-        queued.into_iter().flatten().any(|filed| {
-            filed.from == from && matches!(filed.message, SubgroupMessage::JoinRequest { nonce, .. } if nonce == of)
+        queued.into_iter().flatten().any(|entry| {
+            entry.from == from && matches!(entry.message, SubgroupMessage::JoinRequest { nonce, .. } if nonce == attempt)
         })
     }
 
@@ -252,15 +251,15 @@ impl ChannelQueues {
         let key = ExchangeKey::Name(name.to_owned());
         let Some(queued) = self.queued.get_mut(&key) else { return };
         let quota = &mut self.quota;
-        queued.retain(|filed| {
-            let of = match filed.message {
+        queued.retain(|entry| {
+            let attempt = match entry.message {
                 SubgroupMessage::JoinRequest { nonce, .. } => nonce,
-                SubgroupMessage::Fail { attempt: of, .. } => of,
+                SubgroupMessage::Fail { attempt, .. } => attempt,
                 _ => return true,
             };
-            let is_kept = filed.from != from || !is_stale(of);
+            let is_kept = entry.from != from || !is_stale(attempt);
             if !is_kept {
-                quota.refund(from, filed.bytes);
+                quota.refund(from, entry.bytes);
             }
             is_kept
         });
@@ -307,12 +306,13 @@ fn drop_oldest(
     queued: &mut HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     from: Rank,
 ) -> Option<usize> {
-    let of = queued.iter().flat_map(|(key, queue)| queue.iter().map(move |it| (key, it)));
-    let oldest = of.filter(|(_, it)| it.from == from).min_by_key(|(_, it)| it.number);
+    let queued_messages =
+        queued.iter().flat_map(|(key, queue)| queue.iter().map(move |it| (key, it)));
+    let oldest = queued_messages.filter(|(_, it)| it.from == from).min_by_key(|(_, it)| it.number);
     let (key, number) = oldest.map(|(key, it)| (key.clone(), it.number))?;
     let queue = queued.get_mut(&key)?;
     let dropped = queue.iter().position(|it| it.number == number);
-    let dropped = dropped.and_then(|place| queue.remove(place))?;
+    let dropped = dropped.and_then(|index| queue.remove(index))?;
     if queue.is_empty() {
         queued.remove(&key);
     }
@@ -333,7 +333,7 @@ enum MessageDisposition {
 
 /// Returns the reply to a commit that arrives after this rank abandoned the join.
 pub(super) fn abandoned_reply(id: GroupId, rank: Rank) -> (ExchangeKey, SubgroupMessage) {
-    let text = format!("rank {rank} of the parent had given up making the group");
+    let text = format!("rank {rank} of the parent had already failed to create the group");
     (ExchangeKey::Id(id), SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text)))
 }
 
@@ -379,11 +379,10 @@ mod tests {
         assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
         let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
         let answers = inbox.end_join(&owner(), "g", Some(group));
-        let [(1, _, SubgroupMessage::Fail { peer_attempt: to, reason: why, .. })] = &answers[..]
-        else {
+        let [(1, _, SubgroupMessage::Fail { peer_attempt, reason, .. })] = &answers[..] else {
             panic!("{answers:?}")
         };
-        assert_eq!((*to, why.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
+        assert_eq!((*peer_attempt, reason.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert_eq!(inbox.quota.total(), 0);
         inbox.release_name("g");

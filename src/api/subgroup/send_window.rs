@@ -97,7 +97,8 @@ impl SendWindow {
         let pending_ranks = self.in_flight.iter().filter(|(_, in_flight)| has_in_flight(in_flight));
         let pending_ranks: Vec<Rank> = pending_ranks.map(|&(rank, _)| rank).collect();
         let message = format!(
-            "{} waited {} ms for {} of group {} to take over what it was sent to make another group",
+            "{} waited {} ms for {} of group {} to acknowledge the control messages for the \
+             creation of another group",
             group.rank_location().name,
             limit.elapsed().as_millis(),
             format_ranks(&pending_ranks),

@@ -70,8 +70,10 @@ fn expected_sum(size: usize, index: usize) -> [u8; 4] {
 fn arena_vectors_are_reduced_without_copies() {
     // Also tests a group without CMA, whose ranks cannot read ordinary memory of their peers.
     let no_cma = "transport=shm;cma=0";
-    for (place, size) in [(TRANSPORTS[0], 2), (no_cma, 2), (TRANSPORTS[0], 5), (TRANSPORTS[1], 3)] {
-        ranks::run(place, size, |group| {
+    for (transport, size) in
+        [(TRANSPORTS[0], 2), (no_cma, 2), (TRANSPORTS[0], 5), (TRANSPORTS[1], 3)]
+    {
+        ranks::run(transport, size, |group| {
             for count in [COUNT, 16 << 10, 500_001] {
                 let before = zero_copy_operations(group);
                 let [mut send, mut recv] = [0, 1].map(|_| TestBuffer::new(group, count, true));
@@ -85,12 +87,12 @@ fn arena_vectors_are_reduced_without_copies() {
                     let result = if in_place { &mut send } else { &mut recv };
                     let expected: Vec<u8> =
                         (0..count).flat_map(|index| expected_sum(size, index)).collect();
-                    assert!(result.contents() == expected, "{place}, {count}, {in_place}");
+                    assert!(result.contents() == expected, "{transport}, {count}, {in_place}");
                 }
                 assert_eq!(
                     zero_copy_operations(group),
                     before + 3,
-                    "{place}, {size} ranks, {count}"
+                    "{transport}, {size} ranks, {count}"
                 );
             }
         });
@@ -178,8 +180,9 @@ fn arena_blocks_are_read_without_copies() {
     for (algorithm, slot_bytes) in [("staged", 65_536), ("cma_read", 65_536), ("staged", 8192)] {
         let rules =
             ["all_gather", "reduce_scatter", "all_to_all"].map(|op| format!("{op}={algorithm}"));
-        let place = format!("transport=shm;algorithm={};slot_bytes={slot_bytes}", rules.join(","));
-        ranks::run(&place, 3, |group| {
+        let transport =
+            format!("transport=shm;algorithm={};slot_bytes={slot_bytes}", rules.join(","));
+        ranks::run(&transport, 3, |group| {
             for (are_arenas, direct_calls) in
                 [((true, true), 3), ((true, false), 3), ((false, true), 0)]
             {
@@ -188,7 +191,7 @@ fn arena_blocks_are_read_without_copies() {
                 assert_eq!(
                     zero_copy_operations(group) - before,
                     direct_calls,
-                    "{place}, {are_arenas:?}"
+                    "{transport}, {are_arenas:?}"
                 );
             }
             let before = zero_copy_operations(group);
@@ -197,7 +200,7 @@ fn arena_blocks_are_read_without_copies() {
                 let is_selected = group.rank() == round % 3;
                 check_all_blocks(group, (is_selected == (round >= 3), true));
             }
-            assert_eq!(zero_copy_operations(group), before, "{place}");
+            assert_eq!(zero_copy_operations(group), before, "{transport}");
         });
     }
 }
@@ -205,10 +208,10 @@ fn arena_blocks_are_read_without_copies() {
 #[test]
 fn one_ordinary_vector_disables_zero_copy_for_all() {
     let algorithms = ["one_shot", "two_shot", "cma_read", "two_shot;slot_bytes=8192"];
-    for place in
+    for transport in
         algorithms.map(|algorithm| format!("transport=shm;algorithm=all_reduce={algorithm}"))
     {
-        ranks::run(&place, 3, |group| {
+        ranks::run(&transport, 3, |group| {
             let before = zero_copy_operations(group);
             // Ordinary memory holds one rank's vector and result in rounds 0 to 2, one rank's
             // result in rounds 3 to 5, and the results of all ranks except one in rounds 6 to 8.
@@ -222,7 +225,7 @@ fn one_ordinary_vector_disables_zero_copy_for_all() {
                 group.run(call, &CallOptions::default()).unwrap();
                 let expected: Vec<u8> =
                     (0..COUNT).flat_map(|index| expected_sum(3, index)).collect();
-                assert!(recv.contents() == expected, "{place}, round {round}");
+                assert!(recv.contents() == expected, "{transport}, round {round}");
             }
             assert_eq!(zero_copy_operations(group), before);
             let mut buffer = TestBuffer::new(group, COUNT, true);
@@ -230,7 +233,7 @@ fn one_ordinary_vector_disables_zero_copy_for_all() {
             let bytes = buffer.bytes();
             let call = Call::all_reduce(bytes.as_src(), bytes, DataType::I32, ReduceOp::Sum);
             group.run(call, &CallOptions::default()).unwrap();
-            assert_eq!(zero_copy_operations(group), before + 1, "{place}");
+            assert_eq!(zero_copy_operations(group), before + 1, "{transport}");
         });
     }
 }

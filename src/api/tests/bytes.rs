@@ -35,15 +35,15 @@ fn run_blocking_and_async(group: &Arc<Group>, call: &BytesCall<'static>) -> [Byt
 
 #[test]
 fn byte_collectives_handle_strings_of_all_lengths() {
-    for place in TRANSPORTS {
+    for transport in TRANSPORTS {
         for size in [1, 2, 4] {
-            run(place, size, |group| {
+            run(transport, size, |group| {
                 let me = group.rank();
                 for round in 0..6 {
                     let mine = src(&string(me, round));
                     let all: Vec<Vec<u8>> = (0..size).map(|rank| string(rank, round)).collect();
                     let root = round % size;
-                    let context = || format!("{place}, {size} ranks, round {round}, rank {me}");
+                    let context = || format!("{transport}, {size} ranks, round {round}, rank {me}");
                     for got in run_blocking_and_async(group, &BytesCall::all_gather(mine)) {
                         assert!(got.unwrap() == all, "{}", context());
                     }
@@ -68,8 +68,8 @@ fn byte_collectives_handle_strings_of_all_lengths() {
 
 #[test]
 fn impossible_length_fails_all_ranks_with_one_culprit() {
-    for place in TRANSPORTS {
-        run(place, 3, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 3, |group| {
             let call = BytesCall::gather(src(&[7; 100]), 2);
             let options = CallOptions::default();
             let outcome = if group.rank() == 1 {
@@ -105,7 +105,7 @@ fn impossible_length_fails_all_ranks_with_one_culprit() {
                 _ => group.run(Call::barrier(), &options),
             };
             let error = outcome.and_then(|()| next_outcome()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{place}: {error}");
+            assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{transport}: {error}");
             assert!(error.message().contains("gather_bytes #1 of rank 2"), "{error}");
             assert_eq!(error.culprit(), Some(2));
         });
@@ -130,7 +130,7 @@ fn invalid_byte_calls_take_no_sequence_number() {
 /// Returns a receive for a message of any length, and the channel that gets the message.
 fn receive(
     group: &Arc<Group>,
-    most: usize,
+    max_bytes: usize,
     tag: Option<u32>,
 ) -> (PreparedCall, Receiver<Vec<Vec<u8>>>) {
     let (sender, taken) = channel();
@@ -139,7 +139,7 @@ fn receive(
         Ok(())
     });
     let options = CallOptions::default();
-    (group.receive_bytes(most, deliver, None, tag, options).unwrap(), taken)
+    (group.receive_bytes(max_bytes, deliver, None, tag, options).unwrap(), taken)
 }
 
 fn send(group: &Arc<Group>, bytes: &[u8], peer: usize, tag: u32) -> Arc<Work> {
@@ -151,8 +151,8 @@ fn send(group: &Arc<Group>, bytes: &[u8], peer: usize, tag: u32) -> Arc<Work> {
 
 #[test]
 fn receive_bytes_accepts_any_length() {
-    for place in TRANSPORTS {
-        run(place, 2, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 2, |group| {
             let peer = 1 - group.rank();
             for round in 0..6 {
                 let (call, taken) = receive(group, usize::MAX, None);
@@ -166,7 +166,7 @@ fn receive_bytes_accepts_any_length() {
                     (received.tag(), received.received_count()),
                     (Some(5), Some(expected.len()))
                 );
-                assert!(taken.try_recv().unwrap() == [expected], "{place}");
+                assert!(taken.try_recv().unwrap() == [expected], "{transport}");
                 assert_eq!(sent.wait(&Deadline::never()), Ok(WorkProgress::Done));
             }
         });

@@ -33,10 +33,11 @@ fn options(algorithm: &str) -> CallOptions {
 
 #[test]
 fn unreadable_buffer_falls_back_to_data_slots() {
-    for (place, way) in
-        TRANSPORTS.into_iter().flat_map(|place| [(place, "cma_read"), (place, "cma_write")])
+    for (transport, method) in TRANSPORTS
+        .into_iter()
+        .flat_map(|transport| [(transport, "cma_read"), (transport, "cma_write")])
     {
-        ranks::run(place, 3, |group| {
+        ranks::run(transport, 3, |group| {
             if !has_cma(group) {
                 return;
             }
@@ -48,7 +49,7 @@ fn unreadable_buffer_falls_back_to_data_slots() {
                 let send =
                     if is_unreadable { memory_unreadable_by_peers() } else { Src::from(&own[..]) };
                 let call = Call::all_gather(send, Dst::from(&mut all[..]), DataType::U8);
-                group.run(call, &options(way)).unwrap();
+                group.run(call, &options(method)).unwrap();
                 for rank in (0..3).filter(|&rank| rank != round) {
                     let expected = [u8::try_from(rank).unwrap(); COUNT];
                     assert_eq!(all[rank * COUNT..][..COUNT], expected, "round {round}");
@@ -56,7 +57,7 @@ fn unreadable_buffer_falls_back_to_data_slots() {
                 let mut blocks = [0xff; 3 * BLOCK];
                 let send = send.slice(0, blocks.len());
                 let call = Call::all_to_all(send, Dst::from(&mut blocks[..]), DataType::U8, 3);
-                group.run(call, &options(way)).unwrap();
+                group.run(call, &options(method)).unwrap();
                 for rank in (0..3).filter(|&rank| rank != round) {
                     let expected = [u8::try_from(rank).unwrap(); BLOCK];
                     assert_eq!(blocks[rank * BLOCK..][..BLOCK], expected, "round {round}");

@@ -123,7 +123,7 @@ fn deadline_in_the_queue_fails_the_group() {
     let third = group.issue(Call::barrier(), timeout(20)).unwrap();
     let error = third.wait(&Deadline::never()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("behind earlier operations"), "{error}");
+    assert!(error.message().contains("waiting for earlier operations"), "{error}");
     assert_eq!(kind_of(first.wait(&long_deadline())), ErrorKind::Timeout);
     assert_eq!(kind_of(second.wait(&long_deadline())), ErrorKind::Timeout);
 }

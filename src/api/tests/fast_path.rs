@@ -21,8 +21,8 @@ fn issued(group: &Group) -> u64 {
 #[test]
 fn repeated_calls_give_equal_results() {
     const CALL_COUNT: usize = 3 * FastCallKey::SLOTS;
-    for place in ranks::TRANSPORTS {
-        ranks::run(place, 2, |group| {
+    for transport in ranks::TRANSPORTS {
+        ranks::run(transport, 2, |group| {
             let me = u8::try_from(group.rank()).unwrap();
             for round in 0..6 {
                 for count in 1..=CALL_COUNT {
@@ -34,17 +34,21 @@ fn repeated_calls_give_equal_results() {
                         let (send, into) = (Src::from(&own[..count]), Dst::from(&mut sum[..count]));
                         let dtype = DataType::U8;
                         run(group, Call::all_reduce(send, into, dtype, ReduceOp::Sum)).unwrap();
-                        assert_eq!(sum[..count], vec![2 * (round + again) + 1; count], "{place}");
+                        assert_eq!(
+                            sum[..count],
+                            vec![2 * (round + again) + 1; count],
+                            "{transport}"
+                        );
                         let into = Dst::from(&mut all[..2 * count]);
                         run(group, Call::all_gather(send, into, dtype)).unwrap();
                         let [low, high] = [0, 1].map(|rank| vec![round + again + rank; count]);
-                        assert_eq!(all[..2 * count], [low, high].concat(), "{place}");
+                        assert_eq!(all[..2 * count], [low, high].concat(), "{transport}");
                         let mut buffer = own;
                         let root = count % 2;
                         let buf = Dst::from(&mut buffer[..count]);
                         run(group, Call::broadcast(buf, dtype, root, group.rank())).unwrap();
-                        let theirs = round + again + u8::try_from(root).unwrap();
-                        assert_eq!(buffer[..count], vec![theirs; count], "{place}");
+                        let expected = round + again + u8::try_from(root).unwrap();
+                        assert_eq!(buffer[..count], vec![expected; count], "{transport}");
                         run(group, Call::barrier()).unwrap();
                     }
                 }
@@ -120,8 +124,8 @@ fn labelled_calls_take_the_fast_path_whatever_their_labels() {
 
 #[test]
 fn fast_path_detects_label_mismatch() {
-    for place in ranks::TRANSPORTS {
-        ranks::run(place, 2, |group| {
+    for transport in ranks::TRANSPORTS {
+        ranks::run(transport, 2, |group| {
             let reduce = |text: &str| {
                 let label = Label::new(text).unwrap();
                 let options = CallOptions { label, ..CallOptions::default() };
@@ -133,9 +137,9 @@ fn fast_path_detects_label_mismatch() {
                 reduce(text).unwrap();
             }
             let error = reduce(["bucket x", "bucket y"][group.rank()]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Mismatch, "{place}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{transport}: {error}");
             for text in ["all_reduce #5 \"bucket x\"", "all_reduce #5 \"bucket y\""] {
-                assert!(error.message().contains(text), "{place}: {error}");
+                assert!(error.message().contains(text), "{transport}: {error}");
             }
         });
     }

@@ -42,9 +42,9 @@ const COUNTS: [usize; 5] = [3, 0, 1, 700, 5];
 
 #[test]
 fn fused_calls_equal_separate_calls() {
-    for place in TRANSPORTS {
+    for transport in TRANSPORTS {
         for size in [1, 2, 3, 4] {
-            run(place, size, |group| {
+            run(transport, size, |group| {
                 let (me, dtype, sum) = (group.rank(), DataType::I32, ReduceOp::Sum);
                 let word = |number: usize| i32::try_from(number).unwrap();
                 let own = |of: usize, blocks: usize| {
@@ -63,14 +63,14 @@ fn fused_calls_equal_separate_calls() {
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::all_reduce(sends[of].as_src(), into(of), dtype, sum));
                 let (outcome, works) = run_in_one_batch(group, calls.collect());
-                assert_eq!(outcome, Ok(WorkProgress::Done), "{place}");
+                assert_eq!(outcome, Ok(WorkProgress::Done), "{transport}");
                 assert!(works.iter().all(|work| work.sequence() == Some(1)), "not fused");
                 let results: Vec<_> = (0..COUNTS.len()).map(into).collect();
                 let expected = |blocks: usize, f: &dyn Fn(usize, usize) -> i32| -> Vec<Vec<i32>> {
                     let of = |of: usize| (0..blocks * COUNTS[of]).map(|i| f(of, i)).collect();
                     (0..COUNTS.len()).map(of).collect()
                 };
-                assert_eq!(numbers(&results), expected(1, &sum_at), "{place}, {size} ranks");
+                assert_eq!(numbers(&results), expected(1, &sum_at), "{transport}, {size} ranks");
 
                 let root = size - 1;
                 let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
@@ -80,12 +80,12 @@ fn fused_calls_equal_separate_calls() {
                     .map(|of| Call::reduce(sends[of].as_src(), recvs[of], dtype, sum, root));
                 assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
                 if me == root {
-                    assert_eq!(numbers(&recvs), expected(1, &sum_at), "{place}, {size} ranks");
+                    assert_eq!(numbers(&recvs), expected(1, &sum_at), "{transport}, {size} ranks");
                 }
 
                 let calls = sends.iter().map(|&buf| Call::broadcast(buf, dtype, root, me));
                 assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
-                assert_eq!(numbers(&sends), expected(1, &|of, i| at(root, of, i)), "{place}");
+                assert_eq!(numbers(&sends), expected(1, &|of, i| at(root, of, i)), "{transport}");
 
                 let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
                 let recvs: Vec<Dst<'static>> = all(&|of| room(of, size));
@@ -94,7 +94,7 @@ fn fused_calls_equal_separate_calls() {
                 let (outcome, works) = run_in_one_batch(group, calls.collect());
                 assert_eq!((outcome, works[4].sequence()), (Ok(WorkProgress::Done), Some(4)));
                 let gathered = |of: usize, i: usize| at(i / COUNTS[of], of, i % COUNTS[of]);
-                assert_eq!(numbers(&recvs), expected(size, &gathered), "{place}, {size} ranks");
+                assert_eq!(numbers(&recvs), expected(size, &gathered), "{transport}, {size} ranks");
 
                 let sends: Vec<Dst<'static>> = all(&|of| own(of, size));
                 let recvs: Vec<Dst<'static>> = all(&|of| room(of, 1));
@@ -102,7 +102,7 @@ fn fused_calls_equal_separate_calls() {
                     .map(|of| Call::reduce_scatter(sends[of].as_src(), recvs[of], dtype, sum));
                 assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
                 let scattered = |of: usize, i: usize| sum_at(of, me * COUNTS[of] + i);
-                assert_eq!(numbers(&recvs), expected(1, &scattered), "{place}, {size} ranks");
+                assert_eq!(numbers(&recvs), expected(1, &scattered), "{transport}, {size} ranks");
             });
         }
     }
@@ -115,22 +115,22 @@ fn all_reduce(count: usize) -> Call<'static> {
 
 #[test]
 fn ranks_that_batch_differently_get_a_mismatch() {
-    for place in TRANSPORTS {
-        run(place, 2, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 2, |group| {
             // Both ranks reduce four elements, split differently. In the second run, one rank makes
             // a single call outside a batch.
             let counts: &[usize] = if group.rank() == 0 { &[2, 2] } else { &[3, 1] };
             let calls = counts.iter().map(|&count| all_reduce(count)).collect();
             let (outcome, works) = run_in_one_batch(group, calls);
-            assert_eq!(kind_of(outcome), ErrorKind::Mismatch, "{place}");
+            assert_eq!(kind_of(outcome), ErrorKind::Mismatch, "{transport}");
             assert!(works.iter().all(|work| work.outcome().unwrap().is_err()));
         });
-        run(place, 2, |group| {
+        run(transport, 2, |group| {
             let outcome = match group.rank() {
                 0 => run_in_one_batch(group, vec![all_reduce(2), all_reduce(2)]).0.map(drop),
                 _ => group.run(all_reduce(4), &CallOptions::default()),
             };
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Mismatch, "{place}");
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Mismatch, "{transport}");
         });
     }
 }
@@ -190,8 +190,8 @@ fn overlapping_buffers_in_a_batch_fail_the_group() {
 fn dependence_seen_by_one_rank_fails_all() {
     // The counts are below and above the limit for fusion.
     for count in [4, 8192] {
-        for place in TRANSPORTS {
-            run(place, 3, |group| {
+        for transport in TRANSPORTS {
+            run(transport, 3, |group| {
                 let me = group.rank();
                 let [a, b, c] = [0; 3].map(|value| vector(count, |_| value));
                 let into = |to| if me == 0 { to } else { Dst::empty() };
@@ -203,14 +203,14 @@ fn dependence_seen_by_one_rank_fails_all() {
                 let (outcome, _) = run_in_one_batch(group, calls);
                 if me == 0 {
                     let error = outcome.unwrap_err();
-                    assert!(error.message().contains("end the batch"), "{place}: {error}");
+                    assert!(error.message().contains("end the batch"), "{transport}: {error}");
                 }
                 // The other ranks may have completed their reductions before they receive the
                 // error.
                 let error = group.run(Call::barrier(), &CallOptions::default()).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{place}: {error}");
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{transport}: {error}");
             });
-            run(place, 3, |group| {
+            run(transport, 3, |group| {
                 let buf = vector(count, |_| 0);
                 let calls =
                     (0..2).map(|_| Call::broadcast(buf, DataType::I32, 0, group.rank())).collect();

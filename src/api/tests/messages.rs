@@ -58,7 +58,8 @@ fn message_timeout_names_the_receive_and_fails_alone() {
     let work = receive(&group, 20, Some(9), timeout(5)).unwrap();
     let error = work.wait(&Deadline::never()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    let text = "receive from any rank, tag 9 (u16, count 10) on group alone, rank 0: nobody came";
+    let text =
+        "receive from any rank, tag 9 (u16, count 10) on group alone, rank 0: no peer arrived";
     assert_eq!(error.message(), text);
     assert_eq!((work.source(), group.outstanding_works()), (None, 0));
     assert_eq!(issue_barrier(&group).wait(&long_deadline()), Ok(WorkProgress::Done));

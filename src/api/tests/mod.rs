@@ -46,7 +46,7 @@ fn long_deadline() -> Deadline {
 /// itself.
 #[derive(Debug, Default)]
 pub(super) struct FakeBackend {
-    places: Vec<RankLocation>,
+    locations: Vec<RankLocation>,
     gate: AtomicBool,
     panics: AtomicBool,
     doorbell: Doorbell,
@@ -72,13 +72,13 @@ impl FakeBackend {
     /// Creates a group of this rank and a second rank that does not exist. Returns it with its back
     /// end.
     pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
-        let place = |rank| RankLocation {
+        let location = |rank| RankLocation {
             name: PeerName { rank, pid: 1, host: "h".into() },
             host_index: 0,
             local_rank: rank,
         };
-        let places = vec![place(0), place(1)];
-        let fake = Arc::new(Self { places, gate: AtomicBool::new(gate), ..Self::default() });
+        let locations = vec![location(0), location(1)];
+        let fake = Arc::new(Self { locations, gate: AtomicBool::new(gate), ..Self::default() });
         (Arc::new(Group::with_backend(name, Arc::clone(&fake) as Arc<dyn Backend>)), fake)
     }
 
@@ -138,7 +138,7 @@ impl FakeBackend {
         };
         overdue
             .iter()
-            .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "nobody came"))));
+            .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "no peer arrived"))));
     }
 }
 
@@ -227,7 +227,7 @@ impl Backend for FakeBackend {
     }
 
     fn rank_locations(&self) -> &[RankLocation] {
-        &self.places
+        &self.locations
     }
 
     fn describe(&self) -> Value {

@@ -18,11 +18,11 @@ fn failure_of(outcome: std::result::Result<(), BarrierFailure>) -> (ErrorKind, V
 
 #[test]
 fn repeated_barriers_succeed() {
-    for place in TRANSPORTS {
-        run(place, 4, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 4, |group| {
             for round in 0..20 {
                 let outcome = group.monitored_barrier(LONG_TIME, round % 2 == 0);
-                assert!(outcome.is_ok(), "{place}: {outcome:?}");
+                assert!(outcome.is_ok(), "{transport}: {outcome:?}");
             }
             // A monitored barrier takes no sequence number of the collectives.
             assert_eq!(group.queue.issued(), 0);
@@ -33,9 +33,9 @@ fn repeated_barriers_succeed() {
 
 #[test]
 fn missing_ranks_are_reported_to_all_ranks() {
-    for place in TRANSPORTS {
+    for transport in TRANSPORTS {
         let (failed, again) = (Barrier::new(4), Barrier::new(4));
-        run(place, 4, |group| {
+        run(transport, 4, |group| {
             for wait_all in [true, false] {
                 let missing = if wait_all { vec![1, 3] } else { vec![1] };
                 let is_late = [1, 3].contains(&group.rank());
@@ -43,7 +43,7 @@ fn missing_ranks_are_reported_to_all_ranks() {
                     failed.wait();
                 }
                 let (kind, named, text) = failure_of(group.monitored_barrier(SHORT_TIME, wait_all));
-                assert_eq!((kind, &named), (ErrorKind::Timeout, &missing), "{place}: {text}");
+                assert_eq!((kind, &named), (ErrorKind::Timeout, &missing), "{transport}: {text}");
                 assert!(text.contains("rank 1 (pid ") && text.contains("150 ms"), "{text}");
                 assert_eq!(text.contains("rank 3 (pid "), wait_all && text.contains("rank 3 ("));
                 if !is_late {
@@ -52,7 +52,7 @@ fn missing_ranks_are_reported_to_all_ranks() {
                 again.wait();
                 // The group is unchanged, and the ranks are synchronised.
                 let outcome = group.monitored_barrier(LONG_TIME, true);
-                assert!(outcome.is_ok(), "{place}: {outcome:?}");
+                assert!(outcome.is_ok(), "{transport}: {outcome:?}");
                 assert!(group.run(Call::barrier(), &CallOptions::default()).is_ok());
             }
         });
@@ -61,17 +61,17 @@ fn missing_ranks_are_reported_to_all_ranks() {
 
 #[test]
 fn late_rank_0_finds_that_the_others_gave_up() {
-    for place in TRANSPORTS {
+    for transport in TRANSPORTS {
         let failed = Barrier::new(3);
-        run(place, 3, |group| {
+        run(transport, 3, |group| {
             if group.rank() == 0 {
                 failed.wait();
                 let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
-                assert_eq!(missing, [1, 2], "{place}: {text}");
-                assert!(text.contains("given up"), "{text}");
+                assert_eq!(missing, [1, 2], "{transport}: {text}");
+                assert!(text.contains("gave up"), "{text}");
             } else {
                 let (kind, missing, text) = failure_of(group.monitored_barrier(SHORT_TIME, true));
-                assert_eq!((kind, missing), (ErrorKind::Timeout, vec![0]), "{place}: {text}");
+                assert_eq!((kind, missing), (ErrorKind::Timeout, vec![0]), "{transport}: {text}");
                 assert!(text.contains("rank 0 (pid "), "{text}");
                 failed.wait();
             }
@@ -82,9 +82,9 @@ fn late_rank_0_finds_that_the_others_gave_up() {
 
 #[test]
 fn zero_timeout_counts_only_arrived_ranks() {
-    for place in ["transport=inproc", "transport=shm"] {
+    for transport in ["transport=inproc", "transport=shm"] {
         let round = Barrier::new(2);
-        run(place, 3, |group| {
+        run(transport, 3, |group| {
             if group.rank() == 0 {
                 // No rank has sent an arrival yet.
                 assert_eq!(failure_of(group.monitored_barrier(NO_WAIT, true)).1, [1, 2]);
@@ -146,7 +146,7 @@ fn arrival_at_a_later_barrier_abandons_the_earlier() {
     .unwrap();
     let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
     assert_eq!(missing, [1], "{text}");
-    assert!(text.contains("given up"), "{text}");
+    assert!(text.contains("gave up"), "{text}");
     assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
 }
 
@@ -160,14 +160,14 @@ impl Completion for IgnoredCompletion {
 
 #[test]
 fn departed_rank_is_missing_at_once() {
-    for place in TRANSPORTS {
+    for transport in TRANSPORTS {
         let left = Barrier::new(2);
         let store = Arc::new(crate::store::HashStore::new());
         std::thread::scope(|scope| {
             for rank in 0..3 {
                 let (store, left) = (Arc::clone(&store), &left);
                 scope.spawn(move || {
-                    let group = ranks::create(store, place, rank, 3);
+                    let group = ranks::create(store, transport, rank, 3);
                     if rank == 2 {
                         return;
                     }

@@ -28,8 +28,8 @@ fn assert_group_failure(group: &Group, parts: &[&str]) {
 
 #[test]
 fn nan_error_names_the_call_within_a_batch() {
-    for place in TRANSPORTS {
-        run(place, 3, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 3, |group| {
             batch::begin(None).unwrap();
             for call in 0..4 {
                 let nan = (group.rank() == 1 && call == 2).then_some(5);
@@ -40,19 +40,16 @@ fn nan_error_names_the_call_within_a_batch() {
             let batch = batch::end().unwrap();
             let whole = Arc::clone(batch.work());
             batch.issue(false);
-            assert_eq!(kind_of(whole.wait(&long_deadline())), ErrorKind::Aborted, "{place}");
-            assert_group_failure(
-                group,
-                &["rank 1 (pid ", "call 2 of these: its input: element 5 of it is NaN"],
-            );
+            assert_eq!(kind_of(whole.wait(&long_deadline())), ErrorKind::Aborted, "{transport}");
+            assert_group_failure(group, &["rank 1 (pid ", "input of call 2: element 5 is NaN"]);
         });
     }
 }
 
 #[test]
 fn nan_error_names_the_block_of_a_list() {
-    for place in TRANSPORTS {
-        run(place, 3, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 3, |group| {
             let nan = |block| (group.rank() == 1 && block == 2).then_some(block);
             let sends = (0..3).map(|block| vector(3, nan(block)).as_src()).collect();
             let recvs = (0..3).map(|_| vector(3, None)).collect();
@@ -60,7 +57,7 @@ fn nan_error_names_the_block_of_a_list() {
             drop(group.run(call, &nan_checked()));
             assert_group_failure(
                 group,
-                &["all_to_all_v #1", "block 2 of its input: element 2 of it is NaN"],
+                &["all_to_all_v #1", "block 2 of the input: element 2 is NaN"],
             );
         });
     }
@@ -68,8 +65,8 @@ fn nan_error_names_the_block_of_a_list() {
 
 #[test]
 fn results_are_checked_only_on_ranks_that_ask() {
-    for place in TRANSPORTS {
-        run(place, 2, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 2, |group| {
             // Only rank 1 asks for the check, and only rank 0 sends a NaN.
             let nan = (group.rank() == 0).then_some(3);
             let (send, recv) = (vector(4, nan).as_src(), vector(8, None));
@@ -78,15 +75,15 @@ fn results_are_checked_only_on_ranks_that_ask() {
             while group.failure().is_none() {
                 drop(group.run(Call::barrier(), &CallOptions::default()));
             }
-            assert_group_failure(group, &["all_gather #1", "its result: element 3 of it is NaN"]);
+            assert_group_failure(group, &["all_gather #1", ": result: element 3 is NaN"]);
         });
     }
 }
 
 #[test]
 fn message_with_nan_is_not_sent() {
-    for place in TRANSPORTS {
-        run(place, 2, |group| {
+    for transport in TRANSPORTS {
+        run(transport, 2, |group| {
             if group.rank() == 1 {
                 let bytes = vector(4, Some(1)).as_src();
                 let send = group.send(bytes, DataType::F32, 0, 7, nan_checked()).unwrap();
@@ -99,11 +96,11 @@ fn message_with_nan_is_not_sent() {
                 let work = Arc::clone(receive.work());
                 // The other rank may have failed the group before this receive was issued.
                 let ended = receive.issue().and_then(|()| work.wait(&long_deadline()));
-                assert_eq!(kind_of(ended), ErrorKind::Aborted, "{place}");
+                assert_eq!(kind_of(ended), ErrorKind::Aborted, "{transport}");
             }
             assert_group_failure(
                 group,
-                &["send to rank 0, tag 7", "the message: element 1 of it is NaN"],
+                &["send to rank 0, tag 7", "the message: element 1 is NaN"],
             );
         });
     }

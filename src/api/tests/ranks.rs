@@ -12,8 +12,8 @@ pub(in crate::api) const TRANSPORTS: [&str; 4] =
 
 const TWO_PER_NODE: &str = "two on each node";
 
-fn options(place: &str, rank: usize) -> String {
-    match place {
+fn options(transport: &str, rank: usize) -> String {
+    match transport {
         TWO_PER_NODE => format!("host_id=node{}", rank / 2),
         other => other.to_owned(),
     }
@@ -22,7 +22,7 @@ fn options(place: &str, rank: usize) -> String {
 /// Creates the group of a rank.
 pub(in crate::api) fn create(
     store: Arc<HashStore>,
-    place: &str,
+    transport: &str,
     rank: usize,
     size: usize,
 ) -> Arc<Group> {
@@ -31,7 +31,7 @@ pub(in crate::api) fn create(
         rank,
         size,
         backend: None,
-        backend_options: options(place, rank),
+        backend_options: options(transport, rank),
         device: None,
         name: "ranks".into(),
         timeout_ms: 30_000,
@@ -53,14 +53,14 @@ impl Drop for ArrivalGuard<'_> {
 /// Runs `body` on every rank of a group after all ranks have created theirs. Otherwise a failure on
 /// one rank could fail a rank that is still creating its group. No rank releases its group before
 /// all have finished, except a rank that panicked.
-pub(in crate::api) fn run(place: &str, size: usize, body: impl Fn(&Arc<Group>) + Sync) {
+pub(in crate::api) fn run(transport: &str, size: usize, body: impl Fn(&Arc<Group>) + Sync) {
     let (store, arrived) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let start = |rank: usize| {
             let (store, arrived, body) = (Arc::clone(&store), &arrived, &body);
             scope.spawn(move || {
                 let guard = ArrivalGuard(arrived);
-                let group = create(store, place, rank, size);
+                let group = create(store, transport, rank, size);
                 drop(guard);
                 while arrived.load(Ordering::Acquire) < size {
                     std::thread::yield_now();

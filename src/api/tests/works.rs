@@ -41,10 +41,10 @@ fn wait_for_any_ends_with_the_first_work_of_each_kind() {
     works[3] = None;
     std::thread::scope(|scope| {
         scope.spawn(|| fake.open_gate());
-        let Ok(AnyWorkDone::Done(place, Ok(()))) = wait_any(&works, &long_deadline()) else {
+        let Ok(AnyWorkDone::Done(index, Ok(()))) = wait_any(&works, &long_deadline()) else {
             panic!("none")
         };
-        assert!(place == 1 || place == 2, "{place}");
+        assert!(index == 1 || index == 2, "{index}");
     });
     // Both works are of one group: the wait uses the group's queue.
     assert_eq!(wait_all(&list(&[&second, &first]), &long_deadline()), Ok(WorkProgress::Done));

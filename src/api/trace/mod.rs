@@ -135,9 +135,9 @@ pub fn stop() -> Result<()> {
 /// Writes the buffered records to the file. Waits at most 1 s.
 pub(super) fn flush() {
     if let Some(sink) = active_buffer() {
-        let asked = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let request = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
         sink.writer_doorbell.notify();
-        let done = |sink: &TraceBuffer| sink.flushes_done.load(Ordering::Acquire) >= asked;
+        let done = |sink: &TraceBuffer| sink.flushes_done.load(Ordering::Acquire) >= request;
         sink.wait(FLUSH_TIMEOUT, done);
     }
 }
@@ -162,7 +162,7 @@ pub(super) fn start_from_environment(rank: Rank) {
     if let Err(error) = begin_trace(&path, true) {
         crate::log!(
             LogLevel::Error,
-            "no trace is written, though {} asks for one: {error}",
+            "no trace is written although {} requests one: {error}",
             config::TRACE_FILE.name
         );
     }
@@ -208,7 +208,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     check_not_active(ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
     // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
-        .map_err(|cause| Error::system(format_args!("making the trace {path}"), &cause))?;
+        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), &cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
     let mut running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +263,7 @@ impl TraceBuffer {
         let outcome = self.write_all(writer);
         if let Err(error) = outcome {
             IS_ON.store(false, Ordering::Relaxed);
-            crate::log!(LogLevel::Warn, "the trace {} ends here: {error}", self.path);
+            crate::log!(LogLevel::Warn, "the trace {} is incomplete: {error}", self.path);
             *self.failure() = Some(error);
         }
         self.has_ended.store(true, Ordering::Release);
@@ -286,11 +286,11 @@ impl TraceBuffer {
             // After the time limit there may be records to write, too.
             drop(wait_until(&self.writer_doorbell, WaitPolicy::SLEEP_SOON, &end, || None, ready));
             let stops = self.is_stopping.load(Ordering::Acquire);
-            let asked = self.flush_requests.load(Ordering::Acquire);
+            let requested = self.flush_requests.load(Ordering::Acquire);
             std::mem::swap(&mut *self.events(), &mut batch);
             writer.write(&batch, self.dropped.load(Ordering::Relaxed)).map_err(write_error)?;
             batch.clear();
-            self.flushes_done.store(asked, Ordering::Release);
+            self.flushes_done.store(requested, Ordering::Release);
             self.progress_doorbell.notify();
             if stops {
                 return writer.finish().map_err(write_error);
@@ -303,7 +303,7 @@ impl TraceBuffer {
         self.writer_doorbell.notify();
         if !self.wait(STOP_TIMEOUT, |sink| sink.has_ended.load(Ordering::Acquire)) {
             let message = format!(
-                "the trace {} was not written within {} s; what there is of it can be read",
+                "the trace {} was not written within {} s; the part that was written can be read",
                 self.path,
                 STOP_TIMEOUT.as_secs()
             );
@@ -334,7 +334,7 @@ impl TraceBuffer {
 fn allocate_events() -> Result<Vec<TraceEvent>> {
     let mut events = Vec::new();
     events.try_reserve_exact(BUFFER_EVENTS).map_err(|_| {
-        Error::new(ErrorKind::OutOfMemory, "there is no memory for the records of a trace")
+        Error::new(ErrorKind::OutOfMemory, "cannot allocate memory for the records of a trace")
     })?;
     Ok(events)
 }

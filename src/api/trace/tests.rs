@@ -215,7 +215,7 @@ fn a_trace_is_started_written_and_stopped() {
     let path = path.to_str().unwrap();
     let folder = std::env::temp_dir();
     let error = start(folder.to_str().unwrap()).unwrap_err();
-    assert!(error.message().contains("making the trace"), "{error}");
+    assert!(error.message().contains("creating the trace"), "{error}");
     assert!(stop().is_ok());
     start(path).unwrap();
     let error = start(path).unwrap_err();

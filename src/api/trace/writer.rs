@@ -268,7 +268,7 @@ impl<W: Write> TraceWriter<W> {
 }
 
 /// Converts to microseconds. A double holds times of about 100 days with a precision of 1 ns.
-#[allow(clippy::cast_precision_loss, reason = "a viewer's times are doubles")]
+#[allow(clippy::cast_precision_loss, reason = "trace viewers represent times as 64-bit floats")]
 fn to_us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }

@@ -15,14 +15,14 @@ pub(super) fn reduce(
     let (dtype, size) = (bucket.dtype(), to.size());
     let mut room = vec![0; bucket.count() * size];
     let view = Dst::from(room.as_mut_slice());
-    let place = |begin: usize, len: usize| view.slice(begin * size, len / dtype.size() * size);
+    let part = |begin: usize, len: usize| view.slice(begin * size, len / dtype.size() * size);
     for (offset, len, begin) in bucket.pieces() {
         let from = (dtype, bucket.send.as_src().slice(offset, len));
-        kernel::convert(from, bucket.factor, (to, place(begin, len)));
+        kernel::convert(from, bucket.factor, (to, part(begin, len)));
     }
     turn.run(&sum(view.as_src(), view, to))?;
     for (offset, len, begin) in bucket.pieces() {
-        let from = (to, place(begin, len).as_src());
+        let from = (to, part(begin, len).as_src());
         kernel::convert(from, 1.0, (dtype, bucket.recv.slice(offset, len)));
     }
     Ok(HookOutcome { bytes_sent: view.len() as u64, updates: Vec::new() })

@@ -136,7 +136,7 @@ impl<'s> HookSettings<'s> {
 
     fn check_used(&self) -> Result<()> {
         let Some((name, _)) = self.0.first() else { return Ok(()) };
-        Err(Error::invalid(format!("hook_settings has \"{name}\", which it does not know")))
+        Err(Error::invalid(format!("hook_settings has \"{name}\", which the hook does not know")))
     }
 }
 

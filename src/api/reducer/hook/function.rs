@@ -54,9 +54,9 @@ pub(super) struct FunctionHook {
 impl FunctionHook {
     /// Creates the hook and its group. All ranks of the group call this.
     pub(super) fn new(function: &HookFunction, group: &Arc<Group>) -> Result<Self> {
-        let made = group.new_group(&[], &SubgroupOptions::default());
-        let made = made.context(|| "the group of a hook")?;
-        let own = made.ok_or_else(|| Error::internal("a group of all ranks lacks this one"))?;
+        let created = group.new_group(&[], &SubgroupOptions::default());
+        let created = created.context(|| "the group of a hook")?;
+        let own = created.ok_or_else(|| Error::internal("a group of all ranks lacks this rank"))?;
         Ok(Self { function: function.clone(), group: Arc::new(own) })
     }
 

@@ -134,8 +134,8 @@ fn unpack(mut bytes: &[u8], block: usize, into: &mut [f32], put: impl Fn(&mut f3
         let Some((scale, rest)) = bytes.split_first_chunk::<SCALE_BYTES>() else { return };
         let (codes, rest) = rest.split_at(into.len());
         let scale = f32::from_le_bytes(*scale);
-        for (place, code) in into.iter_mut().zip(codes) {
-            put(place, f32::from(code.cast_signed()) * scale);
+        for (output, code) in into.iter_mut().zip(codes) {
+            put(output, f32::from(code.cast_signed()) * scale);
         }
         bytes = rest;
     }
@@ -149,7 +149,7 @@ mod tests {
         let mut bytes = vec![0; packed_len(values.len(), block)];
         pack(values, &mut bytes, block);
         let mut back = vec![0.5; values.len()];
-        unpack(&bytes, block, &mut back, |place, value| *place = value);
+        unpack(&bytes, block, &mut back, |output, value| *output = value);
         back
     }
 

@@ -132,10 +132,10 @@ impl Hook {
             HookState::Function(hook) => Some(hook.function()),
             _ => None,
         };
-        let made = function.map(|function| FunctionHook::new(&function, group)).transpose()?;
-        match (&mut *self.lock(), made) {
+        let created = function.map(|function| FunctionHook::new(&function, group)).transpose()?;
+        match (&mut *self.lock(), created) {
             (HookState::PowerSgd(hook), _) => hook.regroup(steps),
-            (HookState::Function(hook), Some(made)) => *hook = made,
+            (HookState::Function(hook), Some(created)) => *hook = created,
             _ => {}
         }
         Ok(())
@@ -156,17 +156,17 @@ impl HookChoice {
             Self::AllReduce => return Ok(()),
             _ if param.is_sparse => return Ok(()),
             _ if param.device.is_some() => {
-                "is in the memory of a device: hooks reduce gradients in host memory"
+                "is in the memory of a device, and hooks reduce gradients in host memory only"
             }
             Self::Cast(_) | Self::Int8 { .. } | Self::PowerSgd(_)
                 if !kernel::is_convertible(param.grad_dtype) =>
             {
                 "is neither f16, bf16, f32 nor f64"
             }
-            _ if !param.grad_dtype.is_float() => "is of integers",
+            _ if !param.grad_dtype.is_float() => "has an integer type",
             _ => return Ok(()),
         };
-        let message = format!("the hook \"{}\": it {wrong}", self.name());
+        let message = format!("the hook \"{}\" does not support it: it {wrong}", self.name());
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 }

@@ -107,13 +107,13 @@ impl OuterFragment {
         self.reducer.begin(0.0, true)?;
         for (position, member) in self.members.iter().enumerate() {
             let param = &params[member.index];
-            let (place, _) = self.reducer.grad(self.inner_index(position))?;
+            let (grad, _) = self.reducer.grad(self.inner_index(position))?;
             let mut values = vec![0.0; param.count];
             kernel::widen(param.dtype, 1.0, param.data.as_src(), &mut values);
             for (at, value) in values.iter_mut().enumerate() {
                 *value = member.global.get(at) - *value;
             }
-            kernel::narrow(DataType::F32, &values, place);
+            kernel::narrow(DataType::F32, &values, grad);
         }
         let all: Vec<usize> = (0..self.members.len()).map(|at| self.inner_index(at)).collect();
         self.reducer.ready(&all)

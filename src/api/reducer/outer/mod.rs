@@ -213,13 +213,15 @@ fn check(params: &[Param], trained: usize, options: &OuterOptions) -> Result<()>
     }
     if *fragments == 0 || *fragments > trained.max(1) || *fragments as u64 > *every {
         let message = format!(
-            "fragments is {fragments}: there are {trained} parameters with gradients, and every is {every}: pass a number from \
-             1 to the smaller one"
+            "fragments is {fragments}: there are {trained} parameters with gradients, and every is \
+             {every}: pass a number from 1 to the smaller of the two"
         );
         return Err(Error::invalid(message));
     }
     if options.has_no_communication() {
-        return Err(Error::invalid("hook is \"none\": the ranks would never agree"));
+        return Err(Error::invalid(
+            "hook is \"none\": the ranks would never exchange their parameters",
+        ));
     }
     for param in params.iter().filter(|param| param.is_trained()) {
         let wrong = match (param.is_sparse, param.device) {
@@ -229,7 +231,7 @@ fn check(params: &[Param], trained: usize, options: &OuterOptions) -> Result<()>
             _ => continue,
         };
         let message =
-            format!("parameter \"{}\" {wrong}: an outer optimizer has none of these", param.name);
+            format!("parameter \"{}\" {wrong}: an outer optimizer does not support it", param.name);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     Ok(())

@@ -77,12 +77,14 @@ impl OuterOptimizer {
                 rate: or(rate, LEARNING_RATE),
                 momentum: or(momentum, MOMENTUM),
             }),
-            _ if momentum != 0.0 => {
-                Err(Error::invalid(format!("momentum is {momentum}: only \"nesterov\" has one")))
-            }
+            _ if momentum != 0.0 => Err(Error::invalid(format!(
+                "momentum is {momentum}: only \"nesterov\" has a momentum"
+            ))),
             "sgd" => Ok(Self::Sgd { rate: or(rate, LEARNING_RATE) }),
             "average" if rate != 0.0 => {
-                let message = format!("learning_rate is {rate}: \"average\" has none; use \"sgd\"");
+                let message = format!(
+                    "learning_rate is {rate}: \"average\" has no learning rate; use \"sgd\""
+                );
                 Err(Error::invalid(message))
             }
             "average" => Ok(Self::Sgd { rate: 1.0 }),
@@ -142,28 +144,28 @@ mod tests {
 
     #[test]
     fn names_and_numbers() {
-        let made = |name: &str, rate, momentum| {
-            OuterOptimizer::parse(name, rate, momentum).map(|made| format!("{made:?}"))
+        let parse = |name: &str, rate, momentum| {
+            OuterOptimizer::parse(name, rate, momentum).map(|optimizer| format!("{optimizer:?}"))
         };
-        assert_eq!(made("", 0.0, 0.0).unwrap(), "nesterov, learning_rate 0.7, momentum 0.9");
-        assert_eq!(made("sgd", 0.5, 0.0).unwrap(), "sgd, learning_rate 0.5");
-        assert_eq!(made("average", 0.0, 0.0).unwrap(), "sgd, learning_rate 1");
+        assert_eq!(parse("", 0.0, 0.0).unwrap(), "nesterov, learning_rate 0.7, momentum 0.9");
+        assert_eq!(parse("sgd", 0.5, 0.0).unwrap(), "sgd, learning_rate 0.5");
+        assert_eq!(parse("average", 0.0, 0.0).unwrap(), "sgd, learning_rate 1");
         for (name, rate, momentum) in
             [("adam", 0.0, 0.0), ("sgd", 0.1, 0.9), ("average", 0.1, 0.0), ("", -1.0, 0.0)]
         {
-            assert!(made(name, rate, momentum).is_err(), "{name}");
+            assert!(parse(name, rate, momentum).is_err(), "{name}");
         }
     }
 
     #[test]
     fn updates_are_those_of_pytorch() {
         let (global, state) = (Array::new(2), Array::new(2));
-        let made = OuterOptimizer::parse("nesterov", 0.5, 0.5).unwrap();
-        made.update(0, (&global, &state), &[1.0, -2.0]);
+        let optimizer = OuterOptimizer::parse("nesterov", 0.5, 0.5).unwrap();
+        optimizer.update(0, (&global, &state), &[1.0, -2.0]);
         // The velocity is initially the gradient.
         assert_eq!([state.get(0), state.get(1)], [1.0, -2.0]);
         assert_eq!([global.get(0), global.get(1)], [-0.75, 1.5]);
-        made.update(0, (&global, &state), &[1.0, 0.0]);
+        optimizer.update(0, (&global, &state), &[1.0, 0.0]);
         assert_eq!([state.get(0), state.get(1)], [1.5, -1.0]);
         assert_eq!([global.get(0), global.get(1)], [-0.75 - 0.875, 1.5 + 0.25]);
         let mean = OuterOptimizer::parse("average", 0.0, 0.0).unwrap();

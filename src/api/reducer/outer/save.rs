@@ -68,33 +68,35 @@ impl Outer {
         let group = first.reducer.lock().group()?;
         let sent = if group.rank() == root { bytes } else { &[] };
         let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
-        let told = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
-        let told = told.and_then(|strings| strings.into_iter().next());
-        self.take(told.as_deref().unwrap_or(sent))?;
+        let received = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
+        let received = received.and_then(|strings| strings.into_iter().next());
+        self.take(received.as_deref().unwrap_or(sent))?;
         self.fragments.iter().for_each(|fragment| fragment.restore(&self.params));
         Ok(())
     }
 
     fn take(&self, bytes: &[u8]) -> Result<()> {
         let wrong = |what: &str| Error::invalid(format!("bytes (a saved outer optimizer): {what}"));
-        let none = || wrong("no output of dist_outer_save");
+        let none = || wrong("not an output of dist_outer_save");
         let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(none)?;
         let head = rest.split_first_chunk::<8>().filter(|_| magic == MAGIC);
         let (len, rest) = head.ok_or_else(none)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
         let (header, mut data) =
-            rest.split_at_checked(len).ok_or_else(|| wrong("it is cut off"))?;
+            rest.split_at_checked(len).ok_or_else(|| wrong("it is truncated"))?;
         let header: Value =
-            serde_json::from_slice(header).map_err(|_| wrong("its header is not in JSON"))?;
+            serde_json::from_slice(header).map_err(|_| wrong("its header is not valid JSON"))?;
         let steps = header["steps"].as_u64().ok_or_else(|| wrong("it has no number of steps"))?;
         if header["params"] != self.header(0)["params"] {
-            return Err(wrong("its parameters, fragments or states are others than those here"));
+            return Err(wrong(
+                "its parameters, fragments or states differ from those of this optimizer",
+            ));
         }
         let members = || self.fragments.iter().flat_map(|fragment| &fragment.members);
         let total: usize =
             members().map(|member| (member.global.len() + member.state.len()) * SIZE).sum();
         if data.len() != total {
-            return Err(wrong("it is cut off"));
+            return Err(wrong("it is truncated"));
         }
         for member in members() {
             for array in [&member.global, &member.state] {
@@ -109,5 +111,5 @@ impl Outer {
 }
 
 fn unfinished() -> Error {
-    Error::invalid("an outer step has failed: repeat dist_outer_step after dist_outer_regroup")
+    Error::invalid("an outer step failed: repeat dist_outer_step after dist_outer_regroup")
 }

@@ -97,8 +97,9 @@ impl Shard {
     pub fn wait(&self, param: usize) -> Result<()> {
         self.reducer.trained(param)?;
         let gather = self.lock().gather.clone();
-        let place = self.reducer.lock().memory.layout.places[param];
-        let work = gather.as_ref().zip(place).map(|(gather, (bucket, _))| &gather.buckets[bucket]);
+        let position = self.reducer.lock().memory.layout.places[param];
+        let work =
+            gather.as_ref().zip(position).map(|(gather, (bucket, _))| &gather.buckets[bucket]);
         let Some(work) = work else { return Ok(()) };
         callbacks::reject_blocking_in_callback("dist_shard_wait")?;
         work.set_awaited();

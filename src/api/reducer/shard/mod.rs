@@ -153,10 +153,12 @@ impl Shard {
         let group = {
             let mut state = reducer.settled();
             if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("a shard is created between steps"));
+                return Err(state.refuse("a shard can be created only between steps"));
             }
             if state.shard.strong_count() > 0 {
-                return Err(Error::invalid("the reducer has a shard: release that one first"));
+                return Err(Error::invalid(
+                    "the reducer already has a shard: release that shard first",
+                ));
             }
             // The elements of a rank depend on the layout.
             state.wants_order = false;
@@ -199,7 +201,8 @@ impl Shard {
         if !self.reducer.options.is_sharded || local.is_in(&group) {
             return Ok(());
         }
-        let message = "the reducer goes on in another group: call dist_shard_gather first, which redistributes the states";
+        let message = "the reducer continues in another group: call dist_shard_gather first, which \
+                       redistributes the states";
         Err(Error::invalid(message))
     }
 
@@ -243,10 +246,10 @@ impl Reducer {
         let grad = match &state.own {
             Some(own) => own.grad(&state.memory.layout, &piece),
             None => {
-                let place = known.grad.or_else(|| state.memory.result(param));
-                let place = place.or_else(|| state.memory.place(param));
-                let place = place.ok_or_else(|| Error::internal("a gradient without a place"))?;
-                part(place, known.grad_dtype.size())
+                let buffer = known.grad.or_else(|| state.memory.result(param));
+                let buffer = buffer.or_else(|| state.memory.place(param));
+                let buffer = buffer.ok_or_else(|| Error::internal("a gradient has no memory"))?;
+                part(buffer, known.grad_dtype.size())
             }
         };
         let data = part(known.data, known.dtype.size());
@@ -287,17 +290,20 @@ impl ReducerState {
 fn check(reducer: &Reducer, options: &ShardOptions) -> Result<()> {
     let ShardOptions { states, copies, .. } = options;
     if states.len() > MOST_STATES {
-        let message = format!("n_states is {}: a shard has {MOST_STATES} at most", states.len());
+        let message =
+            format!("n_states is {}: a shard has at most {MOST_STATES} states", states.len());
         return Err(Error::invalid(message));
     }
     let is_new =
         |(index, name): (usize, &String)| !name.is_empty() && !states[..index].contains(name);
     if !states.iter().enumerate().all(is_new) {
-        return Err(Error::invalid(format!("states are {states:?}: give each another name")));
+        return Err(Error::invalid(format!(
+            "states are {states:?}: give each state a distinct, nonempty name"
+        )));
     }
     if *copies > 1 && reducer.options.is_sharded {
-        let message = "copies: with DIST_REDUCER_SHARDED one rank has the gradients of an element; for copies create the \
-                       reducer without it";
+        let message = "copies: with DIST_REDUCER_SHARDED only one rank has the gradients of an \
+                       element; for copies create the reducer without it";
         return Err(Error::invalid(message));
     }
     if reducer.options.is_uneven {
@@ -310,7 +316,7 @@ fn check(reducer: &Reducer, options: &ShardOptions) -> Result<()> {
             (_, Some(_)) => "is in the memory of a device",
             _ => continue,
         };
-        let message = format!("parameter \"{}\" {wrong}: a shard has none of these", param.name);
+        let message = format!("parameter \"{}\" {wrong}: a shard does not support it", param.name);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     Ok(())

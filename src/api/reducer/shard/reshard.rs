@@ -128,8 +128,9 @@ fn holder(records: &[ShardRecord], part: usize, copies: usize) -> Option<Rank> {
 
 fn lost_part_error(part: usize) -> Error {
     let message = format!(
-        "the states of rank {part} of the former group are lost with it: create the shard again and load a checkpoint \
-         (dist_shard_load), or have two `copies`"
+        "the states of rank {part} of the former group were lost with the rank: create the shard \
+         again and load a checkpoint (dist_shard_load); a shard with two `copies` survives such a \
+         loss"
     );
     Error::new(ErrorKind::NotFound, message)
 }
@@ -185,7 +186,8 @@ impl Redistribution<'_> {
 
     fn take(&self, pieces: &[SplitPiece], bytes: &[u8]) -> Result<()> {
         let wrong = || {
-            let message = "states of another form: use the same version of libdist on all ranks";
+            let message =
+                "the states have an unknown format: use the same version of libdist on all ranks";
             Error::new(ErrorKind::Mismatch, message)
         };
         let wanted = self.fresh.by_param();

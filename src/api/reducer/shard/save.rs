@@ -73,7 +73,8 @@ impl Shard {
         if self.local_shard().is_in(&group) {
             return Ok(group);
         }
-        let message = "the reducer goes on in another group: call dist_shard_gather first, which redistributes the states";
+        let message = "the reducer continues in another group: call dist_shard_gather first, which \
+                       redistributes the states";
         Err(Error::invalid(message))
     }
 
@@ -99,7 +100,8 @@ impl Shard {
                 for state in 0..states.len() {
                     let (values, rest) =
                         left.split_at_checked(piece.count * SIZE).ok_or_else(|| {
-                            let message = format!("rank {rank} has states of another form");
+                            let message =
+                                format!("the states of rank {rank} have an unknown format");
                             Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
                         })?;
                     let of_state = state * params[piece.param].count + piece.begin;
@@ -130,9 +132,10 @@ impl Shard {
             _ => &[],
         };
         let call = BytesCall::broadcast(Src::from(verdict), root);
-        let told = group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
+        let received =
+            group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
         let contents = read.transpose()?;
-        if let Some(message) = told.filter(|message| !message.is_empty() && !is_root) {
+        if let Some(message) = received.filter(|message| !message.is_empty() && !is_root) {
             return Err(Error::invalid(String::from_utf8_lossy(&message).into_owned()));
         }
         let local = self.local_shard();
@@ -158,19 +161,23 @@ impl Shard {
     /// Finds the parameters of this shard in saved bytes.
     fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<ShardContents<'b>> {
         let wrong = |what: &str| Error::invalid(format!("bytes (saved states): {what}"));
-        let (magic, rest) =
-            bytes.split_first_chunk::<8>().ok_or_else(|| wrong("no output of dist_shard_save"))?;
+        let (magic, rest) = bytes
+            .split_first_chunk::<8>()
+            .ok_or_else(|| wrong("not an output of dist_shard_save"))?;
         let head = rest.split_first_chunk::<8>().filter(|_| magic == MAGIC);
-        let (len, rest) = head.ok_or_else(|| wrong("no output of dist_shard_save"))?;
+        let (len, rest) = head.ok_or_else(|| wrong("not an output of dist_shard_save"))?;
         let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
-        let (header, data) = rest.split_at_checked(len).ok_or_else(|| wrong("they are cut off"))?;
+        let (header, data) =
+            rest.split_at_checked(len).ok_or_else(|| wrong("they are truncated"))?;
         let header: Value =
-            serde_json::from_slice(header).map_err(|_| wrong("their header is not in JSON"))?;
+            serde_json::from_slice(header).map_err(|_| wrong("their header is not valid JSON"))?;
         let names: Vec<&str> =
             header["states"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if names != self.options.states.iter().map(String::as_str).collect::<Vec<_>>() {
             let own = &self.options.states;
-            return Err(wrong(&format!("they are {names:?}, and those of the shard {own:?}")));
+            return Err(wrong(&format!(
+                "their names are {names:?}, but the states of the shard are {own:?}"
+            )));
         }
         let mut begin = bytes.len() - data.len();
         let mut saved: HashMap<String, (usize, usize)> = HashMap::new();
@@ -182,12 +189,12 @@ impl Shard {
             });
             let (count, end) = end
                 .filter(|&(_, end)| end <= bytes.len())
-                .ok_or_else(|| wrong("they are cut off"))?;
+                .ok_or_else(|| wrong("they are truncated"))?;
             saved.insert(name.to_owned(), (begin, count));
             begin = end;
         }
         if begin != bytes.len() {
-            return Err(wrong("they are longer than their header says"));
+            return Err(wrong("they are longer than their header states"));
         }
         let mut params = HashMap::new();
         for param in self.reducer.params.iter().filter(|param| param.is_trained()) {
@@ -197,7 +204,7 @@ impl Shard {
                 .ok_or_else(|| wrong(&format!("they lack the parameter \"{name}\"")))?;
             if count != param.count {
                 let message = format!(
-                    "parameter \"{name}\" has {count} elements there, and {} in the shard",
+                    "parameter \"{name}\" has {count} elements in them, but {} in the shard",
                     param.count
                 );
                 return Err(wrong(&message));
@@ -213,7 +220,7 @@ impl Shard {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::OutOfMemory, "there is no memory for the states of all ranks")
+    Error::new(ErrorKind::OutOfMemory, "cannot allocate memory for the states of all ranks")
 }
 
 /// Sends states from the root to all ranks, one parameter at a time.
