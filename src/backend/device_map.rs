@@ -112,7 +112,8 @@ pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
             let cpu = cpu.unwrap_or_else(|| cuda.clone());
             if !is_native(&cuda) && !is_same_backend(&cpu, &cuda) {
                 return Err(Error::invalid(format!(
-                    "\"{name}\": without NCCL the part for host memory carries the memory of devices, so the map is \"cpu:{cpu},cuda:{cpu}\""
+                    "\"{name}\": without NCCL the host back end also transfers device memory, so \
+                     both names of the map must be equal: use \"cpu:{cpu},cuda:{cpu}\""
                 )));
             }
             Ok(Some(DeviceMap { cpu, cuda_backend: CudaBackend::ThroughHost }))
@@ -123,7 +124,8 @@ pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
 
 fn invalid_map(name: &str) -> Error {
     Error::invalid(format!(
-        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:NAME,cuda:NAME\""
+        "\"{name}\" is not a map of back ends: use \"cpu:NAME,cuda:nccl\", \"cuda:nccl\" or \
+         \"cpu:NAME,cuda:NAME\""
     ))
 }
 
@@ -181,7 +183,8 @@ pub(super) fn create(
     let for_host = GroupContext { options: &rest, device, ..*context };
     let cpu = create_single_backend(&devices.cpu, &for_host, exchange)?;
     let failure_state = cpu.failure_state().ok_or_else(|| {
-        let message = format!("the back end {} cannot stand beside another", devices.cpu);
+        let message =
+            format!("the back end {} cannot be combined with another back end", devices.cpu);
         Error::new(ErrorKind::Unsupported, message)
     })?;
     let map = devices.to_string();
@@ -255,7 +258,8 @@ impl DeviceBackendSetup<'_> {
                 if let Some(reason) = &request.nccl_missing {
                     crate::log!(
                         LogLevel::Warn,
-                        "group {}: the memory of devices goes through host memory: {reason}",
+                        "group {}: transfers of device memory are staged through host memory: \
+                         {reason}",
                         context.name
                     );
                 }
@@ -267,7 +271,7 @@ impl DeviceBackendSetup<'_> {
                     .map_or(reason.clone(), |first| format!("{first}; and {reason}"));
                 crate::log!(
                     LogLevel::Warn,
-                    "group {} is for host memory only: {reason}",
+                    "group {} supports host memory only: {reason}",
                     context.name
                 );
                 Ok(Err(reason))
@@ -320,7 +324,7 @@ impl DeviceMapBackend {
         if device == self.device {
             return Ok(backend.as_ref());
         }
-        Err(unsupported(format!("the group is for device {} on this rank", self.device)))
+        Err(unsupported(format!("the group uses device {} on this rank", self.device)))
     }
 }
 

@@ -127,19 +127,14 @@ fn bootstrap_group(
         reconnect_endpoint,
     )?);
     let transport = plan.transport_name(inside);
-    crate::log!(
-        LogLevel::Info,
-        "group {} of {} ranks over {transport}",
-        context.group,
-        context.size
-    );
+    crate::log!(LogLevel::Info, "group {}: {} ranks over {transport}", context.group, context.size);
     let NativeGroupPlan { nodes, rank_locations: places, shape, rules, heartbeat_ms, .. } = plan;
     let has_arrival_check = infos[0].has_detail_level;
     if let Some(other) = infos.iter().position(|card| card.has_detail_level != has_arrival_check) {
         crate::log!(
             LogLevel::Warn,
-            "rank {other} has another debug level than rank 0, whose level decides whether group {} looks who is \
-             there before each collective",
+            "rank {other} and rank 0 have different debug levels: rank 0's level decides whether \
+             group {} runs an arrival check before each collective",
             context.group
         );
     }
@@ -211,7 +206,7 @@ impl NativeGroupPlan {
         check_transport(transport)?;
         if transport == "inproc" && !one_process {
             let message =
-                "transport inproc was asked for, but the ranks are not threads of one process";
+                "transport=inproc: the ranks are not threads of one process; use transport=auto";
             return Err(Error::invalid(message));
         }
         let hosts: Vec<&str> = infos.iter().map(|card| card.host_id.as_str()).collect();

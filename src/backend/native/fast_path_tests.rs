@@ -134,7 +134,7 @@ impl FastPathRank {
         body: impl FnOnce(&mut Self, &Operation<'_>, &'static one_step::OneStepAlgorithm) -> T,
     ) -> T {
         let AlgorithmBody::OneStep(step) = row.body else {
-            panic!("{} is no row of one step", row.name)
+            panic!("{} is not a one-step algorithm", row.name)
         };
         let (send, mut result) = ([send], [*recv]);
         let deadline = std::mem::replace(&mut self.deadline, LazyDeadline::after_ms(60_000));

@@ -386,10 +386,10 @@ impl NativeBackend {
 
 /// Returns the error for a selected algorithm that cannot run in this group.
 fn misplaced_algorithm(chosen: &Algorithm) -> Error {
-    Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
+    Error::internal(format!("the algorithm {} cannot run on the nodes of the group", chosen.name))
 }
 
 /// Returns the error for a peer info that cannot be decoded.
 fn malformed_peer_info(rank: usize) -> Error {
-    Error::internal(format!("rank {rank} published a card that cannot be read"))
+    Error::internal(format!("the peer info of rank {rank} cannot be decoded"))
 }

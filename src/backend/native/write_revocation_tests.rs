@@ -61,13 +61,13 @@ fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error,
     let operation = Operation::of(descriptor(), buffer.as_src(), buffer, &deadline);
     let mut cursor = ShmCursor::new(Nonce::default(), 2);
     let mut steps = ShmSequencer::begin(domain, &mut cursor, &operation, (row.name, 1));
-    let AlgorithmBody::Shared(run) = row.body else { panic!("it is shared") };
+    let AlgorithmBody::Shared(run) = row.body else { panic!("not a shared-memory algorithm") };
     let began = Instant::now();
     let error = run(&mut steps, &operation).unwrap_err();
     (error, began.elapsed())
 }
 
-#[allow(unsafe_code, reason = "memory of an arena")]
+#[allow(unsafe_code, reason = "the view refers to arena memory by its address")]
 fn block_bytes(block: &ArenaBlock) -> Dst<'_> {
     // SAFETY: the borrow of the block keeps its memory alive, and no thread makes references into
     // it.

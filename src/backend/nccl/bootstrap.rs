@@ -154,7 +154,7 @@ pub(super) fn create(
         if context.rank == 0 { create_unique_id(library, &device)?.0.to_vec() } else { Vec::new() };
     let ids = exchange.all_gather("nccl-id", &mine, &check_cancelled)?;
     let id = ids.first().and_then(|id| id.as_slice().try_into().ok()).map(NcclUniqueId);
-    let id = id.ok_or_else(|| Error::internal("rank 0 gave no id of a communicator"))?;
+    let id = id.ok_or_else(|| Error::internal("rank 0 sent no NCCL unique id"))?;
     let given_up = || exchange.peer_failure();
     let (rank, size, deadline) = (context.rank, context.size, context.deadline);
     let may_block = infos.iter().all(|card| card.may_block);
@@ -192,7 +192,7 @@ fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
         format!("{}.{}.{} ({})", v / 10_000, v / 100 % 100, v % 100, card.file)
     };
     let message = format!(
-        "ranks have different versions of NCCL: rank 0 has {}, rank {rank} {}",
+        "ranks have different versions of NCCL: rank 0 has {}, rank {rank} has {}",
         text(first),
         text(&infos[rank])
     );
@@ -212,8 +212,9 @@ fn check_devices(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Result<()> 
         let Some(other) = infos[..rank].iter().position(|other| same(&other)) else { continue };
         let name_of = |rank: usize| places.get(rank).map(|place| place.name.to_string());
         let message = format!(
-            "{} and {} have the same GPU (devices {} and {}, uuid {}): NCCL needs one for each rank; give each rank its own \
-             by `device` or CUDA_VISIBLE_DEVICES, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
+            "{} and {} use the same GPU (devices {} and {}, uuid {}): NCCL needs a different GPU \
+             for each rank; give each rank its own by `device` or CUDA_VISIBLE_DEVICES, or set \
+             NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
             name_of(other).unwrap_or_default(),
             name_of(rank).unwrap_or_default(),
             infos[other].device,

@@ -45,7 +45,7 @@ impl NcclCaller<'_> {
         let kind = operation.descriptor.kind;
         match kind {
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter | OpKind::ReduceScatterV => {
-                let missing = || Error::internal("a reduction without an operator");
+                let missing = || Error::internal("the reduction has no operator");
                 self.issue_reduction(operation, reduce_op.ok_or_else(missing)?)
             }
             OpKind::Broadcast => self.issue_broadcast(operation),
@@ -95,7 +95,7 @@ impl NcclCaller<'_> {
                     add(rank, DeviceTransfer::Recv(operation.recv_block(rank)))
                 })
             }),
-            OpKind::Barrier => Err(Error::internal("a barrier has no memory on a device")),
+            OpKind::Barrier => Err(Error::internal("a barrier has no device memory")),
             OpKind::Scan | OpKind::Exscan => Err(types::unsupported_prefix(kind)),
         }
     }
@@ -301,12 +301,13 @@ impl NcclCaller<'_> {
 }
 
 fn to_c_int(rank: Rank) -> Result<c_int> {
-    c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} is no int")))
+    c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} does not fit an int")))
 }
 
 /// Returns the error of an NCCL version that lacks an operator.
 pub(super) fn missing_premul_sum(which: String, op: ReduceOp) -> Error {
-    let message =
-        format!("{op}: this NCCL has no ncclRedOpCreatePreMulSum, which came with 2.11 ({which})");
+    let message = format!(
+        "{op}: this NCCL has no ncclRedOpCreatePreMulSum; NCCL 2.11 or newer is needed ({which})"
+    );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -51,7 +51,7 @@ fn load() -> Result<NcclLibrary> {
         driver::get_or_load().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
     crate::log!(
         LogLevel::Info,
-        "NCCL {} ({}), CUDA driver for {} ({})",
+        "loaded NCCL {} ({}), CUDA driver for {} ({})",
         library.version_text(),
         library.file,
         driver.version(),
@@ -70,7 +70,10 @@ pub fn open() -> Result<NcclLibrary> {
     drop(driver::get_or_load());
     let object = match configured_path()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {
-            let message = format!("NCCL, which {variable} says is {path}: {}", error.message());
+            let message = format!(
+                "NCCL cannot be loaded from {path}, the value of {variable}: {}",
+                error.message()
+            );
             Error::new(error.kind(), message)
         })?,
         None => search()?,
@@ -87,7 +90,8 @@ fn search() -> Result<Object> {
         }
     }
     let message = format!(
-        "there is no NCCL in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}; install it, or name its file in {}",
+        "NCCL is not in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}; install it, \
+         or set {} to its path",
         errors.join("; "),
         config::NCCL_LIB.name
     );
@@ -97,10 +101,12 @@ fn search() -> Result<Object> {
 impl NcclLibrary {
     fn from_object(object: &Object) -> Result<Self> {
         let file = object.symbol(NcclFunctions::REQUIRED[0]).and_then(file_of_address);
-        let file = file.unwrap_or_else(|| "a library that is no NCCL".to_owned());
+        let file = file.unwrap_or_else(|| "the loaded library (unknown path)".to_owned());
         let functions = NcclFunctions::find(object).map_err(|missing| {
-            let message =
-                format!("{file} has no {missing:?}: NCCL 2.14 or newer is needed, better 2.18");
+            let message = format!(
+                "{file} has no {missing:?}: NCCL 2.14 or newer is needed; 2.18 or newer is \
+                 recommended"
+            );
             Error::new(ErrorKind::Unsupported, message)
         })?;
         let mut library = Self { functions, version: 0, file };

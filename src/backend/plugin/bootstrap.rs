@@ -67,7 +67,8 @@ fn bootstrap_group(
     )?;
     if let Some(rank) = infos.iter().position(|card| card.backend != name) {
         let other = &infos[rank].backend;
-        let message = format!("rank {rank} asks for the back end {other}, and this one for {name}");
+        let message =
+            format!("rank {rank} requests the back end {other}, and this rank requests {name}");
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(PluginFailureState::default());
@@ -91,13 +92,14 @@ fn bootstrap_group(
     own_kinds.push(u8::from(created.serves_device));
     let kinds = exchange.all_gather("plugin-ready", &own_kinds, &check_cancelled)?;
     if let Some(rank) = kinds.iter().position(|kinds| *kinds != own_kinds) {
-        let message =
-            format!("rank {rank} has other operations of the back end {name} than this one");
+        let message = format!(
+            "rank {rank} and this rank support different operations of the back end {name}"
+        );
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     crate::log!(
         crate::base::log::LogLevel::Info,
-        "group {} of {} ranks over back end {name}",
+        "group {}: {} ranks over back end {name}",
         context.group,
         context.size
     );

@@ -84,7 +84,7 @@ impl OperationKinds {
             0 => Ok(Self(all)),
             _ if bits & !all == 0 => Ok(Self(bits)),
             _ => {
-                let message = format!("kinds {bits:#x} has bits that stand for no operation");
+                let message = format!("kinds {bits:#x} has bits that are no operation");
                 Err(Error::invalid(message))
             }
         }

@@ -82,7 +82,7 @@ pub(super) fn agree_on_staging(
         return Err(Error::new(kind, reason).with_culprit(rank));
     }
     let chunk = infos.iter().map(|card| card.chunk).min();
-    let chunk = chunk.ok_or_else(|| Error::internal("no rank has named a chunk"))?;
+    let chunk = chunk.ok_or_else(|| Error::internal("no rank sent a chunk size"))?;
     let chunk = chunk.max(CHUNK_ALIGN_BYTES * context.size).next_multiple_of(CHUNK_ALIGN_BYTES);
     Ok(Ok(StagingAgreement { context: own_device?, chunk }))
 }

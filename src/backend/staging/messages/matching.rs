@@ -53,13 +53,13 @@ fn is_match(criteria: &ReceiveCriteria, rts: &StagingRts) -> bool {
 fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
     let StagingRts { from, tag, dtype, len, .. } = rts;
     let what = if dtype != criteria.dtype {
-        format!("has elements of {dtype}, and the receive of {}", criteria.dtype)
+        format!("has elements of {dtype}, and the receive has elements of {}", criteria.dtype)
     } else if len > criteria.max_bytes {
-        format!("has {len} bytes, and the receive room for {}", criteria.max_bytes)
+        format!("has {len} bytes, and the receive buffer has {}", criteria.max_bytes)
     } else {
         return MatchOutcome::Matched(criteria, rts);
     };
-    let message = format!("the message of rank {from} under tag {tag} {what}");
+    let message = format!("the message from rank {from} with tag {tag} {what}");
     MatchOutcome::DoesNotFit(criteria, Error::new(ErrorKind::Mismatch, message).with_culprit(from))
 }
 

@@ -146,7 +146,7 @@ impl StagingWorker {
     ) -> Result<()> {
         let HalfState::InMessage(id, index) = replace(&mut self.to_device[half], HalfState::Free)
         else {
-            return Err(Error::internal("a piece has come for a half that waited for none"));
+            return Err(Error::internal("a piece was received for a half that expected none"));
         };
         let delivery = outcome?;
         let Some(it) = self.receives.get_mut(&id).filter(|_| self.shutdown.is_none()) else {
@@ -158,7 +158,8 @@ impl StagingWorker {
         let bytes = piece_len(it.len(), self.chunk, index);
         if delivery.bytes != bytes {
             let message = format!(
-                "rank {} sent {} bytes of a message on a device where {bytes} were expected",
+                "rank {} sent {} bytes of a message in device memory where {bytes} bytes were \
+                 expected",
                 delivery.peer, delivery.bytes
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(delivery.peer));
@@ -177,7 +178,9 @@ impl StagingWorker {
         it.granted = it.granted.saturating_sub(1);
         it.is_cancelled = it.granted > 0;
         if it.arrived > 0 {
-            return Err(Error::internal("a message was taken back that had begun to come"));
+            return Err(Error::internal(
+                "the sender cancelled a message of which a piece was already received",
+            ));
         }
         if it.granted == 0 {
             it.rts = None;
@@ -189,7 +192,7 @@ impl StagingWorker {
 
     pub(super) fn end_receive(&mut self, id: u64, outcome: Result<()>) {
         let Some(StagingReceive { posted, rts, .. }) = self.receives.remove(&id) else { return };
-        let rts = rts.ok_or_else(|| Error::internal("a receive has ended without a message"));
+        let rts = rts.ok_or_else(|| Error::internal("a receive completed without a message"));
         let delivery =
             |offer: StagingRts| Delivery { peer: offer.from, tag: offer.tag, bytes: offer.len };
         self.complete(posted, outcome.and_then(|()| rts.map(delivery)));

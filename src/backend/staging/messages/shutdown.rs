@@ -76,7 +76,7 @@ impl StagingWorker {
     fn cancel_send(&mut self, number: u64, error: Error) {
         let Some(it) = self.sends.get(&number) else { return };
         if it.granted > 0 {
-            return self.fail(&error.context("a message on a device that has begun to go"));
+            return self.fail(&error.context("the message in device memory was partly sent"));
         }
         // If this control message is lost, the receiver gets an empty piece when it sends a CTS.
         drop(self.send_control(it.message.to, StagingControlMessage::Cancel { number }));
@@ -86,7 +86,7 @@ impl StagingWorker {
     fn cancel_receive(&mut self, id: u64, error: Error) {
         let Some(it) = self.receives.get(&id) else { return };
         if it.granted > 0 {
-            return self.fail(&error.context("a message on a device that has begun to come"));
+            return self.fail(&error.context("the message in device memory was partly received"));
         }
         let rts = it.rts;
         self.matcher.cancel_receive(id);
@@ -113,9 +113,8 @@ impl StagingWorker {
         let Some((error, limit)) = self.shutdown.clone() else { return };
         let is_late = limit.has_passed();
         let error = match is_late {
-            true => {
-                error.context("the device has not ended its copies, and may still use the buffers")
-            }
+            true => error
+                .context("the device did not complete its copies, and may still use the buffers"),
             false => error,
         };
         let is_used = |halves: &[HalfState; 2], id: u64| {

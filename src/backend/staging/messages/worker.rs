@@ -135,7 +135,9 @@ impl StagingWorker {
     }
 
     pub(super) fn point_to_point(&self) -> Result<&dyn PointToPoint> {
-        self.cpu.point_to_point().ok_or_else(|| Error::internal("the host part has no messages"))
+        self.cpu
+            .point_to_point()
+            .ok_or_else(|| Error::internal("the host back end has no messages"))
     }
 
     /// Returns how long the worker may sleep without an event.
@@ -205,7 +207,7 @@ impl StagingWorker {
 
     fn handle_control(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
         let unreadable = || {
-            let message = format!("rank {from} said something of a message that cannot be read");
+            let message = format!("rank {from} sent a control message that cannot be decoded");
             Error::new(ErrorKind::Mismatch, message).with_culprit(from)
         };
         match StagingControlMessage::decode(bytes).ok_or_else(unreadable)? {
