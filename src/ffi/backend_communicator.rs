@@ -300,7 +300,8 @@ impl CPluginInstance {
     ) -> Result<PluginRequest> {
         if handle.is_null() && !self.has_completion_callback() {
             let message = format!(
-                "{function} of the back end {} says that {} goes on, and gives no request for it: a defect of that back end",
+                "{function} of the back end {} reports that {} is in progress, and returned no \
+                 request: a defect of that back end",
                 self.name(),
                 task.kind.name()
             );
@@ -371,7 +372,8 @@ impl Communicator for CPluginCommunicator {
         }
         let release = part.functions.table.release.filter(|_| request.handle != 0);
         let Some(release) = release else {
-            let message = format!("the back end {} has given no request to take back", part.name());
+            let message =
+                format!("the back end {} returned no request that can be released", part.name());
             return Err(Error::new(ErrorKind::Backend, message));
         };
         let handle = ptr::with_exposed_provenance_mut(request.handle);
@@ -401,7 +403,8 @@ impl Communicator for CPluginCommunicator {
     fn supports(&self, query: &SupportQuery) -> Result<()> {
         let part = &self.0;
         if query.gpu.is_some() && !part.serves_device {
-            let message = format!("{query}: the back end {} is for host memory", part.name());
+            let message =
+                format!("{query}: the back end {} supports host memory only", part.name());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let Some(supports) = part.functions.table.supports else { return Ok(()) };
@@ -436,7 +439,7 @@ impl Communicator for CPluginCommunicator {
             unsafe { allocate(self.0.c_part, bytes, DIST_DEVICE_HOST, &raw mut memory, outcome) }
         })?;
         if memory.is_null() {
-            let message = format!("allocate of the back end {} gave no memory", self.0.name());
+            let message = format!("allocate of the back end {} returned no memory", self.0.name());
             return Err(Error::new(ErrorKind::Backend, message));
         }
         Ok(Some(Box::new(PluginMemory { part: Arc::clone(&self.0), memory, bytes, free })))

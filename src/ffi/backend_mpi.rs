@@ -94,10 +94,10 @@ impl MpiEnvironment {
     /// Returns the possible plug-ins, the most likely first, and the reason.
     fn candidates(self) -> (&'static [MpiFamily], String) {
         let launched =
-            |family: MpiFamily| format!("the launcher of {} has started it", family.name());
+            |family: MpiFamily| format!("the launcher of {} started this process", family.name());
         match self {
             Self { loaded_family: Some(family), .. } => {
-                (family.as_slice(), format!("{} is in this process", family.name()))
+                (family.as_slice(), format!("{} is loaded in this process", family.name()))
             }
             Self { has_open_mpi_launcher: true, .. } => {
                 (&[MpiFamily::OpenMpi], launched(MpiFamily::OpenMpi))
@@ -105,14 +105,14 @@ impl MpiEnvironment {
             // Slurm uses MPICH's protocol for any MPI that was built for it.
             Self { has_pmi_launcher: true, has_slurm_launcher: true, .. } => (
                 &[MpiFamily::Mpich, MpiFamily::OpenMpi],
-                "Slurm has started it, for any MPI".into(),
+                "Slurm started this process, for any MPI".into(),
             ),
             Self { has_pmi_launcher: true, .. } => {
                 (&[MpiFamily::Mpich], launched(MpiFamily::Mpich))
             }
             Self { .. } => (
                 &[MpiFamily::OpenMpi, MpiFamily::Mpich],
-                "no MPI is in this process, nor has one's launcher started it".into(),
+                "no MPI is loaded in this process, and no MPI launcher started it".into(),
             ),
         }
     }
@@ -166,8 +166,8 @@ fn search(
         return Err(error);
     }
     let message = format!(
-        "no plug-in for the back end \"mpi\" ({reason}): {}. Build one with `cargo xtask mpi`, and put it beside libdist.so or \
-         set {} to its path",
+        "no plug-in for the back end \"mpi\" ({reason}): {}. Build one with `cargo xtask mpi`, \
+         and put it into the directory of libdist.so or set {} to its path",
         absent.join("; "),
         config::MPI_PLUGIN.name
     );
@@ -267,7 +267,7 @@ mod tests {
             tried.borrow_mut().push(place.to_owned());
             match load_results.iter().find(|(known, _)| *known == place) {
                 Some((_, Ok(()))) => Ok(()),
-                Some((_, Err(kind))) => Err(Error::new(*kind, format!("{place} is spoilt"))),
+                Some((_, Err(kind))) => Err(Error::new(*kind, format!("{place} is unusable"))),
                 // The text of the real loader.
                 None if place.contains('/') => Err(Error::new(ErrorKind::NotFound, place)),
                 None => Err(Error::new(
@@ -302,15 +302,15 @@ mod tests {
 
     #[test]
     fn either_family_falls_back_to_the_loadable_plugin() {
-        let spoilt = ("/lib/libdist_mpi_openmpi.so", Err(ErrorKind::System));
-        let (outcome, tried) = search_with(&BOTH, Some("/lib"), &[spoilt, (MPICH, Ok(()))]);
+        let broken = ("/lib/libdist_mpi_openmpi.so", Err(ErrorKind::System));
+        let (outcome, tried) = search_with(&BOTH, Some("/lib"), &[broken, (MPICH, Ok(()))]);
         assert!(outcome.is_ok(), "{outcome:?}");
-        assert_eq!(tried, [spoilt.0, "/lib/libdist_mpi_mpich.so", MPICH]);
+        assert_eq!(tried, [broken.0, "/lib/libdist_mpi_mpich.so", MPICH]);
         // If no plug-in works, the error reports the existing one and not the absent ones.
-        let (outcome, _) = search_with(&BOTH, Some("/lib"), &[spoilt]);
+        let (outcome, _) = search_with(&BOTH, Some("/lib"), &[broken]);
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
-        assert!(error.message().contains("spoilt"), "{error}");
+        assert!(error.message().contains("unusable"), "{error}");
     }
 
     #[test]

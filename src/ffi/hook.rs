@@ -66,7 +66,7 @@ impl CHook {
             return Ok(());
         }
         let text = status::status_text(status).to_string_lossy();
-        let message = format!("its function returned {status} ({text})");
+        let message = format!("the hook function returned {status} ({text})");
         Err(Error::new(status::kind_of(status), message))
     }
 
