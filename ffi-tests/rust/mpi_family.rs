@@ -88,14 +88,14 @@ fn unknown_launchers_are_accepted() {
 #[test]
 fn single_rank_error_names_the_launcher() {
     let text = alone(Family::Mpich, 4, &set(&[]));
-    for words in ["MPICH finds a process alone", "of 4 in the group", "mpiexec.mpich"] {
+    for words in ["MPICH: this process is alone", "the group has 4 ranks", "mpiexec.mpich"] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    assert!(!text.contains("has told"), "{text}");
+    assert!(!text.contains("The launcher of"), "{text}");
     let text = alone(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
-    assert!(text.contains("The launcher of Open MPI has told of 4 ranks"), "{text}");
+    assert!(text.contains("The launcher of Open MPI started 4 ranks"), "{text}");
     let text = alone(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
-    assert!(text.contains("mpirun.openmpi") && !text.contains("has told"), "{text}");
+    assert!(text.contains("mpirun.openmpi") && !text.contains("The launcher of"), "{text}");
 }
 
 /// The library looks for the plug-ins under these names.

@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     for (i = 0; i < sizes; i++) {
         int count = argc > 1 ? atoi(argv[i + 1]) : all[i];
         if (count < 1 || (size_t)count > most) {
-            fprintf(stderr, "overhead: elements are numbers from 1 to %zu\n", most);
+            fprintf(stderr, "overhead: the number of elements must be from 1 to %zu\n", most);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
         measure(count, count <= 256 ? 100 : count <= 65536 ? 10 : 1, rank);

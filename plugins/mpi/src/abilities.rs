@@ -40,7 +40,7 @@ macro_rules! folded_by_kernels {
         }
     };
 }
-#[allow(unused_imports, reason = "not by the library's tests")]
+#[allow(unused_imports, reason = "the library's tests do not use it")]
 pub(crate) use folded_by_kernels;
 
 /// Returns the operator that reduces for another: AVG and PREMUL_SUM are sums with a division or a

@@ -72,7 +72,8 @@ pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
     }
     let found = found.map_or_else(|| format!("\"{version}\""), |family| family.name().to_owned());
     Some(format!(
-        "the MPI in this process is {found}, and this plug-in was built for {}: load the one that was built for it",
+        "the MPI in this process is {found}, and this plug-in was built for {}: load the plug-in \
+         that was built for the MPI in this process",
         own.name()
     ))
 }
@@ -80,12 +81,13 @@ pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
 /// Returns the error text for a rank of a larger group that is alone in MPI_COMM_WORLD.
 pub(crate) fn alone(own: Family, size: usize, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let other = own.other();
-    let told = told(other, variable).filter(|&told| told > 1);
-    let told = told
-        .map(|told| format!(" The launcher of {} has told of {told} ranks.", other.name()))
+    let other_size = told(other, variable).filter(|&size| size > 1);
+    let other_launcher = other_size
+        .map(|size| format!(" The launcher of {} started {size} ranks.", other.name()))
         .unwrap_or_default();
     format!(
-        "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
+        "{}: this process is alone in its MPI_COMM_WORLD, and the group has {size} ranks: start \
+         the program with {}, which did not start this process.{other_launcher}",
         own.name(),
         own.launcher()
     )
@@ -106,8 +108,8 @@ pub(crate) fn refusal(own: Family, variable: &dyn Fn(&str) -> Option<String>) ->
     let other = own.other();
     let size = told(other, variable).filter(|&size| size > 1)?;
     Some(format!(
-        "this process was started by the launcher of {} ({} is {size}), and the plug-in that is loaded is for {}: start the \
-         program with {}, or set DIST_MPI_PLUGIN to the path of {}",
+        "the launcher of {} started this process ({} is {size}), and the loaded plug-in is for \
+         {}: start the program with {}, or set DIST_MPI_PLUGIN to the path of {}",
         other.name(),
         other.size_variable(),
         own.name(),

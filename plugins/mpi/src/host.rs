@@ -35,7 +35,7 @@ pub(crate) fn exchange(
     bytes: &[u8],
 ) -> Result<Vec<Vec<u8>>> {
     let Some(exchange) = setup.exchange else {
-        return Err(Failure::internal("the library gives no exchange"));
+        return Err(Failure::internal("the library passed no exchange function"));
     };
     let mut all: Vec<Vec<u8>> = Vec::new();
     // SAFETY: the library's function, during create, with arguments that outlive the call.
@@ -51,7 +51,10 @@ pub(crate) fn exchange(
     };
     if status != DIST_OK {
         let what = phase.to_string_lossy();
-        return Err(Failure::new(status, format!("the ranks could not tell each other: {what}")));
+        return Err(Failure::new(
+            status,
+            format!("the ranks could not exchange data, phase {what}"),
+        ));
     }
     Ok(all)
 }
@@ -71,7 +74,7 @@ pub(crate) unsafe fn text(text: *const c_char) -> String {
 impl Host {
     pub(crate) fn new(setup: &dist_backend_setup_t) -> Result<Self> {
         match setup.host.is_null() {
-            true => Err(Failure::internal("the library offers no services")),
+            true => Err(Failure::internal("the library passed no services")),
             false => Ok(Self(setup.host)),
         }
     }
@@ -128,6 +131,6 @@ impl Host {
 pub(crate) fn number(bytes: &[u8], place: usize) -> Result<i32> {
     let word = bytes.get(place..place + 4).and_then(|word| word.try_into().ok());
     word.map(i32::from_le_bytes).ok_or_else(|| {
-        Failure::new(DIST_ERR_BACKEND, "another rank has another version of the MPI plug-in")
+        Failure::new(DIST_ERR_BACKEND, "another rank uses another version of the MPI plug-in")
     })
 }

@@ -40,12 +40,12 @@ mod vtable;
     dead_code,
     clippy::all,
     clippy::pedantic,
-    reason = "generated"
+    reason = "generated code"
 )]
 mod interface {
     include!(concat!(env!("OUT_DIR"), "/dist.rs"));
 }
 
-#[allow(dead_code, unused_imports, reason = "used in part only")]
+#[allow(dead_code, unused_imports, reason = "the plug-in uses only a part of it")]
 #[path = "../../../src/kernel/mod.rs"]
 mod kernel;

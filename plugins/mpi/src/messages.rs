@@ -183,7 +183,8 @@ impl Channel {
         };
         if head && what.device != DIST_DEVICE_HOST {
             let text = format!(
-                "tag {tag}: in the memory of a device tags end before {}, the largest of MPI; with device_memory=staged there are others",
+                "tag {tag}: tags of messages in device memory must be less than {}, the maximum \
+                 of MPI; device_memory=staged allows larger tags",
                 self.limit
             );
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
@@ -296,7 +297,7 @@ impl Arriving {
     fn unpacked(self, base: i64) -> Result<Message> {
         let Self { number, source, mut bytes, .. } = self;
         let head = bytes.first_chunk::<HEAD>().copied().ok_or_else(|| {
-            Failure::new(DIST_ERR_BACKEND, "a message without the tag at its head").by(source)
+            Failure::new(DIST_ERR_BACKEND, "a message has no tag header").by(source)
         })?;
         bytes.drain(..HEAD);
         let tag = base + i64::from_le_bytes(head);
@@ -316,7 +317,7 @@ impl Sending {
     pub(crate) fn cancel(&mut self) -> Taken {
         match self.look() {
             Ok(true) => Taken::Back,
-            _ => Taken::Kept("MPI cannot take back a message that is being sent"),
+            _ => Taken::Kept("MPI cannot cancel a message that is being sent"),
         }
     }
 }
@@ -384,7 +385,8 @@ impl Receive {
         let bytes = message.bytes;
         if self.is_on_device && matches!(message.body, Body::Whole(_)) {
             let text = format!(
-                "the message has tag {}, which MPI has not, and so came to host memory: receive it there",
+                "the message has tag {}, which exceeds MPI's maximum, and so it arrived in host \
+                 memory: receive it in host memory",
                 message.tag
             );
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
@@ -395,14 +397,15 @@ impl Receive {
                 // SAFETY: the library's function with its argument, called once.
                 let place = unsafe { grow(self.grow_arg.0, bytes) };
                 if place.is_null() && bytes > 0 {
-                    return too_long(format!("there is no room for the message, of {bytes} bytes"));
+                    return too_long(format!(
+                        "there is no buffer for the message of {bytes} bytes"
+                    ));
                 }
                 Ok(place)
             }
-            None if bytes > self.room => too_long(format!(
-                "the message has {bytes} bytes, and there is room for {}",
-                self.room
-            )),
+            None if bytes > self.room => {
+                too_long(format!("the message has {bytes} bytes, and the buffer has {}", self.room))
+            }
             None => Ok(self.place.0),
         }
     }
@@ -413,9 +416,7 @@ impl Receive {
             let none = constant!(RSMPI_STATUS_IGNORE);
             let tested = mpi!(MPI_Test(&raw mut taken.request.0, &raw mut flag, none));
             return match tested {
-                Ok(()) if flag == 0 => {
-                    Taken::Kept("MPI cannot take back a message that is arriving")
-                }
+                Ok(()) if flag == 0 => Taken::Kept("MPI cannot cancel a message that is arriving"),
                 // The message is complete or failed: MPI writes no more bytes.
                 _ => Taken::Back,
             };

@@ -31,7 +31,7 @@ static BROKEN: AtomicBool = AtomicBool::new(false);
 /// Returns an error if an operator has panicked.
 pub(crate) fn check() -> Result<()> {
     match BROKEN.load(Ordering::Relaxed) {
-        true => Err(Failure::internal("a kernel of the MPI plug-in has panicked")),
+        true => Err(Failure::internal("a kernel of the MPI plug-in panicked")),
         false => Ok(()),
     }
 }

@@ -85,8 +85,8 @@ impl Options {
 
 fn bad(item: &str) -> Failure {
     let text = format!(
-        "the back-end option \"{item}\" is none of the MPI plug-in's: in_place=agreed, in_place=any, \
-         device_memory=direct, device_memory=staged, largest_count=N"
+        "the MPI back end has no option \"{item}\": use in_place=agreed, in_place=any, \
+         device_memory=direct, device_memory=staged or largest_count=N"
     );
     Failure::new(DIST_ERR_INVALID_ARGUMENT, text)
 }
@@ -322,13 +322,13 @@ impl Drop for Part {
 }
 
 fn index(number: i32) -> Result<usize> {
-    usize::try_from(number).map_err(|_| Failure::internal("a negative rank or size"))
+    usize::try_from(number).map_err(|_| Failure::internal("a rank or size is negative"))
 }
 
 /// Checks that the members are different ranks of one MPI_COMM_WORLD, with equal options.
 fn check(cards: &[Card], size: usize) -> Result<()> {
     if cards.len() != size {
-        return Err(Failure::internal("not all ranks have told who they are"));
+        return Err(Failure::internal("not all ranks sent their peer info"));
     }
     if size > 1 && cards.iter().any(|card| card.world_size == 1) {
         let variable = |name: &str| std::env::var(name).ok();
@@ -338,12 +338,13 @@ fn check(cards: &[Card], size: usize) -> Result<()> {
     let mut seen: Vec<i32> = cards.iter().map(|card| card.world_rank).collect();
     seen.sort_unstable();
     if seen.windows(2).any(|pair| pair[0] == pair[1]) {
-        let text = "two ranks of the group are the same rank of MPI_COMM_WORLD: a process is in a group of this back end once, \
-                    and all processes are of one MPI job";
+        let text = "two ranks of the group are the same rank of MPI_COMM_WORLD: a process can be \
+                    in a group of this back end only once, and all processes must be of one MPI \
+                    job";
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
     }
     if cards.iter().any(|card| card.options != cards[0].options) {
-        let text = "the ranks give different options to the MPI back end";
+        let text = "the ranks pass different options to the MPI back end";
         return Err(Failure::new(DIST_ERR_MISMATCH, text));
     }
     Ok(())

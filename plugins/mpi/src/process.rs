@@ -131,7 +131,7 @@ fn initialise() -> Result<()> {
     // SAFETY: a function of this object, which is never unloaded.
     match unsafe { atexit(finalise) } {
         0 => Ok(()),
-        _ => Err(Failure::internal("atexit: there is no room for what is to finalise MPI")),
+        _ => Err(Failure::internal("atexit cannot register the function that finalises MPI")),
     }
 }
 
@@ -169,7 +169,7 @@ fn tag_limit() -> Result<c_int> {
     let world = constant!(RSMPI_COMM_WORLD);
     mpi!(MPI_Comm_get_attr(world, key, (&raw mut place).cast(), &raw mut found))?;
     if found == 0 || place.is_null() {
-        return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not say how large a tag may be"));
+        return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not report its maximum tag"));
     }
     // SAFETY: the value of the attribute, which stays at its address.
     Ok(unsafe { *place })
@@ -203,8 +203,9 @@ impl Process {
         Failure::new(
             DIST_ERR_UNSUPPORTED,
             format!(
-                "MPI was initialised with {}, so that only the thread that did so may call it: make the call there, without a \
-                 work, or initialise MPI with MPI_THREAD_SERIALIZED or more",
+                "MPI was initialised with {}, which allows calls only on the thread that \
+                 initialised it: make the call there, without a work, or initialise MPI with \
+                 MPI_THREAD_SERIALIZED or more",
                 self.level_name()
             ),
         )

@@ -38,7 +38,9 @@ fn guarded(
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failure.tell(outcome),
-        Err(_) => Failure::internal("the MPI plug-in has panicked: a defect of it").tell(outcome),
+        Err(_) => {
+            Failure::internal("the MPI plug-in panicked: a defect of the plug-in").tell(outcome)
+        }
     }
 }
 
@@ -58,11 +60,11 @@ pub unsafe extern "C" fn dist_backend_plugin_v2(
         // SAFETY: the library's struct, valid during the call.
         let plugin = unsafe { plugin.as_mut() };
         let (Some(host), Some(plugin)) = (host, plugin) else {
-            return Err(Failure::internal("the library gives nothing to fill in"));
+            return Err(Failure::internal("the library passed no struct to fill in"));
         };
         let version = DIST_BACKEND_VERSION.cast_unsigned();
         if host.version < version {
-            let text = "this libdist is older than the MPI plug-in: build both of one version";
+            let text = "this libdist is older than the MPI plug-in: build both from one version";
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
         }
         process::check_family()?;
@@ -85,7 +87,7 @@ unsafe extern "C" fn create(
         // SAFETY: the library's struct, valid during the call.
         let created = unsafe { created.as_mut() };
         let (Some(setup), Some(created)) = (setup, created) else {
-            return Err(Failure::internal("create without a setup"));
+            return Err(Failure::internal("create was called without a setup"));
         };
         let part = Part::create(setup)?;
         created.serves_device = i32::from(part.takes_device);
@@ -260,9 +262,10 @@ unsafe extern "C" fn supports(
         match query.device {
             DIST_DEVICE_HOST => Ok(DIST_OK),
             _ if part.takes_device && takes_from_device(query.kind) => Ok(DIST_OK),
-            _ => {
-                Err(Failure::new(DIST_ERR_UNSUPPORTED, "MPI is not given a device's memory for it"))
-            }
+            _ => Err(Failure::new(
+                DIST_ERR_UNSUPPORTED,
+                "the MPI back end does not pass device memory to MPI for this operation",
+            )),
         }
     })
 }

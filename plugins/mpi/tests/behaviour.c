@@ -202,7 +202,7 @@ static void a_rank_that_does_not_come(void)
     if (rank > 0) {
         CHECK_STATUS(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("may still use the buffers");
-        CHECK_MESSAGE("MPI cannot take back a collective");
+        CHECK_MESSAGE("MPI cannot cancel a collective");
     } else {
         int32_t in;
         /* The failure of the other ranks ends a wait of this rank. */

@@ -59,7 +59,7 @@ impl Collective {
             DIST_KIND_SCATTER_V => self.scatter_v(call),
             DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
             other => {
-                let text = format!("operation {other} on the memory of a device");
+                let text = format!("operation {other} is not supported in device memory");
                 Err(Failure::new(DIST_ERR_UNSUPPORTED, text))
             }
         }

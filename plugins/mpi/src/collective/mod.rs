@@ -95,7 +95,7 @@ impl Scratch {
         words.try_reserve_exact(bytes.div_ceil(size_of::<u128>())).map_err(|_| {
             Failure::new(
                 DIST_ERR_OUT_OF_MEMORY,
-                format!("no memory for {bytes} bytes of a collective"),
+                format!("no memory for {bytes} bytes of scratch space of a collective"),
             )
         })?;
         // It is written before it is read, but a vector must be initialised.
@@ -208,9 +208,7 @@ impl Collective {
             DIST_KIND_GATHER_V => self.gather_v(call),
             DIST_KIND_SCATTER_V => self.scatter_v(call),
             DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
-            other => {
-                Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operation {other}")))
-            }
+            other => Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("unknown operation {other}"))),
         }
     }
 
@@ -303,7 +301,8 @@ impl Collective {
             mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, none))?;
             if flag == 0 && step.expected.is_none() {
                 return Ok(Taken::Kept(
-                    "MPI cannot take back a collective that has begun, nor a message that is being sent",
+                    "MPI cannot cancel a collective that was started, nor a message that is being \
+                     sent",
                 ));
             }
             if flag == 0 {

@@ -12,7 +12,7 @@ const int dist_mpi_family = 1;
 #elif defined(MPICH_VERSION) || defined(MPICH) || defined(I_MPI_VERSION) || defined(MVAPICH2_VERSION)
 const int dist_mpi_family = 2;
 #else
-#error "neither Open MPI nor MPICH, or an MPI made of one of them: tell constants.c and family.rs of it"
+#error "neither Open MPI nor MPICH nor a known derivative: add this MPI to constants.c and family.rs"
 #endif
 
 /*

@@ -32,7 +32,10 @@ pub(crate) use mpi;
 /// Reads a value that mpi-sys or constants.c exports.
 macro_rules! constant {
     ($name:ident) => {{
-        #[allow(unused_unsafe, reason = "among the arguments of `mpi!`, whose block is around it")]
+        #[allow(
+            unused_unsafe,
+            reason = "in the arguments of `mpi!`, the unsafe block of that macro surrounds it"
+        )]
         // SAFETY: only the loader writes it.
         unsafe {
             $crate::mpi::sys::$name
@@ -51,7 +54,7 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-#[allow(non_upper_case_globals, reason = "as in C")]
+#[allow(non_upper_case_globals, reason = "the names of the C symbols")]
 mod constants {
     use std::ffi::{c_int, c_void};
 
@@ -103,7 +106,7 @@ pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
     let mut bytes: sys::MPI_Count = -1;
     mpi!(MPI_Get_elements_x(status, constant!(RSMPI_UINT8_T), &raw mut bytes))?;
     usize::try_from(bytes)
-        .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not say how long a message is"))
+        .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not report the length of a message"))
 }
 
 /// Converts the return code of an MPI function.
