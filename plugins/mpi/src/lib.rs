@@ -2,8 +2,8 @@
 //! which it was built.
 //!
 //! ```text
-//! vtable -> part -> collective | messages -> mpi (this crate's view of MPI) -> mpi-sys
-//!                   process (one MPI in each process)
+//! vtable -> group -> collective | messages -> mpi (this crate's view of MPI) -> mpi-sys
+//!                    process (one MPI in each process)
 //! ```
 //!
 //! Guarantees:
@@ -22,11 +22,11 @@ mod base;
 mod collective;
 mod failure;
 mod family;
+mod group;
 mod host;
 mod messages;
 mod mpi;
 mod operators;
-mod part;
 mod process;
 mod processors;
 mod request;

@@ -24,7 +24,7 @@ extern int MPIX_Query_cuda_support(void) __attribute__((weak));
 extern int MPIX_GPU_query_support(int gpu_type, int *is_supported) __attribute__((weak));
 #endif
 
-int dist_mpi_takes_cuda(void)
+int dist_mpi_supports_cuda(void)
 {
 #if defined(MPIX_GPU_SUPPORT_CUDA)
     int is_supported = 0;
