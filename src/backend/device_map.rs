@@ -202,7 +202,9 @@ pub(super) fn create(
         failure_state.fail(error);
     })?;
     let (device, device_backend_name) = match &device_backend {
-        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL_NAME } else { cpu.name() }),
+        Ok(backend) => {
+            (backend.device(), if backend.is_stream_ordered() { NCCL_NAME } else { cpu.name() })
+        }
         // Only the default map can lack a device back end, and its caller named a device.
         Err(_) => (context.device.unwrap_or(0), ""),
     };
@@ -240,12 +242,17 @@ impl DeviceBackendSetup<'_> {
         nccl_options: nccl::NcclOptions,
         staging_options: staging::StagingOptions,
     ) -> Result<DeviceBackendOrReason> {
-        let Self { context, exchange, cpu, failure_state: fate, map } = *self;
+        let Self { context, exchange, cpu, failure_state, map } = *self;
         let is_optional = cuda == CudaBackend::NcclIfAvailable;
         let mut nccl_missing = None;
         if cuda != CudaBackend::ThroughHost {
             let request = nccl::NcclRequest { map, is_optional, options: nccl_options };
-            match NcclBackend::create(context, exchange, (fate, cpu.rank_locations()), &request)? {
+            match NcclBackend::create(
+                context,
+                exchange,
+                (failure_state, cpu.rank_locations()),
+                &request,
+            )? {
                 Ok(nccl) => return Ok(Ok(Box::new(nccl))),
                 // All ranks reach the same result, so all of them continue with staging.
                 Err(reason) => nccl_missing = Some(reason),
@@ -253,7 +260,7 @@ impl DeviceBackendSetup<'_> {
         }
         let request =
             staging::StagingRequest { map, is_optional, options: staging_options, nccl_missing };
-        match StagingBackend::create(context, exchange, (cpu, fate), &request)? {
+        match StagingBackend::create(context, exchange, (cpu, failure_state), &request)? {
             Ok(staging) => {
                 if let Some(reason) = &request.nccl_missing {
                     crate::log!(
@@ -387,7 +394,7 @@ impl Backend for DeviceMapBackend {
     }
 
     fn is_stream_ordered(&self) -> bool {
-        self.device_backend.as_ref().is_ok_and(|part| part.is_stream_ordered())
+        self.device_backend.as_ref().is_ok_and(|backend| backend.is_stream_ordered())
     }
 
     fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
@@ -412,8 +419,8 @@ impl Backend for DeviceMapBackend {
 
     fn abort(&self, reason: &Error) {
         self.cpu.abort(reason);
-        if let Ok(part) = &self.device_backend {
-            part.on_group_failure();
+        if let Ok(backend) = &self.device_backend {
+            backend.on_group_failure();
         }
     }
 
@@ -451,7 +458,7 @@ impl Backend for DeviceMapBackend {
 
     fn describe(&self) -> Value {
         let details = match &self.device_backend {
-            Ok(part) => part.describe(),
+            Ok(backend) => backend.describe(),
             Err(reason) => json!({ "missing": reason }),
         };
         json!({

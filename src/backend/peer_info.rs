@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn exchange_canned(infos: &[&str]) -> Result<Vec<(String, u32, bool)>> {
-        let canned = CannedExchange(infos.iter().map(|card| card.as_bytes().to_vec()).collect());
+        let canned = CannedExchange(infos.iter().map(|info| info.as_bytes().to_vec()).collect());
         let read =
             |of: &PeerInfoFields| Some((of.text("name")?, of.integer("pid")?, of.flag("shares")?));
         exchange_peer_info(&canned, "test", &json!({}), &|| None, read)

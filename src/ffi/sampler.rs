@@ -129,12 +129,12 @@ dist_export! {
             return Err(null_argument("indices"));
         }
         let mut cell = indices;
-        let taken = SAMPLERS.get(sampler)?.next(cap, |index| {
+        let count = SAMPLERS.get(sampler)?.next(cap, |index| {
             // SAFETY: the caller has space for `cap` indices, and this writes at most `cap`.
             unsafe { cell.write_unaligned(index) };
             cell = cell.wrapping_add(1);
         });
-        out.write(taken?);
+        out.write(count?);
         Ok(())
     }
 }

@@ -203,15 +203,15 @@ impl NcclCaller<'_> {
                 return Err(missing_premul_sum(library.version_and_file(), op));
             };
             let mut factor = types::encode_factor(dtype, operation.factor);
-            let (mut made, comm) = (0, self.comm.handle());
+            let (mut created, comm) = (0, self.comm.handle());
             let scalar = factor.as_mut_ptr().cast();
             // SAFETY: the scalar is an element of the type that NCCL reads during the call; `made`
             // has space for the operator's number.
             let code = unsafe {
-                create(&raw mut made, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
+                create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
             };
             self.comm.await_completion("ncclRedOpCreatePreMulSum", code, self.deadline)?;
-            return Ok(Some(NcclReduceOp { elements, op: made, is_custom: true }));
+            return Ok(Some(NcclReduceOp { elements, op: created, is_custom: true }));
         };
         Ok(Some(NcclReduceOp { elements, op, is_custom: false }))
     }

@@ -162,14 +162,14 @@ impl NcclLibrary {
             return Ok(());
         }
         // SAFETY: takes a number, and returns a static text.
-        let words = single_line_text(unsafe { (self.functions.get_error_string)(code) });
-        let more = self.functions.get_last_error.map(|function| {
+        let text = single_line_text(unsafe { (self.functions.get_error_string)(code) });
+        let detail = self.functions.get_last_error.map(|function| {
             // SAFETY: takes a communicator that is alive, or none; the text is copied at once.
             single_line_text(unsafe { function(comm) })
         });
-        let more = more.filter(|more| !more.is_empty() && *more != words);
-        let more = more.map(|more| format!(": {more}")).unwrap_or_default();
-        let message = format!("{function}: {words}{more} ({})", self.version_and_file());
+        let detail = detail.filter(|detail| !detail.is_empty() && *detail != text);
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
+        let message = format!("{function}: {text}{detail} ({})", self.version_and_file());
         let kind = match code {
             REMOTE_ERROR => ErrorKind::PeerFailed,
             SYSTEM_ERROR => ErrorKind::System,
@@ -180,11 +180,11 @@ impl NcclLibrary {
 }
 
 /// Returns a text of NCCL on one line.
-fn single_line_text(words: *const c_char) -> String {
-    if words.is_null() {
+fn single_line_text(text: *const c_char) -> String {
+    if text.is_null() {
         return String::new();
     }
     // SAFETY: the pointer is not NULL, so it is a terminated text.
-    let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -121,7 +121,7 @@ impl NcclWatchdog {
         let ended_usages = self.usage.leave_group();
         let have_ended = match self.failure_state.failure() {
             Some(_) => self.usage.wait_ended(&limit),
-            None => ended_usages.iter().all(|life| life.wait_ended_unless_in_use(&limit)),
+            None => ended_usages.iter().all(|usage| usage.wait_ended_unless_in_use(&limit)),
         };
         if !have_ended {
             let which = self.comm.library().version_and_file();

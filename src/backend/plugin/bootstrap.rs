@@ -65,7 +65,7 @@ fn bootstrap_group(
         &|| None,
         PluginPeerInfo::from_fields,
     )?;
-    if let Some(rank) = infos.iter().position(|card| card.backend != name) {
+    if let Some(rank) = infos.iter().position(|info| info.backend != name) {
         let other = &infos[rank].backend;
         let message =
             format!("rank {rank} requests the back end {other}, and this rank requests {name}");
@@ -107,10 +107,10 @@ fn bootstrap_group(
 }
 
 fn rank_locations(infos: Vec<PluginPeerInfo>) -> Vec<RankLocation> {
-    let labels: Vec<&str> = infos.iter().map(|card| card.host_id.as_str()).collect();
+    let labels: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
     let nodes = NodeMap::by_label(&labels);
-    let location = |(rank, card): (usize, &PluginPeerInfo)| RankLocation {
-        name: PeerName { rank, pid: card.pid, host: card.host_name.as_str().into() },
+    let location = |(rank, info): (usize, &PluginPeerInfo)| RankLocation {
+        name: PeerName { rank, pid: info.pid, host: info.host_name.as_str().into() },
         host_index: nodes.node_of(rank),
         local_rank: nodes.local_rank(rank),
     };

@@ -501,8 +501,8 @@ impl PluginMessagesShared {
 impl OutstandingMessage {
     fn complete(&self, outcome: Result<Delivery>) {
         match (outcome, &self.growable_buffer) {
-            (Ok(delivery), Some(room)) => {
-                let bytes = room.take();
+            (Ok(delivery), Some(buffer)) => {
+                let bytes = buffer.take();
                 let delivery = Delivery { bytes: bytes.len(), ..delivery };
                 self.done.complete_allocated(delivery, bytes);
             }

@@ -184,7 +184,7 @@ impl ReleaseReport {
     fn annotate(self, error: Error) -> Error {
         let annotated = match self.text.as_str() {
             "" => error.clone(),
-            words => Error::new(error.kind(), format!("{error}: {words}")),
+            text => Error::new(error.kind(), format!("{error}: {text}")),
         };
         match error.culprit().or(self.culprit) {
             Some(culprit) => annotated.with_culprit(culprit),

@@ -166,7 +166,7 @@ impl NcclComm {
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
         }
-        let inside = BusyGuard(self);
+        let busy_guard = BusyGuard(self);
         if self.is_blocking {
             *self.blocking_call() = function.map(|function| (function, *deadline));
         }
@@ -175,7 +175,7 @@ impl NcclComm {
             let ended = || Error::new(ErrorKind::Aborted, "the communicator was destroyed");
             return Err(failure.unwrap_or_else(ended));
         }
-        Ok(CommGuard { comm: self, _busy_guard: inside })
+        Ok(CommGuard { comm: self, _busy_guard: busy_guard })
     }
 
     fn try_acquire(&self) -> Option<()> {
@@ -458,7 +458,7 @@ impl CommGuard<'_> {
     pub(super) fn deregister(&self, registration: CommRegistration) {
         let mut all = self.comm.registrations();
         let known = all.iter().position(|&known| known == registration);
-        let known = known.map(|place| all.swap_remove(place));
+        let known = known.map(|index| all.swap_remove(index));
         drop(all);
         known.into_iter().for_each(|registration| self.comm.deregister_now(registration));
     }

@@ -31,7 +31,7 @@ pub(super) struct StagingReceive {
 impl StagingReceive {
     /// Returns the length of the matched message in bytes; 0 before the match.
     pub(super) fn len(&self) -> usize {
-        self.rts.map_or(0, |offer| offer.len)
+        self.rts.map_or(0, |rts| rts.len)
     }
 }
 
@@ -67,8 +67,8 @@ impl StagingWorker {
         match self.post_control_receive() {
             Err(error) => self.end_receive(id, Err(error)),
             Ok(()) => {
-                let met = self.matcher.post(criteria);
-                self.handle_matches(met);
+                let outcome = self.matcher.post(criteria);
+                self.handle_matches(outcome);
             }
         }
         Ok(())
@@ -77,13 +77,15 @@ impl StagingWorker {
     pub(super) fn handle_matches(&mut self, outcomes: impl IntoIterator<Item = MatchOutcome>) {
         for outcome in outcomes {
             match outcome {
-                MatchOutcome::DoesNotFit(place, error) => self.end_receive(place.id, Err(error)),
-                MatchOutcome::Matched(place, offer) => {
-                    if let Some(receiving) = self.receives.get_mut(&place.id) {
-                        receiving.rts = Some(offer);
+                MatchOutcome::DoesNotFit(criteria, error) => {
+                    self.end_receive(criteria.id, Err(error))
+                }
+                MatchOutcome::Matched(criteria, rts) => {
+                    if let Some(receiving) = self.receives.get_mut(&criteria.id) {
+                        receiving.rts = Some(rts);
                     }
-                    if offer.len == 0 {
-                        self.end_receive(place.id, Ok(()));
+                    if rts.len == 0 {
+                        self.end_receive(criteria.id, Ok(()));
                     }
                 }
             }
@@ -184,8 +186,8 @@ impl StagingWorker {
         }
         if it.granted == 0 {
             it.rts = None;
-            let met = self.matcher.post(it.criteria);
-            self.handle_matches(met);
+            let outcome = self.matcher.post(it.criteria);
+            self.handle_matches(outcome);
         }
         Ok(())
     }
@@ -193,8 +195,7 @@ impl StagingWorker {
     pub(super) fn end_receive(&mut self, id: u64, outcome: Result<()>) {
         let Some(StagingReceive { posted, rts, .. }) = self.receives.remove(&id) else { return };
         let rts = rts.ok_or_else(|| Error::internal("a receive completed without a message"));
-        let delivery =
-            |offer: StagingRts| Delivery { peer: offer.from, tag: offer.tag, bytes: offer.len };
+        let delivery = |rts: StagingRts| Delivery { peer: rts.from, tag: rts.tag, bytes: rts.len };
         self.complete(posted, outcome.and_then(|()| rts.map(delivery)));
     }
 }

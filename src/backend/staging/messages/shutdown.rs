@@ -93,8 +93,8 @@ impl StagingWorker {
         self.end_receive(id, Err(error));
         // The message stays for the next receive.
         if let Some(rts) = rts {
-            let met = self.matcher.add_rts(rts);
-            self.handle_matches(met);
+            let outcomes = self.matcher.add_rts(rts);
+            self.handle_matches(outcomes);
         }
     }
 

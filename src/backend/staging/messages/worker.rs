@@ -213,8 +213,8 @@ impl StagingWorker {
         match StagingControlMessage::decode(bytes).ok_or_else(unreadable)? {
             StagingControlMessage::Rts { number, tag, dtype, len } => {
                 let len = usize::try_from(len).map_err(|_| unreadable())?;
-                let met = self.matcher.add_rts(StagingRts { from, number, tag, dtype, len });
-                self.handle_matches(met);
+                let outcomes = self.matcher.add_rts(StagingRts { from, number, tag, dtype, len });
+                self.handle_matches(outcomes);
             }
             StagingControlMessage::Cancel { number } => self.matcher.remove_rts(from, number),
             StagingControlMessage::Cts { number } => match self.sends.get_mut(&number) {
@@ -292,8 +292,8 @@ impl StagingWorker {
     fn complete_unread_events(&mut self) {
         let unread = std::mem::take(&mut *self.inbox.lock_events());
         let error = Error::new(ErrorKind::Aborted, "this rank has left the group");
-        for news in unread {
-            if let WorkerEvent::Send(_, posted) | WorkerEvent::Receive(_, _, posted) = news {
+        for event in unread {
+            if let WorkerEvent::Send(_, posted) | WorkerEvent::Receive(_, _, posted) = event {
                 self.complete(posted, Err(error.clone()));
             }
         }
