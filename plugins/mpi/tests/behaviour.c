@@ -5,8 +5,8 @@
  *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
  *
  * "own" (the default): libdist initialises MPI. "late": as "own", and rank 0 does not call a
- * collective; the launcher then reports a failed job. With the other modes, this program initialises MPI
- * with that thread level.
+ * collective; the launcher then reports a failed job. With the other modes, this program
+ * initialises MPI with that thread level.
  */
 #include "check.h"
 

@@ -76,7 +76,7 @@ impl FastPathRank {
         recv: &mut u8,
     ) -> (FastPathOutcome, u32) {
         match self.begin_fast_path(row, of, send, recv) {
-            (FastPathOutcome::WakeupPending, told) => (FastPathOutcome::Done, told),
+            (FastPathOutcome::WakeupPending, begin_calls) => (FastPathOutcome::Done, begin_calls),
             found => found,
         }
     }

@@ -205,8 +205,8 @@ impl NcclCaller<'_> {
             let mut factor = types::encode_factor(dtype, operation.factor);
             let (mut created, comm) = (0, self.comm.handle());
             let scalar = factor.as_mut_ptr().cast();
-            // SAFETY: the scalar is an element of the type that NCCL reads during the call; `made`
-            // has space for the operator's number.
+            // SAFETY: the scalar is an element of the type that NCCL reads during the call;
+            // `created` has space for the operator's number.
             let code = unsafe {
                 create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
             };
