@@ -294,7 +294,7 @@ static void registrations(void)
     table = table_of("odd");
     CHECK_REFUSED(dist_backend_register("a b", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "a b");
     CHECK_REFUSED(dist_backend_register("Native", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "already");
-    CHECK_REFUSED(dist_backend_register("nccl", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "own");
+    CHECK_REFUSED(dist_backend_register("nccl", &table, NULL), DIST_ERR_INVALID_ARGUMENT, "reserved");
     CHECK(!dist_backend_is_available("x"));
     for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         table = table_of(names[i]);
@@ -325,7 +325,7 @@ static void misbehaviour(void)
     ends("odd", "keeps", 50, DIST_ERR_TIMEOUT, "may still use the buffers");
     ends("odd", "finds out", 5000, DIST_ERR_ABORTED, "another rank has given up");
     ends("odd-runs", "done", 500, DIST_OK, "");
-    ends("odd-runs", "no request", 500, DIST_ERR_BACKEND, "run of the back end odd-runs says");
+    ends("odd-runs", "no request", 500, DIST_ERR_BACKEND, "run of the back end odd-runs reports");
     ends("odd-runs", "fails", 500, DIST_ERR_PEER_FAILED, "the line is dead");
     ends("odd-runs", "refuses", 500, DIST_ERR_UNSUPPORTED, "run of the back end odd-runs");
     ends("odd-runs", "17", 500, DIST_ERR_BACKEND, "run of the back end odd-runs returned 17");
@@ -335,7 +335,7 @@ static void misbehaviour(void)
     ends("odd-runs", "keeps", 50, DIST_ERR_TIMEOUT, "may still use the buffers");
     ends("odd-runs", "finds out", 5000, DIST_ERR_ABORTED, "another rank has given up");
     ends("odd-runs", "then done", 500, DIST_OK, "");
-    ends("odd-runs", "then no request", 500, DIST_ERR_BACKEND, "run of the back end odd-runs says");
+    ends("odd-runs", "then no request", 500, DIST_ERR_BACKEND, "run of the back end odd-runs reports");
     ends("odd-runs", "then fails", 500, DIST_ERR_PEER_FAILED, "the line is dead");
     ends("odd-runs", "then refuses", 500, DIST_ERR_UNSUPPORTED, "run of the back end odd-runs");
     ends("odd-runs", "then 17", 500, DIST_ERR_BACKEND, "run of the back end odd-runs returned 17");
@@ -345,11 +345,11 @@ static void misbehaviour(void)
     ends("odd-runs", "then keeps", 50, DIST_ERR_TIMEOUT, "may still use the buffers");
     ends("odd-runs", "then finds out", 5000, DIST_ERR_ABORTED, "another rank has given up");
     ends("odd-tests", "tested", 500, DIST_OK, "");
-    ends("odd-tests", "never", 50, DIST_ERR_TIMEOUT, "did not end within");
+    ends("odd-tests", "never", 50, DIST_ERR_TIMEOUT, "did not complete within");
     ends("odd-calls", "completes", 5000, DIST_OK, "");
     ends("odd-calls", "completes at once", 5000, DIST_OK, "");
     ends("odd-calls", "completes badly", 5000, DIST_ERR_PEER_FAILED, "the fuse has blown");
-    ends("odd-calls", "never", 50, DIST_ERR_TIMEOUT, "did not end within");
+    ends("odd-calls", "never", 50, DIST_ERR_TIMEOUT, "did not complete within");
     ends("odd-old", "completes", 5000, DIST_OK, "");
     CHECK(odd_group("odd", "no create") == NULL);
     CHECK_MESSAGE("no cable is plugged in");

@@ -388,7 +388,7 @@ static void current_device(struct rank *self)
 static void odd_names(struct rank *self)
 {
     self->backend = "cpu:native,cuda:gloo,cuda:nccl";
-    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "no map");
+    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "not a map");
     self->backend = "cpu:unheard-of,cuda:nccl";
     CHECK_REFUSED(make_group(self, "odd", &self->group), DIST_ERR_NOT_FOUND, "unheard-of");
     self->backend = "nccl";

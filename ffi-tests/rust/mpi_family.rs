@@ -6,7 +6,7 @@
 #[path = "../../plugins/mpi/src/family.rs"]
 mod family;
 
-use family::{Family, alone, mismatch, refusal, told};
+use family::{Family, launched_size, launcher_mismatch, library_mismatch, single_rank_error};
 
 const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
 
@@ -31,14 +31,14 @@ fn mpi_family_is_found_from_its_version_text() {
         ("MPI VERSION : CRAY MPICH version 8.1.25", Family::Mpich),
     ];
     for (text, family) in versions {
-        assert_eq!(Family::of_version(text), Some(family), "{text}");
-        assert_eq!(mismatch(family, text), None);
-        let refused = mismatch(family.other(), text).unwrap();
+        assert_eq!(Family::from_version(text), Some(family), "{text}");
+        assert_eq!(library_mismatch(family, text), None);
+        let refused = library_mismatch(family.other(), text).unwrap();
         assert!(refused.contains(family.name()), "{refused}");
         assert!(refused.contains(family.other().name()), "{refused}");
     }
-    assert_eq!(Family::of_version("Some MPI 1.0"), None);
-    let refused = mismatch(Family::Mpich, "Some MPI 1.0").unwrap();
+    assert_eq!(Family::from_version("Some MPI 1.0"), None);
+    let refused = library_mismatch(Family::Mpich, "Some MPI 1.0").unwrap();
     assert!(refused.contains("\"Some MPI 1.0\"") && refused.contains("MPICH"), "{refused}");
 }
 
@@ -46,10 +46,16 @@ fn mpi_family_is_found_from_its_version_text() {
 fn job_size_is_read_from_launcher_variables() {
     let nothing = set(&[]);
     let both = set(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
-    assert_eq!((told(Family::OpenMpi, &both), told(Family::Mpich, &both)), (Some(4), Some(2)));
+    assert_eq!(
+        (launched_size(Family::OpenMpi, &both), launched_size(Family::Mpich, &both)),
+        (Some(4), Some(2))
+    );
     for family in BOTH {
-        assert_eq!(told(family, &nothing), None);
-        assert_eq!(told(family, &set(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])), None);
+        assert_eq!(launched_size(family, &nothing), None);
+        assert_eq!(
+            launched_size(family, &set(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])),
+            None
+        );
     }
 }
 
@@ -60,12 +66,12 @@ fn launcher_of_another_mpi_is_refused_before_mpi_init() {
         (Family::Mpich, "OMPI_COMM_WORLD_SIZE", "libdist_mpi_openmpi.so", "mpiexec.mpich"),
     ];
     for (own, variable, plugin, launcher) in cases {
-        let refused = refusal(own, &set(&[(variable, "3")])).unwrap();
+        let refused = launcher_mismatch(own, &set(&[(variable, "3")])).unwrap();
         for words in [own.name(), own.other().name(), variable, "is 3", plugin, launcher] {
             assert!(refused.contains(words), "{words}: {refused}");
         }
         // A job of one rank needs no launcher.
-        assert_eq!(refusal(own, &set(&[(variable, "1")])), None);
+        assert_eq!(launcher_mismatch(own, &set(&[(variable, "1")])), None);
     }
 }
 
@@ -74,37 +80,37 @@ fn unknown_launchers_are_accepted() {
     let open_mpi = ("OMPI_COMM_WORLD_SIZE", "2");
     let mpich = ("PMI_SIZE", "2");
     for own in BOTH {
-        assert_eq!(refusal(own, &set(&[])), None);
+        assert_eq!(launcher_mismatch(own, &set(&[])), None);
         // The environment of one launcher inside of another launcher's job.
-        assert_eq!(refusal(own, &set(&[open_mpi, mpich])), None);
+        assert_eq!(launcher_mismatch(own, &set(&[open_mpi, mpich])), None);
         for other in [open_mpi, mpich] {
-            assert_eq!(refusal(own, &set(&[other, ("SLURM_PROCID", "0")])), None);
+            assert_eq!(launcher_mismatch(own, &set(&[other, ("SLURM_PROCID", "0")])), None);
         }
     }
-    assert_eq!(refusal(Family::OpenMpi, &set(&[open_mpi])), None);
-    assert_eq!(refusal(Family::Mpich, &set(&[mpich])), None);
+    assert_eq!(launcher_mismatch(Family::OpenMpi, &set(&[open_mpi])), None);
+    assert_eq!(launcher_mismatch(Family::Mpich, &set(&[mpich])), None);
 }
 
 #[test]
 fn single_rank_error_names_the_launcher() {
-    let text = alone(Family::Mpich, 4, &set(&[]));
-    for words in ["MPICH finds a process alone", "of 4 in the group", "mpiexec.mpich"] {
+    let text = single_rank_error(Family::Mpich, 4, &set(&[]));
+    for words in ["MPICH: this process is alone", "the group has 4 ranks", "mpiexec.mpich"] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    assert!(!text.contains("has told"), "{text}");
-    let text = alone(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
-    assert!(text.contains("The launcher of Open MPI has told of 4 ranks"), "{text}");
-    let text = alone(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
-    assert!(text.contains("mpirun.openmpi") && !text.contains("has told"), "{text}");
+    assert!(!text.contains("The launcher of"), "{text}");
+    let text = single_rank_error(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
+    assert!(text.contains("The launcher of Open MPI started 4 ranks"), "{text}");
+    let text = single_rank_error(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
+    assert!(text.contains("mpirun.openmpi") && !text.contains("The launcher of"), "{text}");
 }
 
 /// The library looks for the plug-ins under these names.
 #[test]
 fn each_family_has_its_own_plugin() {
-    let objects = BOTH.map(Family::object);
-    assert_eq!(objects, ["libdist_mpi_openmpi.so", "libdist_mpi_mpich.so"]);
+    let plugin_files = BOTH.map(Family::plugin_file);
+    assert_eq!(plugin_files, ["libdist_mpi_openmpi.so", "libdist_mpi_mpich.so"]);
     let library =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ffi/backend_mpi.rs"));
     let library = library.unwrap();
-    assert!(objects.iter().all(|object| library.contains(&format!("\"{object}\""))));
+    assert!(plugin_files.iter().all(|plugin_file| library.contains(&format!("\"{plugin_file}\""))));
 }

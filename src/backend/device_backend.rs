@@ -131,8 +131,9 @@ pub(super) trait DeviceBackend: Send + Sync + Debug {
 pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<device::CudaContext>> {
     let driver = driver::get_or_load()?;
     let Some(device) = context.device.or_else(|| driver.current_device()) else {
-        let message = "no device was named for this rank: set `device` in the options (DIST_FIELD_DEVICE), or make one \
-                       current on the thread that makes the group (cudaSetDevice and a first call, cuCtxSetCurrent)";
+        let message = "no device is set for this rank: set `device` in the options \
+                       (DIST_FIELD_DEVICE), or make a device current on the thread that creates \
+                       the group (cudaSetDevice and a first call, or cuCtxSetCurrent)";
         return Err(Error::invalid(message));
     };
     device::CudaContext::primary(device)
@@ -145,8 +146,10 @@ pub(super) fn needs_no_device_memory(query: &SupportQuery) -> bool {
 
 /// Returns the error for a stream that is capturing a graph.
 pub(super) fn graph_capture_error(name: &str) -> Error {
-    let message =
-        format!("the stream records a graph, which the back end {name} does not support yet");
+    let message = format!(
+        "the stream is being captured into a graph: the back end {name} does not support graph \
+         capture yet"
+    );
     Error::new(ErrorKind::Unsupported, message)
 }
 

@@ -112,7 +112,8 @@ pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
             let cpu = cpu.unwrap_or_else(|| cuda.clone());
             if !is_native(&cuda) && !is_same_backend(&cpu, &cuda) {
                 return Err(Error::invalid(format!(
-                    "\"{name}\": without NCCL the part for host memory carries the memory of devices, so the map is \"cpu:{cpu},cuda:{cpu}\""
+                    "\"{name}\": without NCCL the host back end also transfers device memory, so \
+                     both names of the map must be equal: use \"cpu:{cpu},cuda:{cpu}\""
                 )));
             }
             Ok(Some(DeviceMap { cpu, cuda_backend: CudaBackend::ThroughHost }))
@@ -123,7 +124,8 @@ pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
 
 fn invalid_map(name: &str) -> Error {
     Error::invalid(format!(
-        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:NAME,cuda:NAME\""
+        "\"{name}\" is not a map of back ends: use \"cpu:NAME,cuda:nccl\", \"cuda:nccl\" or \
+         \"cpu:NAME,cuda:NAME\""
     ))
 }
 
@@ -181,7 +183,8 @@ pub(super) fn create(
     let for_host = GroupContext { options: &rest, device, ..*context };
     let cpu = create_single_backend(&devices.cpu, &for_host, exchange)?;
     let failure_state = cpu.failure_state().ok_or_else(|| {
-        let message = format!("the back end {} cannot stand beside another", devices.cpu);
+        let message =
+            format!("the back end {} cannot be combined with another back end", devices.cpu);
         Error::new(ErrorKind::Unsupported, message)
     })?;
     let map = devices.to_string();
@@ -199,7 +202,9 @@ pub(super) fn create(
         failure_state.fail(error);
     })?;
     let (device, device_backend_name) = match &device_backend {
-        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL_NAME } else { cpu.name() }),
+        Ok(backend) => {
+            (backend.device(), if backend.is_stream_ordered() { NCCL_NAME } else { cpu.name() })
+        }
         // Only the default map can lack a device back end, and its caller named a device.
         Err(_) => (context.device.unwrap_or(0), ""),
     };
@@ -237,12 +242,17 @@ impl DeviceBackendSetup<'_> {
         nccl_options: nccl::NcclOptions,
         staging_options: staging::StagingOptions,
     ) -> Result<DeviceBackendOrReason> {
-        let Self { context, exchange, cpu, failure_state: fate, map } = *self;
+        let Self { context, exchange, cpu, failure_state, map } = *self;
         let is_optional = cuda == CudaBackend::NcclIfAvailable;
         let mut nccl_missing = None;
         if cuda != CudaBackend::ThroughHost {
             let request = nccl::NcclRequest { map, is_optional, options: nccl_options };
-            match NcclBackend::create(context, exchange, (fate, cpu.rank_locations()), &request)? {
+            match NcclBackend::create(
+                context,
+                exchange,
+                (failure_state, cpu.rank_locations()),
+                &request,
+            )? {
                 Ok(nccl) => return Ok(Ok(Box::new(nccl))),
                 // All ranks reach the same result, so all of them continue with staging.
                 Err(reason) => nccl_missing = Some(reason),
@@ -250,12 +260,13 @@ impl DeviceBackendSetup<'_> {
         }
         let request =
             staging::StagingRequest { map, is_optional, options: staging_options, nccl_missing };
-        match StagingBackend::create(context, exchange, (cpu, fate), &request)? {
+        match StagingBackend::create(context, exchange, (cpu, failure_state), &request)? {
             Ok(staging) => {
                 if let Some(reason) = &request.nccl_missing {
                     crate::log!(
                         LogLevel::Warn,
-                        "group {}: the memory of devices goes through host memory: {reason}",
+                        "group {}: transfers of device memory are staged through host memory: \
+                         {reason}",
                         context.name
                     );
                 }
@@ -267,7 +278,7 @@ impl DeviceBackendSetup<'_> {
                     .map_or(reason.clone(), |first| format!("{first}; and {reason}"));
                 crate::log!(
                     LogLevel::Warn,
-                    "group {} is for host memory only: {reason}",
+                    "group {} supports host memory only: {reason}",
                     context.name
                 );
                 Ok(Err(reason))
@@ -320,7 +331,7 @@ impl DeviceMapBackend {
         if device == self.device {
             return Ok(backend.as_ref());
         }
-        Err(unsupported(format!("the group is for device {} on this rank", self.device)))
+        Err(unsupported(format!("the group uses device {} on this rank", self.device)))
     }
 }
 
@@ -383,7 +394,7 @@ impl Backend for DeviceMapBackend {
     }
 
     fn is_stream_ordered(&self) -> bool {
-        self.device_backend.as_ref().is_ok_and(|part| part.is_stream_ordered())
+        self.device_backend.as_ref().is_ok_and(|backend| backend.is_stream_ordered())
     }
 
     fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
@@ -408,8 +419,8 @@ impl Backend for DeviceMapBackend {
 
     fn abort(&self, reason: &Error) {
         self.cpu.abort(reason);
-        if let Ok(part) = &self.device_backend {
-            part.on_group_failure();
+        if let Ok(backend) = &self.device_backend {
+            backend.on_group_failure();
         }
     }
 
@@ -447,7 +458,7 @@ impl Backend for DeviceMapBackend {
 
     fn describe(&self) -> Value {
         let details = match &self.device_backend {
-            Ok(part) => part.describe(),
+            Ok(backend) => backend.describe(),
             Err(reason) => json!({ "missing": reason }),
         };
         json!({

@@ -237,7 +237,7 @@ pub trait Backend: Send + Sync + Debug {
     fn supports(&self, query: &SupportQuery) -> Result<()> {
         if let Some(gpu) = query.gpu {
             let message = format!(
-                "{query} in memory of device {gpu}: the back end {} is for host memory",
+                "{query} in memory of device {gpu}: the back end {} supports host memory only",
                 self.name()
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -357,7 +357,8 @@ pub trait Backend: Send + Sync + Debug {
     /// `Unsupported`, `OutOfMemory`, `Backend`.
     fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         let message = format!(
-            "back end {} has no memory on device {device} for {bytes} bytes: it serves host memory (DIST_DEVICE_HOST)",
+            "back end {} cannot allocate memory on device {device} for {bytes} bytes: it supports \
+             host memory only (DIST_DEVICE_HOST)",
             self.name()
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -531,7 +532,8 @@ fn check_single_name(name: &str) -> Result<()> {
     }
     let names = registry::names().join(", ");
     let message = format!(
-        "there is no back end \"{name}\"; there are: {names}, nccl, and maps such as \"cpu:native,cuda:nccl\""
+        "there is no back end \"{name}\": the available back ends are {names}, nccl, and maps \
+         such as \"cpu:native,cuda:nccl\""
     );
     Err(Error::new(ErrorKind::NotFound, message))
 }

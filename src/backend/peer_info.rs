@@ -42,7 +42,8 @@ pub(super) fn exchange_peer_info<T>(
         let fields = serde_json::from_slice(bytes).ok().map(PeerInfoFields);
         fields.and_then(|fields| read(&fields)).ok_or_else(|| {
             let message = format!(
-                "what rank {rank} says of itself cannot be read: has it the same back end, of the same version?"
+                "the peer info of rank {rank} cannot be decoded: use the same back end, in the \
+                 same version, on all ranks"
             );
             Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
         })
@@ -58,7 +59,8 @@ pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> 
     let mut maps = maps.into_iter().enumerate();
     let Some((_, first)) = maps.next() else { return Ok(()) };
     let Some((rank, other)) = maps.find(|(_, map)| *map != first) else { return Ok(()) };
-    let message = format!("rank {rank} asks for the back ends {other}, and rank 0 for {first}");
+    let message =
+        format!("rank {rank} requests the back ends {other}, and rank 0 requests {first}");
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
@@ -89,7 +91,7 @@ mod tests {
     }
 
     fn exchange_canned(infos: &[&str]) -> Result<Vec<(String, u32, bool)>> {
-        let canned = CannedExchange(infos.iter().map(|card| card.as_bytes().to_vec()).collect());
+        let canned = CannedExchange(infos.iter().map(|info| info.as_bytes().to_vec()).collect());
         let read =
             |of: &PeerInfoFields| Some((of.text("name")?, of.integer("pid")?, of.flag("shares")?));
         exchange_peer_info(&canned, "test", &json!({}), &|| None, read)

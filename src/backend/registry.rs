@@ -55,12 +55,11 @@ pub fn register(
     if BUILTIN_NAMES.contains(&name.as_str())
         || registered.iter().any(|backend| backend.name == name)
     {
-        let message = format!("there is a back end \"{name}\" already: choose another name");
+        let message = format!("the back end \"{name}\" already exists: choose another name");
         return Err(Error::invalid(message));
     }
     if registered.len() == MAX_BACKENDS {
-        let message =
-            format!("{MAX_BACKENDS} back ends are registered, which is the most there may be");
+        let message = format!("{MAX_BACKENDS} back ends are registered, which is the maximum");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
     // The name lives as long as the process, like its entry.
@@ -74,14 +73,16 @@ fn normalized_name(name: &str) -> Result<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(fits) {
         let message = format!(
-            "\"{}\" is no name of a back end: 1 to {MAX_NAME_BYTES} of A-Z, a-z, 0-9, \"_\" and \"-\"",
+            "\"{}\" is not a valid name of a back end: use 1 to {MAX_NAME_BYTES} of A-Z, a-z, \
+             0-9, \"_\" and \"-\"",
             name.chars().take(MAX_NAME_BYTES).collect::<String>()
         );
         return Err(Error::invalid(message));
     }
     let name = name.to_ascii_lowercase();
     if RESERVED.contains(&name.as_str()) {
-        let message = format!("the name \"{name}\" is the library's own: choose another one");
+        let message =
+            format!("the name \"{name}\" is reserved by the library: choose another name");
         return Err(Error::invalid(message));
     }
     Ok(name)
@@ -124,7 +125,7 @@ mod tests {
             _: &GroupContext<'_>,
             _: &dyn BootstrapExchange,
         ) -> Result<Arc<dyn Backend>> {
-            Err(Error::new(ErrorKind::Unsupported, "nothing comes of it"))
+            Err(Error::new(ErrorKind::Unsupported, "the factory always fails"))
         }
     }
 

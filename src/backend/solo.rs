@@ -131,8 +131,12 @@ impl Backend for SingleRankBackend {
 
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         let make = || {
-            let made = LoopbackMessages::new(&self.rank_locations[0].name);
-            made.inspect_err(|error| crate::log!(LogLevel::Error, "no messages: {error}")).ok()
+            let created = LoopbackMessages::new(&self.rank_locations[0].name);
+            created
+                .inspect_err(|error| {
+                    crate::log!(LogLevel::Error, "the group of one rank has no messages: {error}")
+                })
+                .ok()
         };
         let messages = self.state.messages.get_or_init(make).as_ref()?;
         // The group may have been aborted before the messages were created.

@@ -317,7 +317,11 @@ pub(super) fn optional_device(fields: u64, value: i32) -> Result<Option<usize>> 
 
 /// Refuses a value in a reserved field.
 pub(super) fn check_reserved(value: i32) -> Result<()> {
-    if value == 0 { Ok(()) } else { Err(Error::invalid(format!("reserved is {value}, and not 0"))) }
+    if value == 0 {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("reserved is {value}: set it to 0")))
+    }
 }
 
 /// Converts a rank or size for C.
@@ -347,7 +351,9 @@ pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
 pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Result<u64> {
     match timeout(value, name)? {
         Timeout::NoWait => {
-            let message = format!("{name} is DIST_NO_WAIT, which would fail at once: {remedy}");
+            let message = format!(
+                "{name} is DIST_NO_WAIT, with which the call would fail immediately: {remedy}"
+            );
             Err(Error::invalid(message))
         }
         given => Ok(given.ms_or(0)),

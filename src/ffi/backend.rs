@@ -86,10 +86,12 @@ fn register_plugin(
         return Err(missing_function(name));
     }
     if table.allocate.is_some() != table.free_memory.is_some() {
-        return Err(Error::invalid("a back end has both of allocate and free_memory, or neither"));
+        return Err(Error::invalid(
+            "a back end must have both allocate and free_memory, or neither",
+        ));
     }
     if table.run.is_some() && table.test.is_none() && table.wait.is_none() {
-        return Err(Error::invalid("a back end that has run needs test or wait beside it"));
+        return Err(Error::invalid("a back end that has run also needs test or wait"));
     }
     plugin::register(name, |name| Arc::new(CPluginFunctions { name, table, user }))
 }
@@ -150,7 +152,7 @@ fn loading_services() -> &'static Arc<HostServices> {
 
 fn no_plugin(path: &str) -> Error {
     let message = format!(
-        "{path} is no back end for this library: it does not export dist_backend_plugin_v2"
+        "{path} is not a back end for this library: it does not export dist_backend_plugin_v2"
     );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -151,7 +151,8 @@ pub(super) fn status_error(site: PluginCallSite<'_>, status: dist_status_t, text
 fn unexpected_status(site: PluginCallSite<'_>, status: dist_status_t) -> Error {
     let PluginCallSite { plugin, function, .. } = site;
     let message = format!(
-        "{function} of the back end {plugin} returned {status}, which it must not: a defect of that back end"
+        "{function} of the back end {plugin} returned {status}, which the interface does not \
+         allow: a defect of that back end"
     );
     Error::new(ErrorKind::Backend, message)
 }

@@ -95,8 +95,8 @@ impl Plugin for CPluginFunctions {
         );
         let created = self.create_c_part(context, exchange, &services)?;
         let functions = Self { name: self.name, table: self.table, user: self.user };
-        // From here on, dropping `part` destroys it, also if a check below fails.
-        let part = CPluginInstance {
+        // From here on, dropping `instance` destroys it, also if a check below fails.
+        let instance = CPluginInstance {
             functions: Arc::new(functions),
             c_part: created.part,
             services,
@@ -108,9 +108,9 @@ impl Plugin for CPluginFunctions {
         };
         let kinds = OperationKinds::from_bits(created.kinds)
             .map_err(|error| Error::new(ErrorKind::Backend, error.message()))?;
-        let serves_device = part.serves_device;
+        let serves_device = instance.serves_device;
         Ok(CreatedCommunicator {
-            communicator: Arc::new(CPluginCommunicator(Arc::new(part))),
+            communicator: Arc::new(CPluginCommunicator(Arc::new(instance))),
             kinds,
             serves_device,
         })
@@ -300,7 +300,8 @@ impl CPluginInstance {
     ) -> Result<PluginRequest> {
         if handle.is_null() && !self.has_completion_callback() {
             let message = format!(
-                "{function} of the back end {} says that {} goes on, and gives no request for it: a defect of that back end",
+                "{function} of the back end {} reports that {} is in progress, and returned no \
+                 request: a defect of that back end",
                 self.name(),
                 task.kind.name()
             );
@@ -312,17 +313,17 @@ impl CPluginInstance {
 
 impl Communicator for CPluginCommunicator {
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome> {
-        let part = &self.0;
-        let ticket = match part.has_completion_callback() {
-            true => part.next_ticket.fetch_add(1, Ordering::Relaxed),
+        let instance = &self.0;
+        let ticket = match instance.has_completion_callback() {
+            true => instance.next_ticket.fetch_add(1, Ordering::Relaxed),
             false => 0,
         };
         if ticket > 0 {
-            part.services.expect_completion(ticket);
+            instance.services.expect_completion(ticket);
         }
-        let submitted = part.submit_operation(task, ticket);
+        let submitted = instance.submit_operation(task, ticket);
         if ticket > 0 && !matches!(submitted, Ok(SubmitOutcome::Pending(_))) {
-            part.services.forget_completion(ticket);
+            instance.services.forget_completion(ticket);
         }
         submitted
     }
@@ -333,22 +334,22 @@ impl Communicator for CPluginCommunicator {
 
     fn run(&self, task: &PluginTask<'_>, limit: Duration) -> Option<Result<RunOutcome>> {
         let run = self.0.functions.table.run?;
-        let part = &*self.0;
+        let instance = &*self.0;
         let mut handle: *mut c_void = ptr::null_mut();
         let limit_ms = to_timeout_ms(limit);
-        let ran = part.with_operation(task, 0, |operation| {
+        let ran = instance.with_operation(task, 0, |operation| {
             let call = |outcome| {
                 // SAFETY: the plug-in's function, with structs that outlive the call.
-                unsafe { run(part.c_part, operation, limit_ms, &raw mut handle, outcome) }
+                unsafe { run(instance.c_part, operation, limit_ms, &raw mut handle, outcome) }
             };
-            call_plugin_for(part.call_site("run"), call, |outcome| {
+            call_plugin_for(instance.call_site("run"), call, |outcome| {
                 outcome.flags & DIST_BACKEND_SHORT != 0
             })
         });
         Some(match ran {
             Ok(Some(true)) => Ok(RunOutcome::DoneQuickly),
             Ok(Some(false)) => Ok(RunOutcome::Done),
-            Ok(None) => part.pending_request(("run", task), handle, 0).map(RunOutcome::Pending),
+            Ok(None) => instance.pending_request(("run", task), handle, 0).map(RunOutcome::Pending),
             Err(error) => Err(error),
         })
     }
@@ -365,19 +366,22 @@ impl Communicator for CPluginCommunicator {
     }
 
     fn release(&self, request: PluginRequest) -> Result<ReleaseReport> {
-        let part = &self.0;
-        if part.has_completion_callback() {
-            part.services.forget_completion(request.ticket);
+        let instance = &self.0;
+        if instance.has_completion_callback() {
+            instance.services.forget_completion(request.ticket);
         }
-        let release = part.functions.table.release.filter(|_| request.handle != 0);
+        let release = instance.functions.table.release.filter(|_| request.handle != 0);
         let Some(release) = release else {
-            let message = format!("the back end {} has given no request to take back", part.name());
+            let message = format!(
+                "the back end {} returned no request that can be released",
+                instance.name()
+            );
             return Err(Error::new(ErrorKind::Backend, message));
         };
         let handle = ptr::with_exposed_provenance_mut(request.handle);
-        call_plugin_release(part.call_site("release"), |outcome| {
+        call_plugin_release(instance.call_site("release"), |outcome| {
             // SAFETY: the plug-in's function with the plug-in's part and request.
-            unsafe { release(part.c_part, handle, outcome) }
+            unsafe { release(instance.c_part, handle, outcome) }
         })
     }
 
@@ -391,36 +395,37 @@ impl Communicator for CPluginCommunicator {
 
     fn failure(&self) -> Option<Error> {
         let failure = self.0.functions.table.failure?;
-        let asked = call_plugin_to_end(self.0.call_site("failure"), |outcome| {
+        let query_result = call_plugin_to_end(self.0.call_site("failure"), |outcome| {
             // SAFETY: the plug-in's function with the result of its create.
             unsafe { failure(self.0.c_part, outcome) }
         });
-        asked.err()
+        query_result.err()
     }
 
     fn supports(&self, query: &SupportQuery) -> Result<()> {
-        let part = &self.0;
-        if query.gpu.is_some() && !part.serves_device {
-            let message = format!("{query}: the back end {} is for host memory", part.name());
+        let instance = &self.0;
+        if query.gpu.is_some() && !instance.serves_device {
+            let message =
+                format!("{query}: the back end {} supports host memory only", instance.name());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let Some(supports) = part.functions.table.supports else { return Ok(()) };
+        let Some(supports) = instance.functions.table.supports else { return Ok(()) };
         let kind = match query.kind {
             Some(kind) => kind as i32,
             None if query.name == "send" => DIST_KIND_SEND,
             None => DIST_KIND_RECV,
         };
         let device = query.gpu.and_then(|gpu| i32::try_from(gpu).ok()).unwrap_or(DIST_DEVICE_HOST);
-        let asked = dist_backend_query_t {
+        let c_query = dist_backend_query_t {
             struct_size: size_of::<dist_backend_query_t>(),
             kind,
             dtype: query.dtype.map_or(-1, |dtype| dtype.number()),
             op: query.op.map_or(-1, |op| op.number()),
             device,
         };
-        let answer = call_plugin_to_end(part.call_site("supports"), |outcome| {
+        let answer = call_plugin_to_end(instance.call_site("supports"), |outcome| {
             // SAFETY: the plug-in's function, with a struct that outlives the call.
-            unsafe { supports(part.c_part, &raw const asked, outcome) }
+            unsafe { supports(instance.c_part, &raw const c_query, outcome) }
         });
         answer.map_err(|error| error.context(query))
     }
@@ -436,10 +441,10 @@ impl Communicator for CPluginCommunicator {
             unsafe { allocate(self.0.c_part, bytes, DIST_DEVICE_HOST, &raw mut memory, outcome) }
         })?;
         if memory.is_null() {
-            let message = format!("allocate of the back end {} gave no memory", self.0.name());
+            let message = format!("allocate of the back end {} returned no memory", self.0.name());
             return Err(Error::new(ErrorKind::Backend, message));
         }
-        Ok(Some(Box::new(PluginMemory { part: Arc::clone(&self.0), memory, bytes, free })))
+        Ok(Some(Box::new(PluginMemory { instance: Arc::clone(&self.0), memory, bytes, free })))
     }
 
     fn describe(&self) -> Value {
@@ -458,7 +463,7 @@ impl Communicator for CPluginCommunicator {
 /// Memory that a plug-in allocated.
 #[derive(Debug)]
 struct PluginMemory {
-    part: Arc<CPluginInstance>,
+    instance: Arc<CPluginInstance>,
     memory: *mut c_void,
     bytes: usize,
     free: unsafe extern "C" fn(part: *mut c_void, memory: *mut c_void, bytes: usize),
@@ -480,6 +485,6 @@ impl BackendMemory for PluginMemory {
 impl Drop for PluginMemory {
     fn drop(&mut self) {
         // SAFETY: the plug-in's function with the memory from its allocate, called once.
-        unsafe { (self.free)(self.part.c_part, self.memory, self.bytes) };
+        unsafe { (self.free)(self.instance.c_part, self.memory, self.bytes) };
     }
 }

@@ -43,7 +43,7 @@ struct HostFunctionTable(dist_backend_host_t);
 
 impl std::fmt::Debug for HostFunctionTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the host's functions")
+        f.write_str("host function table")
     }
 }
 
@@ -97,8 +97,8 @@ impl HostServices {
     fn group_keys(&self) -> Result<&dyn GroupKeyStore> {
         self.group_keys.as_deref().ok_or_else(|| {
             let message = format!(
-                "the back end {} wants the group's store, and nobody has it any more: keep the store until the \
-                 group is released",
+                "the back end {} needs the group's store, which no longer exists: keep the store \
+                 until the group is released",
                 self.plugin
             );
             Error::new(ErrorKind::Unsupported, message)
@@ -273,7 +273,7 @@ unsafe extern "C" fn complete(
         match completions.get_mut(&ticket) {
             Some(slot) if slot.is_none() => *slot = Some(ended),
             _ => {
-                let message = format!("no operation under way has the ticket {ticket}");
+                let message = format!("no operation in flight has the ticket {ticket}");
                 return Err(Error::invalid(message));
             }
         }

@@ -94,10 +94,10 @@ impl MpiEnvironment {
     /// Returns the possible plug-ins, the most likely first, and the reason.
     fn candidates(self) -> (&'static [MpiFamily], String) {
         let launched =
-            |family: MpiFamily| format!("the launcher of {} has started it", family.name());
+            |family: MpiFamily| format!("the launcher of {} started this process", family.name());
         match self {
             Self { loaded_family: Some(family), .. } => {
-                (family.as_slice(), format!("{} is in this process", family.name()))
+                (family.as_slice(), format!("{} is loaded in this process", family.name()))
             }
             Self { has_open_mpi_launcher: true, .. } => {
                 (&[MpiFamily::OpenMpi], launched(MpiFamily::OpenMpi))
@@ -105,14 +105,14 @@ impl MpiEnvironment {
             // Slurm uses MPICH's protocol for any MPI that was built for it.
             Self { has_pmi_launcher: true, has_slurm_launcher: true, .. } => (
                 &[MpiFamily::Mpich, MpiFamily::OpenMpi],
-                "Slurm has started it, for any MPI".into(),
+                "Slurm started this process, for any MPI".into(),
             ),
             Self { has_pmi_launcher: true, .. } => {
                 (&[MpiFamily::Mpich], launched(MpiFamily::Mpich))
             }
             Self { .. } => (
                 &[MpiFamily::OpenMpi, MpiFamily::Mpich],
-                "no MPI is in this process, nor has one's launcher started it".into(),
+                "no MPI is loaded in this process, and no MPI launcher started it".into(),
             ),
         }
     }
@@ -142,14 +142,14 @@ pub(super) fn find_plugin() -> Result<()> {
 fn search(
     candidates: &[MpiFamily],
     reason: &str,
-    beside: Option<&Path>,
+    directory: Option<&Path>,
     load: &dyn Fn(&str) -> Result<()>,
 ) -> Result<()> {
     let (mut absent, mut unusable) = (Vec::new(), None);
     for family in candidates {
         let name = family.plugin_file();
-        let beside = beside.map(|folder| folder.join(name).display().to_string());
-        for file in beside.into_iter().chain([name.to_owned()]) {
+        let directory = directory.map(|folder| folder.join(name).display().to_string());
+        for file in directory.into_iter().chain([name.to_owned()]) {
             match load(&file) {
                 Ok(()) => return Ok(()),
                 Err(error) if is_file_absent(&error, &file) => {
@@ -166,8 +166,8 @@ fn search(
         return Err(error);
     }
     let message = format!(
-        "no plug-in for the back end \"mpi\" ({reason}): {}. Build one with `cargo xtask mpi`, and put it beside libdist.so or \
-         set {} to its path",
+        "no plug-in for the back end \"mpi\" ({reason}): {}. Build one with `cargo xtask mpi`, \
+         and put it into the directory of libdist.so or set {} to its path",
         absent.join("; "),
         config::MPI_PLUGIN.name
     );
@@ -259,24 +259,24 @@ mod tests {
     /// Searches with a fake loader: all paths that are not in the list are absent.
     fn search_with(
         candidates: &[MpiFamily],
-        beside: Option<&str>,
+        directory: Option<&str>,
         load_results: &[(&str, std::result::Result<(), ErrorKind>)],
     ) -> (Result<()>, Vec<String>) {
         let tried = RefCell::new(Vec::new());
-        let load = |place: &str| {
-            tried.borrow_mut().push(place.to_owned());
-            match load_results.iter().find(|(known, _)| *known == place) {
+        let load = |path: &str| {
+            tried.borrow_mut().push(path.to_owned());
+            match load_results.iter().find(|(known, _)| *known == path) {
                 Some((_, Ok(()))) => Ok(()),
-                Some((_, Err(kind))) => Err(Error::new(*kind, format!("{place} is spoilt"))),
+                Some((_, Err(kind))) => Err(Error::new(*kind, format!("{path} is unusable"))),
                 // The text of the real loader.
-                None if place.contains('/') => Err(Error::new(ErrorKind::NotFound, place)),
+                None if path.contains('/') => Err(Error::new(ErrorKind::NotFound, path)),
                 None => Err(Error::new(
                     ErrorKind::System,
-                    format!("{place}: {place}: cannot open shared object file"),
+                    format!("{path}: {path}: cannot open shared object file"),
                 )),
             }
         };
-        let outcome = search(candidates, "a test", beside.map(Path::new), &load);
+        let outcome = search(candidates, "a test", directory.map(Path::new), &load);
         (outcome, tried.into_inner())
     }
 
@@ -302,15 +302,15 @@ mod tests {
 
     #[test]
     fn either_family_falls_back_to_the_loadable_plugin() {
-        let spoilt = ("/lib/libdist_mpi_openmpi.so", Err(ErrorKind::System));
-        let (outcome, tried) = search_with(&BOTH, Some("/lib"), &[spoilt, (MPICH, Ok(()))]);
+        let broken = ("/lib/libdist_mpi_openmpi.so", Err(ErrorKind::System));
+        let (outcome, tried) = search_with(&BOTH, Some("/lib"), &[broken, (MPICH, Ok(()))]);
         assert!(outcome.is_ok(), "{outcome:?}");
-        assert_eq!(tried, [spoilt.0, "/lib/libdist_mpi_mpich.so", MPICH]);
+        assert_eq!(tried, [broken.0, "/lib/libdist_mpi_mpich.so", MPICH]);
         // If no plug-in works, the error reports the existing one and not the absent ones.
-        let (outcome, _) = search_with(&BOTH, Some("/lib"), &[spoilt]);
+        let (outcome, _) = search_with(&BOTH, Some("/lib"), &[broken]);
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
-        assert!(error.message().contains("spoilt"), "{error}");
+        assert!(error.message().contains("unusable"), "{error}");
     }
 
     #[test]
@@ -328,12 +328,12 @@ mod tests {
 
     #[test]
     fn not_found_error_lists_the_searched_paths() {
-        let beside = std::env::temp_dir().join("nothing-is-here");
+        let directory = std::env::temp_dir().join("nothing-is-here");
         let load = |path: &str| load_plugin(path).map(drop);
-        let error = search(&BOTH, "a test", Some(&beside), &load).unwrap_err();
+        let error = search(&BOTH, "a test", Some(&directory), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let text = error.message();
-        let paths = BOTH.map(|family| beside.join(family.plugin_file()).display().to_string());
+        let paths = BOTH.map(|family| directory.join(family.plugin_file()).display().to_string());
         for words in ["a test", "DIST_MPI_PLUGIN", "cargo xtask mpi", &paths[0], &paths[1]] {
             assert!(text.contains(words), "{words}: {text}");
         }
@@ -341,14 +341,14 @@ mod tests {
 
     #[test]
     fn unusable_plugin_file_is_an_error() {
-        let beside = std::env::temp_dir().join(format!("dist-mpi-{}", std::process::id()));
-        std::fs::create_dir_all(&beside).unwrap();
-        let file = beside.join(MpiFamily::Mpich.plugin_file());
+        let directory = std::env::temp_dir().join(format!("dist-mpi-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join(MpiFamily::Mpich.plugin_file());
         std::fs::write(&file, "no library").unwrap();
         let load = |path: &str| load_plugin(path).map(drop);
-        let error = search(&[MpiFamily::Mpich], "a test", Some(&beside), &load).unwrap_err();
+        let error = search(&[MpiFamily::Mpich], "a test", Some(&directory), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.message().contains(&file.display().to_string()), "{error}");
-        std::fs::remove_dir_all(&beside).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

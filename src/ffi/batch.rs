@@ -82,7 +82,7 @@ dist_export! {
                 Ok(())
             }
             None => {
-                reject_blocking_in_callback("a blocking end of a batch")?;
+                reject_blocking_in_callback("the blocking end of a batch")?;
                 batch.issue(true);
                 wait_until_done(&work)
             }

@@ -17,7 +17,7 @@ pub(super) static BLOBS: HandleTable<Blob> = HandleTable::new(HandleKind::Blob);
 pub(super) fn write_blob(out: &OutPtr<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
     let terminated = |mut item: Vec<u8>| {
         item.try_reserve_exact(1).map_err(|_| {
-            let message = format!("no memory to hand out {} bytes", item.len());
+            let message = format!("no memory for a result of {} bytes", item.len());
             Error::new(ErrorKind::OutOfMemory, message)
         })?;
         item.push(0);

@@ -105,7 +105,8 @@ dist_export! {
         if work.withdraw_callback(CWorkCallback::new(function, user)?.key()) {
             return Ok(());
         }
-        let message = "the work has no such callback: it was not given, or was called, or is being called";
+        let message = "the work has no such callback: it was not registered, or was called, or is \
+                       being called";
         Err(Error::new(ErrorKind::NotFound, message))
     }
 }

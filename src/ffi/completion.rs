@@ -57,11 +57,11 @@ dist_export! {
             return Ok(0);
         }
         OutPtr::required(out, "out")?;
-        let taken = self::group(group)?.take_done(cap);
-        for (index, &token) in taken.iter().enumerate() {
+        let completed = self::group(group)?.take_done(cap);
+        for (index, &token) in completed.iter().enumerate() {
             let cell = OutPtr::required(out.wrapping_add(index), "out")?;
             cell.write(std::ptr::without_provenance_mut(token));
         }
-        Ok(taken.len())
+        Ok(completed.len())
     }
 }

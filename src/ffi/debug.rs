@@ -25,7 +25,7 @@ dist_export! {
     pub fn dist_set_debug_level(level: i32) -> dist_status_t {
         let known = u8::try_from(level).ok().and_then(DebugLevel::from_number);
         let known = known
-            .ok_or_else(|| Error::invalid(format!("debug level {level} is not one from 0 to 2")))?;
+            .ok_or_else(|| Error::invalid(format!("debug level {level} is invalid: use 0 to 2")))?;
         debug::set_level(known);
         Ok(())
     }

@@ -166,7 +166,7 @@ dist_export! {
             return Ok(());
         }
         if group == WORLD.load(Ordering::Acquire) {
-            return Err(Error::invalid("the world group is left with dist_finalize"));
+            return Err(Error::invalid("the world group cannot be released: call dist_finalize"));
         }
         GROUPS.remove(group)?.close_events();
         Ok(())

@@ -114,7 +114,7 @@ dist_export! {
         let color = match color {
             DIST_NO_COLOR => None,
             _ => Some(u32::try_from(color).map_err(|_| {
-                Error::invalid(format!("color is {color}: it is 0 or more, or DIST_NO_COLOR"))
+                Error::invalid(format!("color is {color}: use 0 or more, or DIST_NO_COLOR"))
             })?),
         };
         let options = read_subgroup_options(options)?;

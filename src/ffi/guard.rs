@@ -108,8 +108,8 @@ fn failed<T>(error: &Error, fallback: T) -> T {
 fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     if this_process::is_forked_child() {
         let message = format!(
-            "{name}: this process was forked from one that uses libdist; a forked child cannot go on \
-             with it (call exec, or fork before the first use)"
+            "{name}: this process was forked from a process that uses libdist; a forked child \
+             cannot use it (call exec, or fork before the first use)"
         );
         return Err(Error::new(ErrorKind::NotInitialized, message));
     }

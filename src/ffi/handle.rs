@@ -12,7 +12,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "a slot gives out references to its object while the state counts them"
+    reason = "a slot returns references to its object while the state counts them"
 )]
 
 use crate::base::error::{Error, ErrorKind, Result};
@@ -34,7 +34,7 @@ const CHUNKS: usize = 24;
 
 const _: () = assert!(
     FIRST_CHUNK * ((1 << CHUNKS) - 1) < 1 << SLOT_BITS,
-    "a token has the index of every slot"
+    "a token can hold the index of every slot"
 );
 
 /// In a state: the unit of the number of lookups.
@@ -178,7 +178,7 @@ impl<T> HandleTable<T> {
             return Ok(index);
         }
         if unused.next == FIRST_CHUNK * ((1 << CHUNKS) - 1) {
-            let message = format!("too many objects of type {}", self.kind.name());
+            let message = format!("there are too many objects of type {}", self.kind.name());
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
         unused.next += 1;
@@ -307,7 +307,7 @@ impl<T> HandleTable<T> {
         let message = match token {
             0 => format!("the {name} handle is NULL"),
             _ => format!(
-                "{token:#x} is not a live {name} (released, of another type, or never made)"
+                "{token:#x} is not a live {name} (released, of another type, or never created)"
             ),
         };
         Error::new(ErrorKind::InvalidHandle, message)

@@ -66,14 +66,16 @@ impl CHook {
             return Ok(());
         }
         let text = status::status_text(status).to_string_lossy();
-        let message = format!("its function returned {status} ({text})");
+        let message = format!("the hook function returned {status} ({text})");
         Err(Error::new(status::kind_of(status), message))
     }
 
     fn group_handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
         let mut current = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lent) = current.as_ref().filter(|lent| Arc::ptr_eq(&lent.group, group)) {
-            return Ok(lent.handle);
+        if let Some(handle_entry) =
+            current.as_ref().filter(|handle_entry| Arc::ptr_eq(&handle_entry.group, group))
+        {
+            return Ok(handle_entry.handle);
         }
         let created = HookGroupHandle::new(group)?;
         let handle = created.handle;

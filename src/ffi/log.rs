@@ -59,7 +59,7 @@ dist_export! {
     pub fn dist_set_log_level(level: i32) -> dist_status_t {
         let number = u8::try_from(level).ok().filter(|&number| number <= LogLevel::Debug as u8);
         let number = number
-            .ok_or_else(|| Error::invalid(format!("log level {level} is not one from 0 to 4")))?;
+            .ok_or_else(|| Error::invalid(format!("log level {level} is invalid: use 0 to 4")))?;
         log::set_level(LogLevel::from_number(number));
         Ok(())
     }

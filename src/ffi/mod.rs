@@ -7,12 +7,9 @@
 //!
 //! This module does not depend on algorithms, transports, kernels, system calls or store
 //! implementations.
-#![allow(unsafe_code, reason = "callers hand in raw pointers")]
+#![allow(unsafe_code, reason = "C callers pass raw pointers")]
 #![allow(unreachable_pub, reason = "exported functions are public in private modules")]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the obligations of C callers are the header's text: valid pointers, as each says"
-)]
+#![allow(clippy::missing_safety_doc, reason = "the header documents the obligations of C callers")]
 
 #[macro_use]
 mod guard;

@@ -22,7 +22,7 @@ impl MissingRanksOut {
         if count.is_null() {
             return match list.is_null() {
                 true => Ok(Self { list, capacity: 0, count: None }),
-                false => Err(Error::invalid("missing needs n_missing, which says how long it is")),
+                false => Err(Error::invalid("missing needs n_missing, the length of the list")),
             };
         }
         // SAFETY: not NULL, and the caller promises a readable size_t.

@@ -72,7 +72,7 @@ fn encode_operator(slot: usize, generation: u32) -> Result<dist_op_t> {
     let offset = (generation as usize) << SLOT_BITS | slot;
     let offset =
         dist_op_t::try_from(offset).ok().and_then(|offset| FIRST_OPERATOR.checked_add(offset));
-    offset.ok_or_else(|| Error::internal("an operator without a number"))
+    offset.ok_or_else(|| Error::internal("the operator number does not fit its type"))
 }
 
 /// Returns the slot and the generation of a number.
@@ -86,7 +86,8 @@ fn insert_operator(operator: Operator) -> Result<dist_op_t> {
     let mut live = slots.iter().filter_map(|slot| slot.operator.as_ref());
     if live.any(|other| other.name() == operator.name()) {
         return Err(Error::invalid(format!(
-            "there is an operator \"{}\" in this process: release it with dist_op_release, or take another name",
+            "the operator \"{}\" exists already in this process: release it with dist_op_release, \
+             or choose another name",
             operator.name()
         )));
     }
@@ -99,7 +100,7 @@ fn insert_operator(operator: Operator) -> Result<dist_op_t> {
         }
         None => {
             let message = format!(
-                "{} operators are live, the most there can be: release some with dist_op_release",
+                "{} operators are live, which is the maximum: release some with dist_op_release",
                 slots.len()
             );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -129,7 +130,8 @@ fn remove_operator(number: dist_op_t) -> Result<()> {
 
 fn stale_operator(number: dist_op_t) -> Error {
     Error::invalid(format!(
-        "argument op: {number:#x} is no live operator of dist_op_create (released, of another process, or never made)"
+        "argument op: {number:#x} is not a live operator of dist_op_create (released, of another \
+         process, or never created)"
     ))
 }
 
@@ -151,7 +153,8 @@ impl CustomOperator {
     pub(super) fn find(dtype: dist_dtype_t, op: dist_op_t) -> Result<Self> {
         if op < FIRST_OPERATOR {
             let message = format!(
-                "argument op: DIST_OPAQUE is for operators of dist_op_create, and this is {op:#x}: name the elements' type"
+                "argument op: DIST_OPAQUE needs an operator of dist_op_create, and this is \
+                 {op:#x}: pass the type of the elements"
             );
             return Err(Error::invalid(message));
         }

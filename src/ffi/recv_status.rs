@@ -26,8 +26,8 @@ impl RecvStatusOut {
         if self.0.is_null() {
             return Ok(());
         }
-        let message = "status is for calls that block: pass NULL, and ask dist_work_source, dist_work_tag and \
-                       dist_work_received_count";
+        let message = "status is for calls that block: pass NULL, and call dist_work_source, \
+                       dist_work_tag and dist_work_received_count";
         Err(Error::invalid(message))
     }
 
@@ -53,7 +53,9 @@ impl RecvStatusOut {
         let status = dist_recv_status_t {
             struct_size: 0,
             source: to_i32(from)?,
-            tag: tag.map_err(|_| Error::internal("a caller received a message of the library"))?,
+            tag: tag.map_err(|_| {
+                Error::internal("a caller received an internal message of the library")
+            })?,
             count: bytes / dtype.size(),
             dtype: dtype.number(),
             reserved: 0,

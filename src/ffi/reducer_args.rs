@@ -55,7 +55,8 @@ pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Pa
         let given = sized_struct::read(at)?;
         if given.struct_size != stride {
             let message = format!(
-                "struct_size is {}, and that of params[0] {stride}: all are alike",
+                "struct_size is {}, and that of params[0] is {stride}: all elements need the same \
+                 size",
                 given.struct_size
             );
             return Err(Error::invalid(message));
@@ -81,7 +82,7 @@ fn to_param(given: &dist_param_t) -> Result<Param> {
         DIST_PARAM_BUFFER => ParamRole::Buffer,
         _ => {
             let message =
-                "flags have DIST_PARAM_FROZEN and DIST_PARAM_BUFFER: a parameter is one of them";
+                "flags has DIST_PARAM_FROZEN and DIST_PARAM_BUFFER: set at most one of them";
             return Err(Error::invalid(message));
         }
     };
@@ -183,7 +184,10 @@ fn hook_choice(given: &dist_reducer_options_t) -> Result<HookChoice> {
 pub(super) fn value_selection(selected: u64) -> Result<ParamSelection> {
     check_flags(selected, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
     if selected == 0 {
-        return Err(Error::invalid("what is 0: pass the sum of DIST_REDUCER_PARAMS and others"));
+        return Err(Error::invalid(
+            "what is 0: pass a sum of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and \
+             DIST_REDUCER_GRADS",
+        ));
     }
     Ok(ParamSelection {
         params: selected & DIST_REDUCER_PARAMS != 0,

@@ -18,7 +18,7 @@ const KNOWN_FLAGS: u64 = DIST_SAMPLER_IN_ORDER | DIST_SAMPLER_DROP_LAST;
 /// Converts a number of ranks, or a rank, from the options.
 fn to_unsigned(number: i32, name: &str) -> Result<u64> {
     u64::try_from(number)
-        .map_err(|_| Error::invalid(format!("{name} is {number}: it is not negative")))
+        .map_err(|_| Error::invalid(format!("{name} is {number}, which is negative")))
 }
 
 fn sampler_options(
@@ -129,12 +129,12 @@ dist_export! {
             return Err(null_argument("indices"));
         }
         let mut cell = indices;
-        let taken = SAMPLERS.get(sampler)?.next(cap, |index| {
+        let count = SAMPLERS.get(sampler)?.next(cap, |index| {
             // SAFETY: the caller has space for `cap` indices, and this writes at most `cap`.
             unsafe { cell.write_unaligned(index) };
             cell = cell.wrapping_add(1);
         });
-        out.write(taken?);
+        out.write(count?);
         Ok(())
     }
 }

@@ -116,7 +116,8 @@ dist_export! {
                 let slot = ranges.cast::<u8>().wrapping_add(index * stride);
                 let slot = slot.cast::<dist_shard_range_t>();
                 if sized_struct::output_size(slot.cast_const())? != stride {
-                    let message = format!("ranges[{index}] and ranges[0] have another struct_size");
+                    let message = format!("ranges[{index}] and ranges[0] have different values of \
+                                           struct_size");
                     return Err(Error::invalid(message));
                 }
                 sized_struct::write(slot, stride, to_c_range(range));

@@ -16,7 +16,7 @@ pub(super) static STORES: HandleTable<StoreHandle> = HandleTable::new(HandleKind
 
 /// Returns the store for a call that may wait for other ranks.
 pub(super) fn blocking_store(store: *const dist_store_t) -> Result<HandleRef<StoreHandle>> {
-    reject_blocking_in_callback("a call of a store")?;
+    reject_blocking_in_callback("a call on a store")?;
     STORES.get(store)
 }
 

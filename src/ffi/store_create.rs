@@ -51,13 +51,13 @@ dist_export! {
         let options = sized_struct::read(options)?;
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
-            Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
+            Error::invalid(format!("port {} is invalid: use 0 to 65535", options.port))
         })?;
         let bind = optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
         let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
         let timeout = creation_timeout(options.timeout_ms)?;
         let deadline = creation_deadline(timeout);
-        reject_blocking_in_callback("making a store")?;
+        reject_blocking_in_callback("the creation of a store")?;
         let is_server = options.is_server != 0;
         let wait_for_workers = is_server
             && world_size.is_some()
@@ -92,8 +92,9 @@ dist_export! {
 fn creation_timeout(timeout_ms: i64) -> Result<Timeout> {
     match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => {
-            let message = "timeout_ms is DIST_NO_WAIT, in which no store can be made: pass milliseconds, 0 for the \
-                           default, or DIST_WAIT_FOREVER, and call dist_store_set_timeout afterwards";
+            let message = "timeout_ms is DIST_NO_WAIT, with which no store can be created: pass \
+                           milliseconds, 0 for the default, or DIST_WAIT_FOREVER, and call \
+                           dist_store_set_timeout afterwards";
             Err(Error::invalid(message))
         }
         given => Ok(given),
@@ -165,7 +166,7 @@ dist_export! {
             job_id: optional_str(options.job_id, "job_id")?.unwrap_or_default().to_owned(),
             is_rendezvous: false,
         };
-        reject_blocking_in_callback("making a store")?;
+        reject_blocking_in_callback("the creation of a store")?;
         let store = open_file(path, &file, &creation_deadline(timeout))?;
         write_store(&out, Arc::new(store), timeout)
     }

@@ -97,7 +97,8 @@ fn missing_function(name: &str) -> Error {
 fn c_key(key: &[u8]) -> Result<CString> {
     CString::new(key).map_err(|_| {
         Error::invalid(format!(
-            "key \"{}\" has a zero byte: a caller's own store gets keys as C strings, and cannot take it",
+            "key \"{}\" has a zero byte: a caller's own store gets keys as C strings, which \
+             cannot contain it",
             key[..key.len().min(128)].escape_ascii()
         ))
     })
@@ -171,9 +172,8 @@ fn call_for_required_value(
     call: impl FnOnce(*mut c_void) -> dist_status_t,
 ) -> Result<Vec<u8>> {
     call_for_value(function_name, call)?.ok_or_else(|| {
-        let message = format!(
-            "{function_name} of the caller's own store succeeded without handing over a value"
-        );
+        let message =
+            format!("{function_name} of the caller's own store succeeded without a value");
         Error::new(ErrorKind::Backend, message)
     })
 }

@@ -156,8 +156,9 @@ dist_export! {
         let size = index(world_size, "world_size")?;
         let timeout = store.wait_timeout(timeout(timeout_ms, "timeout_ms")?);
         if timeout == Timeout::NoWait {
-            let message = "timeout_ms is DIST_NO_WAIT, with which a barrier would count this caller and not hold it: \
-                           use dist_store_add and dist_store_check for that";
+            let message = "timeout_ms is DIST_NO_WAIT, with which a barrier would count this \
+                           caller without holding it: use dist_store_add and dist_store_check for \
+                           that";
             return Err(Error::invalid(message));
         }
         let deadline = store.wait_deadline(timeout);

@@ -49,8 +49,8 @@ pub(super) fn call_options(
 }
 
 /// The hint for a call without any time.
-const ASYNC_HINT: &str = "pass milliseconds, 0 for the group's time-out, or DIST_WAIT_FOREVER; to issue the call \
-                             without waiting for it, pass `work`";
+const ASYNC_HINT: &str = "pass milliseconds, 0 for the group's timeout, or DIST_WAIT_FOREVER; to \
+                          issue the call without waiting for it, pass `work`";
 
 fn receive_options(
     options: *const dist_call_options_t,

@@ -144,9 +144,10 @@ impl Communicator for Declared {
     /// The plug-in's table has no such function, so it supports all calls within the limits of its
     /// operators.
     fn supports(&self, query: &SupportQuery) -> Result<()> {
-        let folds = |(dtype, op): (DataType, ReduceOp)| abilities::folds(dtype, op).is_some();
+        let is_defined =
+            |(dtype, op): (DataType, ReduceOp)| abilities::reduction_source(dtype, op).is_some();
         match (query.gpu, query.dtype.zip(query.op)) {
-            (None, reduction) if reduction.is_none_or(folds) => Ok(()),
+            (None, reduction) if reduction.is_none_or(is_defined) => Ok(()),
             _ => Err(Error::new(ErrorKind::Unsupported, query.to_string())),
         }
     }

@@ -50,8 +50,8 @@ static void blocking(int count)
     MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, comm);
 }
 
-static void (*const ways[])(int) = { plain, over_dist, blocking };
-#define WAYS 3
+static void (*const variants[])(int) = { plain, over_dist, blocking };
+#define VARIANTS 3
 
 static int by_value(const void *a, const void *b)
 {
@@ -67,17 +67,17 @@ static double median(double *values)
 
 static void measure(int count, int calls, int rank)
 {
-    static double times[WAYS][ROUNDS], differences[ROUNDS];
-    int round, way, call;
+    static double times[VARIANTS][ROUNDS], differences[ROUNDS];
+    int round, variant, call;
     double plain_us, dist_us, blocking_us, difference_us;
     for (round = -20; round < ROUNDS; round++) { /* the first ones warm up */
-        for (way = 0; way < WAYS; way++) {
-            int chosen = (way + round + 30) % WAYS;
+        for (variant = 0; variant < VARIANTS; variant++) {
+            int chosen = (variant + round + 30) % VARIANTS;
             double began;
             MPI_Barrier(comm);
             began = MPI_Wtime();
             for (call = 0; call < calls; call++) {
-                ways[chosen](count);
+                variants[chosen](count);
             }
             if (round >= 0) {
                 times[chosen][round] = (MPI_Wtime() - began) * 1e6 / calls;
@@ -103,29 +103,29 @@ static void measure(int count, int calls, int rank)
 int main(int argc, char **argv)
 {
     static const int all[] = { 1, 16, 256, 4096, 65536, 1048576 };
-    const size_t most = 1048576;
-    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    const size_t max_count = 1048576;
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     int provided, rank, i, sizes;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
         return 1;
     }
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_rank(comm, &rank);
-    how.backend = "mpi";
-    if (dist_init(&how) != DIST_OK) {
+    options.backend = "mpi";
+    if (dist_init(&options) != DIST_OK) {
         fail("dist_init");
     }
-    input = calloc(most, sizeof(*input));
-    output = calloc(most, sizeof(*output));
+    input = calloc(max_count, sizeof(*input));
+    output = calloc(max_count, sizeof(*output));
     if (input == NULL || output == NULL) {
         fail("no memory");
     }
-    memset(output, 1, most * sizeof(*output));
+    memset(output, 1, max_count * sizeof(*output));
     sizes = argc > 1 ? argc - 1 : (int)(sizeof(all) / sizeof(*all));
     for (i = 0; i < sizes; i++) {
         int count = argc > 1 ? atoi(argv[i + 1]) : all[i];
-        if (count < 1 || (size_t)count > most) {
-            fprintf(stderr, "overhead: elements are numbers from 1 to %zu\n", most);
+        if (count < 1 || (size_t)count > max_count) {
+            fprintf(stderr, "overhead: the number of elements must be from 1 to %zu\n", max_count);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
         measure(count, count <= 256 ? 100 : count <= 65536 ? 10 : 1, rank);

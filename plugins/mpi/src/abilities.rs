@@ -12,7 +12,7 @@ pub(crate) const KINDS: u64 = 0;
 
 /// The implementation that reduces elements of a type with an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Folds {
+pub(crate) enum ReductionSource {
     /// A built-in operator of MPI.
     Mpi,
     /// An operator made of libdist's kernels.
@@ -21,7 +21,7 @@ pub(crate) enum Folds {
 
 /// Passes the types and operators that kernels reduce to a macro. MPI lacks these reductions, or
 /// defines a different result.
-macro_rules! folded_by_kernels {
+macro_rules! kernel_reductions {
     ($each:ident) => {
         $each! {
             F16: Sum Product Min Max;
@@ -40,12 +40,12 @@ macro_rules! folded_by_kernels {
         }
     };
 }
-#[allow(unused_imports, reason = "not by the library's tests")]
-pub(crate) use folded_by_kernels;
+#[allow(unused_imports, reason = "the library's tests do not use it")]
+pub(crate) use kernel_reductions;
 
 /// Returns the operator that reduces for another: AVG and PREMUL_SUM are sums with a division or a
 /// scaling.
-pub(crate) fn folding(op: ReduceOp) -> ReduceOp {
+pub(crate) fn base_operator(op: ReduceOp) -> ReduceOp {
     match op {
         ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,
         op => op,
@@ -53,18 +53,18 @@ pub(crate) fn folding(op: ReduceOp) -> ReduceOp {
 }
 
 /// Returns the implementation; `None` if the reduction is not defined.
-pub(crate) fn folds(dtype: DataType, op: ReduceOp) -> Option<Folds> {
-    macro_rules! are_named {
+pub(crate) fn reduction_source(dtype: DataType, op: ReduceOp) -> Option<ReductionSource> {
+    macro_rules! is_listed {
         ($($dtype:ident: $($op:ident)+;)+) => {
-            match (dtype, folding(op)) {
+            match (dtype, base_operator(op)) {
                 $((DataType::$dtype, $(ReduceOp::$op)|+) => true,)+
                 _ => false,
             }
         };
     }
-    match folded_by_kernels!(are_named) {
+    match kernel_reductions!(is_listed) {
         _ if !op.is_defined_for(dtype) => None,
-        true => Some(Folds::Kernels),
-        false => Some(Folds::Mpi),
+        true => Some(ReductionSource::Kernels),
+        false => Some(ReductionSource::Mpi),
     }
 }

@@ -1,5 +1,5 @@
 //! The modules of the library that its kernels need.
-#![allow(dead_code, reason = "used in part only")]
+#![allow(dead_code, reason = "the kernels use only a part of it")]
 
 #[path = "../../../src/base/buffer.rs"]
 pub mod buffer;
@@ -11,9 +11,9 @@ pub mod dtype;
 pub mod error;
 #[path = "../../../src/base/ids.rs"]
 pub mod ids;
+#[path = "../../../src/base/nan_check.rs"]
+pub mod nan_check;
 #[path = "../../../src/base/op.rs"]
 pub mod op;
 #[path = "../../../src/base/processor.rs"]
 pub mod processor;
-#[path = "../../../src/base/nan_check.rs"]
-pub mod nan_check;

@@ -21,13 +21,13 @@ impl Failure {
         Self::new(DIST_ERR_INTERNAL, text)
     }
 
-    pub(crate) fn by(self, culprit: i32) -> Self {
+    pub(crate) fn with_culprit(self, culprit: i32) -> Self {
         Self { culprit, ..self }
     }
 
     /// Writes the error into the library's outcome, and returns the status.
     #[cold]
-    pub(crate) fn tell(&self, outcome: *mut dist_backend_outcome_t) -> dist_status_t {
+    pub(crate) fn write_to(&self, outcome: *mut dist_backend_outcome_t) -> dist_status_t {
         // SAFETY: the library's struct, valid during the call.
         if let Some(outcome) = unsafe { outcome.as_mut() } {
             outcome.culprit = self.culprit;

@@ -29,7 +29,7 @@ impl Family {
     }
 
     /// Returns the file name of the plug-in for the family.
-    pub(crate) fn object(self) -> &'static str {
+    pub(crate) fn plugin_file(self) -> &'static str {
         match self {
             Self::OpenMpi => "libdist_mpi_openmpi.so",
             Self::Mpich => "libdist_mpi_mpich.so",
@@ -52,7 +52,7 @@ impl Family {
     }
 
     /// Returns the family that MPI's version text names.
-    pub(crate) fn of_version(text: &str) -> Option<Self> {
+    pub(crate) fn from_version(text: &str) -> Option<Self> {
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if has(&["Open MPI"]) {
             Some(Self::OpenMpi)
@@ -65,53 +65,65 @@ impl Family {
 }
 
 /// Returns why this plug-in cannot be used with the MPI in the process, given MPI's version text.
-pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
-    let found = Family::of_version(version);
+pub(crate) fn library_mismatch(own: Family, version: &str) -> Option<String> {
+    let found = Family::from_version(version);
     if found == Some(own) {
         return None;
     }
     let found = found.map_or_else(|| format!("\"{version}\""), |family| family.name().to_owned());
     Some(format!(
-        "the MPI in this process is {found}, and this plug-in was built for {}: load the one that was built for it",
+        "the MPI in this process is {found}, and this plug-in was built for {}: load the plug-in \
+         that was built for the MPI in this process",
         own.name()
     ))
 }
 
 /// Returns the error text for a rank of a larger group that is alone in MPI_COMM_WORLD.
-pub(crate) fn alone(own: Family, size: usize, variable: &dyn Fn(&str) -> Option<String>) -> String {
+pub(crate) fn single_rank_error(
+    own: Family,
+    size: usize,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> String {
     let other = own.other();
-    let told = told(other, variable).filter(|&told| told > 1);
-    let told = told
-        .map(|told| format!(" The launcher of {} has told of {told} ranks.", other.name()))
+    let other_size = launched_size(other, variable).filter(|&size| size > 1);
+    let other_launcher = other_size
+        .map(|size| format!(" The launcher of {} started {size} ranks.", other.name()))
         .unwrap_or_default();
     format!(
-        "{} finds a process alone in its MPI_COMM_WORLD, of {size} in the group: it was not started by {}.{told}",
+        "{}: this process is alone in its MPI_COMM_WORLD, and the group has {size} ranks: start \
+         the program with {}, which did not start this process.{other_launcher}",
         own.name(),
         own.launcher()
     )
 }
 
 /// Returns the size of the job that the launcher of a family passed to this process.
-pub(crate) fn told(family: Family, variable: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
+pub(crate) fn launched_size(
+    family: Family,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Option<usize> {
     variable(family.size_variable()).and_then(|text| text.trim().parse().ok())
 }
 
 /// Returns why this plug-in cannot be used if the other family's launcher started the process. This
 /// is checked before MPI is initialised, because that is possible only once.
-pub(crate) fn refusal(own: Family, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+pub(crate) fn launcher_mismatch(
+    own: Family,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Option<String> {
     // Slurm's variables work for both families.
-    if told(own, variable).is_some() || variable("SLURM_PROCID").is_some() {
+    if launched_size(own, variable).is_some() || variable("SLURM_PROCID").is_some() {
         return None;
     }
     let other = own.other();
-    let size = told(other, variable).filter(|&size| size > 1)?;
+    let size = launched_size(other, variable).filter(|&size| size > 1)?;
     Some(format!(
-        "this process was started by the launcher of {} ({} is {size}), and the plug-in that is loaded is for {}: start the \
-         program with {}, or set DIST_MPI_PLUGIN to the path of {}",
+        "the launcher of {} started this process ({} is {size}), and the loaded plug-in is for \
+         {}: start the program with {}, or set DIST_MPI_PLUGIN to the path of {}",
         other.name(),
         other.size_variable(),
         own.name(),
         own.launcher(),
-        other.object()
+        other.plugin_file()
     ))
 }

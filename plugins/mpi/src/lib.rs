@@ -2,8 +2,8 @@
 //! which it was built.
 //!
 //! ```text
-//! vtable -> part -> collective | messages -> mpi (this crate's view of MPI) -> mpi-sys
-//!                   process (one MPI in each process)
+//! vtable -> group -> collective | messages -> mpi (this crate's view of MPI) -> mpi-sys
+//!                    process (one MPI in each process)
 //! ```
 //!
 //! Guarantees:
@@ -22,11 +22,11 @@ mod base;
 mod collective;
 mod failure;
 mod family;
+mod group;
 mod host;
 mod messages;
 mod mpi;
 mod operators;
-mod part;
 mod process;
 mod processors;
 mod request;
@@ -40,12 +40,12 @@ mod vtable;
     dead_code,
     clippy::all,
     clippy::pedantic,
-    reason = "generated"
+    reason = "generated code"
 )]
 mod interface {
     include!(concat!(env!("OUT_DIR"), "/dist.rs"));
 }
 
-#[allow(dead_code, unused_imports, reason = "used in part only")]
+#[allow(dead_code, unused_imports, reason = "the plug-in uses only a part of it")]
 #[path = "../../../src/kernel/mod.rs"]
 mod kernel;

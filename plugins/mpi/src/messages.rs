@@ -10,12 +10,12 @@
 //! Both sides copy such a message.
 
 use crate::failure::{Failure, Result};
+use crate::group::MpiGroup;
 use crate::interface::*;
-use crate::mpi::lot::Lot;
+use crate::mpi::large_count::LargeCount;
 use crate::mpi::{self, Handle, bytes_of, constant, mpi, sys};
-use crate::part::Part;
 use crate::process::Process;
-use crate::request::Taken;
+use crate::request::CancelOutcome;
 use crate::types;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -25,64 +25,64 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const FIRST_OWN_TAG: i64 = 1 << 31;
 
 /// The maximum number of messages that one poll takes from MPI.
-const AT_ONCE: usize = 64;
+const MAX_PROBES: usize = 64;
 
 /// The bytes of the tag header.
-const HEAD: usize = 8;
+const TAG_HEADER_BYTES: usize = 8;
 
-/// The messages of a group: those of callers, or those of the library.
+/// The messages of a group: the callers' messages, or the library's messages.
 #[derive(Debug)]
 pub(crate) struct Channel {
     comm: Handle<sys::MPI_Comm>,
     /// The tag that is 0 in MPI.
-    base: i64,
+    tag_base: i64,
     /// MPI's largest tag: this tag and larger ones travel in a header.
-    limit: c_int,
-    state: Mutex<State>,
+    tag_limit: c_int,
+    state: Mutex<ChannelState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChannelState {
     /// Unexpected messages in the order of arrival; no waiting receive matches one of them.
-    held: VecDeque<Message>,
+    unexpected: VecDeque<IncomingMessage>,
     /// Posted receives without a match, in the order of posting.
-    waiting: VecDeque<(u64, Want)>,
+    posted: VecDeque<(u64, ReceiveCriteria)>,
     /// Matched messages, by the number of their receive.
-    matched: HashMap<u64, Message>,
+    matched: HashMap<u64, IncomingMessage>,
     /// A message with a tag header that is arriving. Later messages are not taken before it is
     /// complete.
-    arriving: Option<Arriving>,
+    arriving: Option<ArrivingMessage>,
     next_receive: u64,
     next_message: u64,
 }
 
 /// The criteria of a receive: the sender and the tag; `None` for any.
 #[derive(Clone, Copy, Debug)]
-struct Want {
+struct ReceiveCriteria {
     source: Option<i32>,
     tag: Option<i64>,
 }
 
 /// A message that has arrived.
 #[derive(Debug)]
-struct Message {
+struct IncomingMessage {
     number: u64,
     source: i32,
     tag: i64,
     bytes: usize,
-    body: Body,
+    body: MessageBody,
 }
 
 #[derive(Debug)]
-enum Body {
+enum MessageBody {
     /// MPI has the message.
-    Offered(Handle<sys::MPI_Message>),
+    Probed(Handle<sys::MPI_Message>),
     /// The complete body of a message with a header.
-    Whole(Vec<u8>),
+    Copied(Vec<u8>),
 }
 
 #[derive(Debug)]
-struct Arriving {
+struct ArrivingMessage {
     number: u64,
     source: i32,
     request: Handle<sys::MPI_Request>,
@@ -91,144 +91,157 @@ struct Arriving {
 
 /// A message that is being sent.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SendOperation {
     request: Handle<sys::MPI_Request>,
     _copy: Vec<u8>,
 }
 
 /// A receive.
 #[derive(Debug)]
-pub(crate) struct Receive {
+pub(crate) struct ReceiveOperation {
     number: u64,
     /// The tag base, which identifies the channel.
-    base: i64,
-    place: Handle<*mut c_void>,
-    room: usize,
+    tag_base: i64,
+    buffer: Handle<*mut c_void>,
+    max_bytes: usize,
     grow: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     grow_arg: Handle<*mut c_void>,
     /// True if the buffer is in device memory, so that only MPI can write to it.
     is_on_device: bool,
     /// The message that is being received into the buffer.
-    taken: Option<Took>,
+    started: Option<StartedReceive>,
 }
 
 #[derive(Debug)]
-struct Took {
+struct StartedReceive {
     request: Handle<sys::MPI_Request>,
     source: i32,
     tag: i64,
     bytes: usize,
 }
 
-impl Want {
-    fn takes(&self, message: &Message) -> bool {
+impl ReceiveCriteria {
+    fn matches(&self, message: &IncomingMessage) -> bool {
         self.source.is_none_or(|source| source == message.source)
             && self.tag.is_none_or(|tag| tag == message.tag)
     }
 }
 
-impl State {
+impl ChannelState {
     /// Gives a message to the first matching receive, or stores it at its position.
-    fn arrive(&mut self, message: Message) {
-        let taker = self.waiting.iter().position(|(_, want)| want.takes(&message));
-        if let Some((receive, _)) = taker.and_then(|at| self.waiting.remove(at)) {
+    fn deliver(&mut self, message: IncomingMessage) {
+        let receiver = self.posted.iter().position(|(_, criteria)| criteria.matches(&message));
+        if let Some((receive, _)) = receiver.and_then(|index| self.posted.remove(index)) {
             self.matched.insert(receive, message);
             return;
         }
-        let at = self.held.partition_point(|held| held.number < message.number);
-        self.held.insert(at, message);
+        let index = self.unexpected.partition_point(|other| other.number < message.number);
+        self.unexpected.insert(index, message);
     }
 
     /// Gives a receive the first matching message, or queues the receive.
-    fn post(&mut self, want: Want) -> u64 {
+    fn post(&mut self, criteria: ReceiveCriteria) -> u64 {
         let number = self.next_receive;
         self.next_receive += 1;
-        let at = self.held.iter().position(|message| want.takes(message));
-        match at.and_then(|at| self.held.remove(at)) {
+        let index = self.unexpected.iter().position(|message| criteria.matches(message));
+        match index.and_then(|index| self.unexpected.remove(index)) {
             Some(message) => {
                 self.matched.insert(number, message);
             }
-            None => self.waiting.push_back((number, want)),
+            None => self.posted.push_back((number, criteria)),
         }
         number
     }
 }
 
 impl Channel {
-    pub(crate) fn new(comm: sys::MPI_Comm, base: i64, process: &Process) -> Self {
-        Self { comm: Handle(comm), base, limit: process.tag_limit, state: Mutex::default() }
+    pub(crate) fn new(comm: sys::MPI_Comm, tag_base: i64, process: &Process) -> Self {
+        Self { comm: Handle(comm), tag_base, tag_limit: process.tag_limit, state: Mutex::default() }
     }
 
     pub(crate) fn comm(&self) -> sys::MPI_Comm {
         self.comm.0
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if MPI has no message of this channel.
     pub(crate) fn is_idle(&self) -> bool {
-        let state = self.state();
-        state.held.is_empty() && state.matched.is_empty() && state.arriving.is_none()
+        let state = self.lock_state();
+        state.unexpected.is_empty() && state.matched.is_empty() && state.arriving.is_none()
     }
 
     /// Begins to send.
-    pub(crate) fn send(&self, part: &Part, what: &dist_backend_operation_t) -> Result<Sending> {
-        let bytes = what.count * types::dtype(what.dtype)?.size();
-        let tag = what.tag - self.base;
-        let (short, head) = match c_int::try_from(tag) {
-            Ok(short) if short < self.limit => (short, false),
-            _ => (self.limit, true),
+    pub(crate) fn send(
+        &self,
+        group: &MpiGroup,
+        operation: &dist_backend_operation_t,
+    ) -> Result<SendOperation> {
+        let bytes = operation.count * types::dtype(operation.dtype)?.size();
+        let tag = operation.tag - self.tag_base;
+        let (mpi_tag, has_header) = match c_int::try_from(tag) {
+            Ok(mpi_tag) if mpi_tag < self.tag_limit => (mpi_tag, false),
+            _ => (self.tag_limit, true),
         };
-        if head && what.device != DIST_DEVICE_HOST {
+        if has_header && operation.device != DIST_DEVICE_HOST {
             let text = format!(
-                "tag {tag}: in the memory of a device tags end before {}, the largest of MPI; with device_memory=staged there are others",
-                self.limit
+                "tag {tag}: tags of messages in device memory must be less than {}, the maximum \
+                 of MPI; device_memory=staged allows larger tags",
+                self.tag_limit
             );
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
         }
         let mut copy = Vec::new();
-        let mut from = what.send;
+        let mut source_buffer = operation.send;
         let mut len = bytes;
-        if head {
+        if has_header {
             copy.extend_from_slice(&tag.to_le_bytes());
             if bytes > 0 {
                 // SAFETY: lent during submit, with this length.
                 copy.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(what.send.cast::<u8>(), bytes)
+                    std::slice::from_raw_parts(operation.send.cast::<u8>(), bytes)
                 });
             }
-            (from, len) = (copy.as_ptr().cast(), bytes + HEAD);
+            (source_buffer, len) = (copy.as_ptr().cast(), bytes + TAG_HEADER_BYTES);
         }
-        let lot = Lot::bytes(len, part.options.largest)?;
+        let large_count = LargeCount::bytes(len, group.options.max_count)?;
         let mut request = mpi::no_request();
         let comm = self.comm();
-        mpi!(MPI_Isend(from, lot.count, lot.datatype, what.peer, short, comm, &raw mut request))?;
-        Ok(Sending { request: Handle(request), _copy: copy })
+        mpi!(MPI_Isend(
+            source_buffer,
+            large_count.count,
+            large_count.datatype,
+            operation.peer,
+            mpi_tag,
+            comm,
+            &raw mut request
+        ))?;
+        Ok(SendOperation { request: Handle(request), _copy: copy })
     }
 
     /// Begins to receive.
-    pub(crate) fn receive(&self, what: &dist_backend_operation_t) -> Result<Receive> {
-        let want = Want {
-            source: (what.peer != DIST_ANY_SOURCE).then_some(what.peer),
-            tag: (what.tag != i64::from(DIST_ANY_TAG)).then_some(what.tag),
+    pub(crate) fn receive(&self, operation: &dist_backend_operation_t) -> Result<ReceiveOperation> {
+        let criteria = ReceiveCriteria {
+            source: (operation.peer != DIST_ANY_SOURCE).then_some(operation.peer),
+            tag: (operation.tag != i64::from(DIST_ANY_TAG)).then_some(operation.tag),
         };
-        Ok(Receive {
-            number: self.state().post(want),
-            base: self.base,
-            place: Handle(what.recv),
-            room: what.count * types::dtype(what.dtype)?.size(),
-            grow: what.grow,
-            grow_arg: Handle(what.grow_arg),
-            is_on_device: what.device != DIST_DEVICE_HOST,
-            taken: None,
+        Ok(ReceiveOperation {
+            number: self.lock_state().post(criteria),
+            tag_base: self.tag_base,
+            buffer: Handle(operation.recv),
+            max_bytes: operation.count * types::dtype(operation.dtype)?.size(),
+            grow: operation.grow,
+            grow_arg: Handle(operation.grow_arg),
+            is_on_device: operation.device != DIST_DEVICE_HOST,
+            started: None,
         })
     }
 
     /// Takes the available messages from MPI.
-    fn drain(&self, state: &mut State, largest: c_int) -> Result<()> {
-        for _ in 0..AT_ONCE {
+    fn receive_available(&self, state: &mut ChannelState, max_count: c_int) -> Result<()> {
+        for _ in 0..MAX_PROBES {
             if let Some(arriving) = &mut state.arriving {
                 let mut flag = 0;
                 let none = constant!(RSMPI_STATUS_IGNORE);
@@ -237,7 +250,7 @@ impl Channel {
                     return Ok(());
                 }
                 if let Some(arriving) = state.arriving.take() {
-                    state.arrive(arriving.unpacked(self.base)?);
+                    state.deliver(arriving.into_message(self.tag_base)?);
                 }
             }
             let (any, all) = (constant!(RSMPI_ANY_SOURCE), constant!(RSMPI_ANY_TAG));
@@ -251,140 +264,147 @@ impl Channel {
             let (number, bytes) = (state.next_message, bytes_of(&status)?);
             state.next_message += 1;
             let source = status.MPI_SOURCE;
-            if status.MPI_TAG == self.limit {
-                let (request, bytes) = fetch(&mut message, bytes, largest)?;
-                state.arriving = Some(Arriving { number, source, request, bytes });
+            if status.MPI_TAG == self.tag_limit {
+                let (request, bytes) = start_tagged_receive(&mut message, bytes, max_count)?;
+                state.arriving = Some(ArrivingMessage { number, source, request, bytes });
                 continue;
             }
-            let tag = self.base + i64::from(status.MPI_TAG);
-            let body = Body::Offered(Handle(message));
-            state.arrive(Message { number, source, tag, bytes, body });
+            let tag = self.tag_base + i64::from(status.MPI_TAG);
+            let body = MessageBody::Probed(Handle(message));
+            state.deliver(IncomingMessage { number, source, tag, bytes, body });
         }
         Ok(())
     }
 }
 
 /// Begins to receive a message with a header.
-fn fetch(
+fn start_tagged_receive(
     message: &mut sys::MPI_Message,
     bytes: usize,
-    largest: c_int,
+    max_count: c_int,
 ) -> Result<(Handle<sys::MPI_Request>, Vec<u8>)> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(bytes).map_err(|_| {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).map_err(|_| {
         let text = format!("no memory for a message of {bytes} bytes");
         Failure::new(DIST_ERR_OUT_OF_MEMORY, text)
     })?;
-    room.resize(bytes, 0_u8);
-    let request = receive_into(message, room.as_mut_ptr().cast(), bytes, largest)?;
-    Ok((request, room))
+    buffer.resize(bytes, 0_u8);
+    let request = start_receive(message, buffer.as_mut_ptr().cast(), bytes, max_count)?;
+    Ok((request, buffer))
 }
 
-fn receive_into(
+fn start_receive(
     message: &mut sys::MPI_Message,
-    place: *mut c_void,
+    buffer: *mut c_void,
     bytes: usize,
-    largest: c_int,
+    max_count: c_int,
 ) -> Result<Handle<sys::MPI_Request>> {
-    let lot = Lot::bytes(bytes, largest)?;
+    let large_count = LargeCount::bytes(bytes, max_count)?;
     let mut request = mpi::no_request();
-    mpi!(MPI_Imrecv(place, lot.count, lot.datatype, message, &raw mut request))?;
+    mpi!(MPI_Imrecv(buffer, large_count.count, large_count.datatype, message, &raw mut request))?;
     Ok(Handle(request))
 }
 
-impl Arriving {
-    fn unpacked(self, base: i64) -> Result<Message> {
+impl ArrivingMessage {
+    fn into_message(self, tag_base: i64) -> Result<IncomingMessage> {
         let Self { number, source, mut bytes, .. } = self;
-        let head = bytes.first_chunk::<HEAD>().copied().ok_or_else(|| {
-            Failure::new(DIST_ERR_BACKEND, "a message without the tag at its head").by(source)
+        let header = bytes.first_chunk::<TAG_HEADER_BYTES>().copied().ok_or_else(|| {
+            Failure::new(DIST_ERR_BACKEND, "a message has no tag header").with_culprit(source)
         })?;
-        bytes.drain(..HEAD);
-        let tag = base + i64::from_le_bytes(head);
-        Ok(Message { number, source, tag, bytes: bytes.len(), body: Body::Whole(bytes) })
+        bytes.drain(..TAG_HEADER_BYTES);
+        let tag = tag_base + i64::from_le_bytes(header);
+        Ok(IncomingMessage {
+            number,
+            source,
+            tag,
+            bytes: bytes.len(),
+            body: MessageBody::Copied(bytes),
+        })
     }
 }
 
-impl Sending {
+impl SendOperation {
     /// Polls; returns true if MPI no longer uses the buffer.
-    pub(crate) fn look(&mut self) -> Result<bool> {
+    pub(crate) fn poll(&mut self) -> Result<bool> {
         let mut flag = 0;
         let none = constant!(RSMPI_STATUS_IGNORE);
         mpi!(MPI_Test(&raw mut self.request.0, &raw mut flag, none))?;
         Ok(flag != 0)
     }
 
-    pub(crate) fn cancel(&mut self) -> Taken {
-        match self.look() {
-            Ok(true) => Taken::Back,
-            _ => Taken::Kept("MPI cannot take back a message that is being sent"),
+    pub(crate) fn cancel(&mut self) -> CancelOutcome {
+        match self.poll() {
+            Ok(true) => CancelOutcome::Released,
+            _ => CancelOutcome::InUse("MPI cannot cancel a message that is being sent"),
         }
     }
 }
 
-impl Receive {
+impl ReceiveOperation {
     /// Polls; returns true if the message is complete, and fills in the outcome.
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &mut self,
-        part: &Part,
+        group: &MpiGroup,
         outcome: *mut dist_backend_outcome_t,
     ) -> Result<bool> {
-        if self.taken.is_none() && !self.take(part)? {
+        if self.started.is_none() && !self.start(group)? {
             return Ok(false);
         }
-        let Some(taken) = &mut self.taken else { return Ok(false) };
+        let Some(started) = &mut self.started else { return Ok(false) };
         let mut flag = 0;
         let none = constant!(RSMPI_STATUS_IGNORE);
-        let tested = mpi!(MPI_Test(&raw mut taken.request.0, &raw mut flag, none));
-        tested.map_err(|failure| failure.by(taken.source))?;
+        let tested = mpi!(MPI_Test(&raw mut started.request.0, &raw mut flag, none));
+        tested.map_err(|failure| failure.with_culprit(started.source))?;
         if flag == 0 {
             return Ok(false);
         }
         // SAFETY: the library's struct, valid during the call.
         if let Some(outcome) = unsafe { outcome.as_mut() } {
-            outcome.peer = taken.source;
-            outcome.tag = taken.tag;
-            outcome.len_bytes = i64::try_from(taken.bytes).unwrap_or(i64::MAX);
+            outcome.peer = started.source;
+            outcome.tag = started.tag;
+            outcome.len_bytes = i64::try_from(started.bytes).unwrap_or(i64::MAX);
         }
         Ok(true)
     }
 
     /// Begins to receive the matched message, if there is one.
-    fn take(&mut self, part: &Part) -> Result<bool> {
-        let channel = part.channel(self.base);
-        let mut state = channel.state();
+    fn start(&mut self, group: &MpiGroup) -> Result<bool> {
+        let channel = group.channel(self.tag_base);
+        let mut state = channel.lock_state();
         if !state.matched.contains_key(&self.number) {
-            channel.drain(&mut state, part.options.largest)?;
+            channel.receive_available(&mut state, group.options.max_count)?;
         }
         let Some(mut message) = state.matched.remove(&self.number) else { return Ok(false) };
-        let place = match self.place_for(&message) {
-            Ok(place) => place,
+        let buffer = match self.buffer_for(&message) {
+            Ok(buffer) => buffer,
             Err(failure) => {
-                let failure = failure.by(message.source);
-                state.arrive(message);
+                let failure = failure.with_culprit(message.source);
+                state.deliver(message);
                 return Err(failure);
             }
         };
         drop(state);
         let request = match &mut message.body {
-            Body::Whole(bytes) => {
-                super::collective::copy_bytes(bytes, place);
+            MessageBody::Copied(bytes) => {
+                super::collective::copy_bytes(bytes, buffer);
                 Handle(mpi::no_request())
             }
-            Body::Offered(offer) => {
-                receive_into(&mut offer.0, place, message.bytes, part.options.largest)?
+            MessageBody::Probed(handle) => {
+                start_receive(&mut handle.0, buffer, message.bytes, group.options.max_count)?
             }
         };
-        let Message { source, tag, bytes, .. } = message;
-        self.taken = Some(Took { request, source, tag, bytes });
+        let IncomingMessage { source, tag, bytes, .. } = message;
+        self.started = Some(StartedReceive { request, source, tag, bytes });
         Ok(true)
     }
 
     /// Returns the buffer for a message.
-    fn place_for(&self, message: &Message) -> Result<*mut c_void> {
+    fn buffer_for(&self, message: &IncomingMessage) -> Result<*mut c_void> {
         let bytes = message.bytes;
-        if self.is_on_device && matches!(message.body, Body::Whole(_)) {
+        if self.is_on_device && matches!(message.body, MessageBody::Copied(_)) {
             let text = format!(
-                "the message has tag {}, which MPI has not, and so came to host memory: receive it there",
+                "the message has tag {}, which exceeds MPI's maximum, and so it arrived in host \
+                 memory: receive it in host memory",
                 message.tag
             );
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
@@ -393,38 +413,40 @@ impl Receive {
         match self.grow {
             Some(grow) => {
                 // SAFETY: the library's function with its argument, called once.
-                let place = unsafe { grow(self.grow_arg.0, bytes) };
-                if place.is_null() && bytes > 0 {
-                    return too_long(format!("there is no room for the message, of {bytes} bytes"));
+                let buffer = unsafe { grow(self.grow_arg.0, bytes) };
+                if buffer.is_null() && bytes > 0 {
+                    return too_long(format!(
+                        "there is no buffer for the message of {bytes} bytes"
+                    ));
                 }
-                Ok(place)
+                Ok(buffer)
             }
-            None if bytes > self.room => too_long(format!(
-                "the message has {bytes} bytes, and there is room for {}",
-                self.room
+            None if bytes > self.max_bytes => too_long(format!(
+                "the message has {bytes} bytes, and the buffer has {}",
+                self.max_bytes
             )),
-            None => Ok(self.place.0),
+            None => Ok(self.buffer.0),
         }
     }
 
-    pub(crate) fn cancel(&mut self, part: &Part) -> Taken {
-        if let Some(taken) = &mut self.taken {
+    pub(crate) fn cancel(&mut self, group: &MpiGroup) -> CancelOutcome {
+        if let Some(started) = &mut self.started {
             let mut flag = 0;
             let none = constant!(RSMPI_STATUS_IGNORE);
-            let tested = mpi!(MPI_Test(&raw mut taken.request.0, &raw mut flag, none));
+            let tested = mpi!(MPI_Test(&raw mut started.request.0, &raw mut flag, none));
             return match tested {
                 Ok(()) if flag == 0 => {
-                    Taken::Kept("MPI cannot take back a message that is arriving")
+                    CancelOutcome::InUse("MPI cannot cancel a message that is arriving")
                 }
                 // The message is complete or failed: MPI writes no more bytes.
-                _ => Taken::Back,
+                _ => CancelOutcome::Released,
             };
         }
-        let mut state = part.channel(self.base).state();
-        state.waiting.retain(|(number, _)| *number != self.number);
+        let mut state = group.channel(self.tag_base).lock_state();
+        state.posted.retain(|(number, _)| *number != self.number);
         if let Some(message) = state.matched.remove(&self.number) {
-            state.arrive(message);
+            state.deliver(message);
         }
-        Taken::Back
+        CancelOutcome::Released
     }
 }

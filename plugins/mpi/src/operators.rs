@@ -12,7 +12,7 @@
 //! MPI does not define which NaN a sum is. AVG and PREMUL_SUM are sums whose division or scaling
 //! the caller does.
 
-use crate::abilities::{Folds, folded_by_kernels, folding, folds};
+use crate::abilities::{ReductionSource, base_operator, kernel_reductions, reduction_source};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
@@ -26,22 +26,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// True if an operator has panicked. MPI's operator function cannot return an error.
-static BROKEN: AtomicBool = AtomicBool::new(false);
+static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// Returns an error if an operator has panicked.
-pub(crate) fn check() -> Result<()> {
-    match BROKEN.load(Ordering::Relaxed) {
-        true => Err(Failure::internal("a kernel of the MPI plug-in has panicked")),
+pub(crate) fn check_panics() -> Result<()> {
+    match HAS_PANICKED.load(Ordering::Relaxed) {
+        true => Err(Failure::internal("a kernel of the MPI plug-in panicked")),
         false => Ok(()),
     }
 }
 
 /// Returns the operator for elements of this type.
 pub(crate) fn operator(dtype: DataType, op: ReduceOp) -> Result<sys::MPI_Op> {
-    let folding = folding(op);
-    let found = match folds(dtype, op) {
-        Some(Folds::Kernels) => own(dtype, folding).map(|function| made(dtype, folding, function)),
-        Some(Folds::Mpi) => builtin(folding).map(Ok),
+    let base_operator = base_operator(op);
+    let found = match reduction_source(dtype, op) {
+        Some(ReductionSource::Kernels) => own_function(dtype, base_operator)
+            .map(|function| own_operator(dtype, base_operator, function)),
+        Some(ReductionSource::Mpi) => builtin(base_operator).map(Ok),
         None => None,
     };
     found.unwrap_or_else(|| {
@@ -62,22 +63,23 @@ fn builtin(op: ReduceOp) -> Option<sys::MPI_Op> {
     }
 }
 
-type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut sys::MPI_Datatype);
+type OperatorFunction =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut sys::MPI_Datatype);
 
 /// Returns the function for a type and an operator that MPI lacks or defines differently.
-fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
+fn own_function(dtype: DataType, op: ReduceOp) -> Option<OperatorFunction> {
     use ReduceOp::{BitAnd, BitOr, BitXor, Max, Min, Product, Sum};
     macro_rules! of {
         ($($dtype:ident: $($op:ident)+;)+) => {
             match (dtype, op) {
                 $($((DataType::$dtype, $op) => {
-                    Some(fold::<{ DataType::$dtype as u8 }, { $op as u8 }> as Function)
+                    Some(fold::<{ DataType::$dtype as u8 }, { $op as u8 }> as OperatorFunction)
                 })+)+
                 _ => None,
             }
         };
     }
-    folded_by_kernels!(of)
+    kernel_reductions!(of)
 }
 
 /// The operator function for MPI: `inout` becomes `input` op `inout`.
@@ -87,7 +89,7 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     len: *mut c_int,
     _: *mut sys::MPI_Datatype,
 ) {
-    let folded = catch_unwind(AssertUnwindSafe(|| {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
         let dtype = DataType::ALL[usize::from(DTYPE)];
         // SAFETY: MPI's pointer to the number of elements.
         let count = usize::try_from(unsafe { *len }).unwrap_or(0);
@@ -98,27 +100,27 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
         let inout = unsafe { Dst::new(inout.cast(), bytes) };
         kernel::fold(dtype, ReduceOp::ALL[usize::from(OP)], inout, &[input, inout.as_src()]);
     }));
-    if folded.is_err() {
-        BROKEN.store(true, Ordering::Relaxed);
+    if outcome.is_err() {
+        HAS_PANICKED.store(true, Ordering::Relaxed);
     }
 }
 
 /// Returns the operator made of a function. It is created once per process and never freed.
-fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
+fn own_operator(dtype: DataType, op: ReduceOp, function: OperatorFunction) -> Result<sys::MPI_Op> {
     const OPERATORS: usize = ReduceOp::ALL.len();
-    static MADE: [OnceLock<Handle<sys::MPI_Op>>; DataType::ALL.len() * OPERATORS] =
+    static CREATED: [OnceLock<Handle<sys::MPI_Op>>; DataType::ALL.len() * OPERATORS] =
         [const { OnceLock::new() }; DataType::ALL.len() * OPERATORS];
-    static MAKING: Mutex<()> = Mutex::new(());
-    let place = &MADE[dtype as usize * OPERATORS + op as usize];
-    if let Some(known) = place.get() {
+    static CREATION: Mutex<()> = Mutex::new(());
+    let slot = &CREATED[dtype as usize * OPERATORS + op as usize];
+    if let Some(known) = slot.get() {
         return Ok(known.0);
     }
-    let _alone = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = place.get() {
+    let _creation_guard = CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = slot.get() {
         return Ok(known.0);
     }
-    let mut fresh = constant!(RSMPI_SUM);
+    let mut operator = constant!(RSMPI_SUM);
     let commutes = 1;
-    mpi!(MPI_Op_create(Some(function), commutes, &raw mut fresh))?;
-    Ok(place.get_or_init(|| Handle(fresh)).0)
+    mpi!(MPI_Op_create(Some(function), commutes, &raw mut operator))?;
+    Ok(slot.get_or_init(|| Handle(operator)).0)
 }

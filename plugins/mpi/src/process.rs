@@ -39,56 +39,56 @@ static PROCESS: OnceLock<std::result::Result<Process, Failure>> = OnceLock::new(
 
 /// The right to call MPI; released when dropped.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct MpiAccess {
     _lock: Option<MutexGuard<'static, ()>>,
 }
 
 /// Counts a live group, for the decision whether to finalise MPI.
 #[derive(Debug)]
-pub(crate) struct Counted(());
+pub(crate) struct LiveGroupGuard(());
 
-impl Counted {
+impl LiveGroupGuard {
     pub(crate) fn new() -> Self {
         GROUPS.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
 }
 
-impl Drop for Counted {
+impl Drop for LiveGroupGuard {
     fn drop(&mut self) {
         GROUPS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Records that a group has failed: the other ranks may be unable to finalise MPI.
-pub(crate) fn has_failed() {
+pub(crate) fn record_failure() {
     FAILED.store(true, Ordering::Relaxed);
 }
 
 /// Checks that the MPI in this process is of the family for which the plug-in was built.
 pub(crate) fn check_family() -> Result<()> {
-    match family::mismatch(mpi::own_family(), &mpi::library_version()?) {
+    match family::library_mismatch(mpi::own_family(), &mpi::library_version()?) {
         None => Ok(()),
         Some(text) => Err(Failure::new(DIST_ERR_UNSUPPORTED, text)),
     }
 }
 
 /// Returns the MPI of this process; the first call initialises MPI if necessary.
-pub(crate) fn ready() -> Result<&'static Process> {
-    PROCESS.get_or_init(begin).as_ref().map_err(Failure::clone)
+pub(crate) fn get_or_initialise() -> Result<&'static Process> {
+    PROCESS.get_or_init(initialise_process).as_ref().map_err(Failure::clone)
 }
 
-/// Returns the MPI of this process if `ready` has succeeded before.
+/// Returns the MPI of this process if [`get_or_initialise`] has succeeded before.
 #[inline]
-pub(crate) fn known() -> Option<&'static Process> {
+pub(crate) fn get() -> Option<&'static Process> {
     PROCESS.get()?.as_ref().ok()
 }
 
-fn begin() -> Result<Process> {
+fn initialise_process() -> Result<Process> {
     check_family()?;
     let is_own = !is_initialised()?;
     if is_finalised()? {
-        return Err(gone());
+        return Err(finalised_error());
     }
     if is_own {
         initialise()?;
@@ -110,7 +110,7 @@ fn begin() -> Result<Process> {
 
 fn initialise() -> Result<()> {
     let variable = |name: &str| std::env::var(name).ok();
-    if let Some(reason) = family::refusal(mpi::own_family(), &variable) {
+    if let Some(reason) = family::launcher_mismatch(mpi::own_family(), &variable) {
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, reason));
     }
     let mut provided = 0;
@@ -131,14 +131,14 @@ fn initialise() -> Result<()> {
     // SAFETY: a function of this object, which is never unloaded.
     match unsafe { atexit(finalise) } {
         0 => Ok(()),
-        _ => Err(Failure::internal("atexit: there is no room for what is to finalise MPI")),
+        _ => Err(Failure::internal("atexit cannot register the function that finalises MPI")),
     }
 }
 
 /// Finalises MPI when the process exits.
 extern "C" fn finalise() {
-    let is_good = GROUPS.load(Ordering::Relaxed) == 0 && !FAILED.load(Ordering::Relaxed);
-    if is_good && is_finalised().is_ok_and(|over| !over) && enter().is_ok() {
+    let is_clean = GROUPS.load(Ordering::Relaxed) == 0 && !FAILED.load(Ordering::Relaxed);
+    if is_clean && is_finalised().is_ok_and(|is_finalised| !is_finalised) && acquire().is_ok() {
         mpi!(MPI_Finalize()).ok();
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn is_finalised() -> Result<bool> {
     Ok(flag != 0)
 }
 
-fn gone() -> Failure {
+fn finalised_error() -> Failure {
     Failure::new(
         DIST_ERR_BACKEND,
         "MPI has been finalised in this process, and cannot be used again",
@@ -163,16 +163,16 @@ fn gone() -> Failure {
 }
 
 fn tag_limit() -> Result<c_int> {
-    let mut place: *mut c_int = std::ptr::null_mut();
+    let mut value: *mut c_int = std::ptr::null_mut();
     let mut found = 0;
     let key = sys::MPI_TAG_UB.cast_signed();
     let world = constant!(RSMPI_COMM_WORLD);
-    mpi!(MPI_Comm_get_attr(world, key, (&raw mut place).cast(), &raw mut found))?;
-    if found == 0 || place.is_null() {
-        return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not say how large a tag may be"));
+    mpi!(MPI_Comm_get_attr(world, key, (&raw mut value).cast(), &raw mut found))?;
+    if found == 0 || value.is_null() {
+        return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not report its maximum tag"));
     }
     // SAFETY: the value of the attribute, which stays at its address.
-    Ok(unsafe { *place })
+    Ok(unsafe { *value })
 }
 
 impl Process {
@@ -190,7 +190,7 @@ impl Process {
     }
 
     /// Returns true if this thread may call MPI.
-    pub(crate) fn admits_thread(&self) -> bool {
+    pub(crate) fn allows_thread(&self) -> bool {
         if self.level >= constant!(RSMPI_THREAD_SERIALIZED) {
             return true;
         }
@@ -199,12 +199,13 @@ impl Process {
     }
 
     /// Returns the error for a thread that may not call MPI.
-    fn refused(&self) -> Failure {
+    fn thread_error(&self) -> Failure {
         Failure::new(
             DIST_ERR_UNSUPPORTED,
             format!(
-                "MPI was initialised with {}, so that only the thread that did so may call it: make the call there, without a \
-                 work, or initialise MPI with MPI_THREAD_SERIALIZED or more",
+                "MPI was initialised with {}, which allows calls only on the thread that \
+                 initialised it: make the call there, without a work, or initialise MPI with \
+                 MPI_THREAD_SERIALIZED or more",
                 self.level_name()
             ),
         )
@@ -213,21 +214,21 @@ impl Process {
 
 /// Returns true if any thread may call MPI at any time, so that no lock is necessary.
 #[inline]
-pub(crate) fn is_free() -> bool {
-    known().is_some_and(|process| process.level >= constant!(RSMPI_THREAD_MULTIPLE))
+pub(crate) fn allows_any_thread() -> bool {
+    get().is_some_and(|process| process.level >= constant!(RSMPI_THREAD_MULTIPLE))
 }
 
 /// Acquires the right to call MPI; takes the lock if the thread level requires it.
 #[inline]
-pub(crate) fn enter() -> Result<Entered> {
-    if is_free() { Ok(Entered { _lock: None }) } else { enter_locked() }
+pub(crate) fn acquire() -> Result<MpiAccess> {
+    if allows_any_thread() { Ok(MpiAccess { _lock: None }) } else { acquire_locked() }
 }
 
 #[cold]
-fn enter_locked() -> Result<Entered> {
-    let Some(process) = known() else { return Err(gone()) };
-    if !process.admits_thread() {
-        return Err(process.refused());
+fn acquire_locked() -> Result<MpiAccess> {
+    let Some(process) = get() else { return Err(finalised_error()) };
+    if !process.allows_thread() {
+        return Err(process.thread_error());
     }
-    Ok(Entered { _lock: Some(LOCK.lock().unwrap_or_else(PoisonError::into_inner)) })
+    Ok(MpiAccess { _lock: Some(LOCK.lock().unwrap_or_else(PoisonError::into_inner)) })
 }

@@ -10,7 +10,7 @@ pub(crate) type Processors = [u64; WORDS];
 const WORDS: usize = 16;
 
 /// Returns the processors of this process; an empty set if they are unknown.
-pub(crate) fn own() -> Processors {
+pub(crate) fn current() -> Processors {
     unsafe extern "C" {
         fn sched_getaffinity(process: c_int, bytes: usize, mask: *mut u64) -> c_int;
     }
@@ -21,7 +21,7 @@ pub(crate) fn own() -> Processors {
 }
 
 /// Decodes the set of another rank.
-pub(crate) fn read(bytes: &[u8]) -> Processors {
+pub(crate) fn decode(bytes: &[u8]) -> Processors {
     let mut all = [0; WORDS];
     for (word, bytes) in all.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = bytes.try_into().map(u64::from_le_bytes).unwrap_or(0);
@@ -30,8 +30,8 @@ pub(crate) fn read(bytes: &[u8]) -> Processors {
 }
 
 /// Returns true if the ranks of one host outnumber their processors.
-pub(crate) fn are_too_few(ranks: &[Processors]) -> bool {
-    let together = (0..WORDS).map(|at| ranks.iter().fold(0, |all, rank| all | rank[at]));
-    let count: usize = together.map(|word: u64| word.count_ones() as usize).sum();
+pub(crate) fn are_oversubscribed(ranks: &[Processors]) -> bool {
+    let union = (0..WORDS).map(|index| ranks.iter().fold(0, |all, rank| all | rank[index]));
+    let count: usize = union.map(|word: u64| word.count_ones() as usize).sum();
     count > 0 && count < ranks.len()
 }

@@ -2,12 +2,12 @@
 
 use crate::collective::Collective;
 use crate::failure::{Failure, Result};
+use crate::group::MpiGroup;
 use crate::interface::{
     DIST_BACKEND_SHORT, DIST_ERR_BACKEND, DIST_IN_PROGRESS, DIST_OK, dist_backend_operation_t,
     dist_backend_outcome_t, dist_status_t,
 };
-use crate::messages::{Receive, Sending};
-use crate::part::Part;
+use crate::messages::{ReceiveOperation, SendOperation};
 use crate::process;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -16,89 +16,93 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) enum Request {
     Collective(Collective),
-    Send(Sending),
-    Receive(Receive),
+    Send(SendOperation),
+    Receive(ReceiveOperation),
 }
 
 /// The outcome of a cancellation: whether MPI may still use the memory.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    Back,
+pub(crate) enum CancelOutcome {
+    Released,
     /// MPI may still use the memory, for this reason.
-    Kept(&'static str),
+    InUse(&'static str),
 }
 
 /// The number of polls before a waiter checks any other condition. A poll is only a call of MPI: a
 /// large vector makes progress only in these calls, and needs thousands of them.
-const LOOKS: u32 = 64;
-const LOOKS_WHEN_CROWDED: u32 = 8;
+const POLLS: u32 = 64;
+const POLLS_WHEN_OVERSUBSCRIBED: u32 = 8;
 
 /// The element counts of short operations: if the first polls find such an operation complete, it
 /// took about 10 microseconds at most. `_v` forms have count 0 and are not included.
 const SHORT: RangeInclusive<usize> = 1..=1024;
 
 /// The time that a waiter polls without sleeping.
-const EAGER: Duration = Duration::from_millis(5);
-const FIRST_NAP: Duration = Duration::from_micros(20);
-const LONGEST_NAP: Duration = Duration::from_micros(500);
+const POLL_TIME: Duration = Duration::from_millis(5);
+const MIN_SLEEP: Duration = Duration::from_micros(20);
+const MAX_SLEEP: Duration = Duration::from_micros(500);
 
 /// The interval at which a sleeping waiter queries whether another rank has aborted the group.
-const QUESTION: Duration = Duration::from_millis(100);
+const ABORT_QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Request {
     /// Polls; returns true if the operation is complete.
     #[inline]
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &mut self,
-        part: &Part,
+        group: &MpiGroup,
         outcome: *mut dist_backend_outcome_t,
     ) -> Result<bool> {
-        if process::is_free() {
-            return self.look_inside(part, outcome);
+        if process::allows_any_thread() {
+            return self.poll_with_access(group, outcome);
         }
-        if process::known().is_some_and(|process| !process.admits_thread()) {
+        if process::get().is_some_and(|process| !process.allows_thread()) {
             // The thread that may call MPI polls when it waits.
             return Ok(false);
         }
-        let _entered = process::enter()?;
-        self.look_inside(part, outcome)
+        let _access = process::acquire()?;
+        self.poll_with_access(group, outcome)
     }
 
-    /// As `look`; the caller has the right to call MPI.
+    /// As `poll`; the caller has the right to call MPI.
     #[inline]
-    fn look_inside(&mut self, part: &Part, outcome: *mut dist_backend_outcome_t) -> Result<bool> {
+    fn poll_with_access(
+        &mut self,
+        group: &MpiGroup,
+        outcome: *mut dist_backend_outcome_t,
+    ) -> Result<bool> {
         match self {
-            Self::Collective(collective) => collective.look(part),
-            Self::Send(sending) => sending.look(),
-            Self::Receive(receive) => receive.look(part, outcome),
+            Self::Collective(collective) => collective.poll(group),
+            Self::Send(sending) => sending.poll(),
+            Self::Receive(receive) => receive.poll(group, outcome),
         }
     }
 
     /// Waits for at most the limit.
     pub(crate) fn wait(
         &mut self,
-        part: &Part,
+        group: &MpiGroup,
         limit: Duration,
         outcome: *mut dist_backend_outcome_t,
     ) -> Result<dist_status_t> {
-        if self.look_often(part, outcome)? {
+        if self.poll_repeatedly(group, outcome)? {
             return Ok(DIST_OK);
         }
-        self.wait_longer(part, limit, outcome)
+        self.wait_longer(group, limit, outcome)
     }
 
     /// As `wait`, for a collective that has just begun. Reports a short operation in the outcome.
     pub(crate) fn run(
         &mut self,
-        part: &Part,
+        group: &MpiGroup,
         operation: &dist_backend_operation_t,
         limit: Duration,
         outcome: *mut dist_backend_outcome_t,
     ) -> Result<dist_status_t> {
-        if !self.look_often(part, outcome)? {
-            return self.wait_longer(part, limit, outcome);
+        if !self.poll_repeatedly(group, outcome)? {
+            return self.wait_longer(group, limit, outcome);
         }
-        if SHORT.contains(&operation.count) && !part.is_crowded {
+        if SHORT.contains(&operation.count) && !group.is_oversubscribed {
             // SAFETY: the library's struct, valid during the call; the version with `run` has this
             // field.
             if let Some(outcome) = unsafe { outcome.as_mut() } {
@@ -109,13 +113,17 @@ impl Request {
     }
 
     /// Polls for a fixed number of times; returns true if the operation is complete.
-    fn look_often(&mut self, part: &Part, outcome: *mut dist_backend_outcome_t) -> Result<bool> {
-        let looks = if part.is_crowded { LOOKS_WHEN_CROWDED } else { LOOKS };
-        for _ in 0..looks {
-            if self.look(part, outcome)? {
+    fn poll_repeatedly(
+        &mut self,
+        group: &MpiGroup,
+        outcome: *mut dist_backend_outcome_t,
+    ) -> Result<bool> {
+        let polls = if group.is_oversubscribed { POLLS_WHEN_OVERSUBSCRIBED } else { POLLS };
+        for _ in 0..polls {
+            if self.poll(group, outcome)? {
                 return Ok(true);
             }
-            pause(part);
+            pause(group);
         }
         Ok(false)
     }
@@ -123,49 +131,49 @@ impl Request {
     #[cold]
     fn wait_longer(
         &mut self,
-        part: &Part,
+        group: &MpiGroup,
         limit: Duration,
         outcome: *mut dist_backend_outcome_t,
     ) -> Result<dist_status_t> {
-        let began = Instant::now();
-        let mut asked = began;
-        let mut nap = FIRST_NAP;
+        let start = Instant::now();
+        let mut last_query = start;
+        let mut sleep_time = MIN_SLEEP;
         loop {
-            if self.look_often(part, outcome)? {
+            if self.poll_repeatedly(group, outcome)? {
                 return Ok(DIST_OK);
             }
-            let waited = began.elapsed();
-            if waited >= limit || part.host.is_aborted() {
+            let waited = start.elapsed();
+            if waited >= limit || group.host.is_aborted() {
                 return Ok(DIST_IN_PROGRESS);
             }
-            if waited < EAGER {
+            if waited < POLL_TIME {
                 continue;
             }
-            if asked.elapsed() >= QUESTION {
-                asked = Instant::now();
-                if part.failure().is_some() {
+            if last_query.elapsed() >= ABORT_QUERY_INTERVAL {
+                last_query = Instant::now();
+                if group.failure().is_some() {
                     return Ok(DIST_IN_PROGRESS); // The library asks why.
                 }
             }
-            std::thread::sleep(nap.min(limit - waited));
-            nap = (nap * 2).min(LONGEST_NAP);
+            std::thread::sleep(sleep_time.min(limit - waited));
+            sleep_time = (sleep_time * 2).min(MAX_SLEEP);
         }
     }
 
     /// Cancels the operation.
-    pub(crate) fn release(mut self, part: &Part) -> Result<()> {
-        let entered = process::enter();
-        let taken = match (&mut self, &entered) {
-            (_, Err(_)) => Taken::Kept("this thread may not call MPI"),
+    pub(crate) fn release(mut self, group: &MpiGroup) -> Result<()> {
+        let access = process::acquire();
+        let outcome = match (&mut self, &access) {
+            (_, Err(_)) => CancelOutcome::InUse("this thread may not call MPI"),
             (Self::Collective(collective), _) => collective.cancel()?,
             (Self::Send(sending), _) => sending.cancel(),
-            (Self::Receive(receive), _) => receive.cancel(part),
+            (Self::Receive(receive), _) => receive.cancel(group),
         };
-        match taken {
-            Taken::Back => Ok(()),
-            Taken::Kept(reason) => {
+        match outcome {
+            CancelOutcome::Released => Ok(()),
+            CancelOutcome::InUse(reason) => {
                 // Memory of this plug-in that MPI may still use is never freed.
-                part.lingers();
+                group.record_request_in_use();
                 std::mem::forget(self);
                 Err(Failure::new(DIST_ERR_BACKEND, reason))
             }
@@ -175,8 +183,8 @@ impl Request {
 
 /// Runs between two polls. It yields only if other ranks need the processor: a poll of MPI takes
 /// long enough by itself.
-fn pause(part: &Part) {
-    if part.is_crowded {
+fn pause(group: &MpiGroup) {
+    if group.is_oversubscribed {
         std::thread::yield_now();
     }
 }

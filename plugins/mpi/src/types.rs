@@ -29,13 +29,12 @@ pub(crate) fn datatype(dtype: DataType) -> sys::MPI_Datatype {
 
 /// Returns the type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DataType> {
-    DataType::from_number(number).map_err(|_| {
-        Failure::new(DIST_ERR_UNSUPPORTED, format!("elements of the unknown type {number}"))
-    })
+    DataType::from_number(number)
+        .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("unknown element type {number}")))
 }
 
 /// Returns the operator with this number.
 pub(crate) fn op(number: i32) -> Result<ReduceOp> {
     ReduceOp::from_number(number)
-        .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}")))
+        .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("unknown operator {number}")))
 }

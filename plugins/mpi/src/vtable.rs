@@ -2,11 +2,11 @@
 //! status, and catches panics.
 
 use crate::abilities::KINDS;
-use crate::collective::takes_from_device;
+use crate::collective::supports_device_memory;
 use crate::failure::{Failure, Result};
+use crate::group::MpiGroup;
 use crate::host;
 use crate::interface::*;
-use crate::part::Part;
 use crate::process;
 use crate::request::Request;
 use std::ffi::{c_char, c_void};
@@ -37,8 +37,10 @@ fn guarded(
 ) -> dist_status_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
-        Ok(Err(failure)) => failure.tell(outcome),
-        Err(_) => Failure::internal("the MPI plug-in has panicked: a defect of it").tell(outcome),
+        Ok(Err(failure)) => failure.write_to(outcome),
+        Err(_) => {
+            Failure::internal("the MPI plug-in panicked: a defect of the plug-in").write_to(outcome)
+        }
     }
 }
 
@@ -58,11 +60,11 @@ pub unsafe extern "C" fn dist_backend_plugin_v2(
         // SAFETY: the library's struct, valid during the call.
         let plugin = unsafe { plugin.as_mut() };
         let (Some(host), Some(plugin)) = (host, plugin) else {
-            return Err(Failure::internal("the library gives nothing to fill in"));
+            return Err(Failure::internal("the library passed no struct to fill in"));
         };
         let version = DIST_BACKEND_VERSION.cast_unsigned();
         if host.version < version {
-            let text = "this libdist is older than the MPI plug-in: build both of one version";
+            let text = "this libdist is older than the MPI plug-in: build both from one version";
             return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
         }
         process::check_family()?;
@@ -85,11 +87,11 @@ unsafe extern "C" fn create(
         // SAFETY: the library's struct, valid during the call.
         let created = unsafe { created.as_mut() };
         let (Some(setup), Some(created)) = (setup, created) else {
-            return Err(Failure::internal("create without a setup"));
+            return Err(Failure::internal("create was called without a setup"));
         };
-        let part = Part::create(setup)?;
-        created.serves_device = i32::from(part.takes_device);
-        created.part = Box::into_raw(Box::new(part)).cast();
+        let group = MpiGroup::create(setup)?;
+        created.serves_device = i32::from(group.serves_device);
+        created.part = Box::into_raw(Box::new(group)).cast();
         created.kinds = KINDS;
         Ok(DIST_OK)
     })
@@ -98,18 +100,18 @@ unsafe extern "C" fn create(
 unsafe extern "C" fn destroy(part: *mut c_void) {
     catch_unwind(|| {
         // SAFETY: the part from create, passed here once, as the last call.
-        drop(unsafe { Box::from_raw(part.cast::<Part>()) });
+        drop(unsafe { Box::from_raw(part.cast::<MpiGroup>()) });
     })
     .ok();
 }
 
-/// Returns the part that create made.
+/// Returns the group that create allocated.
 ///
 /// # Safety
 /// `part` is from create, and destroy was not called.
-unsafe fn own<'a>(part: *mut c_void) -> &'a Part {
+unsafe fn group_of<'a>(part: *mut c_void) -> &'a MpiGroup {
     // SAFETY: as the caller promises.
-    unsafe { &*part.cast::<Part>() }
+    unsafe { &*part.cast::<MpiGroup>() }
 }
 
 unsafe extern "C" fn submit(
@@ -120,23 +122,23 @@ unsafe extern "C" fn submit(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the library's arguments, valid during the call.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: the library's arguments, valid during the call.
         let operation = unsafe { &*operation };
-        let begun = part.submit(operation, outcome)?;
+        let started = group.submit(operation, outcome)?;
         // SAFETY: the library's variable for the request.
-        Ok(unsafe { hand_out(begun, request) })
+        Ok(unsafe { write_request(started, request) })
     })
 }
 
 /// Passes a request to the library.
 ///
 /// # Safety
-/// `place` is a variable for a request.
-unsafe fn hand_out(begun: Option<Request>, place: *mut *mut c_void) -> dist_status_t {
-    let Some(begun) = begun else { return DIST_OK };
+/// `out` is a variable for a request.
+unsafe fn write_request(started: Option<Request>, out: *mut *mut c_void) -> dist_status_t {
+    let Some(started) = started else { return DIST_OK };
     // SAFETY: as the caller promises.
-    unsafe { place.write(Box::into_raw(Box::new(begun)).cast()) };
+    unsafe { out.write(Box::into_raw(Box::new(started)).cast()) };
     DIST_IN_PROGRESS
 }
 
@@ -149,12 +151,12 @@ unsafe extern "C" fn run(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: as in submit.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: as in submit.
         let operation = unsafe { &*operation };
-        let left = part.run(operation, limit(timeout_ms), outcome)?;
+        let pending = group.run(operation, limit(timeout_ms), outcome)?;
         // SAFETY: the library's variable for the request.
-        Ok(unsafe { hand_out(left, request) })
+        Ok(unsafe { write_request(pending, request) })
     })
 }
 
@@ -164,14 +166,18 @@ fn limit(timeout_ms: i64) -> Duration {
 
 /// Frees a request that has ended. After an error it releases the request, because MPI may still
 /// use its memory.
-fn end(part: &Part, request: *mut c_void, ended: Result<dist_status_t>) -> Result<dist_status_t> {
+fn free_if_ended(
+    group: &MpiGroup,
+    request: *mut c_void,
+    ended: Result<dist_status_t>,
+) -> Result<dist_status_t> {
     if matches!(ended, Ok(DIST_IN_PROGRESS)) {
         return ended;
     }
     // SAFETY: the request from submit, which has ended and is not used again.
     let request = unsafe { Box::from_raw(request.cast::<Request>()) };
     if ended.is_err() {
-        request.release(part).ok();
+        request.release(group).ok();
     }
     ended
 }
@@ -183,11 +189,15 @@ unsafe extern "C" fn test(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the part that the library passes.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: the request from submit; one thread at a time uses a request.
-        let begun = unsafe { &mut *request.cast::<Request>() };
-        let looked = begun.look(part, outcome);
-        end(part, request, looked.map(|over| if over { DIST_OK } else { DIST_IN_PROGRESS }))
+        let started = unsafe { &mut *request.cast::<Request>() };
+        let polled = started.poll(group, outcome);
+        free_if_ended(
+            group,
+            request,
+            polled.map(|is_complete| if is_complete { DIST_OK } else { DIST_IN_PROGRESS }),
+        )
     })
 }
 
@@ -199,11 +209,11 @@ unsafe extern "C" fn wait(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: as in test.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: as in test.
-        let begun = unsafe { &mut *request.cast::<Request>() };
-        let waited = begun.wait(part, limit(timeout_ms), outcome);
-        end(part, request, waited)
+        let started = unsafe { &mut *request.cast::<Request>() };
+        let waited = started.wait(group, limit(timeout_ms), outcome);
+        free_if_ended(group, request, waited)
     })
 }
 
@@ -216,7 +226,7 @@ unsafe extern "C" fn release(
         // SAFETY: the request from submit, which is not used again.
         let request = unsafe { Box::from_raw(request.cast::<Request>()) };
         // SAFETY: the part that the library passes.
-        request.release(unsafe { own(part) }).map(|()| DIST_OK)
+        request.release(unsafe { group_of(part) }).map(|()| DIST_OK)
     })
 }
 
@@ -228,10 +238,10 @@ unsafe extern "C" fn abort(
 ) {
     catch_unwind(|| {
         // SAFETY: the part that the library passes.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: a terminated text.
         let reason = unsafe { host::text(reason) };
-        part.abort(status, &reason, culprit);
+        group.abort(status, &reason, culprit);
     })
     .ok();
 }
@@ -242,7 +252,7 @@ unsafe extern "C" fn failure(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the part that the library passes.
-        unsafe { own(part) }.failure().map_or(Ok(DIST_OK), Err)
+        unsafe { group_of(part) }.failure().map_or(Ok(DIST_OK), Err)
     })
 }
 
@@ -253,16 +263,17 @@ unsafe extern "C" fn supports(
 ) -> dist_status_t {
     guarded(outcome, || {
         // SAFETY: the library's arguments, valid during the call.
-        let part = unsafe { own(part) };
+        let group = unsafe { group_of(part) };
         // SAFETY: the library's arguments, valid during the call.
         let query = unsafe { &*query };
         // In host memory the plug-in supports all types and operators.
         match query.device {
             DIST_DEVICE_HOST => Ok(DIST_OK),
-            _ if part.takes_device && takes_from_device(query.kind) => Ok(DIST_OK),
-            _ => {
-                Err(Failure::new(DIST_ERR_UNSUPPORTED, "MPI is not given a device's memory for it"))
-            }
+            _ if group.serves_device && supports_device_memory(query.kind) => Ok(DIST_OK),
+            _ => Err(Failure::new(
+                DIST_ERR_UNSUPPORTED,
+                "the MPI back end does not pass device memory to MPI for this operation",
+            )),
         }
     })
 }
@@ -274,7 +285,7 @@ unsafe extern "C" fn describe(
 ) -> dist_status_t {
     guarded(std::ptr::null_mut(), || {
         // SAFETY: the part that the library passes.
-        let text = unsafe { own(part) }.describe();
+        let text = unsafe { group_of(part) }.describe();
         if let Some(sink) = sink {
             // SAFETY: the library's function, with bytes that outlive the call.
             unsafe { sink(sink_arg, text.as_ptr().cast(), text.len()) };

@@ -5,8 +5,8 @@
  *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
  *
  * "own" (the default): libdist initialises MPI. "late": as "own", and rank 0 does not call a
- * collective; the launcher then reports a failed job. The other words: this program initialises MPI
- * with that thread level.
+ * collective; the launcher then reports a failed job. With the other modes, this program
+ * initialises MPI with that thread level.
  */
 #include "check.h"
 
@@ -14,12 +14,12 @@
 
 static int rank, size;
 
-#define LONGEST_TAG 2147483647
+#define MAX_TAG 2147483647
 
 static void messages_by_tag_and_sender(void)
 {
     int32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
-    int32_t tags[] = { 0, 7, 268435455, 268435456, LONGEST_TAG - 1, LONGEST_TAG };
+    int32_t tags[] = { 0, 7, 268435455, 268435456, MAX_TAG - 1, MAX_TAG };
     dist_work_t *works[6];
     int64_t sent[6], got;
     int i;
@@ -43,7 +43,7 @@ static void messages_by_tag_and_sender(void)
     }
 }
 
-static void receives_before_their_messages(void)
+static void receives_posted_before_sends(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     size_t n = 300000, i;
@@ -65,7 +65,7 @@ static void receives_before_their_messages(void)
     free(in);
 }
 
-static void a_message_that_is_too_long_stays(void)
+static void too_long_message_remains_receivable(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     int32_t out[4] = { rank, 1, 2, 3 }, in[4] = { -1, -1, -1, -1 };
@@ -79,13 +79,13 @@ static void a_message_that_is_too_long_stays(void)
     dist_work_release(send);
 }
 
-static void a_receive_that_nobody_matches_is_taken_back(void)
+static void unmatched_receive_is_cancelled(void)
 {
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t short_timeout = DIST_CALL_OPTIONS_INIT;
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size, in = -1, out = 40 + rank;
     dist_work_t *send;
-    soon.timeout_ms = 100;
-    CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, left, 11, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
+    short_timeout.timeout_ms = 100;
+    CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, left, 11, NULL, &short_timeout, NULL), DIST_ERR_TIMEOUT);
     CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_OK);
     CHECK_STATUS(dist_send(dist_world(), &out, 1, DIST_I32, right, 11, NULL, &send), DIST_OK);
     CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, left, 11, NULL, NULL, NULL), DIST_OK);
@@ -94,7 +94,7 @@ static void a_receive_that_nobody_matches_is_taken_back(void)
     dist_work_release(send);
 }
 
-static void bytes_whose_length_the_receiver_does_not_know(void)
+static void bytes_of_unknown_length(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     size_t n = 1000 * (size_t)rank + 3, got = 0;
@@ -115,24 +115,24 @@ static void bytes_whose_length_the_receiver_does_not_know(void)
     free(out);
 }
 
-static void groups_of_some_ranks(void)
+static void subgroups(void)
 {
     int round;
     for (round = 0; round < 3; round++) {
         dist_group_t *half = NULL;
-        int32_t sum = rank, wanted = 0, r;
+        int32_t sum = rank, expected = 0, r;
         CHECK_STATUS(dist_group_split(dist_world(), rank % 2, -rank, NULL, &half), DIST_OK);
         CHECK_STATUS(dist_all_reduce(half, &sum, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL), DIST_OK);
         for (r = rank % 2; r < size; r += 2) {
-            wanted += r;
+            expected += r;
         }
-        CHECK(sum == wanted);
+        CHECK(sum == expected);
         CHECK(dist_get_rank(half) == (size - 1 - rank) / 2 || size % 2 == 1);
         CHECK_STATUS(dist_group_release(half), DIST_OK);
     }
 }
 
-static void ranks_that_are_not_in_place_alike(void)
+static void mixed_in_place_and_separate_buffers(void)
 {
     size_t n = 50000, i, wrong = 0;
     double *out = calloc(n, sizeof(*out)), *in = calloc(n, sizeof(*in));
@@ -150,7 +150,7 @@ static void ranks_that_are_not_in_place_alike(void)
     free(in);
 }
 
-static void works_beside_messages(void)
+static void works_concurrent_with_messages(void)
 {
     dist_work_t *works[8];
     int64_t values[8];
@@ -167,13 +167,13 @@ static void works_beside_messages(void)
     }
 }
 
-static void everybody_comes_to_a_monitored_barrier(void)
+static void monitored_barrier_completes(void)
 {
     CHECK_STATUS(dist_monitored_barrier(dist_world(), DIST_WAIT_FOREVER, 1, NULL, NULL), DIST_OK);
 }
 
 /* A thread that did not initialise MPI is refused; the error names the remedy. */
-static void *call_elsewhere(void *refused)
+static void *call_on_other_thread(void *refused)
 {
     int32_t value = 1;
     int status = dist_send(dist_world(), &value, 1, DIST_I32, rank, 1, NULL, NULL);
@@ -181,11 +181,11 @@ static void *call_elsewhere(void *refused)
     return NULL;
 }
 
-static void another_thread_is_refused(void)
+static void other_thread_is_refused(void)
 {
     pthread_t thread;
     int refused = 0;
-    REQUIRE(pthread_create(&thread, NULL, call_elsewhere, &refused) == 0);
+    REQUIRE(pthread_create(&thread, NULL, call_on_other_thread, &refused) == 0);
     pthread_join(thread, NULL);
     CHECK(refused);
 }
@@ -194,15 +194,16 @@ static void another_thread_is_refused(void)
  * MPI cannot cancel a collective. The error reports that the buffers may still be used, so the test
  * does not reuse them.
  */
-static void a_rank_that_does_not_come(void)
+static void rank_is_late_for_collective(void)
 {
     static int64_t value = 1, sum;
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
-    soon.timeout_ms = 300;
+    dist_call_options_t short_timeout = DIST_CALL_OPTIONS_INIT;
+    short_timeout.timeout_ms = 300;
     if (rank > 0) {
-        CHECK_STATUS(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, &short_timeout, NULL),
+                     DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("may still use the buffers");
-        CHECK_MESSAGE("MPI cannot take back a collective");
+        CHECK_MESSAGE("MPI cannot cancel a collective");
     } else {
         int32_t in;
         /* The failure of the other ranks ends a wait of this rank. */
@@ -210,42 +211,42 @@ static void a_rank_that_does_not_come(void)
     }
 }
 
-static int level_of(const char *word)
+static int level_of(const char *mode)
 {
-    return strcmp(word, "multiple") == 0     ? MPI_THREAD_MULTIPLE
-           : strcmp(word, "serialized") == 0 ? MPI_THREAD_SERIALIZED
+    return strcmp(mode, "multiple") == 0     ? MPI_THREAD_MULTIPLE
+           : strcmp(mode, "serialized") == 0 ? MPI_THREAD_SERIALIZED
                                              : MPI_THREAD_FUNNELED;
 }
 
 int main(int argc, char **argv)
 {
-    const char *word = argc > 1 ? argv[1] : "own";
-    int is_late = strcmp(word, "late") == 0, is_own = is_late || strcmp(word, "own") == 0, provided = 0;
-    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
-    if (!is_own && MPI_Init_thread(&argc, &argv, level_of(word), &provided) != MPI_SUCCESS) {
+    const char *mode = argc > 1 ? argv[1] : "own";
+    int is_late = strcmp(mode, "late") == 0, is_own = is_late || strcmp(mode, "own") == 0, provided = 0;
+    dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
+    if (!is_own && MPI_Init_thread(&argc, &argv, level_of(mode), &provided) != MPI_SUCCESS) {
         return 1;
     }
-    how.backend = "mpi";
-    how.timeout_ms = 60000;
-    REQUIRE(CHECK_STATUS(dist_init(&how), DIST_OK));
+    options.backend = "mpi";
+    options.timeout_ms = 60000;
+    REQUIRE(CHECK_STATUS(dist_init(&options), DIST_OK));
     rank = dist_get_rank(dist_world());
     size = dist_get_world_size(dist_world());
     if (is_late) {
-        a_rank_that_does_not_come();
+        rank_is_late_for_collective();
         return check_report();
     }
-    ranks_that_are_not_in_place_alike();
+    mixed_in_place_and_separate_buffers();
     if (is_own || provided >= MPI_THREAD_SERIALIZED) {
         messages_by_tag_and_sender();
-        receives_before_their_messages();
-        a_message_that_is_too_long_stays();
-        a_receive_that_nobody_matches_is_taken_back();
-        bytes_whose_length_the_receiver_does_not_know();
-        groups_of_some_ranks();
-        works_beside_messages();
-        everybody_comes_to_a_monitored_barrier();
+        receives_posted_before_sends();
+        too_long_message_remains_receivable();
+        unmatched_receive_is_cancelled();
+        bytes_of_unknown_length();
+        subgroups();
+        works_concurrent_with_messages();
+        monitored_barrier_completes();
     } else {
-        another_thread_is_refused();
+        other_thread_is_refused();
     }
     CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_OK);
     CHECK_STATUS(dist_finalize(), DIST_OK);

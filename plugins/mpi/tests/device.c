@@ -18,7 +18,7 @@ void dist_stub_mpi_count(long *buffers, long *wrong) __attribute__((weak));
 
 static int is_direct;
 
-static long given_to_mpi(void)
+static long buffers_passed_to_mpi(void)
 {
     long buffers = 0, wrong = 0;
     if (dist_stub_mpi_count != NULL) {
@@ -37,19 +37,19 @@ static int32_t *numbers(int32_t first, size_t count)
     return device_memory(count * sizeof(int32_t), filled);
 }
 
-static int holds(const int32_t *device, int32_t first, size_t count)
+static int has_values(const int32_t *device, int32_t first, size_t count)
 {
-    const int32_t *seen = dist_stub_cuda_alias(device, count * sizeof(int32_t));
+    const int32_t *host_view = dist_stub_cuda_alias(device, count * sizeof(int32_t));
     for (size_t i = 0; i < count; i++) {
-        if (seen[i] != first + (int32_t)i) {
-            printf("element %zu is %d, not %d\n", i, (int)seen[i], (int)(first + (int32_t)i));
+        if (host_view[i] != first + (int32_t)i) {
+            printf("element %zu is %d, not %d\n", i, (int)host_view[i], (int)(first + (int32_t)i));
             return 0;
         }
     }
     return 1;
 }
 
-static void what_it_says(struct rank *self)
+static void description_names_the_path(struct rank *self)
 {
     dist_blob_t *json = NULL;
     const void *data = NULL;
@@ -80,12 +80,12 @@ static void messages(struct rank *self)
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(receive));
     CHECK_OK(dist_work_release(send));
-    CHECK(holds(in, 1000 * left, COUNT));
+    CHECK(has_values(in, 1000 * left, COUNT));
     CHECK_OK(dist_send(dist_world(), out + 1, 5, DIST_I32, right, 9, NULL, &send));
     CHECK_OK(dist_recv(dist_world(), in + 2, 5, DIST_I32, DIST_ANY_SOURCE, 9, &status, NULL, NULL));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(send));
-    CHECK(status.source == left && holds(in + 2, 1000 * left + 1, 5) && holds(in, 1000 * left, 2));
+    CHECK(status.source == left && has_values(in + 2, 1000 * left + 1, 5) && has_values(in, 1000 * left, 2));
     free_device(out);
     free_device(in);
 }
@@ -116,7 +116,7 @@ static void streams(struct rank *self)
 }
 
 /* If the caller's stream is not ready in time, the message fails alone, and the group continues. */
-static void a_stream_that_does_not_come(struct rank *self)
+static void stream_not_ready_in_time(struct rank *self)
 {
     int32_t *out = numbers(0, 10), right = (self->rank + 1) % self->size;
     struct delay delay = { 0, 0, NULL, 0, 0 };
@@ -135,30 +135,31 @@ static void in_place(struct rank *self)
 {
     int32_t *all = numbers(0, COUNT), own = self->rank * 100;
     size_t bytes = COUNT * sizeof(int32_t);
-    int32_t *seen = dist_stub_cuda_alias(all, bytes);
-    memset(seen, 0, bytes);
+    int32_t *host_view = dist_stub_cuda_alias(all, bytes);
+    memset(host_view, 0, bytes);
     for (int i = 0; i < 100; i++) {
-        seen[own + i] = own + i;
+        host_view[own + i] = own + i;
     }
     CHECK_OK(dist_all_gather(dist_world(), all + own, all, 100, DIST_I32, NULL, NULL));
-    CHECK(holds(all, 0, (size_t)self->size * 100));
+    CHECK(has_values(all, 0, (size_t)self->size * 100));
     int root = self->size - 1;
     CHECK_OK(dist_gather(dist_world(), all + own, self->rank == root ? all : NULL, 100, DIST_I32, root, NULL, NULL));
-    CHECK(holds(all, 0, (size_t)self->size * 100));
+    CHECK(has_values(all, 0, (size_t)self->size * 100));
     for (int i = 0; i < 100; i++) {
-        seen[i] = 1;
+        host_view[i] = 1;
     }
     CHECK_OK(dist_all_reduce(dist_world(), all, all, 100, DIST_I32, DIST_SUM, NULL, NULL));
-    CHECK(seen[0] == self->size && seen[99] == self->size);
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
-    soon.timeout_ms = 100;
-    CHECK_REFUSED(dist_recv(dist_world(), all, 1, DIST_I32, root, 77, NULL, &soon, NULL), DIST_ERR_TIMEOUT, "not matched");
+    CHECK(host_view[0] == self->size && host_view[99] == self->size);
+    dist_call_options_t short_timeout = DIST_CALL_OPTIONS_INIT;
+    short_timeout.timeout_ms = 100;
+    CHECK_REFUSED(dist_recv(dist_world(), all, 1, DIST_I32, root, 77, NULL, &short_timeout, NULL), DIST_ERR_TIMEOUT,
+                  "not matched");
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     free_device(all);
 }
 
 /* The group also serves host memory, and a child group serves the same device. */
-static void beside(struct rank *self)
+static void host_memory_and_subgroup(struct rank *self)
 {
     int64_t value = self->rank + 1, sum = 0;
     int32_t ranks[MOST_RANKS] = { 0, 1, 2, 3 };
@@ -167,34 +168,35 @@ static void beside(struct rank *self)
     CHECK(sum == self->size * (self->size + 1) / 2);
     REQUIRE_OK(dist_group_new(dist_world(), ranks, (size_t)self->size, NULL, &group));
     int32_t *all = numbers(0, 400);
-    long before = given_to_mpi();
+    long before = buffers_passed_to_mpi();
     CHECK_OK(dist_all_gather(group, all + self->rank * 100, all, 100, DIST_I32, NULL, NULL));
-    CHECK((given_to_mpi() > before) == (is_direct && self->size > 1));
-    CHECK(holds(all, 0, 400));
+    CHECK((buffers_passed_to_mpi() > before) == (is_direct && self->size > 1));
+    CHECK(has_values(all, 0, 400));
     free_device(all);
     CHECK_OK(dist_group_release(group));
 }
 
-static void everything(struct rank *self)
+static void run_all(struct rank *self)
 {
-    long before = given_to_mpi();
-    what_it_says(self);
+    long before = buffers_passed_to_mpi();
+    description_names_the_path(self);
     messages(self);
-    CHECK((given_to_mpi() > before) == is_direct);
+    CHECK((buffers_passed_to_mpi() > before) == is_direct);
     streams(self);
-    a_stream_that_does_not_come(self);
+    stream_not_ready_in_time(self);
     in_place(self);
-    beside(self);
-    CHECK((given_to_mpi() > before) == is_direct);
+    host_memory_and_subgroup(self);
+    CHECK((buffers_passed_to_mpi() > before) == is_direct);
 }
 
 int main(int argc, char **argv)
 {
     REQUIRE(argc == 2);
     is_direct = strcmp(argv[1], "direct") == 0;
-    int is_asked_not_to = strcmp(argv[1], "asked_not_to") == 0;
-    CHECK((dist_stub_mpi_count != NULL) == (is_direct || is_asked_not_to));
-    on_job("mpi", is_asked_not_to ? "staging.chunk_bytes=4096;device_memory=staged" : "staging.chunk_bytes=4096", everything);
+    int is_staging_requested = strcmp(argv[1], "asked_not_to") == 0;
+    CHECK((dist_stub_mpi_count != NULL) == (is_direct || is_staging_requested));
+    on_job("mpi", is_staging_requested ? "staging.chunk_bytes=4096;device_memory=staged" : "staging.chunk_bytes=4096",
+           run_all);
     check_nothing_left();
     return check_report();
 }

@@ -103,7 +103,7 @@ fn bootstrap_group(
         .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
         .collect::<Result<_>>()?;
     let plan = NativeGroupPlan::compute(&infos)?;
-    let (domain, inside) = plan.join_node(context, &infos, &node_listener, exchange)?;
+    let (domain, node_transport) = plan.join_node(context, &infos, &node_listener, exchange)?;
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
     let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
@@ -126,20 +126,15 @@ fn bootstrap_group(
         node_listener,
         reconnect_endpoint,
     )?);
-    let transport = plan.transport_name(inside);
-    crate::log!(
-        LogLevel::Info,
-        "group {} of {} ranks over {transport}",
-        context.group,
-        context.size
-    );
-    let NativeGroupPlan { nodes, rank_locations: places, shape, rules, heartbeat_ms, .. } = plan;
+    let transport = plan.transport_name(node_transport);
+    crate::log!(LogLevel::Info, "group {}: {} ranks over {transport}", context.group, context.size);
+    let NativeGroupPlan { nodes, rank_locations, shape, rules, heartbeat_ms, .. } = plan;
     let has_arrival_check = infos[0].has_detail_level;
-    if let Some(other) = infos.iter().position(|card| card.has_detail_level != has_arrival_check) {
+    if let Some(other) = infos.iter().position(|info| info.has_detail_level != has_arrival_check) {
         crate::log!(
             LogLevel::Warn,
-            "rank {other} has another debug level than rank 0, whose level decides whether group {} looks who is \
-             there before each collective",
+            "rank {other} and rank 0 have different debug levels: rank 0's level decides whether \
+             group {} runs an arrival check before each collective",
             context.group
         );
     }
@@ -157,7 +152,7 @@ fn bootstrap_group(
         rules,
         algorithm_overrides: overrides,
         nodes,
-        rank_locations: places,
+        rank_locations,
         has_arrival_check,
         survivor_endpoint,
         zero_copy_calls: direct,
@@ -194,32 +189,32 @@ impl CmaCapability {
     fn name(self) -> &'static [u8] {
         Self::NAMES
             .iter()
-            .find(|&&(_, reach)| reach == self)
+            .find(|&&(_, capability)| capability == self)
             .map_or(b"reads not", |&(name, _)| name)
     }
 
     fn from_name(name: &[u8]) -> Self {
         let known = Self::NAMES.iter().find(|&&(known, _)| known == name);
-        known.map_or_else(Self::default, |&(_, reach)| reach)
+        known.map_or_else(Self::default, |&(_, capability)| capability)
     }
 }
 
 impl NativeGroupPlan {
     fn compute(infos: &[NativePeerInfo]) -> Result<Self> {
         let transport = infos[0].transport.as_str();
-        let one_process = infos.iter().all(|card| card.process_cookie == infos[0].process_cookie);
+        let one_process = infos.iter().all(|info| info.process_cookie == infos[0].process_cookie);
         check_transport(transport)?;
         if transport == "inproc" && !one_process {
             let message =
-                "transport inproc was asked for, but the ranks are not threads of one process";
+                "transport=inproc: the ranks are not threads of one process; use transport=auto";
             return Err(Error::invalid(message));
         }
-        let hosts: Vec<&str> = infos.iter().map(|card| card.host_id.as_str()).collect();
+        let hosts: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
         let hosts = NodeMap::by_label(&hosts);
         let nodes =
             if transport == "tcp" { NodeMap::one_per_rank(infos.len()) } else { hosts.clone() };
         let spin = Duration::from_micros(config::read_bounded(config::SPIN_US, 200, 0, 1_000_000)?);
-        let pace = WaitPolicy {
+        let wait_policy = WaitPolicy {
             spin_time: spin,
             is_oversubscribed: (0..hosts.node_count())
                 .any(|host| is_oversubscribed(infos, hosts.members(host))),
@@ -228,23 +223,23 @@ impl NativeGroupPlan {
         let default_slot_bytes = || {
             RegionGeometry::default_slot_bytes(
                 nodes.max_ranks_per_node(),
-                pace.is_oversubscribed,
+                wait_policy.is_oversubscribed,
                 reuse,
             )
         };
-        let wanted = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
-        let least = (infos.len() * LARGEST_ELEMENT).max(wanted);
-        let shape = GroupShape::of(&nodes, pace.is_oversubscribed);
+        let slot_bytes = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
+        let min_slot_bytes = (infos.len() * LARGEST_ELEMENT).max(slot_bytes);
+        let shape = GroupShape::of(&nodes, wait_policy.is_oversubscribed);
         let rank_locations = rank_locations(infos, &hosts);
         Ok(Self {
-            names: rank_locations.iter().map(|place| place.name.clone()).collect(),
+            names: rank_locations.iter().map(|location| location.name.clone()).collect(),
             rank_locations,
             nodes,
             in_process: transport == "inproc",
-            slot_bytes: least.next_multiple_of(4096),
+            slot_bytes: min_slot_bytes.next_multiple_of(4096),
             rules: AlgorithmRules::new(infos[0].rules.clone(), &shape),
             shape,
-            wait_policy: pace,
+            wait_policy,
             heartbeat_ms: infos[0].heartbeat_ms,
         })
     }
@@ -252,9 +247,10 @@ impl NativeGroupPlan {
     /// Returns true if the rank can read the memory of all other ranks of its node.
     fn can_read_node(&self, rank: Rank, infos: &[NativePeerInfo]) -> bool {
         let others = self.nodes.members(self.nodes.node_of(rank)).iter().filter(|&&it| it != rank);
-        others.map(|&other| &infos[other]).all(|card| {
-            card.cookie_address
-                .is_some_and(|mark| cma::has_process_cookie(card.pid, mark, &card.process_cookie))
+        others.map(|&other| &infos[other]).all(|info| {
+            info.cookie_address.is_some_and(|cookie_address| {
+                cma::has_process_cookie(info.pid, cookie_address, &info.process_cookie)
+            })
         })
     }
 
@@ -264,20 +260,20 @@ impl NativeGroupPlan {
     fn with_cma(mut self, cma_names: &[Vec<u8>]) -> Self {
         let capabilities: Vec<_> =
             cma_names.iter().map(|name| CmaCapability::from_name(name)).collect();
-        let cheap = capabilities.iter().filter(|reach| reach.is_cheap).count();
-        self.shape.has_cma = capabilities.iter().all(|reach| reach.can_read);
-        self.shape.has_cma_write = capabilities.iter().all(|reach| reach.can_write);
+        let cheap = capabilities.iter().filter(|capability| capability.is_cheap).count();
+        self.shape.has_cma = capabilities.iter().all(|capability| capability.can_read);
+        self.shape.has_cma_write = capabilities.iter().all(|capability| capability.can_write);
         self.shape.has_cheap_cma_read = self.shape.has_cma && 2 * cheap >= capabilities.len();
         self
     }
 
-    /// Returns the name of the transport for logs; `inside` is the transport within a node.
-    fn transport_name(&self, inside: &'static str) -> String {
-        let between = if self.in_process { "inproc" } else { "tcp" };
+    /// Returns the name of the transport for logs; `node_transport` is the transport within a node.
+    fn transport_name(&self, node_transport: &'static str) -> String {
+        let network_transport = if self.in_process { "inproc" } else { "tcp" };
         match (self.nodes.node_count(), self.nodes.max_ranks_per_node()) {
-            (1, _) => inside.to_owned(),
-            (_, 1) => between.to_owned(),
-            _ => format!("{inside} inside nodes, {between} between them"),
+            (1, _) => node_transport.to_owned(),
+            (_, 1) => network_transport.to_owned(),
+            _ => format!("{node_transport} inside nodes, {network_transport} between them"),
         }
     }
 
@@ -328,9 +324,9 @@ impl NativeGroupPlan {
         let members: Vec<ShmMember> = members.iter().map(member).collect();
         let heartbeat = self.heartbeat_config(context);
         let (peers, members, deadline) = (&peers, &members, context.deadline);
-        let party = ShmJoinConfig { group, peers, members, me, deadline, vitals: heartbeat };
-        let domain =
-            node_listener.join(&party, geometry, self.wait_policy, &|| exchange.peer_failure())?;
+        let join_config = ShmJoinConfig { group, peers, members, me, deadline, vitals: heartbeat };
+        let domain = node_listener
+            .join(&join_config, geometry, self.wait_policy, &|| exchange.peer_failure())?;
         Ok((Arc::new(domain), "shm"))
     }
 
@@ -347,16 +343,16 @@ impl NativeGroupPlan {
             return Ok(None);
         }
         let peers: Vec<PeerName> =
-            self.rank_locations.iter().map(|place| place.name.clone()).collect();
+            self.rank_locations.iter().map(|location| location.name.clone()).collect();
         if self.in_process {
-            let (domain, pace) = (Arc::clone(domain), self.wait_policy);
-            let fabric =
-                inproc::InprocMesh::join(context.group, context.rank, peers, domain, pace)?;
-            return Ok(Some((Arc::new(fabric), None)));
+            let (domain, wait_policy) = (Arc::clone(domain), self.wait_policy);
+            let mesh =
+                inproc::InprocMesh::join(context.group, context.rank, peers, domain, wait_policy)?;
+            return Ok(Some((Arc::new(mesh), None)));
         }
         let mesh_listener = tcp::listen(context.store_address)?;
         let own_advert = mesh_listener.advert().encode().to_string();
-        let over = || exchange.peer_failure().or_else(|| domain.failure());
+        let check_cancelled = || exchange.peer_failure().or_else(|| domain.failure());
         let adverts =
             exchange.all_gather("addresses", own_advert.as_bytes(), &|| domain.failure())?;
         let member = |(rank, bytes): (Rank, &Vec<u8>)| {
@@ -370,7 +366,7 @@ impl NativeGroupPlan {
             })
         };
         let members: Vec<_> = adverts.iter().enumerate().map(member).collect::<Result<_>>()?;
-        let party = tcp::TcpJoinConfig {
+        let join_config = tcp::TcpJoinConfig {
             group: context.group,
             epoch: context.epoch,
             members: &members,
@@ -379,8 +375,8 @@ impl NativeGroupPlan {
             wait_policy: self.wait_policy,
             vitals: self.heartbeat_config(context),
         };
-        let reconnect_endpoint = mesh_listener.reconnect_endpoint(&party)?;
-        let mesh = mesh_listener.join(&party, Arc::clone(domain), &over)?;
+        let reconnect_endpoint = mesh_listener.reconnect_endpoint(&join_config)?;
+        let mesh = mesh_listener.join(&join_config, Arc::clone(domain), &check_cancelled)?;
         Ok(Some((Arc::new(mesh), Some(reconnect_endpoint))))
     }
 
@@ -394,13 +390,13 @@ impl NativeGroupPlan {
         reconnect_endpoint: Option<tcp::ReconnectEndpoint>,
     ) -> Result<SurvivorEndpoint> {
         let own = self.nodes.node_of(context.rank);
-        let member = |(rank, card): (Rank, &NativePeerInfo)| {
+        let member = |(rank, info): (Rank, &NativePeerInfo)| {
             let is_on_node = self.in_process || self.nodes.node_of(rank) == own;
             let socket = || {
-                ShmListener::nonce_in_name(&card.socket).ok_or_else(|| malformed_peer_info(rank))
+                ShmListener::nonce_in_name(&info.socket).ok_or_else(|| malformed_peer_info(rank))
             };
             Ok(survivor_rendezvous::SurvivorAddress {
-                nonce: card.rank_nonce,
+                nonce: info.rank_nonce,
                 socket: is_on_node.then(socket).transpose()?,
             })
         };
@@ -427,12 +423,12 @@ fn rank_locations(infos: &[NativePeerInfo], hosts: &NodeMap) -> Vec<RankLocation
     let first = |host: usize| &infos[hosts.members(host)[0]].host_name;
     let shared: Vec<Arc<str>> =
         (0..hosts.node_count()).map(|host| first(host).as_str().into()).collect();
-    let location = |(rank, card): (Rank, &NativePeerInfo)| {
+    let location = |(rank, info): (Rank, &NativePeerInfo)| {
         let host_index = hosts.node_of(rank);
         let known = &shared[host_index];
-        let is_known = **known == *card.host_name;
-        let host = if is_known { Arc::clone(known) } else { card.host_name.as_str().into() };
-        let name = PeerName { rank, pid: card.pid, host };
+        let is_known = **known == *info.host_name;
+        let host = if is_known { Arc::clone(known) } else { info.host_name.as_str().into() };
+        let name = PeerName { rank, pid: info.pid, host };
         RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
     };
     infos.iter().enumerate().map(location).collect()

@@ -38,9 +38,10 @@ fn rank_pair(is_oversubscribed: bool) -> [FastPathRank; 2] {
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed };
+        let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed };
         let peers = vec![name(0), name(1)];
-        let domain = InprocDomain::join(Nonce(group.0), 0, rank, peers, geometry, pace).unwrap();
+        let domain =
+            InprocDomain::join(Nonce(group.0), 0, rank, peers, geometry, wait_policy).unwrap();
         let deadline = Deadline::after(Duration::from_secs(60)).into();
         FastPathRank { domain, cursor: ShmCursor::new(group, 2), sequence: 0, deadline }
     })
@@ -75,7 +76,7 @@ impl FastPathRank {
         recv: &mut u8,
     ) -> (FastPathOutcome, u32) {
         match self.begin_fast_path(row, of, send, recv) {
-            (FastPathOutcome::WakeupPending, told) => (FastPathOutcome::Done, told),
+            (FastPathOutcome::WakeupPending, begin_calls) => (FastPathOutcome::Done, begin_calls),
             found => found,
         }
     }
@@ -92,12 +93,12 @@ impl FastPathRank {
         self.with_operation(row, of, send, recv, false, |member, operation, step| {
             let mut begin_calls = 0;
             let number = row.number(operation.descriptor.kind);
-            let Self { domain, cursor: lane, .. } = member;
+            let Self { domain, cursor, .. } = member;
             let plain = &CallArguments::of(operation);
             let key = plain.key().unwrap();
             let routine = FastPathPlan::of((plain, key), (step, number), domain).unwrap();
             let sequence = operation.descriptor.sequence;
-            let found = routine.run(domain, lane, (plain, sequence), |words| {
+            let found = routine.run(domain, cursor, (plain, sequence), |words| {
                 assert_eq!(*words, operation.descriptor.encode_with(number));
                 begin_calls += 1;
             });
@@ -134,7 +135,7 @@ impl FastPathRank {
         body: impl FnOnce(&mut Self, &Operation<'_>, &'static one_step::OneStepAlgorithm) -> T,
     ) -> T {
         let AlgorithmBody::OneStep(step) = row.body else {
-            panic!("{} is no row of one step", row.name)
+            panic!("{} is not a one-step algorithm", row.name)
         };
         let (send, mut result) = ([send], [*recv]);
         let deadline = std::mem::replace(&mut self.deadline, LazyDeadline::after_ms(60_000));

@@ -300,7 +300,7 @@ impl NativeBackend {
         let wanted = operation.algorithm_request();
         let is_default_request = wanted.name.is_none() && !wanted.canonical;
         let position = last.iter().position(|last| last.kind == kind);
-        let same = position.map(|place| last[place]).filter(|last| last.bytes == bytes);
+        let same = position.map(|index| last[index]).filter(|last| last.bytes == bytes);
         if let Some(same) = same.filter(|_| is_default_request) {
             return Ok(same);
         }
@@ -308,7 +308,7 @@ impl NativeBackend {
         let chosen = SelectedAlgorithm { kind, bytes, algorithm, number: algorithm.number(kind) };
         match position {
             _ if !is_default_request => {}
-            Some(place) => last[place] = chosen,
+            Some(index) => last[index] = chosen,
             None => last.push(chosen),
         }
         Ok(chosen)
@@ -386,10 +386,10 @@ impl NativeBackend {
 
 /// Returns the error for a selected algorithm that cannot run in this group.
 fn misplaced_algorithm(chosen: &Algorithm) -> Error {
-    Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
+    Error::internal(format!("the algorithm {} cannot run on the nodes of the group", chosen.name))
 }
 
 /// Returns the error for a peer info that cannot be decoded.
 fn malformed_peer_info(rank: usize) -> Error {
-    Error::internal(format!("rank {rank} published a card that cannot be read"))
+    Error::internal(format!("the peer info of rank {rank} cannot be decoded"))
 }

@@ -158,7 +158,7 @@ pub(super) fn check_transport(name: &str) -> Result<()> {
     match name {
         "auto" | "shm" | "inproc" | "tcp" => Ok(()),
         _ => {
-            let message = format!("transport \"{name}\" is none of auto, shm, inproc, tcp");
+            let message = format!("transport \"{name}\" is unknown: use auto, shm, inproc or tcp");
             Err(Error::invalid(message))
         }
     }
@@ -173,7 +173,8 @@ fn parse_heartbeat(number: i64, source: &str) -> Result<u64> {
         _ => {
             let (low, high) = HEARTBEAT_LIMITS_MS;
             let message = format!(
-                "{source}={number} is not one from {low} to {high}, 0 for the default ({DEFAULT_HEARTBEAT_MS}), nor -1 for no limit"
+                "{source}={number} is invalid: use {low} to {high} ms, 0 for the default \
+                 ({DEFAULT_HEARTBEAT_MS} ms), or -1 for no limit"
             );
             Err(Error::invalid(message))
         }
@@ -187,7 +188,7 @@ fn check_heartbeat_ms(ms: u64, source: &str) -> Result<u64> {
         return Ok(ms);
     }
     Err(Error::invalid(format!(
-        "{source}={ms} is not one from {low} to {high}, nor 0 for no limit"
+        "{source}={ms} is invalid: use {low} to {high} ms, or 0 for no limit"
     )))
 }
 
@@ -242,13 +243,13 @@ impl NativeOptions {
                     let wanted = bytes.parse().ok().filter(|bytes| (low..=high).contains(bytes));
                     slot_bytes = Some(wanted.ok_or_else(|| {
                         Error::invalid(format!(
-                            "slot_bytes={bytes} is not one from {low} to {high}"
+                            "slot_bytes={bytes} is invalid: use {low} to {high}"
                         ))
                     })?);
                 }
                 Some(("heartbeat_ms", ms)) => {
-                    let wanted = ms.parse().map_err(|cause| {
-                        Error::invalid(format!("heartbeat_ms={ms} is not usable: {cause}"))
+                    let wanted = ms.parse().map_err(|_| {
+                        Error::invalid(format!("heartbeat_ms={ms} is not a 64-bit integer"))
                     })?;
                     heartbeat_ms = parse_heartbeat(wanted, "heartbeat_ms")?;
                 }
@@ -258,9 +259,10 @@ impl NativeOptions {
                         return Err(error);
                     }
                     return Err(Error::invalid(format!(
-                        "the native back end has no option \"{option}\"; it has \
+                        "the native back end has no option \"{option}\": use \
                          transport=auto|shm|inproc|tcp, host_id=LABEL, slot_bytes=N, \
-                         heartbeat_ms=N, cma=0|1, algorithm=OPERATION=ALGORITHM,... and tuning_file=PATH"
+                         heartbeat_ms=N, cma=0|1, algorithm=OPERATION=ALGORITHM,... or \
+                         tuning_file=PATH"
                     )));
                 }
             }

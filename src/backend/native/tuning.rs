@@ -23,30 +23,30 @@ pub(super) fn read(path: &str) -> Result<Vec<AlgorithmRule>> {
 }
 
 fn read_text(path: &str) -> Result<String> {
-    let unreadable = |cause: std::io::Error| Error::invalid(format!("it cannot be read: {cause}"));
+    let unreadable = |cause: std::io::Error| Error::invalid(format!("cannot be read: {cause}"));
     let file = small_file::open(Path::new(path)).map_err(unreadable)?;
     let mut bytes = vec![0; MAX_FILE_BYTES + 1];
     let len = small_file::read_from_start(&file, &mut bytes).map_err(unreadable)?;
     if len > MAX_FILE_BYTES {
-        return Err(Error::invalid(format!("it is larger than {MAX_FILE_BYTES} bytes")));
+        return Err(Error::invalid(format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     bytes.truncate(len);
-    String::from_utf8(bytes).map_err(|_| Error::invalid("it is not valid UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Error::invalid("not valid UTF-8"))
 }
 
 fn parse_file(text: &str) -> Result<Vec<AlgorithmRule>> {
     let file: Value = serde_json::from_str(text)
-        .map_err(|cause| Error::invalid(format!("it is not valid JSON: {cause}")))?;
+        .map_err(|cause| Error::invalid(format!("not valid JSON: {cause}")))?;
     let rows = file.as_object().filter(|file| {
         file.iter().all(|(key, value)| key == "rows" || key == "comment" && value.is_string())
     });
     let Some(rows) = rows.and_then(|file| file.get("rows")?.as_array()) else {
         let message =
-            "it must be an object with the list \"rows\", and perhaps the text \"comment\"";
+            "must be an object with the list \"rows\" and, optionally, the string \"comment\"";
         return Err(Error::invalid(message));
     };
     if rows.len() > MAX_ROWS {
-        return Err(Error::invalid(format!("it has more than {MAX_ROWS} rows")));
+        return Err(Error::invalid(format!("has more than {MAX_ROWS} rows")));
     }
     let numbered = rows.iter().zip(1..);
     numbered
@@ -56,14 +56,15 @@ fn parse_file(text: &str) -> Result<Vec<AlgorithmRule>> {
 
 /// Parses one row of a tuning file.
 fn parse_row(row: &Value, source: RuleSource) -> Result<AlgorithmRule> {
-    let row = row.as_object().ok_or_else(|| Error::invalid("it is not an object"))?;
+    let row = row.as_object().ok_or_else(|| Error::invalid("not an object"))?;
     if let Some(key) = row.keys().find(|key| !ROW_KEYS.contains(&key.as_str())) {
-        let message = format!("there is no key \"{key}\"; there are: {}", ROW_KEYS.join(", "));
+        let message = format!("unknown key \"{key}\"; the keys are {}", ROW_KEYS.join(", "));
         return Err(Error::invalid(message));
     }
     text_of(row, "comment")?;
     let required = |key: &str| {
-        text_of(row, key)?.ok_or_else(|| Error::invalid(format!("\"{key}\" is missing, a text")))
+        text_of(row, key)?
+            .ok_or_else(|| Error::invalid(format!("\"{key}\" is missing: a string is required")))
     };
     let kind = find_operation(required("operation")?)?;
     let algorithm = find_algorithm(kind, required("algorithm")?)?;
@@ -71,8 +72,8 @@ fn parse_row(row: &Value, source: RuleSource) -> Result<AlgorithmRule> {
         ..=number_of(row, "max_bytes")?.unwrap_or(usize::MAX);
     if kind.is_pairwise() && bytes != (0..=usize::MAX) {
         let message = format!(
-            "{} has no min_bytes and no max_bytes: no rank knows the counts of all others, so that they cannot choose \
-             by them alike",
+            "{} has no min_bytes and no max_bytes: a rank does not know the counts of all other \
+             ranks, so the ranks could select different algorithms",
             kind.name()
         );
         return Err(Error::invalid(message));
@@ -82,27 +83,33 @@ fn parse_row(row: &Value, source: RuleSource) -> Result<AlgorithmRule> {
     {
         if range.is_empty() {
             let (low, high) = (range.start(), range.end());
-            return Err(Error::invalid(format!("{what} contradict each other: {low} > {high}")));
+            return Err(Error::invalid(format!(
+                "{what}: the minimum exceeds the maximum: {low} > {high}"
+            )));
         }
     }
     if nodes.start() > ranks.end() {
         let (nodes, ranks) = (nodes.start(), ranks.end());
-        let message =
-            format!("{nodes} nodes or more have no less than that many ranks, not {ranks}");
+        let message = format!(
+            "{nodes} nodes or more need at least that many ranks, and \"ranks\" allows at most \
+             {ranks}"
+        );
         return Err(Error::invalid(message));
     }
     Ok(AlgorithmRule { kind, algorithm, bytes, ranks, nodes, source })
 }
 
 fn text_of<'r>(row: &'r Map<String, Value>, key: &str) -> Result<Option<&'r str>> {
-    let type_error = |value: &Value| Error::invalid(format!("\"{key}\" is a text, not {value}"));
+    let type_error =
+        |value: &Value| Error::invalid(format!("\"{key}\" must be a string, not {value}"));
     row.get(key).map(|value| value.as_str().ok_or_else(|| type_error(value))).transpose()
 }
 
 fn number_of(row: &Map<String, Value>, key: &str) -> Result<Option<usize>> {
     let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let type_error =
-        |value: &Value| Error::invalid(format!("\"{key}\" is a number from 0, not {value}"));
+    let type_error = |value: &Value| {
+        Error::invalid(format!("\"{key}\" must be an integer of 0 or more, not {value}"))
+    };
     row.get(key).map(|value| number(value).ok_or_else(|| type_error(value))).transpose()
 }
 
@@ -114,8 +121,9 @@ fn range_of(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>
         _ => None,
     });
     ends.ok_or_else(|| {
-        let message =
-            format!("\"{key}\" is a list of two numbers, the least and the most, not {value}");
+        let message = format!(
+            "\"{key}\" must be a list of two numbers, the minimum and the maximum, not {value}"
+        );
         Error::invalid(message)
     })
 }
@@ -197,7 +205,7 @@ mod tests {
             (r#"{"operation": "allreduce", "algorithm": "ring"}"#.to_owned(), "all_to_all_v"),
             (r#"{"operation": "barrier", "algorithm": "ring"}"#.to_owned(), "dissemination"),
             (r#"{"operation": "barrier"}"#.to_owned(), "\"algorithm\" is missing"),
-            (r#"{"operation": 5, "algorithm": "flags"}"#.to_owned(), "is a text, not 5"),
+            (r#"{"operation": 5, "algorithm": "flags"}"#.to_owned(), "must be a string, not 5"),
             (format!(r#"{{{barrier}, "min_bytes": -1}}"#), "min_bytes"),
             (format!(r#"{{{barrier}, "min_bytes": 2, "max_bytes": 1}}"#), "2 > 1"),
             (
@@ -231,7 +239,7 @@ mod tests {
         );
         let error = read("/nonexistent/tuning.json").unwrap_err();
         assert!(
-            error.message().starts_with("tuning file \"/nonexistent/tuning.json\": it cannot"),
+            error.message().starts_with("tuning file \"/nonexistent/tuning.json\": cannot be read"),
             "{error}"
         );
     }

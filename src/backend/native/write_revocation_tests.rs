@@ -27,8 +27,9 @@ pub(super) fn domains() -> [InprocDomain; 2] {
         let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
-        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
-        InprocDomain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, pace).unwrap()
+        let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        InprocDomain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, wait_policy)
+            .unwrap()
     })
 }
 
@@ -61,13 +62,13 @@ fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error,
     let operation = Operation::of(descriptor(), buffer.as_src(), buffer, &deadline);
     let mut cursor = ShmCursor::new(Nonce::default(), 2);
     let mut steps = ShmSequencer::begin(domain, &mut cursor, &operation, (row.name, 1));
-    let AlgorithmBody::Shared(run) = row.body else { panic!("it is shared") };
+    let AlgorithmBody::Shared(run) = row.body else { panic!("not a shared-memory algorithm") };
     let began = Instant::now();
     let error = run(&mut steps, &operation).unwrap_err();
     (error, began.elapsed())
 }
 
-#[allow(unsafe_code, reason = "memory of an arena")]
+#[allow(unsafe_code, reason = "the view refers to arena memory by its address")]
 fn block_bytes(block: &ArenaBlock) -> Dst<'_> {
     // SAFETY: the borrow of the block keeps its memory alive, and no thread makes references into
     // it.
@@ -111,13 +112,13 @@ fn block_is_clean_after_the_writer_stops_in_time() {
 
 #[test]
 fn timeout_waits_for_writers_or_reports_them() {
-    let mut room = vec![0; BYTES];
-    let run_cma_write = |domain: &InprocDomain, room: &mut [u8]| {
-        run_alone(domain, &all_reduce::cma_write::ROW, Dst::from(room))
+    let mut buffer = vec![0; BYTES];
+    let run_cma_write = |domain: &InprocDomain, buffer: &mut [u8]| {
+        run_alone(domain, &all_reduce::cma_write::ROW, Dst::from(buffer))
     };
     // No peer writes.
     let [domain, _other] = domains();
-    let (error, took) = run_cma_write(&domain, &mut room);
+    let (error, took) = run_cma_write(&domain, &mut buffer);
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(
         took < Duration::from_secs(1) && !error.message().contains("write"),
@@ -131,14 +132,14 @@ fn timeout_waits_for_writers_or_reports_them() {
             std::thread::sleep(Duration::from_millis(300));
             drop(writes);
         });
-        let (error, took) = run_cma_write(&domain, &mut room);
+        let (error, took) = run_cma_write(&domain, &mut buffer);
         assert!(!error.message().contains("write"), "{error}");
         assert!(took >= Duration::from_millis(300), "{took:?}");
     });
     // The peer does not end its write.
     let [domain, other] = domains();
     let _stopped = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
-    let (error, took) = run_cma_write(&domain, &mut room);
+    let (error, took) = run_cma_write(&domain, &mut buffer);
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("may still write to it"), "{error}");
     assert!(took < Duration::from_secs(5), "{took:?}");

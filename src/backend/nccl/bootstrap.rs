@@ -122,7 +122,7 @@ pub(in crate::backend) type NcclOrReason<T> = std::result::Result<T, String>;
 pub(super) fn create(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
-    (failure_state, places): (&Arc<dyn GroupFailureState>, &[RankLocation]),
+    (failure_state, locations): (&Arc<dyn GroupFailureState>, &[RankLocation]),
     request: &NcclRequest<'_>,
 ) -> Result<NcclOrReason<Arc<NcclWatchdog>>> {
     let local_nccl = detect_local(context);
@@ -135,8 +135,8 @@ pub(super) fn create(
         &check_cancelled,
         NcclPeerInfo::from_fields,
     )?;
-    check_device_maps(infos.iter().map(|card| card.map.as_str()))?;
-    if let Some((rank, reason)) = first_missing(&infos, places) {
+    check_device_maps(infos.iter().map(|info| info.map.as_str()))?;
+    if let Some((rank, reason)) = first_missing(&infos, locations) {
         if request.is_optional {
             return Ok(Err(reason));
         }
@@ -149,17 +149,23 @@ pub(super) fn create(
     }
     let LocalNccl { library, context: device } = local_nccl?;
     check_versions(&infos)?;
-    check_devices(&infos, places)?;
+    check_devices(&infos, locations)?;
     let mine =
         if context.rank == 0 { create_unique_id(library, &device)?.0.to_vec() } else { Vec::new() };
     let ids = exchange.all_gather("nccl-id", &mine, &check_cancelled)?;
     let id = ids.first().and_then(|id| id.as_slice().try_into().ok()).map(NcclUniqueId);
-    let id = id.ok_or_else(|| Error::internal("rank 0 gave no id of a communicator"))?;
-    let given_up = || exchange.peer_failure();
+    let id = id.ok_or_else(|| Error::internal("rank 0 sent no NCCL unique id"))?;
+    let peer_failure_check = || exchange.peer_failure();
     let (rank, size, deadline) = (context.rank, context.size, context.deadline);
-    let may_block = infos.iter().all(|card| card.may_block);
-    let init_params =
-        CommInitParams { id, rank, size, deadline, check_cancelled: &given_up, may_block };
+    let may_block = infos.iter().all(|info| info.may_block);
+    let init_params = CommInitParams {
+        id,
+        rank,
+        size,
+        deadline,
+        check_cancelled: &peer_failure_check,
+        may_block,
+    };
     let comm = NcclComm::init_rank(library, &device, Arc::clone(failure_state), &init_params)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all_gather("nccl-ready", &[], &check_cancelled)?;
@@ -174,25 +180,25 @@ pub(super) fn create(
 }
 
 /// Returns the first rank without NCCL and its reason.
-fn first_missing(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Option<(usize, String)> {
+fn first_missing(infos: &[NcclPeerInfo], locations: &[RankLocation]) -> Option<(usize, String)> {
     let (rank, reason) = infos
         .iter()
         .enumerate()
-        .find_map(|(rank, card)| Some((rank, card.missing_reason.as_ref()?)))?;
-    let name = places.get(rank).map(|place| place.name.to_string()).unwrap_or_default();
+        .find_map(|(rank, info)| Some((rank, info.missing_reason.as_ref()?)))?;
+    let name = locations.get(rank).map(|location| location.name.to_string()).unwrap_or_default();
     Some((rank, format!("{name} has no NCCL: {reason}")))
 }
 
 fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
     let first = &infos[0];
-    let other = infos.iter().position(|card| card.version != first.version);
+    let other = infos.iter().position(|info| info.version != first.version);
     let Some(rank) = other else { return Ok(()) };
-    let text = |card: &NcclPeerInfo| {
-        let v = card.version;
-        format!("{}.{}.{} ({})", v / 10_000, v / 100 % 100, v % 100, card.file)
+    let text = |info: &NcclPeerInfo| {
+        let v = info.version;
+        format!("{}.{}.{} ({})", v / 10_000, v / 100 % 100, v % 100, info.file)
     };
     let message = format!(
-        "ranks have different versions of NCCL: rank 0 has {}, rank {rank} {}",
+        "ranks have different versions of NCCL: rank 0 has {}, rank {rank} has {}",
         text(first),
         text(&infos[rank])
     );
@@ -200,25 +206,26 @@ fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
 }
 
 /// Checks that no two ranks use the same GPU, unless this NCCL supports it and the user enabled it.
-fn check_devices(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Result<()> {
+fn check_devices(infos: &[NcclPeerInfo], locations: &[RankLocation]) -> Result<()> {
     let may_share = infos
         .iter()
-        .all(|card| card.can_share_gpu && card.version >= i64::from(MULTI_RANK_GPU_VERSION));
+        .all(|info| info.can_share_gpu && info.version >= i64::from(MULTI_RANK_GPU_VERSION));
     if may_share {
         return Ok(());
     }
-    for (rank, card) in infos.iter().enumerate() {
-        let same = |other: &&NcclPeerInfo| other.host_id == card.host_id && other.uuid == card.uuid;
+    for (rank, info) in infos.iter().enumerate() {
+        let same = |other: &&NcclPeerInfo| other.host_id == info.host_id && other.uuid == info.uuid;
         let Some(other) = infos[..rank].iter().position(|other| same(&other)) else { continue };
-        let name_of = |rank: usize| places.get(rank).map(|place| place.name.to_string());
+        let name_of = |rank: usize| locations.get(rank).map(|location| location.name.to_string());
         let message = format!(
-            "{} and {} have the same GPU (devices {} and {}, uuid {}): NCCL needs one for each rank; give each rank its own \
-             by `device` or CUDA_VISIBLE_DEVICES, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
+            "{} and {} use the same GPU (devices {} and {}, uuid {}): NCCL needs a different GPU \
+             for each rank; give each rank its own by `device` or CUDA_VISIBLE_DEVICES, or set \
+             NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
             name_of(other).unwrap_or_default(),
             name_of(rank).unwrap_or_default(),
             infos[other].device,
-            card.device,
-            card.uuid
+            info.device,
+            info.uuid
         );
         return Err(Error::invalid(message).with_culprit(rank));
     }

@@ -45,7 +45,7 @@ impl NcclCaller<'_> {
         let kind = operation.descriptor.kind;
         match kind {
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter | OpKind::ReduceScatterV => {
-                let missing = || Error::internal("a reduction without an operator");
+                let missing = || Error::internal("the reduction has no operator");
                 self.issue_reduction(operation, reduce_op.ok_or_else(missing)?)
             }
             OpKind::Broadcast => self.issue_broadcast(operation),
@@ -95,7 +95,7 @@ impl NcclCaller<'_> {
                     add(rank, DeviceTransfer::Recv(operation.recv_block(rank)))
                 })
             }),
-            OpKind::Barrier => Err(Error::internal("a barrier has no memory on a device")),
+            OpKind::Barrier => Err(Error::internal("a barrier has no device memory")),
             OpKind::Scan | OpKind::Exscan => Err(types::unsupported_prefix(kind)),
         }
     }
@@ -203,15 +203,15 @@ impl NcclCaller<'_> {
                 return Err(missing_premul_sum(library.version_and_file(), op));
             };
             let mut factor = types::encode_factor(dtype, operation.factor);
-            let (mut made, comm) = (0, self.comm.handle());
+            let (mut created, comm) = (0, self.comm.handle());
             let scalar = factor.as_mut_ptr().cast();
-            // SAFETY: the scalar is an element of the type that NCCL reads during the call; `made`
-            // has space for the operator's number.
+            // SAFETY: the scalar is an element of the type that NCCL reads during the call;
+            // `created` has space for the operator's number.
             let code = unsafe {
-                create(&raw mut made, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
+                create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
             };
             self.comm.await_completion("ncclRedOpCreatePreMulSum", code, self.deadline)?;
-            return Ok(Some(NcclReduceOp { elements, op: made, is_custom: true }));
+            return Ok(Some(NcclReduceOp { elements, op: created, is_custom: true }));
         };
         Ok(Some(NcclReduceOp { elements, op, is_custom: false }))
     }
@@ -301,12 +301,13 @@ impl NcclCaller<'_> {
 }
 
 fn to_c_int(rank: Rank) -> Result<c_int> {
-    c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} is no int")))
+    c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} does not fit an int")))
 }
 
 /// Returns the error of an NCCL version that lacks an operator.
 pub(super) fn missing_premul_sum(which: String, op: ReduceOp) -> Error {
-    let message =
-        format!("{op}: this NCCL has no ncclRedOpCreatePreMulSum, which came with 2.11 ({which})");
+    let message = format!(
+        "{op}: this NCCL has no ncclRedOpCreatePreMulSum; NCCL 2.11 or newer is needed ({which})"
+    );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -154,7 +154,8 @@ impl EnqueuedOperation for NcclEnqueuedOperation {
             }
             if self.fails_waiter_only && self.deadline.has_passed() {
                 let message = format!(
-                    "{} was enqueued and has not ended within {} ms; NCCL_ASYNC_ERROR_HANDLING=0, so the group goes on",
+                    "{} was enqueued and did not complete within {} ms; \
+                     NCCL_ASYNC_ERROR_HANDLING=0, so the group remains usable",
                     self.summary,
                     self.deadline.elapsed().as_millis()
                 );

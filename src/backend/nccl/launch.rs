@@ -108,8 +108,9 @@ impl<'a> GroupLaunch<'a> {
         let enqueue_guard = quiescence::acquire_enqueue(deadline)?;
         let comm = nccl.watchdog.comm.acquire(Some("ncclGroupEnd"), deadline)?;
         let collectives = batch.operations.iter().map(|operation| {
-            let launch =
-                operation.enqueue_request.ok_or_else(|| Error::internal("nowhere to enqueue"))?;
+            let launch = operation
+                .enqueue_request
+                .ok_or_else(|| Error::internal("the operation has no enqueue request"))?;
             Ok((EnqueuedCall::Collective(operation), launch))
         });
         let messages = batch

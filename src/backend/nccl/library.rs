@@ -51,7 +51,7 @@ fn load() -> Result<NcclLibrary> {
         driver::get_or_load().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
     crate::log!(
         LogLevel::Info,
-        "NCCL {} ({}), CUDA driver for {} ({})",
+        "loaded NCCL {} ({}), CUDA driver for {} ({})",
         library.version_text(),
         library.file,
         driver.version(),
@@ -70,7 +70,10 @@ pub fn open() -> Result<NcclLibrary> {
     drop(driver::get_or_load());
     let object = match configured_path()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {
-            let message = format!("NCCL, which {variable} says is {path}: {}", error.message());
+            let message = format!(
+                "NCCL cannot be loaded from {path}, the value of {variable}: {}",
+                error.message()
+            );
             Error::new(error.kind(), message)
         })?,
         None => search()?,
@@ -87,7 +90,8 @@ fn search() -> Result<Object> {
         }
     }
     let message = format!(
-        "there is no NCCL in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}; install it, or name its file in {}",
+        "NCCL is not in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}; install it, \
+         or set {} to its path",
         errors.join("; "),
         config::NCCL_LIB.name
     );
@@ -97,10 +101,12 @@ fn search() -> Result<Object> {
 impl NcclLibrary {
     fn from_object(object: &Object) -> Result<Self> {
         let file = object.symbol(NcclFunctions::REQUIRED[0]).and_then(file_of_address);
-        let file = file.unwrap_or_else(|| "a library that is no NCCL".to_owned());
+        let file = file.unwrap_or_else(|| "the loaded library (unknown path)".to_owned());
         let functions = NcclFunctions::find(object).map_err(|missing| {
-            let message =
-                format!("{file} has no {missing:?}: NCCL 2.14 or newer is needed, better 2.18");
+            let message = format!(
+                "{file} has no {missing:?}: NCCL 2.14 or newer is needed; 2.18 or newer is \
+                 recommended"
+            );
             Error::new(ErrorKind::Unsupported, message)
         })?;
         let mut library = Self { functions, version: 0, file };
@@ -156,14 +162,14 @@ impl NcclLibrary {
             return Ok(());
         }
         // SAFETY: takes a number, and returns a static text.
-        let words = single_line_text(unsafe { (self.functions.get_error_string)(code) });
-        let more = self.functions.get_last_error.map(|function| {
+        let text = single_line_text(unsafe { (self.functions.get_error_string)(code) });
+        let detail = self.functions.get_last_error.map(|function| {
             // SAFETY: takes a communicator that is alive, or none; the text is copied at once.
             single_line_text(unsafe { function(comm) })
         });
-        let more = more.filter(|more| !more.is_empty() && *more != words);
-        let more = more.map(|more| format!(": {more}")).unwrap_or_default();
-        let message = format!("{function}: {words}{more} ({})", self.version_and_file());
+        let detail = detail.filter(|detail| !detail.is_empty() && *detail != text);
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
+        let message = format!("{function}: {text}{detail} ({})", self.version_and_file());
         let kind = match code {
             REMOTE_ERROR => ErrorKind::PeerFailed,
             SYSTEM_ERROR => ErrorKind::System,
@@ -174,11 +180,11 @@ impl NcclLibrary {
 }
 
 /// Returns a text of NCCL on one line.
-fn single_line_text(words: *const c_char) -> String {
-    if words.is_null() {
+fn single_line_text(text: *const c_char) -> String {
+    if text.is_null() {
         return String::new();
     }
     // SAFETY: the pointer is not NULL, so it is a terminated text.
-    let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

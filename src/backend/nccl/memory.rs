@@ -94,7 +94,10 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     match registered {
         Ok(registration) => memory.registration = registration,
         // The memory is usable without registration.
-        Err(error) => crate::log!(LogLevel::Warn, "memory for NCCL is not registered: {error}"),
+        Err(error) => crate::log!(
+            LogLevel::Warn,
+            "the buffer is not registered with NCCL, and is used without registration: {error}"
+        ),
     }
     Ok(Box::new(memory))
 }

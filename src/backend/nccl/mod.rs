@@ -15,7 +15,7 @@
 //! have the order of the program.
 //!
 //! This module does not depend on other back ends or on its callers.
-#![allow(unsafe_code, reason = "this is where NCCL is called")]
+#![allow(unsafe_code, reason = "calls the functions of NCCL")]
 
 mod bootstrap;
 mod calls;
@@ -80,7 +80,8 @@ pub fn check_host_support(query: &SupportQuery) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{query} in host memory: the back end nccl is for the memory of GPUs; \"cpu:native,cuda:nccl\" serves both"
+        "{query} in host memory: the back end nccl supports GPU memory only; use \
+         \"cpu:native,cuda:nccl\" for both"
     );
     Err(Error::new(ErrorKind::Unsupported, message))
 }

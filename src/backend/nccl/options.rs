@@ -41,7 +41,8 @@ pub(in crate::backend) fn split_options(options: &str) -> Result<(NcclOptions, S
         }
         let invalid_option = || {
             Error::invalid(format!(
-                "backend_options: \"{option}\" is none of nccl.high_priority=0|1, nccl.blocking_wait=0|1, nccl.windows=0|1, nccl.blocking=0|1"
+                "backend_options: \"{option}\" is unknown: use nccl.high_priority=0|1, \
+                 nccl.blocking_wait=0|1, nccl.windows=0|1 or nccl.blocking=0|1"
             ))
         };
         let (key, value) = own.split_once('=').ok_or_else(invalid_option)?;
@@ -107,7 +108,7 @@ fn parse_switch<const N: usize>(variables: [EnvVariable; N]) -> Result<bool> {
 
 fn unusable_value(found: Option<(&'static str, String)>, possible: &str) -> Error {
     let (name, value) = found.unwrap_or_default();
-    Error::invalid(format!("{name}=\"{value}\" is not usable: {possible} is possible"))
+    Error::invalid(format!("{name}=\"{value}\" is invalid: use {possible}"))
 }
 
 #[cfg(test)]

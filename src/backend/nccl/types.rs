@@ -105,7 +105,7 @@ pub(super) fn reduce_elements(
             return Err(unsupported_reduction(
                 dtype,
                 op,
-                "NCCL has factors of f8 for two ranks or more",
+                "NCCL supports f8 factors for two ranks or more only",
             ));
         }
         (ReduceOp::PremulSum, _) => NcclOperator::PreMultiplied,
@@ -115,7 +115,11 @@ pub(super) fn reduce_elements(
         None => {
             let reason = match type_number(real) {
                 Some((_, since)) => {
-                    format!("NCCL has the type from {}.{} on", since / 10_000, since / 100 % 100)
+                    format!(
+                        "NCCL supports the type from {}.{} on",
+                        since / 10_000,
+                        since / 100 % 100
+                    )
                 }
                 None => "NCCL has no such type".to_owned(),
             };

@@ -121,11 +121,14 @@ impl NcclWatchdog {
         let ended_usages = self.usage.leave_group();
         let have_ended = match self.failure_state.failure() {
             Some(_) => self.usage.wait_ended(&limit),
-            None => ended_usages.iter().all(|life| life.wait_ended_unless_in_use(&limit)),
+            None => ended_usages.iter().all(|usage| usage.wait_ended_unless_in_use(&limit)),
         };
         if !have_ended {
             let which = self.comm.library().version_and_file();
-            crate::log!(LogLevel::Error, "NCCL does not end a communicator ({which})");
+            crate::log!(
+                LogLevel::Error,
+                "NCCL does not complete the end of a communicator ({which})"
+            );
         }
     }
 
@@ -186,7 +189,9 @@ impl NcclWatchdog {
         if let Some(error) = self.comm.async_error(self.comm.async_state_if_free()?) {
             let first = self.lock_enqueued().front().cloned();
             return Err(match first {
-                Some(first) => error.context(format_args!("at {} or later", first.summary)),
+                Some(first) => {
+                    error.context(format_args!("in {} or a later operation", first.summary))
+                }
                 None => error,
             });
         }
@@ -215,8 +220,8 @@ impl NcclWatchdog {
     /// Returns the error for an operation that the device did not complete before its deadline.
     pub(super) fn timeout_error(&self, operation: &NcclEnqueuedOperation) -> Error {
         let message = format!(
-            "{} was enqueued on device {} and has not ended within {} ms: another rank has not called it, or its device \
-             hangs; NCCL does not say which ({})",
+            "{} was enqueued on device {} and did not complete within {} ms: another rank did not \
+             call it, or the device of a rank hangs; NCCL does not report which rank ({})",
             operation.summary,
             self.comm.context().device(),
             operation.deadline.elapsed().as_millis(),
@@ -231,7 +236,7 @@ impl NcclWatchdog {
         } else if !self.has_logged_error.swap(true, Ordering::Relaxed) {
             crate::log!(
                 LogLevel::Error,
-                "NCCL_ASYNC_ERROR_HANDLING=0, so nothing is done about this: {error}"
+                "NCCL_ASYNC_ERROR_HANDLING=0, so this error is only logged: {error}"
             );
         }
     }
@@ -243,7 +248,7 @@ impl NcclWatchdog {
         let mut is_idle = false;
         while !limit.has_passed() && self.failure_state.failure().is_none() {
             if let Err(error) = self.check_operations() {
-                crate::log!(LogLevel::Warn, "a group is left with operations under way: {error}");
+                crate::log!(LogLevel::Warn, "a group ends with operations in flight: {error}");
                 break;
             }
             is_idle = self.lock_enqueued().is_empty();

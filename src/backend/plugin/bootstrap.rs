@@ -65,9 +65,10 @@ fn bootstrap_group(
         &|| None,
         PluginPeerInfo::from_fields,
     )?;
-    if let Some(rank) = infos.iter().position(|card| card.backend != name) {
+    if let Some(rank) = infos.iter().position(|info| info.backend != name) {
         let other = &infos[rank].backend;
-        let message = format!("rank {rank} asks for the back end {other}, and this one for {name}");
+        let message =
+            format!("rank {rank} requests the back end {other}, and this rank requests {name}");
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(PluginFailureState::default());
@@ -91,13 +92,14 @@ fn bootstrap_group(
     own_kinds.push(u8::from(created.serves_device));
     let kinds = exchange.all_gather("plugin-ready", &own_kinds, &check_cancelled)?;
     if let Some(rank) = kinds.iter().position(|kinds| *kinds != own_kinds) {
-        let message =
-            format!("rank {rank} has other operations of the back end {name} than this one");
+        let message = format!(
+            "rank {rank} and this rank support different operations of the back end {name}"
+        );
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     crate::log!(
         crate::base::log::LogLevel::Info,
-        "group {} of {} ranks over back end {name}",
+        "group {}: {} ranks over back end {name}",
         context.group,
         context.size
     );
@@ -105,10 +107,10 @@ fn bootstrap_group(
 }
 
 fn rank_locations(infos: Vec<PluginPeerInfo>) -> Vec<RankLocation> {
-    let labels: Vec<&str> = infos.iter().map(|card| card.host_id.as_str()).collect();
+    let labels: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
     let nodes = NodeMap::by_label(&labels);
-    let location = |(rank, card): (usize, &PluginPeerInfo)| RankLocation {
-        name: PeerName { rank, pid: card.pid, host: card.host_name.as_str().into() },
+    let location = |(rank, info): (usize, &PluginPeerInfo)| RankLocation {
+        name: PeerName { rank, pid: info.pid, host: info.host_name.as_str().into() },
         host_index: nodes.node_of(rank),
         local_rank: nodes.local_rank(rank),
     };

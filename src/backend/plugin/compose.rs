@@ -165,7 +165,7 @@ impl CompositionMethod {
     /// Runs an operation with this method.
     pub(super) fn run(self, runner: &dyn SuboperationRunner, whole: &PluginTask<'_>) -> Result<()> {
         let TaskKind::Collective(kind) = whole.kind else {
-            return Err(Error::internal("a message is made of nothing else"));
+            return Err(Error::internal("a message cannot be composed of other operations"));
         };
         match self {
             Self::AllReduce => compose_from_all_reduce(runner, whole, kind),
@@ -180,7 +180,7 @@ impl CompositionMethod {
             Self::AllGather => compose_from_all_gather(runner, whole, kind),
             Self::Messages => compose_from_messages(runner, whole, kind),
             Self::Direct | Self::Unavailable => {
-                let message = format!("{} has no way to be made", kind.name());
+                let message = format!("{} cannot be composed of other operations", kind.name());
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
@@ -192,7 +192,7 @@ fn allocate_scratch(bytes: usize) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     if buffer.try_reserve_exact(bytes).is_err() {
         let message = format!(
-            "{bytes} bytes for an operation that is made of others: there is not so much memory"
+            "no memory for {bytes} bytes of scratch space, which a composed operation needs"
         );
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
@@ -354,7 +354,7 @@ fn compose_from_gathered_vectors(
     let (size, element) = (runner.size(), element_bytes(whole));
     let vectors = kind.prefix_len(runner.rank());
     let (Some(dtype), Some(op)) = (whole.dtype, whole.op) else {
-        return Err(Error::internal("a reduction without an operator"));
+        return Err(Error::internal("the reduction has no operator"));
     };
     let chunk_elements = (MAX_GATHERED_BYTES / size / element).max(1).min(whole.count);
     let mut all = allocate_scratch(chunk_elements * element * size)?;

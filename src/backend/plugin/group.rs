@@ -195,7 +195,10 @@ impl PluginGroup {
         let timing = match late {
             Some(late) => format!("returned {} ms after its limit", late.as_millis()),
             None if error.kind() == ErrorKind::Timeout && !task.deadline.has_passed() => {
-                format!("gave up {} ms before the deadline", task.deadline.remaining().as_millis())
+                format!(
+                    "timed out {} ms before the deadline",
+                    task.deadline.remaining().as_millis()
+                )
             }
             None => return error,
         };
@@ -224,7 +227,7 @@ fn wait_overrun(task: &PluginTask<'_>, time_left: Duration) -> Option<Duration> 
 
 fn timeout_error(task: &PluginTask<'_>) -> Error {
     let message = format!(
-        "{} did not end within {} ms",
+        "{} did not complete within {} ms",
         task.kind.name(),
         task.deadline.elapsed().as_millis()
     );
@@ -271,7 +274,10 @@ impl Backend for PluginGroup {
             None if wanted.canonical => ("DIST_CALL_CANONICAL".to_owned(), self.name),
             None => return Ok(()),
         };
-        let message = format!("{what} for {}: the back end {name} chooses by itself", kind.name());
+        let message = format!(
+            "{what} for {}: the back end {name} selects its algorithms itself",
+            kind.name()
+        );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
@@ -298,7 +304,8 @@ impl Backend for PluginGroup {
             CompositionMethod::Unavailable => Err(self.unsupported_error(query)),
             method if query.gpu.is_some() => {
                 let message = format!(
-                    "{query}: with the back end {} it is {}, in host memory only",
+                    "{query}: with the back end {} the operation is {}, which is possible in host \
+                     memory only",
                     self.name,
                     method.describe()
                 );
@@ -416,7 +423,8 @@ impl PluginGroup {
     /// Returns the error for a call that the plug-in does not support and that cannot be composed.
     fn unsupported_error(&self, query: &SupportQuery) -> Error {
         let message = format!(
-            "{query}: the back end {} does not have it, nor operations to make it of",
+            "{query}: the back end {} supports neither this operation nor the operations of which \
+             it could be composed",
             self.name
         );
         Error::new(ErrorKind::Unsupported, message)

@@ -124,7 +124,7 @@ impl Drop for PluginMessages {
             if limit.has_passed() {
                 crate::log!(
                     LogLevel::Error,
-                    "the back end {} does not return from looking at a message",
+                    "the back end {} does not return from polling a message",
                     self.0.name
                 );
                 return;
@@ -151,7 +151,8 @@ impl PointToPoint for PluginMessages {
         let SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: synchronous } = message;
         if synchronous {
             let message = format!(
-                "the back end {} has no synchronous send: leave DIST_CALL_SYNCHRONOUS out, and have the receiver answer",
+                "the back end {} has no synchronous send: omit DIST_CALL_SYNCHRONOUS, and let the \
+                 receiver send a reply",
                 self.0.name
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -196,8 +197,8 @@ impl PointToPoint for PluginMessages {
 
     fn probe(&self, _: &ProbeRequest, _: &Deadline) -> Result<Option<ProbedMessage>> {
         let message = format!(
-            "the back end {} cannot look for messages before they are received: use dist_recv with room for the longest, or \
-             dist_recv_bytes",
+            "the back end {} cannot probe for messages: use dist_recv with a buffer for the \
+             longest message, or dist_recv_bytes",
             self.0.name
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -295,9 +296,8 @@ impl PluginMessagesShared {
             return Err(failure.clone());
         }
         if self.lock_list().outstanding.len() >= MAX_OUTSTANDING {
-            let message = format!(
-                "{MAX_OUTSTANDING} messages are outstanding, which is the most there may be"
-            );
+            let message =
+                format!("{MAX_OUTSTANDING} messages are outstanding, which is the maximum");
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
         self.ensure_worker()?;
@@ -328,7 +328,7 @@ impl PluginMessagesShared {
                 if let Err(error) = self.ensure_worker() {
                     crate::log!(
                         LogLevel::Error,
-                        "messages go on only while somebody waits: {error}"
+                        "messages make progress only while a caller waits: {error}"
                     );
                 }
             }
@@ -464,32 +464,33 @@ impl PluginMessagesShared {
         received: PluginMessageStatus,
     ) -> Result<Delivery> {
         let protocol_error = |what: &str| {
-            let message = format!("the back end {} says {what} of a message", self.name);
+            let message =
+                format!("the back end {} returned an invalid message status: {what}", self.name);
             Error::new(ErrorKind::Backend, message)
         };
         let peer = outstanding
             .peer
             .or(received.peer)
-            .ok_or_else(|| protocol_error("nothing of the sender"))?;
+            .ok_or_else(|| protocol_error("the sender is missing"))?;
         let tag =
-            outstanding.tag.or(received.tag).ok_or_else(|| protocol_error("nothing of the tag"))?;
+            outstanding.tag.or(received.tag).ok_or_else(|| protocol_error("the tag is missing"))?;
         let bytes = match (outstanding.kind, received.bytes) {
             (TaskKind::Receive, Some(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            (TaskKind::Receive, None) => return Err(protocol_error("nothing of the length")),
+            (TaskKind::Receive, None) => return Err(protocol_error("the length is missing")),
             _ => outstanding.max_bytes,
         };
         if peer >= self.size || received.peer.is_some_and(|it| it != peer) {
             return Err(protocol_error(&format!(
-                "that rank {} sent",
+                "rank {} cannot be the sender",
                 received.peer.unwrap_or(peer)
             )));
         }
         if outstanding.tag.is_none() && tag > LARGEST_TAG {
-            return Err(protocol_error(&format!("the impossible tag {tag}")));
+            return Err(protocol_error(&format!("the tag {tag} is out of range")));
         }
         if bytes > outstanding.max_bytes {
             return Err(protocol_error(&format!(
-                "{bytes} bytes, with room for {},",
+                "{bytes} bytes exceed the buffer of {} bytes",
                 outstanding.max_bytes
             )));
         }
@@ -500,8 +501,8 @@ impl PluginMessagesShared {
 impl OutstandingMessage {
     fn complete(&self, outcome: Result<Delivery>) {
         match (outcome, &self.growable_buffer) {
-            (Ok(delivery), Some(room)) => {
-                let bytes = room.take();
+            (Ok(delivery), Some(buffer)) => {
+                let bytes = buffer.take();
                 let delivery = Delivery { bytes: bytes.len(), ..delivery };
                 self.done.complete_allocated(delivery, bytes);
             }

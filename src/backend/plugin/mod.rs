@@ -84,7 +84,7 @@ impl OperationKinds {
             0 => Ok(Self(all)),
             _ if bits & !all == 0 => Ok(Self(bits)),
             _ => {
-                let message = format!("kinds {bits:#x} has bits that stand for no operation");
+                let message = format!("kinds {bits:#x} has bits that are no operation");
                 Err(Error::invalid(message))
             }
         }
@@ -184,7 +184,7 @@ impl ReleaseReport {
     fn annotate(self, error: Error) -> Error {
         let annotated = match self.text.as_str() {
             "" => error.clone(),
-            words => Error::new(error.kind(), format!("{error}: {words}")),
+            text => Error::new(error.kind(), format!("{error}: {text}")),
         };
         match error.culprit().or(self.culprit) {
             Some(culprit) => annotated.with_culprit(culprit),

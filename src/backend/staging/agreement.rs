@@ -67,11 +67,11 @@ pub(super) fn agree_on_staging(
         &check_cancelled,
         StagingPeerInfo::from_fields,
     )?;
-    check_device_maps(infos.iter().map(|card| card.map.as_str()))?;
+    check_device_maps(infos.iter().map(|info| info.map.as_str()))?;
     let missing = infos
         .iter()
         .enumerate()
-        .find_map(|(rank, card)| Some((rank, card.missing_reason.as_ref()?)));
+        .find_map(|(rank, info)| Some((rank, info.missing_reason.as_ref()?)));
     if let Some((rank, reason)) = missing {
         let reason = format!("rank {rank} has no device: {reason}");
         if request.is_optional {
@@ -81,8 +81,8 @@ pub(super) fn agree_on_staging(
         let kind = own_device.as_ref().err().map_or(ErrorKind::Unsupported, Error::kind);
         return Err(Error::new(kind, reason).with_culprit(rank));
     }
-    let chunk = infos.iter().map(|card| card.chunk).min();
-    let chunk = chunk.ok_or_else(|| Error::internal("no rank has named a chunk"))?;
+    let chunk = infos.iter().map(|info| info.chunk).min();
+    let chunk = chunk.ok_or_else(|| Error::internal("no rank sent a chunk size"))?;
     let chunk = chunk.max(CHUNK_ALIGN_BYTES * context.size).next_multiple_of(CHUNK_ALIGN_BYTES);
     Ok(Ok(StagingAgreement { context: own_device?, chunk }))
 }

@@ -4,10 +4,7 @@
 //! copies in both directions while the host works on a third piece. A half that the device may
 //! still use is *busy*. It is neither reused nor freed until its event is complete. If the device
 //! hangs, this never happens, and the memory is leaked.
-#![allow(
-    unsafe_code,
-    reason = "copies are left to the device, of which the compiler knows nothing"
-)]
+#![allow(unsafe_code, reason = "the device copies memory without the compiler's knowledge")]
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -76,7 +73,7 @@ impl StagingWaitLimits<'_> {
             }
             if self.deadline.has_passed() {
                 let ms = self.deadline.elapsed().as_millis();
-                let message = format!("{what}: the device was not done with it within {ms} ms");
+                let message = format!("{what} did not complete on the device within {ms} ms");
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
             poller.wait_before_retry(self.deadline);
@@ -150,7 +147,7 @@ impl StagingDoubleBuffer {
             return Ok(());
         }
         if self.is_busy[half] {
-            return Err(Error::internal("staging memory is used while the device copies"));
+            return Err(Error::internal("staging memory is reused while the device copies it"));
         }
         // Before the first copy: a later copy may fail.
         self.is_busy[half] = true;
@@ -211,7 +208,7 @@ impl Drop for StagingDoubleBuffer {
             let device = self.context.device();
             crate::log!(
                 LogLevel::Error,
-                "staging memory of device {device} is still in use, and left"
+                "staging memory of device {device} is still in use, and is leaked"
             );
             return;
         }
@@ -237,6 +234,6 @@ impl StagingBuffers {
         if is_drained {
             return error;
         }
-        error.context("the device has not ended its copies, and may still use the buffers")
+        error.context("the device did not complete its copies, and may still use the buffers")
     }
 }

@@ -88,7 +88,9 @@ impl DirectDevicePath {
     }
 
     fn point_to_point(&self) -> Result<&dyn PointToPoint> {
-        self.cpu.point_to_point().ok_or_else(|| Error::internal("the host part has no messages"))
+        self.cpu
+            .point_to_point()
+            .ok_or_else(|| Error::internal("the host back end has no messages"))
     }
 
     /// Waits until the earlier work of the stream is complete, so that the buffer of a message is
@@ -105,7 +107,7 @@ impl DirectDevicePath {
         stream_event.record(stream.unwrap_or(DEFAULT_STREAM))?;
         let limits =
             StagingWaitLimits { deadline, check_failure: &|| self.failure_state.failure() };
-        limits.wait(&"what is in the stream before it", || stream_event.is_over())?;
+        limits.wait(&"the earlier work of the stream", || stream_event.is_over())?;
         Ok(Some(GpuTarget { device: self.context.device(), stream }))
     }
 }

@@ -134,8 +134,11 @@ impl StagingBackend {
         };
         self.cpu.run(&query_operation)?;
         let longest = u64::from_le_bytes(word);
-        usize::try_from(longest)
-            .map_err(|_| Error::internal(format!("a rank has a block of {longest} bytes")))
+        usize::try_from(longest).map_err(|_| {
+            Error::internal(format!(
+                "a rank reported a block of {longest} bytes, which exceeds the address space"
+            ))
+        })
     }
 
     /// Waits until the device has completed the work that was in the stream at the call.
@@ -145,7 +148,7 @@ impl StagingBackend {
         launch: &EnqueueRequest<'_>,
     ) -> Result<()> {
         let Some(ready) = launch.buffers_ready else { return Ok(()) };
-        let wait = limits.wait(&"what is in the stream before it", || ready.is_complete());
+        let wait = limits.wait(&"the earlier work of the stream", || ready.is_complete());
         wait.map_err(|error| self.with_own_culprit(error))
     }
 
@@ -216,7 +219,7 @@ impl DeviceBackend for StagingBackend {
         if query.kind.is_some_and(OpKind::is_pairwise) {
             self.cpu
                 .supports(&LONGEST_BLOCK_QUERY)
-                .context(|| format!("{query}, by way of host memory"))?;
+                .context(|| format!("{query}, staged through host memory"))?;
         }
         self.cpu.supports(&SupportQuery { gpu: None, ..*query })
     }
@@ -234,7 +237,7 @@ impl DeviceBackend for StagingBackend {
         }
         let outcome = self.run_staged(operation, launch);
         let outcome =
-            outcome.context(|| format!("by way of host memory, device {}", self.device()));
+            outcome.context(|| format!("staged through host memory, device {}", self.device()));
         // Any early end fails the group, because other ranks may be within the operation.
         outcome.map_err(|error| self.fail_group(error))
     }

@@ -34,11 +34,14 @@ pub(in crate::backend) fn split_options(options: &str) -> Result<(StagingOptions
         };
         let chunk = own.split_once('=').filter(|(key, _)| key.trim() == "chunk_bytes");
         let chunk = chunk.and_then(|(_, value)| value.trim().parse::<usize>().ok());
-        let chunk = chunk.filter(|chunk| (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(chunk)).ok_or_else(|| {
-            Error::invalid(format!(
-                "backend_options: \"{option}\" is not staging.chunk_bytes={MIN_CHUNK_BYTES}..{MAX_CHUNK_BYTES}"
-            ))
-        })?;
+        let chunk = chunk
+            .filter(|chunk| (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(chunk))
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "backend_options: \"{option}\" is invalid: use \
+                     staging.chunk_bytes={MIN_CHUNK_BYTES}..{MAX_CHUNK_BYTES}"
+                ))
+            })?;
         parsed.chunk_bytes = chunk;
     }
     Ok((parsed, rest.join(";")))

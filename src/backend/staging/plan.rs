@@ -105,7 +105,8 @@ impl StagingPlan {
             return Ok(());
         }
         let message = format!(
-            "{} bytes in pieces of {}: that many parts have no numbers; raise staging.chunk_bytes",
+            "{} bytes in pieces of {} bytes need more parts than there are part numbers: raise \
+             staging.chunk_bytes",
             self.longest_block, self.piece_bytes
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -140,7 +141,7 @@ mod tests {
                     }
                     let full =
                         plan.round_count() == 1 || plan.round_bytes(plan.round_count() - 1) > 0;
-                    assert!(full, "{plan:?}: a round without anything");
+                    assert!(full, "{plan:?}: an empty round");
                 }
             }
         }

@@ -129,7 +129,7 @@ fn check_wrong_launcher_refused(mpi: MpiLibrary, program: &Path) -> CheckResult 
     let other = MpiLibrary::ALL.into_iter().find(|&other| other != mpi);
     let Some(Ok(mut launcher)) = other.map(|other| other.launcher(2)) else { return Ok(PASSED) };
     let finished = run::run_quietly(launcher.arg(program).arg("own"), LIMIT)?;
-    let is_launcher_named = finished.text.contains("was started by the launcher of");
+    let is_launcher_named = finished.text.contains("and the loaded plug-in is for");
     if finished.success() || !is_launcher_named {
         return Err(format!(
             "the launcher of the other MPI is not refused: {}",

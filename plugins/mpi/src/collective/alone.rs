@@ -1,7 +1,7 @@
 //! Collectives of a group of one rank: the result is a copy of the input. MPI is not called,
 //! because it would add a copy.
 
-use super::{copy, sink, source};
+use super::{copy, dst_view, src_view};
 use crate::base::op::ReduceOp;
 use crate::failure::Result;
 use crate::interface::{
@@ -17,29 +17,29 @@ fn first(list: *const usize) -> Option<usize> {
 }
 
 /// Runs a call.
-pub(crate) fn run(what: &dist_backend_operation_t) -> Result<()> {
-    if matches!(what.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST | DIST_KIND_EXSCAN) {
+pub(crate) fn run(operation: &dist_backend_operation_t) -> Result<()> {
+    if matches!(operation.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST | DIST_KIND_EXSCAN) {
         return Ok(());
     }
-    let dtype = types::dtype(what.dtype)?;
-    let counts = [first(what.send_counts), first(what.recv_counts)];
-    let elements = counts.into_iter().flatten().next().unwrap_or(what.count);
+    let dtype = types::dtype(operation.dtype)?;
+    let counts = [first(operation.send_counts), first(operation.recv_counts)];
+    let elements = counts.into_iter().flatten().next().unwrap_or(operation.count);
     let bytes = elements * dtype.size();
     if bytes == 0 {
         return Ok(());
     }
     // The lowest address of a single block is its start.
-    let (send, recv) = (what.send.cast::<u8>(), what.recv.cast::<u8>());
-    if what.op < 0 {
+    let (send, recv) = (operation.send.cast::<u8>(), operation.recv.cast::<u8>());
+    if operation.op < 0 {
         copy(send, recv, bytes);
         return Ok(());
     }
-    let (dst, op) = (sink(recv, bytes), types::op(what.op)?);
+    let (dst, op) = (dst_view(recv, bytes), types::op(operation.op)?);
     if op == ReduceOp::PremulSum {
-        kernel::scale_copy(dtype, what.factor, dst, source(send, bytes));
+        kernel::scale_copy(dtype, operation.factor, dst, src_view(send, bytes));
         kernel::fold(dtype, ReduceOp::Sum, dst, &[dst.as_src()]);
     } else {
-        kernel::fold(dtype, op, dst, &[source(send, bytes)]);
+        kernel::fold(dtype, op, dst, &[src_view(send, bytes)]);
     }
     Ok(())
 }

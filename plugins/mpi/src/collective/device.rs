@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::interface::*;
 
 /// Returns true if MPI gets device memory for operations of this kind.
-pub(crate) fn takes_from_device(kind: i32) -> bool {
+pub(crate) fn supports_device_memory(kind: i32) -> bool {
     matches!(
         kind,
         DIST_KIND_SEND
@@ -30,36 +30,38 @@ pub(crate) fn takes_from_device(kind: i32) -> bool {
 impl Collective {
     /// Begins a collective on device memory.
     pub(super) fn post_on_device(&mut self, call: &Call<'_>) -> Result<()> {
-        let block = call.what.count;
-        match call.what.kind {
-            DIST_KIND_ALL_TO_ALL => self.trade(call, &call.equal_sends(), &call.equal_recvs()),
+        let block = call.operation.count;
+        match call.operation.kind {
+            DIST_KIND_ALL_TO_ALL => {
+                self.exchange_blocks(call, &call.equal_sends(), &call.equal_recvs())
+            }
             DIST_KIND_ALL_GATHER => {
                 let send: Block = (call.send().cast_mut(), block);
-                self.trade(call, &vec![send; call.part.size], &call.equal_recvs())
+                self.exchange_blocks(call, &vec![send; call.group.size], &call.equal_recvs())
             }
             DIST_KIND_ALL_GATHER_V => {
-                let send: Block = (call.send().cast_mut(), call.what.send_count);
-                self.trade(call, &vec![send; call.part.size], &call.recvs())
+                let send: Block = (call.send().cast_mut(), call.operation.send_count);
+                self.exchange_blocks(call, &vec![send; call.group.size], &call.recvs())
             }
             DIST_KIND_GATHER if !call.is_root() => {
-                self.block_to(call, call.root(), (call.send().cast_mut(), block))
+                self.send_block(call, call.root(), (call.send().cast_mut(), block))
             }
             DIST_KIND_GATHER => {
-                let sends = call.only_own((call.send().cast_mut(), block));
-                self.root_trade(call, &sends, &call.equal_recvs(), true)
+                let sends = call.own_block_only((call.send().cast_mut(), block));
+                self.exchange_as_root(call, &sends, &call.equal_recvs(), true)
             }
             DIST_KIND_SCATTER if !call.is_root() => {
-                self.block_from(call, call.root(), (call.recv(), block))
+                self.recv_block(call, call.root(), (call.recv(), block))
             }
             DIST_KIND_SCATTER => {
-                let recvs = call.only_own((call.recv(), block));
-                self.root_trade(call, &call.equal_sends(), &recvs, false)
+                let recvs = call.own_block_only((call.recv(), block));
+                self.exchange_as_root(call, &call.equal_sends(), &recvs, false)
             }
             DIST_KIND_GATHER_V => self.gather_v(call),
             DIST_KIND_SCATTER_V => self.scatter_v(call),
             DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
             other => {
-                let text = format!("operation {other} on the memory of a device");
+                let text = format!("operation {other} is not supported in device memory");
                 Err(Failure::new(DIST_ERR_UNSUPPORTED, text))
             }
         }
@@ -77,14 +79,14 @@ impl Call<'_> {
     }
 
     fn equal(&self, base: *mut u8) -> Vec<Block> {
-        let (count, bytes) = (self.what.count, self.what.count * self.width);
-        (0..self.part.size).map(|rank| (base.wrapping_add(rank * bytes), count)).collect()
+        let (count, bytes) = (self.operation.count, self.operation.count * self.element_bytes);
+        (0..self.group.size).map(|rank| (base.wrapping_add(rank * bytes), count)).collect()
     }
 
     /// Returns a block for this rank, and empty blocks for the other ranks.
-    fn only_own(&self, own: Block) -> Vec<Block> {
-        let mut blocks = vec![(std::ptr::null_mut(), 0); self.part.size];
-        blocks[self.part.rank] = own;
+    fn own_block_only(&self, own: Block) -> Vec<Block> {
+        let mut blocks = vec![(std::ptr::null_mut(), 0); self.group.size];
+        blocks[self.group.rank] = own;
         blocks
     }
 }

@@ -15,31 +15,31 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use crate::failure::{Failure, Result};
+use crate::group::MpiGroup;
 use crate::interface::*;
 use crate::kernel;
 use crate::mpi::{self, Handle, bytes_of, mpi, sys};
 use crate::operators;
-use crate::part::Part;
-use crate::request::Taken;
+use crate::request::CancelOutcome;
 use crate::types;
 use std::ffi::{c_int, c_void};
 
-pub(crate) use device::takes_from_device;
+pub(crate) use device::supports_device_memory;
 
 /// A collective that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Collective {
-    steps: Steps,
-    finish: Finish,
+    pending: PendingOperations,
+    final_work: FinalWork,
     /// Scratch memory that MPI uses.
-    scratch: Vec<Scratch>,
+    scratch: Vec<ScratchMemory>,
     /// Lists that MPI reads.
     lists: Vec<Vec<c_int>>,
 }
 
 /// One operation of MPI.
 #[derive(Debug)]
-struct Step {
+struct PendingOperation {
     request: Handle<sys::MPI_Request>,
     /// For a received block: the sender and the required length in bytes.
     expected: Option<(i32, usize)>,
@@ -48,14 +48,14 @@ struct Step {
 /// The operations that have not ended, the last one first. Most calls have one, which needs no
 /// allocation.
 #[derive(Debug, Default)]
-struct Steps {
-    last: Option<Step>,
-    before: Vec<Step>,
+struct PendingOperations {
+    last: Option<PendingOperation>,
+    before: Vec<PendingOperation>,
 }
 
-impl Steps {
-    fn push(&mut self, step: Step) {
-        if let Some(before) = self.last.replace(step) {
+impl PendingOperations {
+    fn push(&mut self, pending_operation: PendingOperation) {
+        if let Some(before) = self.last.replace(pending_operation) {
             self.before.push(before);
         }
     }
@@ -65,9 +65,9 @@ impl Steps {
     }
 }
 
-/// The work that follows when all steps have ended.
+/// The work that follows when all pending operations have ended.
 #[derive(Debug, Default)]
-struct Finish {
+struct FinalWork {
     /// Copies: source, destination, bytes.
     copies: Vec<(Address, Address, usize)>,
     /// A sum to divide by the number of ranks.
@@ -75,7 +75,7 @@ struct Finish {
     /// The result of a prefix reduction that is the vector of one rank, on which no operator ran.
     single: Option<(DataType, ReduceOp, Address, usize)>,
     /// True if an operator of this plug-in was used.
-    is_folded_here: bool,
+    uses_own_operator: bool,
 }
 
 /// An address in lent memory, or in the request's scratch memory.
@@ -87,15 +87,15 @@ unsafe impl Send for Address {}
 
 /// Scratch memory of the request, aligned for every type.
 #[derive(Debug)]
-struct Scratch(Vec<u128>);
+struct ScratchMemory(Vec<u128>);
 
-impl Scratch {
+impl ScratchMemory {
     fn new(bytes: usize) -> Result<Self> {
         let mut words = Vec::new();
         words.try_reserve_exact(bytes.div_ceil(size_of::<u128>())).map_err(|_| {
             Failure::new(
                 DIST_ERR_OUT_OF_MEMORY,
-                format!("no memory for {bytes} bytes of a collective"),
+                format!("no memory for {bytes} bytes of scratch space of a collective"),
             )
         })?;
         // It is written before it is read, but a vector must be initialised.
@@ -118,46 +118,46 @@ fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 /// Returns a view of lent memory.
-fn source<'a>(from: *const u8, bytes: usize) -> Src<'a> {
+fn src_view<'a>(from: *const u8, bytes: usize) -> Src<'a> {
     // SAFETY: lent to the operation, or its scratch memory, with this length.
     unsafe { Src::new(from, bytes) }
 }
 
-fn sink<'a>(to: *mut u8, bytes: usize) -> Dst<'a> {
+fn dst_view<'a>(to: *mut u8, bytes: usize) -> Dst<'a> {
     // SAFETY: lent to the operation, or its scratch memory, with this length.
     unsafe { Dst::new(to, bytes) }
 }
 
 /// A call with values derived from its arguments.
 struct Call<'a> {
-    what: &'a dist_backend_operation_t,
-    part: &'a Part,
+    operation: &'a dist_backend_operation_t,
+    group: &'a MpiGroup,
     dtype: DataType,
     datatype: sys::MPI_Datatype,
     /// The bytes of an element.
-    width: usize,
+    element_bytes: usize,
 }
 
 impl Call<'_> {
     fn send(&self) -> *const u8 {
-        self.what.send.cast()
+        self.operation.send.cast()
     }
 
     fn recv(&self) -> *mut u8 {
-        self.what.recv.cast()
+        self.operation.recv.cast()
     }
 
     fn is_in_place(&self) -> bool {
-        self.what.flags & u64::from(DIST_BACKEND_IN_PLACE.cast_unsigned()) != 0
+        self.operation.flags & u64::from(DIST_BACKEND_IN_PLACE.cast_unsigned()) != 0
     }
 
     /// Returns true if the buffers are in device memory, which only MPI can access.
     fn is_on_device(&self) -> bool {
-        self.what.device != DIST_DEVICE_HOST
+        self.operation.device != DIST_DEVICE_HOST
     }
 
     fn is_root(&self) -> bool {
-        usize::try_from(self.what.root) == Ok(self.part.rank)
+        usize::try_from(self.operation.root) == Ok(self.group.rank)
     }
 
     /// Returns a list of counts or displacements, one per rank; empty for a null list.
@@ -166,22 +166,34 @@ impl Call<'_> {
             return &[];
         }
         // SAFETY: the list has one entry per rank; valid during submit.
-        unsafe { std::slice::from_raw_parts(list, self.part.size) }
+        unsafe { std::slice::from_raw_parts(list, self.group.size) }
     }
 }
 
 impl Collective {
     /// Begins a call. The collective is already at its final address: moving it costs as much as
     /// the rest of this function.
-    pub(crate) fn begin(&mut self, part: &Part, what: &dist_backend_operation_t) -> Result<()> {
-        let dtype =
-            if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
-        let call =
-            Call { what, part, dtype, datatype: types::datatype(dtype), width: dtype.size() };
+    pub(crate) fn begin(
+        &mut self,
+        group: &MpiGroup,
+        operation: &dist_backend_operation_t,
+    ) -> Result<()> {
+        let dtype = if operation.kind == DIST_KIND_BARRIER {
+            DataType::U8
+        } else {
+            types::dtype(operation.dtype)?
+        };
+        let call = Call {
+            operation,
+            group,
+            dtype,
+            datatype: types::datatype(dtype),
+            element_bytes: dtype.size(),
+        };
         self.post(&call).inspect_err(|_| {
-            if self.steps.last.is_some() {
+            if self.pending.last.is_some() {
                 // MPI continues these operations and uses their memory.
-                part.lingers();
+                group.record_request_in_use();
                 std::mem::forget(std::mem::take(self));
             }
         })
@@ -191,7 +203,7 @@ impl Collective {
         if call.is_on_device() {
             return self.post_on_device(call);
         }
-        match call.what.kind {
+        match call.operation.kind {
             DIST_KIND_ALL_REDUCE => self.all_reduce(call),
             DIST_KIND_REDUCE => self.reduce(call),
             DIST_KIND_REDUCE_SCATTER => self.reduce_scatter(call),
@@ -208,27 +220,26 @@ impl Collective {
             DIST_KIND_GATHER_V => self.gather_v(call),
             DIST_KIND_SCATTER_V => self.scatter_v(call),
             DIST_KIND_ALL_TO_ALL_V => self.all_to_all_v(call),
-            other => {
-                Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operation {other}")))
-            }
+            other => Err(Failure::new(DIST_ERR_UNSUPPORTED, format!("unknown operation {other}"))),
         }
     }
 
-    /// Adds a step for an operation of MPI; `begin` gets the address for its request.
-    fn step(
+    /// Starts an operation of MPI and adds it to the pending ones; `begin` gets the address for its
+    /// request.
+    fn issue(
         &mut self,
         expected: Option<(i32, usize)>,
         begin: impl FnOnce(*mut sys::MPI_Request) -> Result<()>,
     ) -> Result<()> {
         let mut request = mpi::no_request();
         begin(&raw mut request)?;
-        self.steps.push(Step { request: Handle(request), expected });
+        self.pending.push(PendingOperation { request: Handle(request), expected });
         Ok(())
     }
 
     /// Allocates scratch memory.
     fn scratch(&mut self, bytes: usize) -> Result<*mut u8> {
-        let mut scratch = Scratch::new(bytes)?;
+        let mut scratch = ScratchMemory::new(bytes)?;
         let address = scratch.address();
         // The memory does not move when the outer vector grows.
         self.scratch.push(scratch);
@@ -236,7 +247,7 @@ impl Collective {
     }
 
     /// Returns a copy of lent memory.
-    fn copied(&mut self, from: *const u8, bytes: usize) -> Result<*mut u8> {
+    fn scratch_copy(&mut self, from: *const u8, bytes: usize) -> Result<*mut u8> {
         let to = self.scratch(bytes)?;
         copy(from, to, bytes);
         Ok(to)
@@ -244,19 +255,22 @@ impl Collective {
 
     /// Polls; returns true if the collective has ended.
     #[inline]
-    pub(crate) fn look(&mut self, part: &Part) -> Result<bool> {
-        while let Some(step) = &mut self.steps.last {
+    pub(crate) fn poll(&mut self, group: &MpiGroup) -> Result<bool> {
+        while let Some(pending_operation) = &mut self.pending.last {
             let mut flag = 0;
-            match step.expected {
+            match pending_operation.expected {
                 None => {
                     let none = mpi::constant!(RSMPI_STATUS_IGNORE);
-                    mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, none))?;
+                    mpi!(MPI_Test(&raw mut pending_operation.request.0, &raw mut flag, none))?;
                 }
                 Some((from, bytes)) => {
                     let mut status = mpi::status();
-                    let tested =
-                        mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, &raw mut status));
-                    tested.map_err(|failure| failure.by(from))?;
+                    let tested = mpi!(MPI_Test(
+                        &raw mut pending_operation.request.0,
+                        &raw mut flag,
+                        &raw mut status
+                    ));
+                    tested.map_err(|failure| failure.with_culprit(from))?;
                     if flag != 0 {
                         check_length(from, bytes, bytes_of(&status)?)?;
                     }
@@ -265,64 +279,65 @@ impl Collective {
             if flag == 0 {
                 return Ok(false);
             }
-            self.steps.pop();
+            self.pending.pop();
         }
-        self.finish(part)?;
+        self.run_final_work(group)?;
         Ok(true)
     }
 
-    fn finish(&mut self, part: &Part) -> Result<()> {
-        if self.finish.is_folded_here {
-            operators::check()?;
+    fn run_final_work(&mut self, group: &MpiGroup) -> Result<()> {
+        if self.final_work.uses_own_operator {
+            operators::check_panics()?;
         }
-        for (from, to, bytes) in self.finish.copies.drain(..) {
+        for (from, to, bytes) in self.final_work.copies.drain(..) {
             copy(from.0, to.0, bytes);
         }
-        if let Some((dtype, op, place, bytes)) = self.finish.single.take() {
+        if let Some((dtype, op, address, bytes)) = self.final_work.single.take() {
             // Like a reduction of one vector: bools become 0 or 1, and a NaN becomes the canonical
             // one.
-            let vector = sink(place.0, bytes);
+            let vector = dst_view(address.0, bytes);
             kernel::fold(dtype, op, vector, &[vector.as_src()]);
         }
-        if let Some((dtype, place, bytes)) = self.finish.average.take() {
-            kernel::average(dtype, sink(place.0, bytes), part.size);
+        if let Some((dtype, address, bytes)) = self.final_work.average.take() {
+            kernel::average(dtype, dst_view(address.0, bytes), group.size);
         }
         Ok(())
     }
 
-    /// Cancels the remaining steps. MPI can only cancel receives of messages that have not begun to
-    /// arrive.
-    pub(crate) fn cancel(&mut self) -> Result<Taken> {
-        while let Some(step) = &mut self.steps.last {
+    /// Cancels the pending operations. MPI can only cancel receives of messages that have not begun
+    /// to arrive.
+    pub(crate) fn cancel(&mut self) -> Result<CancelOutcome> {
+        while let Some(pending_operation) = &mut self.pending.last {
             let mut flag = 0;
             let none = mpi::constant!(RSMPI_STATUS_IGNORE);
-            if step.request.0 == mpi::no_request() {
-                self.steps.pop();
+            if pending_operation.request.0 == mpi::no_request() {
+                self.pending.pop();
                 continue;
             }
-            mpi!(MPI_Test(&raw mut step.request.0, &raw mut flag, none))?;
-            if flag == 0 && step.expected.is_none() {
-                return Ok(Taken::Kept(
-                    "MPI cannot take back a collective that has begun, nor a message that is being sent",
+            mpi!(MPI_Test(&raw mut pending_operation.request.0, &raw mut flag, none))?;
+            if flag == 0 && pending_operation.expected.is_none() {
+                return Ok(CancelOutcome::InUse(
+                    "MPI cannot cancel a collective that was started, nor a message that is being \
+                     sent",
                 ));
             }
             if flag == 0 {
-                mpi!(MPI_Cancel(&raw mut step.request.0))?;
+                mpi!(MPI_Cancel(&raw mut pending_operation.request.0))?;
                 // A cancelled receive ends at once, whether or not the cancellation succeeded.
-                mpi!(MPI_Wait(&raw mut step.request.0, none))?;
+                mpi!(MPI_Wait(&raw mut pending_operation.request.0, none))?;
             }
-            self.steps.pop();
+            self.pending.pop();
         }
-        Ok(Taken::Back)
+        Ok(CancelOutcome::Released)
     }
 }
 
-fn check_length(from: i32, expected: usize, got: usize) -> Result<()> {
-    if expected == got {
+fn check_length(from: i32, expected: usize, received: usize) -> Result<()> {
+    if expected == received {
         return Ok(());
     }
-    let text = format!("rank {from} sends {got} bytes, and this rank expects {expected}");
-    Err(Failure::new(DIST_ERR_MISMATCH, text).by(from))
+    let text = format!("rank {from} sends {received} bytes, and this rank expects {expected}");
+    Err(Failure::new(DIST_ERR_MISMATCH, text).with_culprit(from))
 }
 
 /// Casts an address for functions of MPI.

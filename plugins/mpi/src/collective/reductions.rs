@@ -3,7 +3,7 @@
 //! f16, bf16 and f8 are divided before the addition, as the library does between hosts, so that the
 //! average is representable even if the sum is not. All other types are divided once at the end.
 
-use super::{Address, Call, Collective, copy, sink, source, untyped};
+use super::{Address, Call, Collective, copy, dst_view, src_view, untyped};
 use crate::base::op::ReduceOp;
 use crate::failure::Result;
 use crate::kernel;
@@ -20,12 +20,12 @@ struct Reduction {
 
 impl Reduction {
     fn of(call: &Call<'_>) -> Result<Self> {
-        let op = types::op(call.what.op)?;
+        let op = types::op(call.operation.op)?;
         Ok(Self { op, operator: operator(call.dtype, op)? })
     }
 
     /// Returns true if this rank's elements change before the addition.
-    fn prepares(&self, call: &Call<'_>) -> bool {
+    fn changes_input(&self, call: &Call<'_>) -> bool {
         match self.op {
             ReduceOp::PremulSum => true,
             ReduceOp::Avg => divides_first(call),
@@ -33,30 +33,32 @@ impl Reduction {
         }
     }
 
-    fn prepare(&self, call: &Call<'_>, place: *mut u8, bytes: usize) {
-        let (dst, dtype) = (sink(place, bytes), call.dtype);
+    fn prepare(&self, call: &Call<'_>, buffer: *mut u8, bytes: usize) {
+        let (dst, dtype) = (dst_view(buffer, bytes), call.dtype);
         match self.op {
-            ReduceOp::PremulSum => kernel::scale_copy(dtype, call.what.factor, dst, dst.as_src()),
-            _ => kernel::average(dtype, dst, call.part.size),
+            ReduceOp::PremulSum => {
+                kernel::scale_copy(dtype, call.operation.factor, dst, dst.as_src())
+            }
+            _ => kernel::average(dtype, dst, call.group.size),
         }
     }
 }
 
 fn divides_first(call: &Call<'_>) -> bool {
-    call.dtype.is_float() && call.width <= 2
+    call.dtype.is_float() && call.element_bytes <= 2
 }
 
 /// Converts a count that does not exceed MPI's maximum.
-fn small(count: usize) -> c_int {
+fn to_int(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
 /// Returns the pieces of a vector: the start and the length of each, in elements. An empty vector
 /// has one piece.
 fn pieces(call: &Call<'_>, count: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-    let most = usize::try_from(call.part.options.largest).unwrap_or(1);
-    let starts = (0..count.max(1)).step_by(most);
-    starts.map(move |start| (start, most.min(count - start)))
+    let max_count = usize::try_from(call.group.options.max_count).unwrap_or(1);
+    let starts = (0..count.max(1)).step_by(max_count);
+    starts.map(move |start| (start, max_count.min(count - start)))
 }
 
 impl Collective {
@@ -69,62 +71,68 @@ impl Collective {
         bytes: usize,
         needs_copy: bool,
     ) -> Result<*const u8> {
-        if !needs_copy && !reduction.prepares(call) {
+        if !needs_copy && !reduction.changes_input(call) {
             return Ok(call.send());
         }
-        let to = self.copied(call.send(), bytes)?;
-        if reduction.prepares(call) {
+        let to = self.scratch_copy(call.send(), bytes)?;
+        if reduction.changes_input(call) {
             reduction.prepare(call, to, bytes);
         }
         Ok(to)
     }
 
     /// Records the final work on a result.
-    fn divide_later(
+    fn add_final_division(
         &mut self,
         call: &Call<'_>,
         reduction: &Reduction,
-        place: *mut u8,
+        result: *mut u8,
         bytes: usize,
     ) {
-        self.finish.is_folded_here = true;
+        self.final_work.uses_own_operator = true;
         if reduction.op == ReduceOp::Avg && !divides_first(call) && bytes > 0 {
-            self.finish.average = Some((call.dtype, Address(place), bytes));
+            self.final_work.average = Some((call.dtype, Address(result), bytes));
         }
     }
 
     pub(super) fn all_reduce(&mut self, call: &Call<'_>) -> Result<()> {
         let reduction = Reduction::of(call)?;
-        let (count, recv, comm) = (call.what.count, call.recv(), call.part.comm());
-        let bytes = count * call.width;
+        let (count, recv, comm) = (call.operation.count, call.recv(), call.group.comm());
+        let bytes = count * call.element_bytes;
         // MPI requires MPI_IN_PLACE on all ranks or on none, and this rank does not know the other
         // ranks' buffers.
-        let agreed = call.part.options.in_place_agreed && call.is_in_place();
-        let stays = agreed && !reduction.prepares(call);
+        let agreed = call.group.options.in_place_agreed && call.is_in_place();
+        let stays = agreed && !reduction.changes_input(call);
         let send = self.contribution(call, &reduction, bytes, call.is_in_place() && !stays)?;
         for (start, count) in pieces(call, count) {
-            let offset = start * call.width;
+            let offset = start * call.element_bytes;
             let from: *const c_void =
                 if stays { in_place().cast_const() } else { untyped(send.wrapping_add(offset)) };
             let to: *mut c_void = recv.wrapping_add(offset).cast();
-            self.step(None, |request| {
+            self.issue(None, |request| {
                 let (datatype, op) = (call.datatype, reduction.operator);
-                mpi!(MPI_Iallreduce(from, to, small(count), datatype, op, comm, request))
+                mpi!(MPI_Iallreduce(from, to, to_int(count), datatype, op, comm, request))
             })?;
         }
-        self.divide_later(call, &reduction, recv, bytes);
+        self.add_final_division(call, &reduction, recv, bytes);
         Ok(())
     }
 
     pub(super) fn reduce(&mut self, call: &Call<'_>) -> Result<()> {
         let reduction = Reduction::of(call)?;
-        let bytes = call.what.count * call.width;
+        let bytes = call.operation.count * call.element_bytes;
         let send = self.contribution(call, &reduction, bytes, false)?;
-        let stays = call.is_root() && call.is_in_place() && !reduction.prepares(call);
+        let stays = call.is_root() && call.is_in_place() && !reduction.changes_input(call);
         let from = if stays { None } else { Some(send) };
-        self.reduce_to(call, &reduction, from, call.recv(), (call.what.count, call.what.root))?;
+        self.reduce_to(
+            call,
+            &reduction,
+            from,
+            call.recv(),
+            (call.operation.count, call.operation.root),
+        )?;
         if call.is_root() {
-            self.divide_later(call, &reduction, call.recv(), bytes);
+            self.add_final_division(call, &reduction, call.recv(), bytes);
         }
         Ok(())
     }
@@ -138,17 +146,17 @@ impl Collective {
         to: *mut u8,
         (count, root): (usize, c_int),
     ) -> Result<()> {
-        let comm = call.part.comm();
+        let comm = call.group.comm();
         for (start, count) in pieces(call, count) {
-            let offset = start * call.width;
+            let offset = start * call.element_bytes;
             let from: *const c_void = match send {
                 Some(send) => untyped(send.wrapping_add(offset)),
                 None => in_place().cast_const(),
             };
             let to: *mut c_void = if to.is_null() { to } else { to.wrapping_add(offset) }.cast();
-            self.step(None, |request| {
+            self.issue(None, |request| {
                 let (datatype, op) = (call.datatype, reduction.operator);
-                mpi!(MPI_Ireduce(from, to, small(count), datatype, op, root, comm, request))
+                mpi!(MPI_Ireduce(from, to, to_int(count), datatype, op, root, comm, request))
             })?;
         }
         Ok(())
@@ -157,51 +165,52 @@ impl Collective {
     /// Runs a prefix reduction; an exclusive one omits this rank's own vector.
     pub(super) fn scan(&mut self, call: &Call<'_>, is_exclusive: bool) -> Result<()> {
         let reduction = Reduction::of(call)?;
-        let (count, comm) = (call.what.count, call.part.comm());
-        let send = self.contribution(call, &reduction, count * call.width, call.is_in_place())?;
-        let is_first = is_exclusive && call.part.rank == 0;
-        let bytes = count * call.width;
-        if call.part.rank == usize::from(is_exclusive) && bytes > 0 {
+        let (count, comm) = (call.operation.count, call.group.comm());
+        let send =
+            self.contribution(call, &reduction, count * call.element_bytes, call.is_in_place())?;
+        let is_first = is_exclusive && call.group.rank == 0;
+        let bytes = count * call.element_bytes;
+        if call.group.rank == usize::from(is_exclusive) && bytes > 0 {
             let op = if reduction.op == ReduceOp::PremulSum { ReduceOp::Sum } else { reduction.op };
-            self.finish.single = Some((call.dtype, op, Address(call.recv()), bytes));
+            self.final_work.single = Some((call.dtype, op, Address(call.recv()), bytes));
         }
         // Rank 0 gets no result, but some MPIs check the address.
-        let recv = if is_first { self.scratch(count * call.width)? } else { call.recv() };
+        let recv = if is_first { self.scratch(count * call.element_bytes)? } else { call.recv() };
         for (start, count) in pieces(call, count) {
-            let offset = start * call.width;
+            let offset = start * call.element_bytes;
             let from = untyped(send.wrapping_add(offset));
             let to: *mut c_void = recv.wrapping_add(offset).cast();
-            self.step(None, |request| {
+            self.issue(None, |request| {
                 let (datatype, op) = (call.datatype, reduction.operator);
                 if is_exclusive {
-                    mpi!(MPI_Iexscan(from, to, small(count), datatype, op, comm, request))
+                    mpi!(MPI_Iexscan(from, to, to_int(count), datatype, op, comm, request))
                 } else {
-                    mpi!(MPI_Iscan(from, to, small(count), datatype, op, comm, request))
+                    mpi!(MPI_Iscan(from, to, to_int(count), datatype, op, comm, request))
                 }
             })?;
         }
-        self.finish.is_folded_here = true;
+        self.final_work.uses_own_operator = true;
         Ok(())
     }
 
     pub(super) fn reduce_scatter(&mut self, call: &Call<'_>) -> Result<()> {
         let reduction = Reduction::of(call)?;
-        let (count, size, comm) = (call.what.count, call.part.size, call.part.comm());
-        let bytes = count * call.width;
+        let (count, size, comm) = (call.operation.count, call.group.size, call.group.comm());
+        let bytes = count * call.element_bytes;
         let send = self.contribution(call, &reduction, bytes * size, false)?;
         let recv = self.result(call, &reduction, send, bytes)?;
         if let Ok(short) = c_int::try_from(count)
-            && short <= call.part.options.largest
+            && short <= call.group.options.max_count
         {
             let (from, to) = (untyped(send), recv.cast());
-            self.step(None, |request| {
+            self.issue(None, |request| {
                 let (datatype, op) = (call.datatype, reduction.operator);
                 mpi!(MPI_Ireduce_scatter_block(from, to, short, datatype, op, comm, request))
             })?;
         } else {
             self.reduce_each(call, &reduction, send, recv, &vec![count; size])?;
         }
-        self.divide_later(call, &reduction, call.recv(), bytes);
+        self.add_final_division(call, &reduction, call.recv(), bytes);
         Ok(())
     }
 
@@ -214,8 +223,8 @@ impl Collective {
         send: *const u8,
         bytes: usize,
     ) -> Result<*mut u8> {
-        let is_read = call.is_in_place() && !reduction.prepares(call) && send == call.send();
-        if is_read { self.aside(call.recv(), bytes) } else { Ok(call.recv()) }
+        let is_read = call.is_in_place() && !reduction.changes_input(call) && send == call.send();
+        if is_read { self.scratch_result(call.recv(), bytes) } else { Ok(call.recv()) }
     }
 
     /// Reduces each rank's block with its own reduction, for counts that exceed one MPI call.
@@ -229,9 +238,9 @@ impl Collective {
     ) -> Result<()> {
         let mut start = 0;
         for (rank, &count) in counts.iter().enumerate() {
-            let to = if rank == call.part.rank { recv } else { std::ptr::null_mut() };
-            let from = send.wrapping_add(start * call.width);
-            self.reduce_to(call, reduction, Some(from), to, (count, small(rank)))?;
+            let to = if rank == call.group.rank { recv } else { std::ptr::null_mut() };
+            let from = send.wrapping_add(start * call.element_bytes);
+            self.reduce_to(call, reduction, Some(from), to, (count, to_int(rank)))?;
             start += count;
         }
         Ok(())
@@ -239,40 +248,40 @@ impl Collective {
 
     pub(super) fn reduce_scatter_v(&mut self, call: &Call<'_>) -> Result<()> {
         let reduction = Reduction::of(call)?;
-        let counts = call.list(call.what.send_counts);
-        let places = call.list(call.what.send_displs);
-        let own = counts.get(call.part.rank).copied().unwrap_or(0) * call.width;
-        let send = self.joined(call, &reduction, counts, places)?;
+        let counts = call.list(call.operation.send_counts);
+        let offsets = call.list(call.operation.send_displs);
+        let own = counts.get(call.group.rank).copied().unwrap_or(0) * call.element_bytes;
+        let send = self.contiguous_blocks(call, &reduction, counts, offsets)?;
         let recv = self.result(call, &reduction, send, own)?;
-        let most = usize::try_from(call.part.options.largest).unwrap_or(1);
-        if counts.iter().sum::<usize>() <= most {
-            let lengths: Vec<c_int> = counts.iter().map(|&count| small(count)).collect();
-            let (from, to, comm) = (untyped(send), recv.cast(), call.part.comm());
-            self.step(None, |request| {
+        let max_count = usize::try_from(call.group.options.max_count).unwrap_or(1);
+        if counts.iter().sum::<usize>() <= max_count {
+            let lengths: Vec<c_int> = counts.iter().map(|&count| to_int(count)).collect();
+            let (from, to, comm) = (untyped(send), recv.cast(), call.group.comm());
+            self.issue(None, |request| {
                 let (datatype, op) = (call.datatype, reduction.operator);
                 mpi!(MPI_Ireduce_scatter(from, to, lengths.as_ptr(), datatype, op, comm, request))
             })?;
-            self.keep(lengths);
+            self.keep_list(lengths);
         } else {
             self.reduce_each(call, &reduction, send, recv, counts)?;
         }
-        self.divide_later(call, &reduction, call.recv(), own);
+        self.add_final_division(call, &reduction, call.recv(), own);
         Ok(())
     }
 
     /// Returns the blocks of this rank contiguously, as MPI requires.
-    fn joined(
+    fn contiguous_blocks(
         &mut self,
         call: &Call<'_>,
         reduction: &Reduction,
         counts: &[usize],
-        places: &[usize],
+        offsets: &[usize],
     ) -> Result<*const u8> {
-        let bytes = counts.iter().sum::<usize>() * call.width;
+        let bytes = counts.iter().sum::<usize>() * call.element_bytes;
         let mut end = 0;
-        let are_neighbours = counts.iter().zip(places).all(|(&count, &place)| {
-            let fits = count == 0 || place == end;
-            end += count * call.width;
+        let are_neighbours = counts.iter().zip(offsets).all(|(&count, &offset)| {
+            let fits = count == 0 || offset == end;
+            end += count * call.element_bytes;
             fits
         });
         if are_neighbours {
@@ -280,13 +289,17 @@ impl Collective {
         }
         let to = self.scratch(bytes)?;
         let mut end = 0;
-        for (&count, &place) in counts.iter().zip(places) {
-            copy(call.send().wrapping_add(place), to.wrapping_add(end), count * call.width);
-            end += count * call.width;
+        for (&count, &offset) in counts.iter().zip(offsets) {
+            copy(
+                call.send().wrapping_add(offset),
+                to.wrapping_add(end),
+                count * call.element_bytes,
+            );
+            end += count * call.element_bytes;
         }
-        if reduction.prepares(call) {
+        if reduction.changes_input(call) {
             reduction.prepare(call, to, bytes);
         }
-        Ok(source(to, bytes).as_ptr())
+        Ok(src_view(to, bytes).as_ptr())
     }
 }

@@ -12,7 +12,7 @@ const int dist_mpi_family = 1;
 #elif defined(MPICH_VERSION) || defined(MPICH) || defined(I_MPI_VERSION) || defined(MVAPICH2_VERSION)
 const int dist_mpi_family = 2;
 #else
-#error "neither Open MPI nor MPICH, or an MPI made of one of them: tell constants.c and family.rs of it"
+#error "neither Open MPI nor MPICH nor a known derivative: add this MPI to constants.c and family.rs"
 #endif
 
 /*
@@ -24,7 +24,7 @@ extern int MPIX_Query_cuda_support(void) __attribute__((weak));
 extern int MPIX_GPU_query_support(int gpu_type, int *is_supported) __attribute__((weak));
 #endif
 
-int dist_mpi_takes_cuda(void)
+int dist_mpi_supports_cuda(void)
 {
 #if defined(MPIX_GPU_SUPPORT_CUDA)
     int is_supported = 0;

@@ -1,7 +1,7 @@
 //! The plug-in's interface to MPI: calls with error conversion, handles that may move between
 //! threads, and constants that mpi-sys lacks.
 
-pub(crate) mod lot;
+pub(crate) mod large_count;
 
 use crate::failure::{Failure, Result};
 use crate::family::Family;
@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// the same reasons:
 ///
 /// - MPI is initialised and not finalised, and this thread may call it (the caller holds a
-///   [`crate::process::Entered`]).
+///   [`crate::process::MpiAccess`]).
 /// - Handles are from MPI and have not been freed.
 /// - Addresses of handles, flags and statuses are those of variables that outlive the call.
 /// - Buffers have the length of count and type, and are lent until the request has ended.
@@ -32,7 +32,10 @@ pub(crate) use mpi;
 /// Reads a value that mpi-sys or constants.c exports.
 macro_rules! constant {
     ($name:ident) => {{
-        #[allow(unused_unsafe, reason = "among the arguments of `mpi!`, whose block is around it")]
+        #[allow(
+            unused_unsafe,
+            reason = "in the arguments of `mpi!`, the unsafe block of that macro surrounds it"
+        )]
         // SAFETY: only the loader writes it.
         unsafe {
             $crate::mpi::sys::$name
@@ -51,7 +54,7 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-#[allow(non_upper_case_globals, reason = "as in C")]
+#[allow(non_upper_case_globals, reason = "the names of the C symbols")]
 mod constants {
     use std::ffi::{c_int, c_void};
 
@@ -64,7 +67,7 @@ mod constants {
     unsafe extern "C" {
         pub(super) static dist_mpi_in_place: Address;
         pub(super) static dist_mpi_family: c_int;
-        pub(super) fn dist_mpi_takes_cuda() -> c_int;
+        pub(super) fn dist_mpi_supports_cuda() -> c_int;
     }
 }
 
@@ -82,9 +85,9 @@ pub(crate) fn own_family() -> Family {
 }
 
 /// Returns true if MPI reports support for CUDA device memory; MPI must be initialised.
-pub(crate) fn takes_cuda() -> bool {
+pub(crate) fn supports_cuda() -> bool {
     // SAFETY: calls a query of MPI, which is initialised.
-    unsafe { constants::dist_mpi_takes_cuda() != 0 }
+    unsafe { constants::dist_mpi_supports_cuda() != 0 }
 }
 
 /// MPI_REQUEST_NULL.
@@ -103,17 +106,17 @@ pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
     let mut bytes: sys::MPI_Count = -1;
     mpi!(MPI_Get_elements_x(status, constant!(RSMPI_UINT8_T), &raw mut bytes))?;
     usize::try_from(bytes)
-        .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not say how long a message is"))
+        .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not report the length of a message"))
 }
 
 /// Converts the return code of an MPI function.
 #[inline]
 pub(crate) fn check(code: c_int, function: &str) -> Result<()> {
-    if code == sys::MPI_SUCCESS.cast_signed() { Ok(()) } else { Err(failed(code, function)) }
+    if code == sys::MPI_SUCCESS.cast_signed() { Ok(()) } else { Err(mpi_error(code, function)) }
 }
 
 #[cold]
-fn failed(code: c_int, function: &str) -> Failure {
+fn mpi_error(code: c_int, function: &str) -> Failure {
     let mut class = 0;
     // SAFETY: an error code from MPI, and a number that outlives the call.
     unsafe { sys::MPI_Error_class(code, &raw mut class) };
@@ -126,11 +129,11 @@ fn failed(code: c_int, function: &str) -> Failure {
     let mut len = 0;
     // SAFETY: the buffer has space for the longest text.
     unsafe { sys::MPI_Error_string(code, (&raw mut text).cast(), &raw mut len) };
-    Failure::new(status, format!("{function}: {}", words(&text)))
+    Failure::new(status, format!("{function}: {}", to_text(&text)))
 }
 
 /// Converts a text that ends at a zero byte or at the end of its buffer.
-pub(crate) fn words(text: &[c_char]) -> String {
+pub(crate) fn to_text(text: &[c_char]) -> String {
     let bytes: Vec<u8> =
         text.iter().take_while(|&&byte| byte != 0).map(|byte| byte.cast_unsigned()).collect();
     String::from_utf8_lossy(&bytes).trim_end().replace('\n', " ")
@@ -138,10 +141,10 @@ pub(crate) fn words(text: &[c_char]) -> String {
 
 /// Returns the version text of the MPI in this process, also before its initialisation.
 pub(crate) fn library_version() -> Result<String> {
-    const ROOM: usize = sys::MPI_MAX_LIBRARY_VERSION_STRING as usize + 1;
+    const TEXT_BYTES: usize = sys::MPI_MAX_LIBRARY_VERSION_STRING as usize + 1;
     // An MPI other than the one of the build may have a longer text.
-    let mut text: [c_char; ROOM + 8192] = [0; ROOM + 8192];
+    let mut text: [c_char; TEXT_BYTES + 8192] = [0; TEXT_BYTES + 8192];
     let mut len = 0;
     mpi!(MPI_Get_library_version((&raw mut text).cast(), &raw mut len))?;
-    Ok(words(&text))
+    Ok(to_text(&text))
 }

@@ -39,7 +39,8 @@ pub(in crate::backend::nccl) struct CommInitParams<'a> {
 }
 
 fn to_c_int(value: usize) -> Result<c_int> {
-    c_int::try_from(value).map_err(|_| Error::invalid(format!("{value} is too many for NCCL")))
+    c_int::try_from(value)
+        .map_err(|_| Error::invalid(format!("{value} exceeds the maximum of NCCL")))
 }
 
 /// Creates the unique id by which the ranks of a communicator find each other. One rank calls it.
@@ -73,7 +74,7 @@ impl NcclComm {
         let code = unsafe { init(&raw mut handle, size, params.id, rank, &raw mut config) };
         if !is_success(code) || handle == 0 {
             library.check("ncclCommInitRankConfig", code, 0)?;
-            return Err(Error::internal("ncclCommInitRankConfig gave no communicator"));
+            return Err(Error::internal("ncclCommInitRankConfig returned no communicator"));
         }
         let comm = Self {
             library,
@@ -97,7 +98,8 @@ impl NcclComm {
         let Some(split) = self.library.functions.comm_split else {
             let which = self.library.version_and_file();
             let message = format!(
-                "nccl.blocking=1 (TORCH_NCCL_USE_COMM_NONBLOCKING=0) needs ncclCommSplit, which came with 2.18 ({which})"
+                "nccl.blocking=1 (TORCH_NCCL_USE_COMM_NONBLOCKING=0) needs ncclCommSplit of NCCL \
+                 2.18 or newer ({which})"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
@@ -117,7 +119,7 @@ impl NcclComm {
         // SAFETY: NCCL wrote the handle and writes no more; the pointer is from the box above.
         let child = *unsafe { Box::from_raw(child) };
         if child == 0 {
-            return Err(Error::internal("ncclCommSplit gave no communicator"));
+            return Err(Error::internal("ncclCommSplit returned no communicator"));
         }
         drop(current);
         let finalized = self.finalize(params.deadline);
@@ -143,9 +145,9 @@ impl NcclComm {
             }
             if params.deadline.has_passed() {
                 let message = format!(
-                    "the ranks of the communicator did not all meet within {} ms; NCCL does not say whom it waits for \
-                     (NCCL_DEBUG=INFO tells more), and every rank needs to reach the others over NCCL_SOCKET_IFNAME \
-                     ({})",
+                    "the communicator was not complete within {} ms; NCCL does not report which \
+                     rank is missing (NCCL_DEBUG=INFO logs more); check that every rank can reach \
+                     the other ranks over NCCL_SOCKET_IFNAME ({})",
                     params.deadline.elapsed().as_millis(),
                     self.library.version_and_file()
                 );

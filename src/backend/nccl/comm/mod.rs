@@ -133,7 +133,7 @@ impl NcclComm {
         if is_success(state) {
             return None;
         }
-        self.library.check("an operation on the device", state, self.handle()).err()
+        self.library.check("asynchronous operation", state, self.handle()).err()
     }
 
     /// Acquires the communicator; waits until its holder releases it. A caller that will call a
@@ -160,22 +160,22 @@ impl NcclComm {
             Err(WaitInterrupt::Aborted(failure)) => return Err(failure),
             Err(WaitInterrupt::Deadline) => {
                 let message = format!(
-                    "another thread was inside the communicator for {} ms",
+                    "another thread held the communicator for {} ms",
                     deadline.elapsed().as_millis()
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
         }
-        let inside = BusyGuard(self);
+        let busy_guard = BusyGuard(self);
         if self.is_blocking {
             *self.blocking_call() = function.map(|function| (function, *deadline));
         }
         if self.handle() == 0 {
             let failure = self.failure_state.failure();
-            let ended = || Error::new(ErrorKind::Aborted, "the communicator has ended");
+            let ended = || Error::new(ErrorKind::Aborted, "the communicator was destroyed");
             return Err(failure.unwrap_or_else(ended));
         }
-        Ok(CommGuard { comm: self, _busy_guard: inside })
+        Ok(CommGuard { comm: self, _busy_guard: busy_guard })
     }
 
     fn try_acquire(&self) -> Option<()> {
@@ -246,7 +246,10 @@ impl NcclComm {
         let finalized = self.finalize(limit);
         let _destroy_guard = acquire_destroy_guard();
         if let Err(error) = &finalized {
-            crate::log!(LogLevel::Warn, "NCCL's part of a group ends by force: {error}");
+            crate::log!(
+                LogLevel::Warn,
+                "an NCCL communicator could not be finalized, and is aborted: {error}"
+            );
             self.force_abort();
         } else if let Some(handle) = self.take_handle() {
             // SAFETY: the handle was taken away, as in `force_abort`; all ranks have finalized it.
@@ -455,7 +458,7 @@ impl CommGuard<'_> {
     pub(super) fn deregister(&self, registration: CommRegistration) {
         let mut all = self.comm.registrations();
         let known = all.iter().position(|&known| known == registration);
-        let known = known.map(|place| all.swap_remove(place));
+        let known = known.map(|index| all.swap_remove(index));
         drop(all);
         known.into_iter().for_each(|registration| self.comm.deregister_now(registration));
     }

@@ -92,7 +92,7 @@ mod tests {
         }
         let mut wrong = rts.encode();
         wrong[20] = 1;
-        assert_eq!(StagingControlMessage::decode(&wrong), None, "a tag that no caller can have");
+        assert_eq!(StagingControlMessage::decode(&wrong), None, "a tag that no caller can use");
         assert!(piece_tag(0) > CONTROL_TAG && piece_tag(u64::MAX) > CONTROL_TAG);
         assert_ne!(piece_tag(1), piece_tag(2));
     }

@@ -53,13 +53,13 @@ fn is_match(criteria: &ReceiveCriteria, rts: &StagingRts) -> bool {
 fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
     let StagingRts { from, tag, dtype, len, .. } = rts;
     let what = if dtype != criteria.dtype {
-        format!("has elements of {dtype}, and the receive of {}", criteria.dtype)
+        format!("has elements of {dtype}, and the receive has elements of {}", criteria.dtype)
     } else if len > criteria.max_bytes {
-        format!("has {len} bytes, and the receive room for {}", criteria.max_bytes)
+        format!("has {len} bytes, and the receive buffer has {}", criteria.max_bytes)
     } else {
         return MatchOutcome::Matched(criteria, rts);
     };
-    let message = format!("the message of rank {from} under tag {tag} {what}");
+    let message = format!("the message from rank {from} with tag {tag} {what}");
     MatchOutcome::DoesNotFit(criteria, Error::new(ErrorKind::Mismatch, message).with_culprit(from))
 }
 
@@ -67,25 +67,25 @@ impl StagingMatcher {
     /// Adds a new receive. Also called again for a receive after its matched message was cancelled.
     /// Returns its match, if there is one.
     pub(super) fn post(&mut self, criteria: ReceiveCriteria) -> Option<MatchOutcome> {
-        let found = self.unexpected.iter().position(|offer| is_match(&criteria, offer));
-        let Some(offer) = found.and_then(|at| self.unexpected.get(at).copied()) else {
+        let found = self.unexpected.iter().position(|rts| is_match(&criteria, rts));
+        let Some(rts) = found.and_then(|index| self.unexpected.get(index).copied()) else {
             let later = self.posted.iter().position(|other| other.id > criteria.id);
             self.posted.insert(later.unwrap_or(self.posted.len()), criteria);
             return None;
         };
-        let met = check_fit(criteria, offer);
-        if matches!(met, MatchOutcome::Matched(..)) {
-            self.unexpected.retain(|other| *other != offer);
+        let outcome = check_fit(criteria, rts);
+        if matches!(outcome, MatchOutcome::Matched(..)) {
+            self.unexpected.retain(|other| *other != rts);
         }
-        Some(met)
+        Some(outcome)
     }
 
     /// Adds the RTS of a message, or adds it again. Returns the outcomes of the receives that it
     /// matched.
     pub(super) fn add_rts(&mut self, rts: StagingRts) -> Vec<MatchOutcome> {
         let mut outcomes = Vec::new();
-        while let Some(at) = self.posted.iter().position(|place| is_match(place, &rts)) {
-            let Some(criteria) = self.posted.remove(at) else { break };
+        while let Some(index) = self.posted.iter().position(|criteria| is_match(criteria, &rts)) {
+            let Some(criteria) = self.posted.remove(index) else { break };
             outcomes.push(check_fit(criteria, rts));
             if matches!(outcomes.last(), Some(MatchOutcome::Matched(..))) {
                 return outcomes;
@@ -99,12 +99,12 @@ impl StagingMatcher {
 
     /// Removes the RTS of a cancelled message.
     pub(super) fn remove_rts(&mut self, from: Rank, number: u64) {
-        self.unexpected.retain(|offer| (offer.from, offer.number) != (from, number));
+        self.unexpected.retain(|rts| (rts.from, rts.number) != (from, number));
     }
 
     /// Removes a cancelled receive.
     pub(super) fn cancel_receive(&mut self, id: u64) {
-        self.posted.retain(|place| place.id != id);
+        self.posted.retain(|criteria| criteria.id != id);
     }
 }
 
@@ -120,9 +120,9 @@ mod tests {
         ReceiveCriteria { id, from, tag, dtype: DataType::F32, max_bytes: 8 }
     }
 
-    fn matched_ids(met: Option<MatchOutcome>) -> (u64, u64) {
-        match met {
-            Some(MatchOutcome::Matched(place, offer)) => (place.id, offer.number),
+    fn matched_ids(outcome: Option<MatchOutcome>) -> (u64, u64) {
+        match outcome {
+            Some(MatchOutcome::Matched(criteria, rts)) => (criteria.id, rts.number),
             other => panic!("{other:?}"),
         }
     }
@@ -151,8 +151,8 @@ mod tests {
         let mut matching = StagingMatcher::default();
         let small = ReceiveCriteria { max_bytes: 4, ..criteria_of(1, None, None) };
         let other = ReceiveCriteria { dtype: DataType::I32, ..criteria_of(2, None, None) };
-        for place in [small, other, criteria_of(3, None, None)] {
-            assert!(matching.post(place).is_none());
+        for criteria in [small, other, criteria_of(3, None, None)] {
+            assert!(matching.post(criteria).is_none());
         }
         let outcomes = matching.add_rts(rts_of(0, 1, 0, 8));
         assert!(

@@ -76,7 +76,9 @@ impl Drop for PostedCompletion {
     /// Completes a lost message with an error, because a caller waits for it.
     fn drop(&mut self) {
         if let Some(done) = self.completion.take() {
-            done.complete(Err(Error::internal("a message on a device was lost")));
+            done.complete(Err(Error::internal(
+                "a message in device memory was dropped without a completion",
+            )));
         }
     }
 }
@@ -207,7 +209,7 @@ impl DevicePointToPoint for StagingMessages {
         done: Arc<dyn Completion>,
     ) -> Result<()> {
         let ReceiveBuffer::Borrowed(into) = message.buffer else {
-            return Err(Error::internal("a message of any length on a device"));
+            return Err(Error::internal("a growable receive buffer in device memory"));
         };
         let posted = self.prepare_post(message.from, stream, done)?;
         self.inbox.push(WorkerEvent::Receive(message, into, posted));
@@ -227,7 +229,10 @@ impl Drop for StagingMessages {
         let ended = || self.inbox.has_ended.load(Ordering::Acquire).then_some(());
         if wait_until(&self.inbox.doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, ended).is_err()
         {
-            crate::log!(LogLevel::Error, "messages on a device do not end");
+            crate::log!(
+                LogLevel::Error,
+                "the staging worker of the messages in device memory does not end"
+            );
         }
     }
 }
@@ -238,7 +243,7 @@ struct WorkerEndGuard(Arc<WorkerInbox>, Arc<dyn GroupFailureState>);
 impl Drop for WorkerEndGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let message = "a defect in libdist, please report it: a panic in a message on a device";
+            let message = "a defect in libdist, please report it: the staging worker panicked";
             self.1.fail(&Error::internal(message));
         }
         self.0.has_ended.store(true, Ordering::Release);
@@ -271,7 +276,10 @@ impl Completion for ControlSendCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
         // If the receiver is gone, the departure check or the failure of the group reports it.
         if let Err(error) = outcome {
-            crate::log!(LogLevel::Debug, "a letter of a message on a device: {error}");
+            crate::log!(
+                LogLevel::Debug,
+                "a control message of a message in device memory was not sent: {error}"
+            );
         }
     }
 }

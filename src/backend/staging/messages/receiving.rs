@@ -31,7 +31,7 @@ pub(super) struct StagingReceive {
 impl StagingReceive {
     /// Returns the length of the matched message in bytes; 0 before the match.
     pub(super) fn len(&self) -> usize {
-        self.rts.map_or(0, |offer| offer.len)
+        self.rts.map_or(0, |rts| rts.len)
     }
 }
 
@@ -67,8 +67,8 @@ impl StagingWorker {
         match self.post_control_receive() {
             Err(error) => self.end_receive(id, Err(error)),
             Ok(()) => {
-                let met = self.matcher.post(criteria);
-                self.handle_matches(met);
+                let outcome = self.matcher.post(criteria);
+                self.handle_matches(outcome);
             }
         }
         Ok(())
@@ -77,13 +77,15 @@ impl StagingWorker {
     pub(super) fn handle_matches(&mut self, outcomes: impl IntoIterator<Item = MatchOutcome>) {
         for outcome in outcomes {
             match outcome {
-                MatchOutcome::DoesNotFit(place, error) => self.end_receive(place.id, Err(error)),
-                MatchOutcome::Matched(place, offer) => {
-                    if let Some(receiving) = self.receives.get_mut(&place.id) {
-                        receiving.rts = Some(offer);
+                MatchOutcome::DoesNotFit(criteria, error) => {
+                    self.end_receive(criteria.id, Err(error))
+                }
+                MatchOutcome::Matched(criteria, rts) => {
+                    if let Some(receiving) = self.receives.get_mut(&criteria.id) {
+                        receiving.rts = Some(rts);
                     }
-                    if offer.len == 0 {
-                        self.end_receive(place.id, Ok(()));
+                    if rts.len == 0 {
+                        self.end_receive(criteria.id, Ok(()));
                     }
                 }
             }
@@ -146,7 +148,7 @@ impl StagingWorker {
     ) -> Result<()> {
         let HalfState::InMessage(id, index) = replace(&mut self.to_device[half], HalfState::Free)
         else {
-            return Err(Error::internal("a piece has come for a half that waited for none"));
+            return Err(Error::internal("a piece was received for a half that expected none"));
         };
         let delivery = outcome?;
         let Some(it) = self.receives.get_mut(&id).filter(|_| self.shutdown.is_none()) else {
@@ -158,7 +160,8 @@ impl StagingWorker {
         let bytes = piece_len(it.len(), self.chunk, index);
         if delivery.bytes != bytes {
             let message = format!(
-                "rank {} sent {} bytes of a message on a device where {bytes} were expected",
+                "rank {} sent {} bytes of a message in device memory where {bytes} bytes were \
+                 expected",
                 delivery.peer, delivery.bytes
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(delivery.peer));
@@ -177,21 +180,22 @@ impl StagingWorker {
         it.granted = it.granted.saturating_sub(1);
         it.is_cancelled = it.granted > 0;
         if it.arrived > 0 {
-            return Err(Error::internal("a message was taken back that had begun to come"));
+            return Err(Error::internal(
+                "the sender cancelled a message of which a piece was already received",
+            ));
         }
         if it.granted == 0 {
             it.rts = None;
-            let met = self.matcher.post(it.criteria);
-            self.handle_matches(met);
+            let outcome = self.matcher.post(it.criteria);
+            self.handle_matches(outcome);
         }
         Ok(())
     }
 
     pub(super) fn end_receive(&mut self, id: u64, outcome: Result<()>) {
         let Some(StagingReceive { posted, rts, .. }) = self.receives.remove(&id) else { return };
-        let rts = rts.ok_or_else(|| Error::internal("a receive has ended without a message"));
-        let delivery =
-            |offer: StagingRts| Delivery { peer: offer.from, tag: offer.tag, bytes: offer.len };
+        let rts = rts.ok_or_else(|| Error::internal("a receive completed without a message"));
+        let delivery = |rts: StagingRts| Delivery { peer: rts.from, tag: rts.tag, bytes: rts.len };
         self.complete(posted, outcome.and_then(|()| rts.map(delivery)));
     }
 }

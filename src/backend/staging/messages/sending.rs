@@ -118,7 +118,7 @@ impl StagingWorker {
     ) -> Result<()> {
         let HalfState::InMessage(number, _) = replace(&mut self.from_device[half], HalfState::Free)
         else {
-            return Err(Error::internal("a piece has gone from a half that had none"));
+            return Err(Error::internal("a piece was sent from a half that held none"));
         };
         let Some(it) = self.sends.get_mut(&number) else { return Ok(()) };
         it.sent += 1;

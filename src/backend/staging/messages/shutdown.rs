@@ -76,7 +76,7 @@ impl StagingWorker {
     fn cancel_send(&mut self, number: u64, error: Error) {
         let Some(it) = self.sends.get(&number) else { return };
         if it.granted > 0 {
-            return self.fail(&error.context("a message on a device that has begun to go"));
+            return self.fail(&error.context("the message in device memory was partly sent"));
         }
         // If this control message is lost, the receiver gets an empty piece when it sends a CTS.
         drop(self.send_control(it.message.to, StagingControlMessage::Cancel { number }));
@@ -86,15 +86,15 @@ impl StagingWorker {
     fn cancel_receive(&mut self, id: u64, error: Error) {
         let Some(it) = self.receives.get(&id) else { return };
         if it.granted > 0 {
-            return self.fail(&error.context("a message on a device that has begun to come"));
+            return self.fail(&error.context("the message in device memory was partly received"));
         }
         let rts = it.rts;
         self.matcher.cancel_receive(id);
         self.end_receive(id, Err(error));
         // The message stays for the next receive.
         if let Some(rts) = rts {
-            let met = self.matcher.add_rts(rts);
-            self.handle_matches(met);
+            let outcomes = self.matcher.add_rts(rts);
+            self.handle_matches(outcomes);
         }
     }
 
@@ -113,9 +113,8 @@ impl StagingWorker {
         let Some((error, limit)) = self.shutdown.clone() else { return };
         let is_late = limit.has_passed();
         let error = match is_late {
-            true => {
-                error.context("the device has not ended its copies, and may still use the buffers")
-            }
+            true => error
+                .context("the device did not complete its copies, and may still use the buffers"),
             false => error,
         };
         let is_used = |halves: &[HalfState; 2], id: u64| {

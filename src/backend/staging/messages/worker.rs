@@ -135,7 +135,9 @@ impl StagingWorker {
     }
 
     pub(super) fn point_to_point(&self) -> Result<&dyn PointToPoint> {
-        self.cpu.point_to_point().ok_or_else(|| Error::internal("the host part has no messages"))
+        self.cpu
+            .point_to_point()
+            .ok_or_else(|| Error::internal("the host back end has no messages"))
     }
 
     /// Returns how long the worker may sleep without an event.
@@ -205,14 +207,14 @@ impl StagingWorker {
 
     fn handle_control(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
         let unreadable = || {
-            let message = format!("rank {from} said something of a message that cannot be read");
+            let message = format!("rank {from} sent a control message that cannot be decoded");
             Error::new(ErrorKind::Mismatch, message).with_culprit(from)
         };
         match StagingControlMessage::decode(bytes).ok_or_else(unreadable)? {
             StagingControlMessage::Rts { number, tag, dtype, len } => {
                 let len = usize::try_from(len).map_err(|_| unreadable())?;
-                let met = self.matcher.add_rts(StagingRts { from, number, tag, dtype, len });
-                self.handle_matches(met);
+                let outcomes = self.matcher.add_rts(StagingRts { from, number, tag, dtype, len });
+                self.handle_matches(outcomes);
             }
             StagingControlMessage::Cancel { number } => self.matcher.remove_rts(from, number),
             StagingControlMessage::Cts { number } => match self.sends.get_mut(&number) {
@@ -290,8 +292,8 @@ impl StagingWorker {
     fn complete_unread_events(&mut self) {
         let unread = std::mem::take(&mut *self.inbox.lock_events());
         let error = Error::new(ErrorKind::Aborted, "this rank has left the group");
-        for news in unread {
-            if let WorkerEvent::Send(_, posted) | WorkerEvent::Receive(_, _, posted) = news {
+        for event in unread {
+            if let WorkerEvent::Send(_, posted) | WorkerEvent::Receive(_, _, posted) = event {
                 self.complete(posted, Err(error.clone()));
             }
         }

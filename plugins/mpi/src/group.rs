@@ -1,4 +1,5 @@
-//! This rank's part of one group. It has three communicators, created from the ranks of the group.
+//! The state of one group on this rank. It has three communicators, created from the ranks of the
+//! group.
 //!
 //! MPI_Comm_create_group involves only the members, so the ranks of a subgroup create it alone.
 //! Collectives and the messages that compose them use the first communicator. The messages of
@@ -10,11 +11,11 @@
 use crate::collective::{self, Collective};
 use crate::failure::{Failure, Result};
 use crate::family;
-use crate::host::{self, Host, number};
+use crate::host::{self, Host, read_i32};
 use crate::interface::*;
 use crate::messages::{Channel, FIRST_OWN_TAG};
 use crate::mpi::{self, Handle, constant, mpi, sys};
-use crate::process::{self, Counted, Process};
+use crate::process::{self, LiveGroupGuard, Process};
 use crate::processors::{self, Processors};
 use crate::request::Request;
 use std::ffi::{CStr, c_int};
@@ -27,11 +28,11 @@ use std::time::{Duration, Instant};
 const ABORTED: &CStr = c"aborted";
 
 /// The minimum interval between two queries of this key.
-const QUESTION: Duration = Duration::from_millis(100);
+const ABORT_QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// This rank's part of one group.
+/// The state of one group on this rank.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct MpiGroup {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) host: Host,
@@ -39,22 +40,22 @@ pub(crate) struct Part {
     /// The channel of callers' messages, and that of the library's messages.
     channels: [Channel; 2],
     /// True if the ranks on this host outnumber their processors.
-    pub(crate) is_crowded: bool,
-    pub(crate) options: Options,
+    pub(crate) is_oversubscribed: bool,
+    pub(crate) options: BackendOptions,
     /// True if messages and composed operations may use device memory, on all ranks.
-    pub(crate) takes_device: bool,
+    pub(crate) serves_device: bool,
     /// The number of requests that MPI could not cancel.
-    lingering: AtomicUsize,
+    requests_in_use: AtomicUsize,
     has_failed: AtomicBool,
-    asked: Mutex<Option<Instant>>,
-    _counted: Counted,
+    last_query: Mutex<Option<Instant>>,
+    _live_group_guard: LiveGroupGuard,
 }
 
 /// The caller's options of the back end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct BackendOptions {
     /// The maximum count for MPI. Only tests set it below the maximum of an int.
-    pub(crate) largest: c_int,
+    pub(crate) max_count: c_int,
     /// True if the caller guarantees that all ranks are in place in the same calls. Then
     /// MPI_IN_PLACE is allowed where MPI requires it on all ranks.
     pub(crate) in_place_agreed: bool,
@@ -62,108 +63,109 @@ pub(crate) struct Options {
     device_memory: bool,
 }
 
-impl Options {
+impl BackendOptions {
     fn parse(text: &str) -> Result<Self> {
-        let mut options = Self { largest: c_int::MAX, in_place_agreed: false, device_memory: true };
+        let mut options =
+            Self { max_count: c_int::MAX, in_place_agreed: false, device_memory: true };
         for item in text.split(';').filter(|item| !item.trim().is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
             match (key.trim(), value.trim()) {
                 ("largest_count", value) => {
-                    let number = value.parse().ok().filter(|&largest| largest > 0);
-                    options.largest = number.ok_or_else(|| bad(item))?;
+                    let max_count = value.parse().ok().filter(|&max_count| max_count > 0);
+                    options.max_count = max_count.ok_or_else(|| invalid_option(item))?;
                 }
                 ("in_place", "agreed") => options.in_place_agreed = true,
                 ("in_place", "any") => options.in_place_agreed = false,
                 ("device_memory", "direct") => options.device_memory = true,
                 ("device_memory", "staged") => options.device_memory = false,
-                _ => return Err(bad(item)),
+                _ => return Err(invalid_option(item)),
             }
         }
         Ok(options)
     }
 }
 
-fn bad(item: &str) -> Failure {
+fn invalid_option(item: &str) -> Failure {
     let text = format!(
-        "the back-end option \"{item}\" is none of the MPI plug-in's: in_place=agreed, in_place=any, \
-         device_memory=direct, device_memory=staged, largest_count=N"
+        "the MPI back end has no option \"{item}\": use in_place=agreed, in_place=any, \
+         device_memory=direct, device_memory=staged or largest_count=N"
     );
     Failure::new(DIST_ERR_INVALID_ARGUMENT, text)
 }
 
 /// The peer info that a rank exchanges at create.
 #[derive(Clone, Copy, Debug)]
-struct Card {
+struct MpiPeerInfo {
     world_rank: i32,
     world_size: i32,
     /// A hash of the host's name.
     host: [i32; 2],
     options: i32,
     /// 1 if this rank's MPI may get the memory of its device, else 0.
-    takes_device: i32,
+    serves_device: i32,
     /// The processors that the rank may use: launchers bind each rank to its own.
     processors: Processors,
 }
 
-impl Card {
-    fn of(process: &Process, options: Options, has_device: bool) -> Result<Self> {
-        const ROOM: usize = sys::MPI_MAX_PROCESSOR_NAME as usize + 1;
-        let mut name = [0; ROOM];
+impl MpiPeerInfo {
+    fn of(process: &Process, options: BackendOptions, has_device: bool) -> Result<Self> {
+        const NAME_BYTES: usize = sys::MPI_MAX_PROCESSOR_NAME as usize + 1;
+        let mut name = [0; NAME_BYTES];
         let mut len = 0;
         mpi!(MPI_Get_processor_name((&raw mut name).cast(), &raw mut len))?;
         let mut hasher = DefaultHasher::new();
-        mpi::words(&name).hash(&mut hasher);
+        mpi::to_text(&name).hash(&mut hasher);
         let hash = hasher.finish().to_le_bytes();
         Ok(Self {
             world_rank: process.world_rank,
             world_size: process.world_size,
-            host: [number(&hash, 0)?, number(&hash, 4)?],
-            options: if options.in_place_agreed { -options.largest } else { options.largest },
-            takes_device: i32::from(has_device && options.device_memory && mpi::takes_cuda()),
-            processors: processors::own(),
+            host: [read_i32(&hash, 0)?, read_i32(&hash, 4)?],
+            options: if options.in_place_agreed { -options.max_count } else { options.max_count },
+            serves_device: i32::from(has_device && options.device_memory && mpi::supports_cuda()),
+            processors: processors::current(),
         })
     }
 
     fn bytes(self) -> Vec<u8> {
-        let Self { world_rank, world_size, host, options, takes_device, .. } = self;
-        let words = [world_rank, world_size, host[0], host[1], options, takes_device];
+        let Self { world_rank, world_size, host, options, serves_device, .. } = self;
+        let words = [world_rank, world_size, host[0], host[1], options, serves_device];
         let words = words.iter().flat_map(|word| word.to_le_bytes());
         words.chain(self.processors.iter().flat_map(|word| word.to_le_bytes())).collect()
     }
 
     fn read(bytes: &[u8]) -> Result<Self> {
         Ok(Self {
-            world_rank: number(bytes, 0)?,
-            world_size: number(bytes, 4)?,
-            host: [number(bytes, 8)?, number(bytes, 12)?],
-            options: number(bytes, 16)?,
-            takes_device: number(bytes, 20)?,
-            processors: processors::read(bytes.get(24..).unwrap_or_default()),
+            world_rank: read_i32(bytes, 0)?,
+            world_size: read_i32(bytes, 4)?,
+            host: [read_i32(bytes, 8)?, read_i32(bytes, 12)?],
+            options: read_i32(bytes, 16)?,
+            serves_device: read_i32(bytes, 20)?,
+            processors: processors::decode(bytes.get(24..).unwrap_or_default()),
         })
     }
 }
 
-impl Part {
+impl MpiGroup {
     pub(crate) fn create(setup: &dist_backend_setup_t) -> Result<Self> {
         // SAFETY: the library's text, valid during the call.
         let id = unsafe { host::text(setup.group_id) };
         // SAFETY: the library's text, valid during the call.
-        let asked = unsafe { host::text(setup.options) };
-        let options = Options::parse(&asked)?;
-        let process = process::ready()?;
+        let options_text = unsafe { host::text(setup.options) };
+        let options = BackendOptions::parse(&options_text)?;
+        let process = process::get_or_initialise()?;
         let (rank, size) = (index(setup.rank)?, index(setup.size)?);
         let own = {
-            let _entered = process::enter()?;
-            Card::of(process, options, setup.device >= 0)?
+            let _access = process::acquire()?;
+            MpiPeerInfo::of(process, options, setup.device >= 0)?
         };
-        let cards = host::exchange(setup, c"mpi", &own.bytes())?;
-        let cards: Vec<Card> =
-            cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
-        check(&cards, size)?;
-        let here: Vec<Processors> =
-            cards.iter().filter(|card| card.host == own.host).map(|card| card.processors).collect();
-        let _entered = process::enter()?;
-        let comm = communicator(&cards, &id, process)?;
+        let infos = host::exchange(setup, c"mpi", &own.bytes())?;
+        let infos: Vec<MpiPeerInfo> =
+            infos.iter().map(|bytes| MpiPeerInfo::read(bytes)).collect::<Result<_>>()?;
+        check_infos(&infos, size)?;
+        let host_processors: Vec<Processors> =
+            infos.iter().filter(|info| info.host == own.host).map(|info| info.processors).collect();
+        let _access = process::acquire()?;
+        let comm = create_communicator(&infos, &id, process)?;
         let channels = [
             Channel::new(duplicate(comm)?, 0, process),
             Channel::new(duplicate(comm)?, FIRST_OWN_TAG, process),
@@ -174,13 +176,13 @@ impl Part {
             host: Host::new(setup)?,
             comm: Handle(comm),
             channels,
-            is_crowded: processors::are_too_few(&here),
+            is_oversubscribed: processors::are_oversubscribed(&host_processors),
             options,
-            takes_device: size > 1 && cards.iter().all(|card| card.takes_device == 1),
-            lingering: AtomicUsize::new(0),
+            serves_device: size > 1 && infos.iter().all(|info| info.serves_device == 1),
+            requests_in_use: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
-            asked: Mutex::new(None),
-            _counted: Counted::new(),
+            last_query: Mutex::new(None),
+            _live_group_guard: LiveGroupGuard::new(),
         })
     }
 
@@ -201,20 +203,20 @@ impl Part {
     ) -> Result<Option<Request>> {
         match operation.kind {
             DIST_KIND_SEND => {
-                let _entered = process::enter()?;
+                let _access = process::acquire()?;
                 let mut sending = self.channel(operation.tag).send(self, operation)?;
                 // Most sends are complete at once.
-                Ok(if sending.look()? { None } else { Some(Request::Send(sending)) })
+                Ok(if sending.poll()? { None } else { Some(Request::Send(sending)) })
             }
             DIST_KIND_RECV => {
-                let _entered = process::enter()?;
+                let _access = process::acquire()?;
                 let mut receive = self.channel(operation.tag).receive(operation)?;
-                let is_over = receive.look(self, outcome)?;
-                Ok(if is_over { None } else { Some(Request::Receive(receive)) })
+                let is_complete = receive.poll(self, outcome)?;
+                Ok(if is_complete { None } else { Some(Request::Receive(receive)) })
             }
             _ if self.size == 1 => collective::alone::run(operation).map(|()| None),
             _ => {
-                let _entered = process::enter()?;
+                let _access = process::acquire()?;
                 let mut collective = Collective::default();
                 collective.begin(self, operation)?;
                 Ok(Some(Request::Collective(collective)))
@@ -232,55 +234,55 @@ impl Part {
         if self.size == 1 {
             return collective::alone::run(operation).map(|()| None);
         }
-        let mut begun = Request::Collective(Collective::default());
-        if let Request::Collective(collective) = &mut begun {
-            let _entered = process::enter()?;
+        let mut request = Request::Collective(Collective::default());
+        if let Request::Collective(collective) = &mut request {
+            let _access = process::acquire()?;
             collective.begin(self, operation)?;
         }
-        match begun.run(self, operation, limit, outcome) {
+        match request.run(self, operation, limit, outcome) {
             Ok(DIST_OK) => Ok(None),
-            Ok(_) => Ok(Some(begun)),
+            Ok(_) => Ok(Some(request)),
             Err(failure) => {
                 // MPI may still use the request's memory, so release it.
-                begun.release(self).ok();
+                request.release(self).ok();
                 Err(failure)
             }
         }
     }
 
     /// Records that MPI still uses memory of a request.
-    pub(crate) fn lingers(&self) {
-        self.lingering.fetch_add(1, Ordering::Relaxed);
-        process::has_failed();
+    pub(crate) fn record_request_in_use(&self) {
+        self.requests_in_use.fetch_add(1, Ordering::Relaxed);
+        process::record_failure();
     }
 
     /// Publishes the failure in the group's store, where the other ranks find it.
     pub(crate) fn abort(&self, status: dist_status_t, reason: &str, culprit: i32) {
         self.has_failed.store(true, Ordering::Relaxed);
-        process::has_failed();
+        process::record_failure();
         let head = [status.to_le_bytes(), culprit.to_le_bytes()].concat();
-        self.host.leave(ABORTED, &[&head, reason.as_bytes()].concat());
+        self.host.publish(ABORTED, &[&head, reason.as_bytes()].concat());
     }
 
     /// Returns the reason for which another rank has aborted the group, if one has. It queries the
     /// store at most once per interval.
     pub(crate) fn failure(&self) -> Option<Failure> {
         {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            if asked.is_some_and(|asked| asked.elapsed() < QUESTION) {
+            let mut last_query = self.last_query.lock().unwrap_or_else(PoisonError::into_inner);
+            if last_query.is_some_and(|time| time.elapsed() < ABORT_QUERY_INTERVAL) {
                 return None;
             }
-            *asked = Some(Instant::now());
+            *last_query = Some(Instant::now());
         }
-        let left = self.host.left(ABORTED)?;
-        process::has_failed();
-        let culprit = number(&left, 4).unwrap_or(-1);
-        let reason = String::from_utf8_lossy(left.get(8..).unwrap_or_default()).into_owned();
-        Some(Failure::new(DIST_ERR_ABORTED, reason).by(culprit))
+        let published = self.host.published(ABORTED)?;
+        process::record_failure();
+        let culprit = read_i32(&published, 4).unwrap_or(-1);
+        let reason = String::from_utf8_lossy(published.get(8..).unwrap_or_default()).into_owned();
+        Some(Failure::new(DIST_ERR_ABORTED, reason).with_culprit(culprit))
     }
 
     pub(crate) fn describe(&self) -> String {
-        let Some(process) = process::known() else { return "{}".to_owned() };
+        let Some(process) = process::get() else { return "{}".to_owned() };
         let escaped: String = process
             .version
             .chars()
@@ -296,23 +298,23 @@ impl Part {
             process.world_rank,
             process.world_size,
             process.tag_limit,
-            self.is_crowded,
-            self.takes_device
+            self.is_oversubscribed,
+            self.serves_device
         )
     }
 }
 
-impl Drop for Part {
+impl Drop for MpiGroup {
     /// Frees the communicators if no operation uses them. Otherwise MPI keeps them until it is
     /// finalised.
     fn drop(&mut self) {
         let is_used = self.has_failed.load(Ordering::Relaxed)
-            || self.lingering.load(Ordering::Relaxed) > 0
+            || self.requests_in_use.load(Ordering::Relaxed) > 0
             || self.channels.iter().any(|channel| !channel.is_idle());
         if is_used || process::is_finalised().unwrap_or(true) {
             return;
         }
-        let Ok(_entered) = process::enter() else { return };
+        let Ok(_access) = process::acquire() else { return };
         for mut comm in [self.comm.0, self.channels[0].comm(), self.channels[1].comm()] {
             if let Err(failure) = mpi!(MPI_Comm_free(&raw mut comm)) {
                 self.host.log(DIST_LOG_WARN, &failure.text);
@@ -322,57 +324,63 @@ impl Drop for Part {
 }
 
 fn index(number: i32) -> Result<usize> {
-    usize::try_from(number).map_err(|_| Failure::internal("a negative rank or size"))
+    usize::try_from(number).map_err(|_| Failure::internal("a rank or size is negative"))
 }
 
 /// Checks that the members are different ranks of one MPI_COMM_WORLD, with equal options.
-fn check(cards: &[Card], size: usize) -> Result<()> {
-    if cards.len() != size {
-        return Err(Failure::internal("not all ranks have told who they are"));
+fn check_infos(infos: &[MpiPeerInfo], size: usize) -> Result<()> {
+    if infos.len() != size {
+        return Err(Failure::internal("not all ranks sent their peer info"));
     }
-    if size > 1 && cards.iter().any(|card| card.world_size == 1) {
+    if size > 1 && infos.iter().any(|info| info.world_size == 1) {
         let variable = |name: &str| std::env::var(name).ok();
-        let text = family::alone(mpi::own_family(), size, &variable);
+        let text = family::single_rank_error(mpi::own_family(), size, &variable);
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
     }
-    let mut seen: Vec<i32> = cards.iter().map(|card| card.world_rank).collect();
+    let mut seen: Vec<i32> = infos.iter().map(|info| info.world_rank).collect();
     seen.sort_unstable();
     if seen.windows(2).any(|pair| pair[0] == pair[1]) {
-        let text = "two ranks of the group are the same rank of MPI_COMM_WORLD: a process is in a group of this back end once, \
-                    and all processes are of one MPI job";
+        let text = "two ranks of the group are the same rank of MPI_COMM_WORLD: a process can be \
+                    in a group of this back end only once, and all processes must be of one MPI \
+                    job";
         return Err(Failure::new(DIST_ERR_UNSUPPORTED, text));
     }
-    if cards.iter().any(|card| card.options != cards[0].options) {
-        let text = "the ranks give different options to the MPI back end";
+    if infos.iter().any(|info| info.options != infos[0].options) {
+        let text = "the ranks pass different options to the MPI back end";
         return Err(Failure::new(DIST_ERR_MISMATCH, text));
     }
     Ok(())
 }
 
 /// Creates a communicator of these ranks, in the order of the group.
-fn communicator(cards: &[Card], id: &str, process: &Process) -> Result<sys::MPI_Comm> {
-    let ranks: Vec<c_int> = cards.iter().map(|card| card.world_rank).collect();
+fn create_communicator(
+    infos: &[MpiPeerInfo],
+    id: &str,
+    process: &Process,
+) -> Result<sys::MPI_Comm> {
+    let ranks: Vec<c_int> = infos.iter().map(|info| info.world_rank).collect();
     let count = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
     let world = constant!(RSMPI_COMM_WORLD);
-    let (mut all, mut group) = (constant!(RSMPI_GROUP_NULL), constant!(RSMPI_GROUP_NULL));
-    mpi!(MPI_Comm_group(world, &raw mut all))?;
-    mpi!(MPI_Group_incl(all, count, ranks.as_ptr(), &raw mut group))?;
+    let (mut world_group, mut mpi_group) =
+        (constant!(RSMPI_GROUP_NULL), constant!(RSMPI_GROUP_NULL));
+    mpi!(MPI_Comm_group(world, &raw mut world_group))?;
+    mpi!(MPI_Group_incl(world_group, count, ranks.as_ptr(), &raw mut mpi_group))?;
     // Groups that other threads create at the same time have another tag, with high probability.
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     let span = u64::from(process.tag_limit.unsigned_abs().min(32_767)) + 1;
     let tag = c_int::try_from(hasher.finish() % span).unwrap_or(0);
     let mut comm = constant!(RSMPI_COMM_NULL);
-    mpi!(MPI_Comm_create_group(world, group, tag, &raw mut comm))?;
-    mpi!(MPI_Group_free(&raw mut group))?;
-    mpi!(MPI_Group_free(&raw mut all))?;
+    mpi!(MPI_Comm_create_group(world, mpi_group, tag, &raw mut comm))?;
+    mpi!(MPI_Group_free(&raw mut mpi_group))?;
+    mpi!(MPI_Group_free(&raw mut world_group))?;
     mpi!(MPI_Comm_set_errhandler(comm, constant!(RSMPI_ERRORS_RETURN)))?;
     Ok(comm)
 }
 
 fn duplicate(comm: sys::MPI_Comm) -> Result<sys::MPI_Comm> {
-    let mut twin = constant!(RSMPI_COMM_NULL);
-    mpi!(MPI_Comm_dup(comm, &raw mut twin))?;
-    mpi!(MPI_Comm_set_errhandler(twin, constant!(RSMPI_ERRORS_RETURN)))?;
-    Ok(twin)
+    let mut copy = constant!(RSMPI_COMM_NULL);
+    mpi!(MPI_Comm_dup(comm, &raw mut copy))?;
+    mpi!(MPI_Comm_set_errhandler(copy, constant!(RSMPI_ERRORS_RETURN)))?;
+    Ok(copy)
 }
