@@ -333,7 +333,7 @@ fn server_uses_given_address_and_logs_to_stderr() {
     let ended = served.ask(&["set", "large", &"x".repeat(5000)]);
     assert_eq!(ended.status, 3, "{}", ended.err);
     served.program.until_error("libdist WARN: store server: dropped ");
-    served.program.until_error("the store's 4096 bytes are full");
+    served.program.until_error("the store has reached its limit of 4096 bytes");
     let ended = run(&["serve", "--port", &served.port, "--bind", "all"]);
     assert_eq!((ended.status, ended.out.as_str()), (1, ""));
     assert!(ended.err.contains(&format!(":{}: ", served.port)), "{}", ended.err);

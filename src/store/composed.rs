@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn unsupported<T>() -> Result<T> {
-        Err(Error::new(ErrorKind::Unsupported, "not one of the six"))
+        Err(Error::new(ErrorKind::Unsupported, "this store has only six operations"))
     }
 
     impl Store for InterruptedStore {

@@ -185,7 +185,9 @@ impl StoreConnection {
         let length = u64::from_le_bytes(self.read_array(deadline)?);
         let length = usize::try_from(length).ok().filter(|_| length <= MAX_ANSWER_BYTES);
         let Some(length) = length else {
-            return Err(RequestFailure::Malformed("a value of absurd length".to_owned()));
+            return Err(RequestFailure::Malformed(format!(
+                "a value longer than {MAX_ANSWER_BYTES} bytes"
+            )));
         };
         let mut value = Vec::new();
         while value.len() < length {
@@ -370,7 +372,7 @@ impl StoreConnection {
         }
         let (sent, received) =
             (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
-        Err(RequestFailure::Malformed(format!("\"{received}\" in answer to PING \"{sent}\"")))
+        Err(RequestFailure::Malformed(format!("\"{received}\" in reply to PING \"{sent}\"")))
     }
 
     fn read_byte(&mut self, deadline: &Deadline) -> RequestResult<u8> {
@@ -465,7 +467,7 @@ fn receive_some(
     loop {
         match outcome {
             Some(Ok(0)) => {
-                let cause = io::Error::other("the store closed it");
+                let cause = io::Error::other("the server closed it");
                 return Err(RequestFailure::Lost { cause, was_sent: true });
             }
             Some(Ok(count)) => return Ok(count),
@@ -502,5 +504,5 @@ pub(super) fn extend_to_grace_period(deadline: &Deadline) -> Deadline {
 }
 
 fn unexpected_byte(request: &str, byte: u8) -> RequestFailure {
-    RequestFailure::Malformed(format!("byte {byte} in answer to {request}"))
+    RequestFailure::Malformed(format!("byte {byte} in reply to {request}"))
 }

@@ -269,7 +269,7 @@ impl ConnectionPool {
         let mut guard = MainConnectionGuard { pool: self, main: Some(main) };
         match &mut guard.main {
             Some(main) => operation(main),
-            None => Err(Error::internal("the main connection was lent out empty")),
+            None => Err(Error::internal("the main connections are missing")),
         }
     }
 
@@ -338,7 +338,7 @@ impl ConnectionPool {
     fn failure_error(&self, call: RequestContext<'_>, failure: &RequestFailure) -> Error {
         let store = self.describe();
         let caveat = match call.retry {
-            RequestRetry::Never => "; whether the change took place is unknown",
+            RequestRetry::Never => "; it is unknown whether the change took effect",
             RequestRetry::Once => "",
         };
         let (kind, description) = match failure {
@@ -352,12 +352,13 @@ impl ConnectionPool {
             RequestFailure::AuthFailed(obstacle) => {
                 return obstacle.to_error(&self.peer).context(call.op_name);
             }
-            RequestFailure::Malformed(got) => {
-                (ErrorKind::Connection, format!("{store} sent {got}"))
+            RequestFailure::Malformed(answer) => {
+                (ErrorKind::Connection, format!("{store} sent {answer}"))
             }
-            RequestFailure::Refused(word) => {
-                (ErrorKind::Connection, format!("{store} sent \"{}\"", word.escape_ascii()))
-            }
+            RequestFailure::Refused(word) => (
+                ErrorKind::Connection,
+                format!("{store} sent the status word \"{}\"", word.escape_ascii()),
+            ),
         };
         Error::new(kind, format!("{}: {description}{caveat}", call.op_name))
     }

@@ -185,7 +185,7 @@ proptest! {
         let place = place.index(bytes.len());
         bytes[place] ^= 1_u8 << bit;
         match replay(&bytes) {
-            Ok(_) => prop_assert!(false, "nothing was noticed at {place}"),
+            Ok(_) => prop_assert!(false, "no violation was detected at {place}"),
             Err((at, violation)) => {
                 prop_assert_eq!(at, if place < header.len() { 0 } else { header.len() });
                 prop_assert_eq!(violation == FileFormatError::BadMagic, place < 8);

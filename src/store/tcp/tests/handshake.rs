@@ -44,7 +44,7 @@ fn feed_in_pieces(
             return (outcome, output, left.to_vec());
         }
     }
-    unreachable!("there are sizes, over and over")
+    unreachable!("the sizes repeat without end")
 }
 
 /// Feeds bytes in one piece, and returns the outcome and the reply.
@@ -245,7 +245,7 @@ fn partial_message_gets_no_answer() {
 fn errors_give_a_remedy_and_hide_the_secret() {
     for (obstacle, kind, is_final, word) in [
         (AuthFailure::SecretRequired, ErrorKind::Auth, true, "DIST_STORE_SECRET_FILE"),
-        (AuthFailure::NoSecret, ErrorKind::Auth, true, "start that store with it"),
+        (AuthFailure::NoSecret, ErrorKind::Auth, true, "start the store with"),
         (AuthFailure::Denied, ErrorKind::Auth, true, "another job's store"),
         (AuthFailure::SecretMismatch, ErrorKind::Auth, true, "another job's store"),
         (AuthFailure::NoAnswer, ErrorKind::Auth, false, "torch's"),
