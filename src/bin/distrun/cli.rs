@@ -225,7 +225,11 @@ impl Options {
             ));
         }
         if nnodes > 1 && self.master_address().port == 0 {
-            return Err("port 0 (any free port) is for jobs of one node: the other nodes cannot know the port".into());
+            return Err(
+                "port 0 (any free port) is for jobs of one node: the other nodes cannot know \
+                        the port"
+                    .into(),
+            );
         }
         if nnodes > 1 && self.max_restarts > 0 {
             return Err(format!(

@@ -147,7 +147,7 @@ impl FinishedJob<'_> {
             Some(_) if ending.is_some_and(ProcessExit::is_success) => "exited with status 0",
             Some(_) => "had not exited by itself",
         };
-        push_line(text, format_args!("  it names rank {culprit} as the cause, which {state}"));
+        push_line(text, format_args!("  it names rank {culprit} as the cause; that rank {state}"));
     }
 
     fn push_others(&self, text: &mut String, cause: usize) {
