@@ -189,7 +189,7 @@ impl ProcessIdentity {
     fn decode(fields: &mut RecordFieldReader<'_>) -> Result<Self, FileFormatError> {
         Ok(Self {
             pid: fields.u32()?,
-            start_ticks: Some(fields.u64()?).filter(|&began| began > 0),
+            start_ticks: Some(fields.u64()?).filter(|&ticks| ticks > 0),
             pid_namespace: fields.text(MAX_TEXT_BYTES)?,
             host: fields.text(MAX_TEXT_BYTES)?,
         })

@@ -166,10 +166,10 @@ fn validate_connection(
     };
     let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
     let (kind, problem) = match failure {
-        RequestFailure::AuthFailed(obstacle) => {
+        RequestFailure::AuthFailed(auth_failure) => {
             return Err(StoreConnectFailure {
-                error: obstacle.to_error(peer),
-                is_permanent: obstacle.is_final(),
+                error: auth_failure.to_error(peer),
+                is_permanent: auth_failure.is_final(),
             });
         }
         // The caller's deadline was too short to classify the server.

@@ -327,9 +327,9 @@ impl StoreConnection {
         let deadline = Deadline::after(GRACE_PERIOD);
         let mut missing = Vec::new();
         for (batch, keys) in keys.chunks(CHECK_BATCH_LEN).enumerate() {
-            let questions: Vec<_> =
+            let requests: Vec<_> =
                 keys.iter().map(|key| StoreRequest::Check(vec![key.clone()])).collect();
-            self.send(&questions, &deadline)?;
+            self.send(&requests, &deadline)?;
             for position in 0..keys.len() {
                 if !self.read_ready(&deadline)? {
                     missing.push(batch * CHECK_BATCH_LEN + position);
@@ -492,8 +492,8 @@ fn receive_some(
 
 /// Returns the failure for a status word in place of the reply to PING.
 fn failure_from_word(word: proto::StatusWord) -> Option<RequestFailure> {
-    if let Some(obstacle) = AuthFailure::from_word(word) {
-        return Some(RequestFailure::AuthFailed(obstacle));
+    if let Some(auth_failure) = AuthFailure::from_word(word) {
+        return Some(RequestFailure::AuthFailed(auth_failure));
     }
     proto::STATUS_WORDS.contains(&word).then_some(RequestFailure::Refused(word))
 }

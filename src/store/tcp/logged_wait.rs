@@ -28,7 +28,7 @@ pub(super) fn wait_with_log(
             let (store, missing) = (store.describe(), format_keys(&missing));
             crate::log!(LogLevel::Warn, "{op_name} of {store} has waited {lasted} for {missing}");
         }
-        let slice = time_to_next_log.map_or(*deadline, |most| deadline.capped(most));
+        let slice = time_to_next_log.map_or(*deadline, |limit| deadline.capped(limit));
         if connection.wait(keys, &slice)? {
             return Ok(true);
         }

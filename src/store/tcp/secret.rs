@@ -240,8 +240,8 @@ mod tests {
         let other = Secret::from_bytes(b"correct horse battery stapl").unwrap();
         assert!(!is_same(&test_secret(), &other));
         for (length, ok) in [(0, false), (1, true), (4096, true), (4097, false)] {
-            let made = Secret::from_bytes(&vec![7; length]);
-            assert_eq!(made.is_ok(), ok, "{length} bytes");
+            let secret = Secret::from_bytes(&vec![7; length]);
+            assert_eq!(secret.is_ok(), ok, "{length} bytes");
         }
     }
 
@@ -276,7 +276,7 @@ mod tests {
     fn invalid_secret_file_is_refused_without_leaking_it() {
         let folder = Folder::new();
         let long = [TEST_SECRET_BYTES, &[b'x'; 5000]].concat();
-        for (path, why) in [
+        for (path, problem) in [
             (folder.file(TEST_SECRET_BYTES, 0o640), "mode 0640"),
             (folder.file(TEST_SECRET_BYTES, 0o604), "mode 0604"),
             (folder.file(TEST_SECRET_BYTES, 0o620), "chmod 600"),
@@ -288,7 +288,7 @@ mod tests {
             (PathBuf::from("/dev/zero"), "not a regular file"),
         ] {
             let error = Secret::from_file(&path).unwrap_err();
-            assert!(error.message().contains(why), "{why}: {error}");
+            assert!(error.message().contains(problem), "{problem}: {error}");
             assert!(error.message().contains(&path.display().to_string()), "{error}");
             assert!(!error.message().contains("horse"), "{error}");
         }

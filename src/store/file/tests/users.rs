@@ -198,7 +198,7 @@ fn concurrent_open_and_remove_lose_no_data() {
 fn concurrent_adds_to_one_file_are_not_lost() {
     let folder = Folder::new();
     let path = folder.file();
-    let keeper = open(&path);
+    let open_store = open(&path);
     let (sender, receiver) = mpsc::channel();
     for store in [open(&path), open(&path)].map(Arc::new) {
         for _ in 0..4 {
@@ -213,7 +213,7 @@ fn concurrent_adds_to_one_file_are_not_lost() {
     for _ in 0..8 {
         receiver.recv_timeout(test_deadline().remaining()).unwrap();
     }
-    assert_eq!(keeper.add(b"n", 0, &test_deadline()).unwrap(), 800);
+    assert_eq!(open_store.add(b"n", 0, &test_deadline()).unwrap(), 800);
     let bytes = fs::read(&path).unwrap();
     assert_eq!(replay(&bytes).unwrap().1, bytes.len());
 }

@@ -49,10 +49,11 @@ pub fn client(input: &[u8]) {
 
 /// Returns a connection whose peer has sent `bytes`, or `None` if they exceed the socket's buffer.
 fn connection_with_input(bytes: &[u8]) -> Option<(StoreConnection, UnixStream)> {
-    let (ours, theirs) = unix::pair().expect("cannot create a pair of sockets");
-    let stream = SocketStream::from_unix(ours).expect("cannot create a stream");
-    let sent = if bytes.is_empty() { 0 } else { unix::send(&theirs, bytes, None).ok()? };
-    (sent == bytes.len()).then(|| (StoreConnection::new(stream, false).with_nonce(NONCE), theirs))
+    let (client_end, server_end) = unix::pair().expect("cannot create a pair of sockets");
+    let stream = SocketStream::from_unix(client_end).expect("cannot create a stream");
+    let sent = if bytes.is_empty() { 0 } else { unix::send(&server_end, bytes, None).ok()? };
+    (sent == bytes.len())
+        .then(|| (StoreConnection::new(stream, false).with_nonce(NONCE), server_end))
 }
 
 fn keys() -> Vec<Bytes<'static>> {

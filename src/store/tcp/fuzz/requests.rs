@@ -38,7 +38,7 @@ pub fn requests(input: &[u8]) {
         }
         handler.assert_consistent();
     }
-    (0..4).for_each(|who| check_leave(&mut handler, &mut model, who));
+    (0..4).for_each(|connection| check_leave(&mut handler, &mut model, connection));
     assert!(handler.is_idle(), "a removed connection still waits");
     for name in 0..KEY_COUNT {
         check_request(&mut handler, &mut model, 0, &StoreRequest::Get(key(name)));

@@ -73,13 +73,13 @@ fn run_exchange(
     let (client, mut challenge) = ClientHandshake::begin(client_secret).expect("random bytes");
     let (selector, cut) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
-    let (place, change) =
+    let (position, change) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
     let corrupt = |at: u8, bytes: &mut [u8]| {
-        let place = usize::from(place) % bytes.len();
-        let is_here = selector & 3 == at && change != 0;
-        bytes[place] ^= if is_here { change } else { 0 };
-        is_here
+        let offset = usize::from(position) % bytes.len();
+        let is_corrupted_now = selector & 3 == at && change != 0;
+        bytes[offset] ^= if is_corrupted_now { change } else { 0 };
+        is_corrupted_now
     };
     let is_corrupted = corrupt(0, &mut challenge);
     let mut answer = Vec::new();

@@ -33,7 +33,7 @@ pub fn server(input: &[u8]) {
         }
         server.check();
     }
-    (0..CLIENTS).for_each(|who| server.replace(who));
+    (0..CLIENTS).for_each(|index| server.replace(index));
     server.check();
     assert!(server.handler.is_idle(), "a removed connection still waits");
 }
