@@ -26,7 +26,7 @@ Exit statuses:
   1    a key is missing (get --no-wait), a value is not a number (add), or dist-store itself failed,
        for example because the port of serve is in use
   2    wrong usage
-  3    the store cannot be reached, or closed the connection
+  3    the store cannot be reached, or the connection to it broke
   4    the timeout has passed: a key was not set, or the store did not answer
   A command that a signal ends exits with 128 plus the signal's number; serve then exits with 0.
 
@@ -40,7 +40,7 @@ Log:
   of dist-store), INFO or DEBUG.
 
 Examples:
-  Which ranks of the job have arrived, and which are missing (with MASTER_ADDR and MASTER_PORT):
+  The arrived and the missing ranks of the job (MASTER_ADDR and MASTER_PORT are set):
     dist-store stats
   The same for a job on another host:
     dist-store stats --host node1 --port 29500
@@ -168,7 +168,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// The approximate limit of the store's memory: bytes, or with K, M or G (times 1024) [default: 4G]
+    /// The approximate memory limit of the store: bytes, or with K, M or G (times 1024)
+    /// [default: 4G]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_bytes: Option<ByteSize>,
 
