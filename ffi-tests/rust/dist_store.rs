@@ -243,7 +243,7 @@ fn statistics_list_keys_and_joined_ranks() {
         "\nround trip ",
         " (median of 100)\n4 keys with 5",
         "\n      5000  \"large\"\n",
-        "\nworld of 4: ranks 0, 1, 3 are here; 2 is missing\n",
+        "\nworld of 4: ranks 0, 1, 3 have arrived; 2 is missing\n",
         "\n  rank 3 has a world size of 5\n  rank 0: pid 0, host h\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -291,7 +291,7 @@ fn statistics_name_missing_ranks() {
     };
     join(2, &Deadline::after_ms(50)).unwrap_err();
     let text = served.answer(&["stats"]);
-    assert!(text.contains("\ntrainers of 3: rank 2 is here; 0, 1 are missing\n"), "{text}");
+    assert!(text.contains("\ntrainers of 3: rank 2 has arrived; 0, 1 are missing\n"), "{text}");
     assert!(text.contains(&format!("\n  rank 2: pid {}, host ", std::process::id())), "{text}");
 }
 
@@ -333,7 +333,7 @@ fn server_uses_given_address_and_logs_to_stderr() {
     let ended = served.ask(&["set", "large", &"x".repeat(5000)]);
     assert_eq!(ended.status, 3, "{}", ended.err);
     served.program.until_error("libdist WARN: store server: dropped ");
-    served.program.until_error("the store's 4096 bytes are full");
+    served.program.until_error("the store has reached its limit of 4096 bytes");
     let ended = run(&["serve", "--port", &served.port, "--bind", "all"]);
     assert_eq!((ended.status, ended.out.as_str()), (1, ""));
     assert!(ended.err.contains(&format!(":{}: ", served.port)), "{}", ended.err);

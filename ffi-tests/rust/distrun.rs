@@ -157,7 +157,7 @@ fn job_within_max_lost_ranks_continues() {
         assert_eq!(of_rank(&ended.out, rank), ["done"]);
     }
     for rank in [1, 2] {
-        let text = format!("rank {rank} failed; the job goes on with ");
+        let text = format!("rank {rank} failed; the job continues with ");
         assert!(ended.err.contains(&text), "{}", ended.err);
     }
     let report = ended.err.split("distrun: ").last().unwrap();
@@ -186,7 +186,7 @@ fn a_signal_ends_a_job_that_has_lost_a_rank() {
     let script = "[ $RANK = 1 ] && exit 7; echo up; exec sleep 300";
     let job = ["--nproc-per-node", "2", "--on-failure=continue", "sh", "-c", script];
     let job = start(&job);
-    job.until_error("rank 1 failed; the job goes on with 1 of 2 ranks");
+    job.until_error("rank 1 failed; the job continues with 1 of 2 ranks");
     job.signal("TERM");
     let ended = job.end();
     assert_eq!(ended.status, 128 + 15, "{}", ended.err);

@@ -179,7 +179,7 @@ fn blamed_rank_that_failed_alone_is_listed_first() {
     } else {
         assert_eq!(ended.status, 4, "{}", ended.err);
         assert!(
-            ended.err.contains("it blames rank 0, which had not ended by itself"),
+            ended.err.contains("it names rank 0 as the cause; that rank had not exited by itself"),
             "{}",
             ended.err
         );

@@ -114,9 +114,9 @@ fn stale_store_file_is_an_error_on_all_ranks() {
     assert!(path.exists());
 
     let shown = path.display().to_string();
-    let of_another = ["job \"first\"", "job \"second\"", "remove it", &shown];
+    let of_another = ["job \"first\"", "job \"second\"", "remove the file", &shown];
     let dead = pids.map(|pid| format!("process {pid} on host "));
-    let of_an_earlier = ["without leaving", "remove it", &shown];
+    let of_an_earlier = ["without leaving", "remove the file", &shown];
     for (job_id, parts) in [("second", of_another.as_slice()), ("first", &of_an_earlier)] {
         let ended = start(&path, 2, job_id, "leaks\n").finish();
         for (rank, name) in NAMES[..2].iter().enumerate() {
@@ -256,6 +256,6 @@ fn file_size_limit_is_an_error_without_sigxfsz() {
     let mut job = Job::new();
     let program = format!("limit_file_size 600000\n{}", without_room(&folder.file()));
     job.start("0", &[], &program);
-    goes_on_when_there_is_no_room(job, "largest size");
+    goes_on_when_there_is_no_room(job, "maximum file size");
     assert!(!folder.file().exists());
 }

@@ -158,7 +158,7 @@ fn missing_store_is_reported_with_its_address() {
     let ended = job.finish();
     ended
         .report("1", "init connect_timeout_ms=500")
-        .failed(DIST_ERR_CONNECTION, &[&address, "nothing listens there"])
+        .failed(DIST_ERR_CONNECTION, &[&address, "no process listens on this port"])
         .within_ms(2500);
     ended.report("1", "leaks").succeeded();
 }

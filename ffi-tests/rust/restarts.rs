@@ -94,7 +94,7 @@ fn signalled_job_is_not_restarted() {
     job.signal("TERM");
     let ended = job.end();
     assert_eq!(ended.status, 5, "{}", ended.err);
-    assert!(ended.err.contains("SIGTERM received, killing"), "{}", ended.err);
+    assert!(ended.err.contains("SIGTERM received, killing the ranks"), "{}", ended.err);
     assert!(!ended.err.contains("begins"), "{}", ended.err);
 }
 

@@ -368,7 +368,7 @@ fn rank_without_the_secret_is_refused() {
     job.start("1", &environment, "init connect_timeout_ms=3000\nleaks\n");
     let ended = job.finish();
     let report = ended.report("1", "init connect_timeout_ms=3000");
-    report.failed(DIST_ERR_AUTH, &["asks for the job's secret", FILE]);
+    report.failed(DIST_ERR_AUTH, &["requires the job's secret", FILE]);
     ended.report("1", "leaks").succeeded();
     ended.report("0", "init connect_timeout_ms=3000").failed(DIST_ERR_TIMEOUT, &["1"]);
 }

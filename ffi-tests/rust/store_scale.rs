@@ -215,7 +215,7 @@ fn clients_beyond_descriptor_limit_are_refused() {
     assert!(is_served(&mut waiter));
 
     let mut crowd: Vec<(TcpStream, Fate)> = (0..100).map(|_| (open(port), Fate::Open)).collect();
-    server.until_error("store server: cannot take more clients: ");
+    server.until_error("store server: cannot accept more clients: ");
     server.until_error("; raise the limit of open files (ulimit -n)");
     until("the server to be full", || {
         crowd

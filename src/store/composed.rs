@@ -61,7 +61,7 @@ pub fn barrier<S: Store + ?Sized>(
     let members = [key, b"/num_members"].concat();
     let last = [key, b"/last_member"].concat();
     let arrived = store.add(&members, 1, deadline)?;
-    if usize::try_from(arrived).is_ok_and(|come| come >= size) {
+    if usize::try_from(arrived).is_ok_and(|count| count >= size) {
         store.set(&last, b"1", deadline)?;
     }
     match store.wait(&[&last], deadline) {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn unsupported<T>() -> Result<T> {
-        Err(Error::new(ErrorKind::Unsupported, "not one of the six"))
+        Err(Error::new(ErrorKind::Unsupported, "this store has only six operations"))
     }
 
     impl Store for InterruptedStore {

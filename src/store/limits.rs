@@ -22,8 +22,10 @@ pub fn check_key(key: &[u8]) -> Result<()> {
     if key.len() <= MAX_KEY_BYTES {
         return Ok(());
     }
-    let message =
-        format!("a key of {} bytes is longer than the store's {MAX_KEY_BYTES}", key.len());
+    let message = format!(
+        "a key of {} bytes is longer than the store's maximum of {MAX_KEY_BYTES} bytes",
+        key.len()
+    );
     Err(Error::invalid(message))
 }
 
@@ -35,8 +37,10 @@ pub fn check_value(value: &[u8]) -> Result<()> {
     if value.len() <= MAX_VALUE_BYTES {
         return Ok(());
     }
-    let message =
-        format!("a value of {} bytes is longer than the store's {MAX_VALUE_BYTES}", value.len());
+    let message = format!(
+        "a value of {} bytes is longer than the store's maximum of {MAX_VALUE_BYTES} bytes",
+        value.len()
+    );
     Err(Error::invalid(message))
 }
 
@@ -48,7 +52,9 @@ pub fn check_count(keys: usize) -> Result<()> {
     if keys <= MAX_KEYS {
         return Ok(());
     }
-    Err(Error::invalid(format!("{keys} keys in one call are more than the store's {MAX_KEYS}")))
+    Err(Error::invalid(format!(
+        "{keys} keys in one call are more than the store's maximum of {MAX_KEYS}"
+    )))
 }
 
 /// Rejects a call whose keys and values are too long in total.
@@ -60,5 +66,7 @@ pub fn check_total(bytes: usize) -> Result<()> {
         return Ok(());
     }
     let limit = MAX_REQUEST_BYTES;
-    Err(Error::invalid(format!("a call with {bytes} bytes is longer than the store's {limit}")))
+    Err(Error::invalid(format!(
+        "a call with {bytes} bytes is longer than the store's maximum of {limit} bytes"
+    )))
 }

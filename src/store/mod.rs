@@ -236,8 +236,8 @@ fn barrier_incomplete(
     deadline: &Deadline,
 ) -> Error {
     let ms = deadline.elapsed().as_millis();
-    let arrived_text =
-        arrived.map_or_else(String::new, |come| format!("; {come} of {size} have come"));
+    let arrived_text = arrived
+        .map_or_else(String::new, |count| format!("; {count} of {size} callers have arrived"));
     let message = format!(
         "timed out after {ms} ms in the barrier {} of {store}{arrived_text}",
         format_key(key)

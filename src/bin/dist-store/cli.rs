@@ -17,45 +17,45 @@ const MAX_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 const HELP: &str = "\
 Ranks:
-  stats reads what ranks of libdist write to find each other. What a rank has written stays in the
-  store: where a job was started again with the same store, a rank may be shown as here although
-  it is not here yet, until all have met.
+  stats reads the rendezvous entries of libdist's ranks. The entries stay in the store: if a job was
+  restarted with the same store, stats may show a rank as arrived that has not arrived yet, until
+  the rendezvous is complete.
 
 Exit statuses:
   0    done
-  1    the answer is no: a key is missing (get --no-wait), a value is no number (add); or dist-store
-       itself failed, for instance because the port of serve is in use
+  1    a key is missing (get --no-wait), a value is not a number (add), or dist-store itself failed,
+       for example because the port of serve is in use
   2    wrong usage
-  3    the store cannot be reached, or broke the connection
-  4    the time-out has passed: a key did not appear, or the store did not answer
-  A command that a signal ends has 128 and the signal's number; serve ends with 0 then.
+  3    the store cannot be reached, or the connection to it broke
+  4    the timeout has passed: a key was not set, or the store did not answer
+  A command that a signal ends exits with 128 plus the signal's number; serve then exits with 0.
 
 Keys and values:
-  Both are bytes. Where they are shown, what cannot be printed is escaped as in Rust (\\n, \\x00), and
-  a backslash is doubled. A job's own keys are under the names that it uses; ranks of libdist meet
-  under dist/GROUP/, and torch's process groups under names of their own.
+  Both are bytes. dist-store escapes unprintable characters as in Rust (\\n, \\x00), and doubles a
+  backslash. The store has the keys that the job sets, the rendezvous entries of libdist's ranks
+  under dist/GROUP/, and the keys of torch's process groups under torch's names.
 
 Log:
-  What the library has to say goes to standard error. DIST_LOG_LEVEL is OFF, ERROR, WARN (here the
-  default), INFO or DEBUG.
+  The library's log is written to standard error. DIST_LOG_LEVEL is OFF, ERROR, WARN (the default
+  of dist-store), INFO or DEBUG.
 
 Examples:
-  Which ranks of the job have come, and which are missing (MASTER_ADDR and MASTER_PORT are set):
+  The arrived and the missing ranks of the job (MASTER_ADDR and MASTER_PORT are set):
     dist-store stats
-  The same for a job elsewhere:
+  The same for a job on another host:
     dist-store stats --host node1 --port 29500
-  Everything in the store, with values:
+  All keys in the store, with values:
     dist-store list --values
-  What happens in it for the next minute:
+  The changes in the store during the next minute:
     dist-store watch --for 60
-  Hold back a job until the data is there: in the job's script, and when it is there
+  Delay a job until its data is ready: in the job's script, and when the data is ready
     dist-store wait data/ready --timeout 3600
     dist-store set data/ready yes
-  A store for experiments, with its port on standard output, and what it can do:
+  A store for experiments, which prints its port, and its latency:
     dist-store serve --port 0
     dist-store bench --port PORT";
 
-/// Looks into the store of a job, changes it, hosts one, or measures one.
+/// Inspects the store of a job, changes it, hosts a store, or measures one.
 #[derive(Debug, Parser)]
 #[command(name = "dist-store", version, after_long_help = HELP, max_term_width = 100)]
 pub(crate) struct Options {
@@ -63,50 +63,50 @@ pub(crate) struct Options {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Host a store until SIGINT or SIGTERM; prints "listening on ADDRESS:PORT"
     Serve(ServeArgs),
-    /// Print the values of keys, once they are there
+    /// Wait until keys exist, and print their values
     Get(GetArgs),
     /// Store a value under a key
     Set(SetArgs),
     /// Add to a counter and print the sum; a missing key counts as 0
     Add(AddArgs),
-    /// Wait until keys are there; tells every 5 seconds which are missing
+    /// Wait until keys exist; prints the missing keys every 5 seconds
     Wait(WaitArgs),
     /// List the keys in order, with the sizes of their values
     List(ListArgs),
-    /// Print a line for each key that appears (+), changes (~) or disappears (-)
+    /// Print a line for each key that is added (+), changed (~) or removed (-)
     Watch(WatchArgs),
-    /// Show how the store answers, what is in it, and which ranks have come
+    /// Show the latency and the contents of the store, and the ranks that have arrived
     Stats(StatsArgs),
-    /// Measure what calls cost; leaves nothing in the store
+    /// Measure the latency of calls; removes its keys afterwards
     ///
-    /// The rate of set counts those that the server has carried out; a single one is not waited
-    /// for. On the store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is
+    /// The rate of set counts the calls that the server has executed; a single call does not wait
+    /// for the server. On the host of the store, calls use a Unix socket, unless DIST_STORE_UNIX is
     /// "off".
     Bench(BenchArgs),
 }
 
-/// Where the store is.
+/// The location of the store.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct StoreLocation {
-    /// Its host [default: MASTER_ADDR, or 127.0.0.1]
+    /// Host of the store [default: MASTER_ADDR, or 127.0.0.1]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 
-    /// Its port [default: MASTER_PORT, or 29500]
+    /// Port of the store [default: MASTER_PORT, or 29500]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 
-    /// How long to wait for the store, and then for what is asked of it
+    /// Timeout for connecting to the store, and for each request
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     pub(crate) timeout: PositiveSeconds,
 
-    /// Use the keys below P: each key is P, "/" and what is named here
+    /// Use the keys under P: each key is P, "/" and the given key
     #[arg(long, value_name = "P")]
     pub(crate) prefix: Option<OsString>,
 
@@ -159,8 +159,8 @@ fn port_or_default(port: Option<u16>) -> Result<u16> {
 /// `dist-store serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The address to listen on, or "all" (or "") for all interfaces. Whoever can reach the port
-    /// can use the store, so by default only this host can
+    /// The address to listen on, or "all" (or "") for all interfaces. Each process that can reach
+    /// the port can use the store, so by default only processes of this host can
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     bind: String,
 
@@ -168,7 +168,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// The most that the store keeps, roughly: bytes, or with K, M or G (times 1024) [default: 4G]
+    /// The approximate memory limit of the store: bytes, or with K, M or G (times 1024)
+    /// [default: 4G]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_bytes: Option<ByteSize>,
 
@@ -203,8 +204,8 @@ pub(crate) struct GetArgs {
     #[arg(long)]
     pub(crate) no_wait: bool,
 
-    /// Print the bytes as they are, without an end of line, as one value is where standard output
-    /// is no terminal; otherwise each value is a line, escaped
+    /// Print the bytes unchanged, without a line end; the default for one value if standard output
+    /// is not a terminal. Otherwise each value is printed as a line, escaped
     #[arg(long)]
     raw: bool,
 
@@ -231,7 +232,7 @@ pub(crate) struct SetArgs {
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
 
-    /// The value; "-" for all of standard input
+    /// The value; "-" reads it from standard input
     #[arg(value_name = "VALUE", allow_hyphen_values = true)]
     pub(crate) value: OsString,
 
@@ -246,7 +247,7 @@ pub(crate) struct AddArgs {
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
 
-    /// What to add; may be negative
+    /// The number to add; may be negative
     #[arg(value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub(crate) amount: i64,
 
@@ -275,11 +276,11 @@ impl WaitArgs {
 /// `dist-store list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only keys that begin with this
+    /// Only keys that begin with PREFIX
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) start: OsString,
 
-    /// Show the values too, escaped and whole
+    /// Also show the values, escaped and not shortened
     #[arg(long)]
     pub(crate) values: bool,
 
@@ -290,11 +291,11 @@ pub(crate) struct ListArgs {
 /// `dist-store watch`.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
-    /// Only keys that begin with this
+    /// Only keys that begin with PREFIX
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) start: OsString,
 
-    /// Milliseconds between two looks; what comes and goes in between is not seen
+    /// Milliseconds between two polls; changes that are undone between two polls are not shown
     #[arg(long, value_name = "MS", default_value = "200", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub(crate) interval: u64,
 
@@ -320,7 +321,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = value_size)]
     pub(crate) bytes: ByteSize,
 
-    /// How long to measure each kind of call
+    /// Duration of the measurement of each kind of call
     #[arg(long, value_name = "SECONDS", default_value = "1")]
     pub(crate) seconds: PositiveSeconds,
 
@@ -336,9 +337,9 @@ impl FromStr for PositiveSeconds {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
+        let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
         if !(0.001..=MAX_SECONDS).contains(&seconds) {
-            return Err(format!("it must be from 0.001 to {MAX_SECONDS} seconds"));
+            return Err(format!("the value must be from 0.001 to {MAX_SECONDS} seconds"));
         }
         Ok(Self(Duration::from_secs_f64(seconds)))
     }
@@ -361,11 +362,11 @@ impl FromStr for ByteSize {
         let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
         let count: usize = digits
             .parse()
-            .map_err(|_| "it is no number of bytes, such as 64, 4K or 1G".to_owned())?;
+            .map_err(|_| "expected a number of bytes, such as 64, 4K or 1G".to_owned())?;
         match count.checked_mul(1 << shift) {
-            Some(0) => Err("it must be more than zero".to_owned()),
+            Some(0) => Err("the value must be more than zero".to_owned()),
             Some(bytes) => Ok(Self(bytes)),
-            None => Err("it is more than any memory has".to_owned()),
+            None => Err("the value exceeds the address space".to_owned()),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
         Err(error) => {
             // A server that still replies but cannot list its keys is an older torch's.
             let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
-            print(format!("keys, which this server cannot list: {number}\n"))?;
+            print(format!("keys: {number} (this server cannot list them)\n"))?;
             return Ok(0);
         }
     };
@@ -117,8 +117,10 @@ fn format_group(group: &RendezvousStatus) -> String {
     };
     text.push_str(&match missing.as_slice() {
         [] if group.size == 0 => format_present(&present),
-        [] if group.is_complete => "all ranks are here and have met".to_owned(),
-        [] => "all ranks are here, but have not met yet".to_owned(),
+        [] if group.is_complete => {
+            "all ranks have arrived, and the rendezvous is complete".to_owned()
+        }
+        [] => "all ranks have arrived, but the rendezvous is not complete".to_owned(),
         [_] => format!("{}; {} is missing", format_present(&present), format_ranks(&missing)),
         _ => format!("{}; {} are missing", format_present(&present), format_ranks(&missing)),
     });
@@ -143,8 +145,8 @@ fn format_group(group: &RendezvousStatus) -> String {
 
 fn format_present(present: &[usize]) -> String {
     match present {
-        [rank] => format!("rank {rank} is here"),
-        _ => format!("ranks {} are here", format_ranks(present)),
+        [rank] => format!("rank {rank} has arrived"),
+        _ => format!("ranks {} have arrived", format_ranks(present)),
     }
 }
 
@@ -152,15 +154,15 @@ fn format_present(present: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn group(size: usize, here: &[usize], met: bool) -> RendezvousStatus {
-        let here = here.iter().map(|&rank| (rank, format!("pid {rank}, host h"))).collect();
+    fn group(size: usize, ranks: &[usize], is_complete: bool) -> RendezvousStatus {
+        let arrived = ranks.iter().map(|&rank| (rank, format!("pid {rank}, host h"))).collect();
         let (group, prefix) = ("world".to_owned(), String::new());
         RendezvousStatus {
             group,
             prefix,
             size,
-            arrived: here,
-            is_complete: met,
+            arrived,
+            is_complete,
             problems: vec!["it\nhurts".to_owned()],
         }
     }
@@ -170,15 +172,15 @@ mod tests {
         let first =
             |group: &RendezvousStatus| format_group(group).lines().next().unwrap().to_owned();
         let text = first(&group(4, &[0, 1, 3], false));
-        assert_eq!(text, "world of 4: ranks 0, 1, 3 are here; 2 is missing");
+        assert_eq!(text, "world of 4: ranks 0, 1, 3 have arrived; 2 is missing");
         let text = first(&group(8, &[5], false));
-        assert_eq!(text, "world of 8: rank 5 is here; 0-4, 6, 7 are missing");
+        assert_eq!(text, "world of 8: rank 5 has arrived; 0-4, 6, 7 are missing");
         let text = first(&group(2, &[0, 1], true));
-        assert_eq!(text, "world of 2: all ranks are here and have met");
+        assert_eq!(text, "world of 2: all ranks have arrived, and the rendezvous is complete");
         let text = first(&group(2, &[0, 1], false));
-        assert_eq!(text, "world of 2: all ranks are here, but have not met yet");
+        assert_eq!(text, "world of 2: all ranks have arrived, but the rendezvous is not complete");
         let text = first(&group(0, &[0, 2], false));
-        assert_eq!(text, "world of unknown size: ranks 0, 2 are here");
+        assert_eq!(text, "world of unknown size: ranks 0, 2 have arrived");
         let text = format_group(&group(40, &(0..20).collect::<Vec<_>>(), false));
         assert!(text.contains("\n  it\\nhurts\n  rank 0: pid 0, host h\n"), "{text}");
         assert!(text.ends_with("rank 15: pid 15, host h\n  and 4 more\n"), "{text}");

@@ -215,15 +215,15 @@ impl JobAttempt {
                 has_signal |= !matches!(notice, SupervisionNotice::MemberFailed { .. });
                 self.err.write_message(&match notice {
                     SupervisionNotice::SignalForwarded(signal) => format!(
-                        "{} received and passed on to {count} ranks; a second one kills them",
+                        "{} received and forwarded to {count} ranks; a second signal kills them",
                         signal_name(signal)
                     ),
                     SupervisionNotice::KilledEarly(signal) => {
-                        format!("{} received, killing", signal_name(signal))
+                        format!("{} received, killing the ranks", signal_name(signal))
                     }
-                    SupervisionNotice::MemberFailed { index, remaining: left } => {
+                    SupervisionNotice::MemberFailed { index, remaining } => {
                         let lost = self.ranks[index].rank;
-                        format!("rank {lost} failed; the job goes on with {left} of {count} ranks")
+                        format!("rank {lost} failed; the job continues with {remaining} of {count} ranks")
                     }
                 });
             },
@@ -239,15 +239,12 @@ impl JobAttempt {
         members: Vec<ChildProcess>,
         started_at: Instant,
     ) -> (AttemptRecord, PendingOutput) {
-        let Self { ranks, rank_errors: said, out, err } = self;
-        let [out, err] = [out, err].map(|pump| QueuedOutput {
-            forwarder: pump.close(OUTPUT_DRAIN_TIMEOUT),
+        let Self { ranks, rank_errors, out, err } = self;
+        let [out, err] = [out, err].map(|forwarder| QueuedOutput {
+            forwarder: forwarder.close(OUTPUT_DRAIN_TIMEOUT),
             text: String::new(),
         });
-        (
-            AttemptRecord { ranks, members, rank_errors: said, started_at },
-            PendingOutput { out, err },
-        )
+        (AttemptRecord { ranks, members, rank_errors, started_at }, PendingOutput { out, err })
     }
 
     /// Finishes the last attempt, after all standard error output of the ranks is forwarded.
@@ -258,17 +255,17 @@ impl JobAttempt {
         members: Vec<ChildProcess>,
         started_at: Instant,
     ) -> (AttemptRecord, OutputForwarder) {
-        let Self { ranks, rank_errors: said, out, err } = self;
+        let Self { ranks, rank_errors, out, err } = self;
         err.finish();
-        (AttemptRecord { ranks, members, rank_errors: said, started_at }, out)
+        (AttemptRecord { ranks, members, rank_errors, started_at }, out)
     }
 }
 
 impl AttemptRecord {
     /// Returns a view of the record for the report.
     pub(crate) fn as_finished_job(&self) -> FinishedJob<'_> {
-        let Self { ranks, members, rank_errors: said, started_at: began } = self;
-        FinishedJob { ranks, members, rank_errors: said, started_at: *began }
+        let Self { ranks, members, rank_errors, started_at } = self;
+        FinishedJob { ranks, members, rank_errors, started_at: *started_at }
     }
 }
 
@@ -341,17 +338,17 @@ fn start_error(options: &Options, rank: usize, cause: &std::io::Error) -> Failur
     let program = options.program().0;
     let (status, reason) = match cause.kind() {
         ErrorKind::NotFound if Path::new(program).is_file() => {
-            (127, "the interpreter that its first line names was not found".to_owned())
+            (127, "the interpreter in its first line was not found".to_owned())
         }
         ErrorKind::NotFound => (127, "program not found".to_owned()),
         ErrorKind::PermissionDenied => (126, "it is not executable".to_owned()),
-        _ if cause.raw_os_error() == Some(8) => (126, "it is no program".to_owned()),
+        _ if cause.raw_os_error() == Some(8) => (126, "it is not a program".to_owned()),
         _ => (1, cause.to_string()),
     };
     let program = program.to_string_lossy();
     let mut message = format!("cannot start rank {rank}, {program}: {reason}");
     if program.ends_with(".py") {
-        message.push_str(&format!("\n  for a Python script: distrun ... python3 {program}"));
+        message.push_str(&format!("\n  run a Python script with: distrun ... python3 {program}"));
     }
     Failure { status, message }
 }

@@ -16,12 +16,13 @@ use std::str::FromStr;
 /// advance.
 const DEFAULT_PORT: u16 = 29500;
 
-/// Starts the ranks of a job on this host, passes on their output, and says which one failed first.
+/// Starts the ranks of a job on this host, forwards their output, and reports the rank that failed
+/// first.
 #[derive(Debug, Parser)]
 #[command(name = "distrun", version, after_long_help = HELP, override_usage = USAGE, max_term_width = 100)]
 pub(crate) struct Options {
     /// Ranks on this node: a number, `cpu` (one for each core that may be used), `gpu` (one for
-    /// each NVIDIA GPU), or `auto` (gpu if there is one, else cpu)
+    /// each NVIDIA GPU), or `auto` (gpu if the host has one, else cpu)
     #[arg(long, alias = "nproc_per_node", value_name = "N", default_value = "1")]
     pub(crate) nproc_per_node: LocalRankCount,
 
@@ -46,32 +47,32 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["master_addr", "master_port", "rdzv_endpoint"])]
     pub(crate) standalone: bool,
 
-    /// How often all ranks are started again after one has failed; for jobs of one node
+    /// Maximum number of restarts of all ranks after a rank has failed; for jobs of one node
     #[arg(long, alias = "max_restarts", value_name = "N", default_value = "0")]
     pub(crate) max_restarts: u32,
 
-    /// What happens when a rank fails: `end` ends the others, `continue` lets the job go on while
+    /// Action when a rank fails: `end` ends the other ranks, `continue` lets the job continue while
     /// at least --min-ranks ranks of this node have not failed
     #[arg(long, alias = "on_failure", value_name = "ACTION", default_value = "end")]
     pub(crate) on_failure: OnFailure,
 
-    /// Ranks of this node that the job needs, with --on-failure=continue [default: 1]
+    /// Number of ranks of this node that the job needs, with --on-failure=continue [default: 1]
     #[arg(long, alias = "min_ranks", value_name = "N")]
     pub(crate) min_ranks: Option<usize>,
 
-    /// How ranks learn their number on this node: from LOCAL_RANK; with `--use-env=false` also from
+    /// If true, ranks get their number on this node from LOCAL_RANK; if false, also from
     /// --local-rank=N as their last argument, as from torch.distributed.launch [default: true]
     #[arg(long, alias = "use_env", value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "true", default_missing_value = "true", hide_default_value = true)]
     #[arg(value_parser = torchrun::truth, action = clap::ArgAction::Set)]
     pub(crate) use_env: bool,
 
-    /// What ROLE_NAME says
+    /// Value of ROLE_NAME
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) role: String,
 
-    /// How long ranks that have been told to end may take before they are killed [default: 1 after
-    /// a failure, 10 after a signal]
+    /// Time between the signal that ends the ranks and SIGKILL [default: 1 after a failure, 10 after
+    /// a signal]
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub(crate) shutdown_timeout: Option<u16>,
 
@@ -80,23 +81,23 @@ pub(crate) struct Options {
     #[arg(long, alias = "secret_file", value_name = "PATH")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// A store without a secret, for ranks that use torch's own client
+    /// Host a store without a secret, for ranks that use torch's own client
     #[arg(long, alias = "no_secret", conflicts_with = "secret_file")]
     pub(crate) no_secret: bool,
 
-    /// Folder for the ranks' logs; made if it is not there
+    /// Folder for the ranks' logs; created if it is missing
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 
-    /// What is both written to the logs and passed on
+    /// Streams that are both written to the logs and forwarded
     #[arg(short, long, value_name = "SPEC", requires = "log_dir")]
     pub(crate) tee: Option<StreamSpec>,
 
-    /// What is written to the logs only
+    /// Streams that are only written to the logs
     #[arg(short, long, value_name = "SPEC", requires = "log_dir")]
     pub(crate) redirects: Option<StreamSpec>,
 
-    /// Local ranks whose output is passed on, for instance 0,1 [default: all]
+    /// Local ranks whose output is forwarded, for example 0,1 [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANKS")]
     pub(crate) local_ranks_filter: Option<LocalRankList>,
 
@@ -115,7 +116,7 @@ pub(crate) struct Options {
 pub(crate) enum OnFailure {
     /// The job ends.
     End,
-    /// The job goes on without the rank.
+    /// The job continues without the rank.
     Continue,
 }
 
@@ -137,12 +138,14 @@ impl FromStr for LocalRankCount {
                 0 => dist::sys::host::cores(),
                 count => count,
             },
-            number => number.parse().map_err(|_| "it is no number, cpu, gpu or auto".to_owned())?,
+            number => {
+                number.parse().map_err(|_| "expected a number, cpu, gpu or auto".to_owned())?
+            }
         };
         if (1..=MAX_GROUPS).contains(&count) {
             return Ok(Self(count));
         }
-        Err(format!("there must be 1 to {MAX_GROUPS} ranks on a node"))
+        Err(format!("a node must have 1 to {MAX_GROUPS} ranks"))
     }
 }
 
@@ -153,7 +156,7 @@ fn nnodes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("a job has at least one node".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("it is no number".to_owned()),
+        Err(_) => Err("expected a number".to_owned()),
     }
 }
 
@@ -222,13 +225,17 @@ impl Options {
             ));
         }
         if nnodes > 1 && self.master_address().port == 0 {
-            return Err("port 0 (any free one) cannot be known to the other nodes".into());
+            return Err(
+                "port 0 (any free port) is for jobs of one node: the other nodes cannot know \
+                        the port"
+                    .into(),
+            );
         }
         if nnodes > 1 && self.max_restarts > 0 {
             return Err(format!(
                 "--max-restarts {} with --nnodes {nnodes}: the launchers of several nodes do not agree on \
-                 restarts, so only jobs of one node are restarted; leave it out, and let whoever started the \
-                 launchers start them all again",
+                 restarts, so only jobs of one node are restarted; omit the option, and restart the \
+                 launchers of all nodes by other means",
                 self.max_restarts
             ));
         }
@@ -236,12 +243,12 @@ impl Options {
             let LocalRankCount(ranks) = self.nproc_per_node;
             if self.on_failure == OnFailure::End {
                 return Err(
-                    "--min-ranks is for jobs that outlive a rank: add --on-failure=continue".into(),
+                    "--min-ranks is for jobs that continue after a rank has failed: add --on-failure=continue".into(),
                 );
             }
             if min_ranks == 0 || min_ranks > ranks {
                 return Err(format!(
-                    "--min-ranks {min_ranks}: a node with {ranks} ranks needs 1 to {ranks} of them"
+                    "--min-ranks {min_ranks}: the value must be from 1 to {ranks}, the number of ranks of this node"
                 ));
             }
         }

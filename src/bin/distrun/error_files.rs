@@ -36,7 +36,7 @@ impl ErrorFiles {
         let folder = std::env::temp_dir().join(format!("distrun-{}", host::random_nonce()?));
         fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|cause| {
             Failure::new(format!(
-                "cannot make a folder for the ranks' error files, {}: {cause} (TMPDIR may name another place)",
+                "cannot create the folder {} for the ranks' error files: {cause}; TMPDIR can name another parent folder",
                 folder.display()
             ))
         })?;
@@ -58,7 +58,9 @@ impl ErrorFiles {
             (None, Some(logs)) => logs.join(ERROR_FILE_NAME),
             (own, _) => own.clone().unwrap_or_default().join(format!("{rank}.json")),
         };
-        let fail = |cause| Failure::new(format!("the error file {}: {cause}", path.display()));
+        let fail = |cause| {
+            Failure::new(format!("cannot prepare the error file {}: {cause}", path.display()))
+        };
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(fail)?;
         }
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn error_files_of_torch_and_libdist_are_parsed() {
         let parsed =
-            |text: &str| parse_error(text.as_bytes()).map(|said| (said.text, said.culprit));
+            |text: &str| parse_error(text.as_bytes()).map(|error| (error.text, error.culprit));
         let plain = r#"{"message": "out of apples", "timestamp": 17}"#;
         assert_eq!(parsed(plain), Some(("out of apples".into(), None)));
         let torch = r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Trace\n E: x\n",

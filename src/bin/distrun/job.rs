@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
         }
         pending_output = next_pending_output;
     }
-    Err(Failure::new("the attempts have run out of numbers".to_owned()))
+    Err(Failure::new("too many attempts".to_owned()))
 }
 
 /// Returns true if another attempt follows after `restart_count` restarts.
@@ -138,8 +138,8 @@ fn host_store(
     let server = Server::start(bind).map_err(|error| {
         let MasterAddress { address, port } = &master;
         Failure::new(format!(
-            "cannot host the job's store at {address} port {port}: {error}\n  --master-port names \
-             another port, --master-addr an address of this host"
+            "cannot host the job's store at {address} port {port}: {error}\n  choose \
+             another port with --master-port, or an address of this host with --master-addr"
         ))
     })?;
     master.port = server.port();

@@ -88,7 +88,7 @@ impl OutputForwarder {
         sources: Vec<RankOutput>,
         sink: Box<dyn Write + Send>,
     ) -> Result<Self> {
-        let pipe_error = |cause| Error::system("pipes for output", &cause);
+        let pipe_error = |cause| Error::system("cannot prepare the pipes for output", &cause);
         let (reader, control) = std::io::pipe().map_err(pipe_error)?;
         let poller = Poller::new()?;
         poller.add(reader.as_fd(), CONTROL_TOKEN, Interest::READ).map_err(pipe_error)?;
@@ -178,7 +178,7 @@ impl ForwarderThread {
     fn forward_message(&mut self) {
         let Some(control) = &mut self.control else { return };
         match control.read(&mut self.buffer) {
-            Ok(got) if got > 0 => self.sink.write(&self.buffer[..got]),
+            Ok(length) if length > 0 => self.sink.write(&self.buffer[..length]),
             _ => self.control = None,
         }
     }
@@ -190,7 +190,7 @@ impl ForwarderThread {
         let length = match pipe.read(&mut self.buffer) {
             Err(cause) if cause.kind() == ErrorKind::Interrupted => return,
             Err(_) | Ok(0) => return self.close_source(index),
-            Ok(got) => got,
+            Ok(length) => length,
         };
         let bytes = &self.buffer[..length];
         source.write_log(bytes);
@@ -226,7 +226,7 @@ impl RankOutput {
     fn write_log(&mut self, bytes: &[u8]) {
         let Some((file, name)) = &mut self.log else { return };
         if let Err(cause) = file.write_all(bytes) {
-            report_error(&format!("the log {name} ends here: {cause}"));
+            report_error(&format!("cannot write to the log {name}, which ends here: {cause}"));
             self.log = None;
         }
     }
@@ -246,7 +246,7 @@ impl OutputSink {
             self.sink = None;
             let name = self.name;
             report_error(&format!(
-                "{name} cannot be written ({cause}); what goes there is dropped"
+                "{name} cannot be written ({cause}); further output for it is dropped"
             ));
         }
     }
@@ -332,14 +332,14 @@ mod tests {
         let closed_gate = gate.lock().unwrap();
         let first = QueuedOutput { forwarder: None, text: "one\n".to_owned() };
         let gated = GatedWriter(Arc::clone(&gate), sink.clone());
-        let pump = OutputForwarder::start("test", first, Vec::new(), Box::new(gated)).unwrap();
-        let pump = pump.close(Duration::from_millis(1));
-        assert!(pump.is_some());
-        let second = QueuedOutput { forwarder: pump, text: "two\n".to_owned() };
-        let pump =
+        let forwarder = OutputForwarder::start("test", first, Vec::new(), Box::new(gated)).unwrap();
+        let forwarder = forwarder.close(Duration::from_millis(1));
+        assert!(forwarder.is_some());
+        let second = QueuedOutput { forwarder, text: "two\n".to_owned() };
+        let forwarder =
             OutputForwarder::start("test", second, Vec::new(), Box::new(sink.clone())).unwrap();
         drop(closed_gate);
-        assert!(pump.close(Duration::from_secs(60)).is_none());
+        assert!(forwarder.close(Duration::from_secs(60)).is_none());
         assert_eq!(sink.0.lock().unwrap().as_slice(), b"one\ntwo\n");
     }
 }

@@ -115,8 +115,8 @@ impl FinishedJob<'_> {
             format_args!("  it was local rank {local_rank}, process {pid} on host {host}{at}"),
         );
         if member.exit().and_then(ProcessExit::signal) == Some(SIGKILL) {
-            let likely_senders = "a user, a job manager, or the kernel out of memory";
-            push_line(&mut text, format_args!("  SIGKILL comes from outside: {likely_senders}"));
+            let likely_senders = "a user, a job manager, or the kernel's out-of-memory killer";
+            push_line(&mut text, format_args!("  likely senders of SIGKILL: {likely_senders}"));
         }
         self.push_error(&mut text, cause);
         if let Some(logs) = &rank.log_folder {
@@ -142,12 +142,12 @@ impl FinishedJob<'_> {
         let ending = blamed_index.and_then(|index| self.members.get(index)?.exit());
         let state = match blamed_index {
             Some(index) if index == cause => return,
-            None => "is on another node: the distrun there says more",
+            None => "is on another node: see the report of distrun there",
             Some(index) if self.has_failed_independently(index) => "failed as well",
-            Some(_) if ending.is_some_and(ProcessExit::is_success) => "ended with status 0",
-            Some(_) => "had not ended by itself",
+            Some(_) if ending.is_some_and(ProcessExit::is_success) => "exited with status 0",
+            Some(_) => "had not exited by itself",
         };
-        push_line(text, format_args!("  it blames rank {culprit}, which {state}"));
+        push_line(text, format_args!("  it names rank {culprit} as the cause; that rank {state}"));
     }
 
     fn push_others(&self, text: &mut String, cause: usize) {
@@ -213,8 +213,8 @@ impl FinishedJob<'_> {
     /// Returns ": " and the last line of a rank's error, which is the error itself in a traceback.
     fn last_line_of_error(&self, index: usize) -> String {
         let error = self.rank_errors.get(index).and_then(Option::as_ref);
-        error.map_or_else(String::new, |said| {
-            format!(": {}", truncate_line(said.text.lines().last().unwrap_or_default()))
+        error.map_or_else(String::new, |error| {
+            format!(": {}", truncate_line(error.text.lines().last().unwrap_or_default()))
         })
     }
 
@@ -227,7 +227,7 @@ impl FinishedJob<'_> {
             push_line(
                 &mut text,
                 format_args!(
-                    "distrun: rank {rank}, process {pid}, is stuck in the kernel and remains"
+                    "distrun: rank {rank}, process {pid}, cannot be killed: it is blocked in the kernel"
                 ),
             );
         }

@@ -51,11 +51,17 @@ impl JobSecret {
     fn from_file(path: PathBuf) -> Result<Self, Failure> {
         let secret = Secret::from_file(&path).context(|| "the job's secret")?;
         // The path is absolute, since ranks may change their working directory.
-        let absolute_path = std::path::absolute(&path)
-            .map_err(|cause| Failure::new(format!("where {} is: {cause}", path.display())))?;
+        let absolute_path = std::path::absolute(&path).map_err(|cause| {
+            Failure::new(format!(
+                "cannot get the absolute path of the secret file {}: {cause}",
+                path.display()
+            ))
+        })?;
         let text = absolute_path.into_os_string().into_string().map_err(|path| {
             let path = path.to_string_lossy();
-            Failure::new(format!("the ranks cannot be told of {path}: its name is not UTF-8"))
+            Failure::new(format!(
+                "cannot pass the secret file {path} to the ranks: its path is not UTF-8"
+            ))
         })?;
         Ok(Self { secret: Some(secret), variable: Some((SECRET_FILE.name, text)) })
     }

@@ -67,7 +67,9 @@ impl FromStr for StreamSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = || {
-            format!("\"{text}\" is not 0, 1, 2 or 3, nor a list of such by local rank (0:1,1:3)")
+            format!(
+                "\"{text}\" is neither 0, 1, 2 or 3, nor a list of these numbers by local rank (0:1,1:3)"
+            )
         };
         let streams = |text: &str| text.parse().ok().filter(|&number: &u8| number <= 3);
         if let Some(all) = streams(text) {
@@ -97,7 +99,7 @@ impl FromStr for LocalRankList {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let ranks: Result<_, _> = text.split(',').map(str::parse).collect();
-        ranks.map(Self).map_err(|_| format!("\"{text}\" is no list of local ranks (0,1)"))
+        ranks.map(Self).map_err(|_| format!("\"{text}\" is not a list of local ranks (0,1)"))
     }
 }
 
@@ -136,7 +138,7 @@ pub(crate) fn create_log(folder: &Path, stream: OutputStream) -> Result<File, St
     let path = folder.join(stream.file_name());
     let created: io::Result<File> =
         std::fs::create_dir_all(folder).and_then(|()| File::create(&path));
-    created.map_err(|cause| format!("cannot write the log {}: {cause}", path.display()))
+    created.map_err(|cause| format!("cannot create the log {}: {cause}", path.display()))
 }
 
 #[cfg(test)]

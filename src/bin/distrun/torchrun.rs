@@ -26,7 +26,7 @@ impl FromStr for RendezvousEndpoint {
         let port = port.map(str::parse).transpose();
         match port {
             Ok(port) if !address.is_empty() => Ok(Self { address: address.to_owned(), port }),
-            _ => Err("it is no HOST:PORT".to_owned()),
+            _ => Err("expected HOST or HOST:PORT".to_owned()),
         }
     }
 }
@@ -36,14 +36,16 @@ pub(crate) fn truth(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" => Ok(true),
         "false" | "0" | "no" => Ok(false),
-        _ => Err("it is neither true nor false".to_owned()),
+        _ => Err("the value is neither true nor false".to_owned()),
     }
 }
 
 fn backend(text: &str) -> Result<String, String> {
     match text {
         "static" | "c10d" => Ok(text.to_owned()),
-        _ => Err("distrun hosts the job's store itself: static and c10d are known".to_owned()),
+        _ => {
+            Err("distrun hosts the job's store itself: the value must be static or c10d".to_owned())
+        }
     }
 }
 
@@ -60,15 +62,15 @@ pub(crate) struct TorchrunOptions {
     #[arg(long, alias = "rdzv_backend", value_parser = backend, hide = true)]
     rdzv_backend: Option<String>,
 
-    /// The program is never taken for a Python script.
+    /// No effect: distrun never starts an interpreter for the program.
     #[arg(long, alias = "no_python", hide = true)]
     no_python: bool,
 
-    /// The end of a rank is noticed at once.
+    /// No effect: distrun detects the exit of a rank immediately.
     #[arg(long, alias = "monitor_interval", hide = true)]
     monitor_interval: Option<f64>,
 
-    /// Programs are always executed.
+    /// No effect: distrun always executes programs.
     #[arg(long, alias = "start_method", hide = true)]
     start_method: Option<String>,
 
@@ -98,27 +100,36 @@ impl TorchrunOptions {
     /// Checks the flags; the error is the reason why they cannot be used.
     pub(crate) fn check(&self, nnodes: usize, is_node_named: bool) -> Result<(), String> {
         let refused = [
-            (self.module, "--module: name the interpreter: distrun ... python3 -m MODULE"),
-            (self.run_path, "--run-path: name the interpreter: distrun ... python3 SCRIPT"),
+            (
+                self.module,
+                "--module: use the interpreter as the program: distrun ... python3 -m MODULE",
+            ),
+            (
+                self.run_path,
+                "--run-path: use the interpreter as the program: distrun ... python3 SCRIPT",
+            ),
             (self.virtual_local_rank, "--virtual-local-rank: ranks always have their LOCAL_RANK"),
-            (self.numa_binding.is_some(), "--numa-binding: distrun binds no rank; use numactl"),
+            (
+                self.numa_binding.is_some(),
+                "--numa-binding: distrun does not bind ranks; use numactl",
+            ),
             (
                 self.signals_to_handle.is_some(),
-                "--signals-to-handle: SIGINT, SIGTERM, SIGHUP and SIGQUIT are always passed on",
+                "--signals-to-handle: SIGINT, SIGTERM, SIGHUP and SIGQUIT are always forwarded",
             ),
             (
                 self.rdzv_conf.is_some(),
-                "--rdzv-conf: there is no rendezvous of launchers to configure; --node-rank numbers a \
-                 node, DIST_CONNECT_TIMEOUT_MS says how long ranks wait for each other",
+                "--rdzv-conf: the launchers have no rendezvous to configure; set the number of a node by \
+                 --node-rank, and the time that ranks wait for each other by DIST_CONNECT_TIMEOUT_MS",
             ),
             (
                 self.local_addr.is_some(),
-                "--local-addr: DIST_SOCKET_IFNAME names the interfaces of a node",
+                "--local-addr: set the interfaces of a node by DIST_SOCKET_IFNAME",
             ),
             (
                 nnodes > 1 && self.rdzv_backend.as_deref() == Some("c10d") && !is_node_named,
-                "--rdzv-backend c10d: distrun does not number the nodes by itself; give each its \
-                 --node-rank, and node 0's address as --rdzv-endpoint",
+                "--rdzv-backend c10d: distrun does not number the nodes; pass --node-rank on each node, \
+                 and the address of node 0 as --rdzv-endpoint",
             ),
         ];
         match refused.into_iter().find(|(is_given, _)| *is_given) {

@@ -1,7 +1,7 @@
 //! The fuzz target `store_file`: files of arbitrary bytes and files of arbitrary records.
 //!
 //! Compiled only for fuzzing and for tests; not a part of the library.
-#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a panic reports a finding")]
 
 use super::record::{DecodedItem, FileHeader, LogRecord, ProcessIdentity};
 use super::replay::{LogReplay, replay};
@@ -35,7 +35,7 @@ fn check_file(bytes: &[u8]) {
         }
         Err((at, violation)) => (at, Some(violation)),
     };
-    assert!(used <= bytes.len(), "it read {used} of {} bytes", bytes.len());
+    assert!(used <= bytes.len(), "the replay consumed {used} of {} bytes", bytes.len());
     let mut reencoded = Vec::new();
     let mut pieces = LogReplay::default();
     while reencoded.len() < used {
@@ -46,9 +46,13 @@ fn check_file(bytes: &[u8]) {
             reencode_record(rest, &mut reencoded)
         };
         let read = pieces.read(&rest[..length]);
-        assert_eq!((read.0.consumed, read.1), (length, None), "whole items, one by one");
+        assert_eq!(
+            (read.0.consumed, read.1),
+            (length, None),
+            "items that are decoded separately give another result"
+        );
     }
-    assert!(reencoded == bytes[..used], "what was read is not what was written");
+    assert!(reencoded == bytes[..used], "the encoded records differ from the decoded bytes");
     check_replay(&pieces);
     // After a cut at any byte, the items before the cut remain valid, and the cut is not reported
     // as damage.
@@ -60,7 +64,10 @@ fn check_file(bytes: &[u8]) {
 }
 
 fn check_replay(replay: &LogReplay) {
-    assert!(replay.table.has_consistent_size(), "its size is not that of its parts");
+    assert!(
+        replay.table.has_consistent_size(),
+        "the table's size differs from the sum of its parts"
+    );
     assert!(replay.joined_count() as u64 <= replay.records());
 }
 

@@ -96,8 +96,11 @@ fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>
         Ok(true) => Ok(Some(LockedLog(log))),
         Ok(false) => Ok(None),
         Err(cause) => {
-            let error = log.io_error("locking (which its file system may not be able to)", &cause);
-            Err(error)
+            let message = format!(
+                "cannot lock the file store {}: {cause}; its file system may not support locks",
+                log.path().display()
+            );
+            Err(Error::new(ErrorKind::System, message))
         }
     }
 }
@@ -129,8 +132,8 @@ fn retry_until<T>(
 
 fn lock_timeout_error(log: &FileLog, deadline: &Deadline) -> Error {
     let message = format!(
-        "timed out after {} ms waiting for the lock of the file store {}, which another process holds; if one \
-         of the job's processes has been stopped, let it go on or end it",
+        "timed out after {} ms waiting for the lock of the file store {}, which another process holds; if a \
+         process of the job is stopped, continue or end it",
         deadline.elapsed().as_millis(),
         log.path().display()
     );

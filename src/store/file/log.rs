@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// The remedy in error messages for a file that cannot be used.
-pub(super) const REMEDY: &str = "remove it, or choose another path";
+pub(super) const REMEDY: &str = "remove the file, or choose another path";
 
 /// How the bytes that were read end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) struct FileLog {
 impl FileLog {
     /// Opens the file, and creates an empty one if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let context = || format!("opening the file store {}", path.display());
+        let context = || format!("cannot open the file store {}", path.display());
         let mut options = File::options();
         // Only this user has access, because a process that can write to the file can harm the job.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -77,7 +77,7 @@ impl FileLog {
                     && (opened.dev(), opened.ino()) == (linked.dev(), linked.ino()))
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(self.io_error("looking at", &cause)),
+            Err(cause) => Err(self.io_error("get the status of", &cause)),
         }
     }
 
@@ -98,7 +98,7 @@ impl FileLog {
             chunk.resize(length, 0);
             self.file
                 .read_exact_at(&mut chunk, self.position)
-                .map_err(|cause| self.io_error("reading", &cause))?;
+                .map_err(|cause| self.io_error("read", &cause))?;
             let (progress, violation) = self.replay.read(&chunk);
             self.position += progress.consumed as u64;
             if let Some(violation) = violation {
@@ -122,8 +122,14 @@ impl FileLog {
 
     fn truncate_torn_tail(&self) -> Result<()> {
         let at = self.position;
-        crate::log!(LogLevel::Warn, "{}: a writer died at offset {at}", self.path.display());
-        self.file.set_len(at).map_err(|cause| self.io_error("cutting a torn record off", &cause))
+        crate::log!(
+            LogLevel::Warn,
+            "the file store {} ends with an incomplete record, whose writer died; truncating it at offset {at}",
+            self.path.display()
+        );
+        self.file
+            .set_len(at)
+            .map_err(|cause| self.io_error("truncate an incomplete record of", &cause))
     }
 
     /// Writes the header and the first record to an empty file. The caller holds the exclusive
@@ -149,7 +155,7 @@ impl FileLog {
     /// Removes the file. The caller holds the exclusive lock, so that a process that opens the file
     /// sees that it was removed.
     pub(super) fn remove(&self) -> Result<()> {
-        fs::remove_file(&self.path).map_err(|cause| self.io_error("removing", &cause))
+        fs::remove_file(&self.path).map_err(|cause| self.io_error("remove", &cause))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -159,7 +165,7 @@ impl FileLog {
                 crate::log!(
                     LogLevel::Warn,
                     "{}",
-                    self.io_error("cutting a torn record off", &cause)
+                    self.io_error("truncate an incomplete record of", &cause)
                 );
             }
             return Err(self.write_error(&cause));
@@ -173,7 +179,7 @@ impl FileLog {
     }
 
     fn metadata(&self) -> Result<Metadata> {
-        self.file.metadata().map_err(|cause| self.io_error("looking at", &cause))
+        self.file.metadata().map_err(|cause| self.io_error("get the status of", &cause))
     }
 
     /// Returns the size of the file, after checking that it was not removed and did not become
@@ -182,9 +188,11 @@ impl FileLog {
         let metadata = self.metadata()?;
         let path = self.path.display();
         let message = if metadata.nlink() == 0 {
-            format!("the file store {path} has been removed by somebody while this process used it")
+            format!("the file store {path} was removed while this process used it; restart the job")
         } else if metadata.len() < self.position {
-            format!("the file store {path} has become shorter: something else has written to it")
+            format!(
+                "the file store {path} became shorter: another program changed it; restart the job with another path"
+            )
         } else {
             return Ok(metadata.len());
         };
@@ -195,7 +203,7 @@ impl FileLog {
     pub(super) fn io_error(&self, action: &str, cause: &io::Error) -> Error {
         Error::new(
             ErrorKind::System,
-            format!("{action} the file store {}: {cause}", self.path.display()),
+            format!("cannot {action} the file store {}: {cause}", self.path.display()),
         )
     }
 
@@ -206,9 +214,9 @@ impl FileLog {
             io::ErrorKind::StorageFull => format!("the file system of {path} is full"),
             io::ErrorKind::QuotaExceeded => format!("the disk quota for {path} is used up"),
             io::ErrorKind::FileTooLarge => {
-                format!("{path} has the largest size that a file of this process may have")
+                format!("{path} has reached the maximum file size of this process or file system")
             }
-            _ => format!("writing to {path} failed"),
+            _ => format!("cannot write to {path}"),
         };
         Error::new(ErrorKind::System, format!("{reason}: {cause}; nothing was stored"))
     }
@@ -231,6 +239,9 @@ impl FileLog {
     }
 
     fn record_too_long_error(&self) -> Error {
-        Error::internal(format!("a record of {} does not fit the memory", self.path.display()))
+        Error::internal(format!(
+            "a record of the file store {} is larger than the address space",
+            self.path.display()
+        ))
     }
 }

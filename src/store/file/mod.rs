@@ -79,8 +79,9 @@ impl FileStore {
     /// available; `InvalidArgument`, `System`.
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
         // The process may change its working directory before it leaves.
-        let path = std::path::absolute(path)
-            .map_err(|cause| Error::invalid(format!("\"{}\": {cause}", path.display())))?;
+        let path = std::path::absolute(path).map_err(|cause| {
+            Error::invalid(format!("invalid path \"{}\" of a file store: {cause}", path.display()))
+        })?;
         let (log, member) = open::open(&path, options, deadline)?;
         let name = format!("the file store {}", path.display());
         Ok(Self { log, name, member, is_rendezvous: options.is_rendezvous })
@@ -142,7 +143,9 @@ impl FileStore {
                 None => {
                     let error =
                         self.missing_keys_error(&lock::lock_mutex(&self.log), keys, has, deadline);
-                    return Err(error.context("its lock was held by another process at last"));
+                    return Err(
+                        error.context("another process held the file lock at the last read")
+                    );
                 }
             }
             pause = (pause + pause / 2).min(LONGEST_PAUSE);
@@ -181,7 +184,7 @@ impl FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Err(error) = open::leave(&self.log, self.member, self.is_rendezvous) {
-            crate::log!(LogLevel::Warn, "leaving {}: {error}", self.name);
+            crate::log!(LogLevel::Warn, "cannot leave {}: {error}", self.name);
         }
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn open(
         if deadline.has_passed() {
             let ms = deadline.elapsed().as_millis();
             let path = path.display();
-            let message = format!("timed out after {ms} ms: {path} is removed again and again");
+            let message = format!(
+                "timed out after {ms} ms joining the file store {path}: another process removed the file each time it was \
+                 opened; check that no other job uses this path"
+            );
             return Err(Error::new(ErrorKind::Timeout, message));
         }
     }
@@ -45,11 +48,13 @@ impl FileOptions {
     fn checked_world_size(&self) -> Result<Option<u32>> {
         if self.job_id.len() > MAX_JOB_ID_BYTES {
             let length = self.job_id.len();
-            let message = format!("a job id of {length} bytes is longer than {MAX_JOB_ID_BYTES}");
+            let message =
+                format!("a job id of {length} bytes is longer than {MAX_JOB_ID_BYTES} bytes");
             return Err(Error::invalid(message));
         }
         let convert = |size: usize| {
-            u32::try_from(size).map_err(|_| Error::invalid(format!("no world has {size} members")))
+            u32::try_from(size)
+                .map_err(|_| Error::invalid(format!("world_size {size} is more than {}", u32::MAX)))
         };
         self.world_size.filter(|&size| size > 0).map(convert).transpose()
     }
@@ -76,7 +81,7 @@ fn join(log: &mut FileLog, options: &FileOptions, world_size: Option<u32>) -> Re
     let members = &log.replay().members;
     check_members(log.path(), members, options)?;
     let member = u32::try_from(members.joined_count())
-        .map_err(|_| Error::internal("more members have joined than there are numbers"))?;
+        .map_err(|_| Error::internal("too many members have joined the file store"))?;
     log.append(&LogRecord::Join(me))?;
     Ok(member)
 }
@@ -92,7 +97,7 @@ fn check_header(
         Some(size) => format!("of {size} processes"),
         None => "of an unknown number of processes".to_owned(),
     };
-    let (theirs, ours) = if header.job_id != job_id {
+    let (file_job, own_job) = if header.job_id != job_id {
         (format!("job \"{}\"", header.job_id.escape_debug()), format!("job \"{job_id}\""))
     } else if header.world_size != world_size {
         (format!("a job {}", size(header.world_size)), format!("a job {}", size(world_size)))
@@ -100,8 +105,8 @@ fn check_header(
         return Ok(());
     };
     let message = format!(
-        "the file store {} belongs to {theirs}, but this process is part of {ours}; it was made {} ago by {}, and \
-         an earlier run has left it behind, or another job uses it: {REMEDY}",
+        "the file store {} belongs to {file_job}, but this process belongs to {own_job}; the file was created {} ago \
+         by {}; it is from an earlier run, or another job uses it: {REMEDY}",
         path.display(),
         format_age(now().saturating_sub(header.created_at)),
         header.created_by.display_name()
@@ -115,21 +120,20 @@ fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> R
     let joined = members.joined_count();
     let reason = match options.world_size.filter(|&size| size > 0) {
         None if joined > 0 && liveness.alive.is_empty() => format!(
-            "an earlier run has left it behind: nobody uses it any more ({})",
+            "it is from an earlier run, since all of its members have left or exited ({})",
             members.describe()
         ),
         None => return Ok(()),
         Some(size) => {
             if let Some(dead) = liveness.dead.first() {
                 format!(
-                    "{} used it and has ended without leaving, so that an earlier run has left it behind, or this \
-                     one has lost a process",
+                    "{} exited without leaving it; the file is from an earlier run, or a process of this run has died",
                     dead.display_name()
                 )
             } else if joined >= size {
                 format!(
-                    "as many processes as it is for have joined already, {joined} of {size} ({}): an earlier run \
-                     has left it behind, another job uses it, or more were started",
+                    "{joined} of {size} processes have joined already ({}); the file is from an earlier run, another job \
+                     uses it, or more than {size} processes were started",
                     members.describe()
                 )
             } else if let Some(left) = members.first_departed().filter(|_| options.is_rendezvous) {
@@ -140,15 +144,15 @@ fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> R
         }
     };
     let path = path.display();
-    let message = format!("the file store {path} cannot be joined: {reason}; {REMEDY}");
+    let message = format!("cannot join the file store {path}: {reason}; {REMEDY}");
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
 /// Builds the error for a rendezvous that a required member has left.
 fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> Error {
     let message = format!(
-        "the file store {} cannot be joined: {} has left it before all {size} had come, so that this start of the \
-         job has failed; when all of its processes have ended, start it anew, or {REMEDY}",
+        "cannot join the file store {}: {} left it before all {size} processes had joined, so this start of the job \
+         has failed; when all processes of the job have exited, restart the job, or {REMEDY}",
         path.display(),
         departed.display_name()
     );

@@ -90,7 +90,7 @@ pub struct FileHeader {
 
 /// One change of the file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the table at the head of the file says what each is")]
+#[allow(missing_docs, reason = "the table at the top of the file documents each variant")]
 pub enum LogRecord<'a> {
     Set { key: &'a [u8], value: &'a [u8] },
     MultiSet(Vec<(&'a [u8], &'a [u8])>),
@@ -106,19 +106,19 @@ pub enum LogRecord<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileFormatError {
     /// The file does not begin with [`MAGIC`].
-    #[error("it does not begin as such a file does")]
+    #[error("the file does not begin with the magic bytes of a libdist store file")]
     BadMagic,
     /// Another version of the library wrote the file.
-    #[error("its format has version {0}, and this libdist knows version {VERSION}")]
+    #[error("the file has format version {0}, but this libdist supports version {VERSION}")]
     UnsupportedVersion(u32),
     /// A length differs from its copy, or exceeds the maximum.
-    #[error("a length makes no sense")]
+    #[error("a length is invalid")]
     InvalidLength,
     /// A checksum does not match its bytes.
-    #[error("a checksum is wrong")]
+    #[error("a checksum does not match")]
     ChecksumMismatch,
     /// The checksum matches, but the content is not a valid header or record.
-    #[error("a record makes no sense")]
+    #[error("a header or record is invalid")]
     InvalidContent,
 }
 
@@ -189,7 +189,7 @@ impl ProcessIdentity {
     fn decode(fields: &mut RecordFieldReader<'_>) -> Result<Self, FileFormatError> {
         Ok(Self {
             pid: fields.u32()?,
-            start_ticks: Some(fields.u64()?).filter(|&began| began > 0),
+            start_ticks: Some(fields.u64()?).filter(|&ticks| ticks > 0),
             pid_namespace: fields.text(MAX_TEXT_BYTES)?,
             host: fields.text(MAX_TEXT_BYTES)?,
         })

@@ -103,7 +103,7 @@ impl TcpStore {
         let connection = connect::connect_with_retry(&StoreEndpoint::new(&client, None), &limit);
         let connection = connection.map_err(|error| {
             let message = format!(
-                "{}; nor is it this job's store that listens there: {}",
+                "{}; the program that uses the port is not this job's store: {}",
                 bind_error.message(),
                 error.message()
             );
@@ -133,7 +133,7 @@ impl TcpStore {
         let store = Self { pool: ConnectionPool::new(peer, connection), capabilities, server };
         if let Some(expected) = options.world_size {
             let joined = StoreRequest::Add(WORKER_COUNT_KEY.into(), 1);
-            store.pool.round_trip("joining", RequestRetry::Never, deadline, |connection| {
+            store.pool.round_trip("join", RequestRetry::Never, deadline, |connection| {
                 connection.send(std::slice::from_ref(&joined), deadline)?;
                 connection.read_i64(deadline)
             })?;
@@ -149,7 +149,8 @@ impl TcpStore {
     /// # Errors
     /// See [`Store`].
     pub fn worker_count(&self, deadline: &Deadline) -> Result<i64> {
-        let text = self.fetch_value("arrivals", &Bytes::Borrowed(WORKER_COUNT_KEY), deadline)?;
+        let text =
+            self.fetch_value("worker_count", &Bytes::Borrowed(WORKER_COUNT_KEY), deadline)?;
         Ok(text.as_deref().and_then(parse_number).unwrap_or(0))
     }
 
@@ -162,7 +163,7 @@ impl TcpStore {
             if deadline.has_passed() {
                 let ms = deadline.elapsed().as_millis();
                 let message = format!(
-                    "timed out after {ms} ms waiting for the workers at {}: {joined} of {expected} \
+                    "timed out after {ms} ms waiting for the workers of {}: {joined} of {expected} \
                      have joined",
                     self.describe()
                 );
@@ -334,7 +335,7 @@ impl TcpStore {
         }
         let ms = deadline.elapsed().as_millis();
         let message = format!(
-            "{op_name}: the deadline passed before {} was asked ({ms} ms)",
+            "{op_name}: the deadline passed before the request was sent to {} ({ms} ms)",
             self.describe()
         );
         Err(Error::new(ErrorKind::Timeout, message))
@@ -487,8 +488,10 @@ impl Store for TcpStore {
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
         self.check_deadline("list_keys", deadline)?;
         if !self.has(ServerCapability::KeyList, deadline)? {
-            let message =
-                format!("{} cannot list its keys: it is an older server", self.describe());
+            let message = format!(
+                "{} cannot list its keys: its server is an older version of torch",
+                self.describe()
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let list = StoreRequest::ListKeys;

@@ -106,7 +106,7 @@ pub(super) fn connect_with_retry(
         backoff = (backoff * 3 / 2).min(MAX_BACKOFF);
         attempt_timeout = (attempt_timeout * 2).min(MAX_ATTEMPT_TIMEOUT);
     }
-    Err(Error::internal("connecting ended without an outcome"))
+    Err(Error::internal("the connection attempts ended without a result"))
 }
 
 /// Connects once to each address, for a server that has been reached before.
@@ -156,8 +156,8 @@ fn validate_connection(
         Ok(()) => return Ok(connection),
         Err(RequestFailure::Refused(proto::SERVER_FULL)) => {
             let message = format!(
-                "the store at {peer} takes no more clients: the server's process has no descriptor left \
-                 for another one; raise its limit of open files (ulimit -n)"
+                "the store at {peer} accepts no more clients: the server's process has no free file \
+                 descriptor; raise its limit of open files (ulimit -n)"
             );
             let error = Error::new(ErrorKind::Connection, message);
             return Err(StoreConnectFailure { error, is_permanent: false });
@@ -166,10 +166,10 @@ fn validate_connection(
     };
     let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
     let (kind, problem) = match failure {
-        RequestFailure::AuthFailed(obstacle) => {
+        RequestFailure::AuthFailed(auth_failure) => {
             return Err(StoreConnectFailure {
-                error: obstacle.to_error(peer),
-                is_permanent: obstacle.is_final(),
+                error: auth_failure.to_error(peer),
+                is_permanent: auth_failure.is_final(),
             });
         }
         // The caller's deadline was too short to classify the server.
@@ -185,31 +185,32 @@ fn validate_connection(
         }
         RequestFailure::Timeout => {
             let ms = limit.elapsed().as_millis();
-            let what = format!("accepted the connection but did not answer within {ms} ms");
-            (ErrorKind::Timeout, what)
+            let problem = format!("accepted the connection but did not answer within {ms} ms");
+            (ErrorKind::Timeout, problem)
         }
         RequestFailure::Lost { cause, .. } => {
-            let what = format!("accepted the connection and broke it off ({cause})");
-            (ErrorKind::Connection, what)
+            let problem = format!("accepted the connection, which then broke ({cause})");
+            (ErrorKind::Connection, problem)
         }
-        RequestFailure::Malformed(what) => (ErrorKind::Connection, format!("sent {what}")),
+        RequestFailure::Malformed(answer) => (ErrorKind::Connection, format!("sent {answer}")),
         RequestFailure::Refused(word) => {
-            (ErrorKind::Connection, format!("said \"{}\"", word.escape_ascii()))
+            (ErrorKind::Connection, format!("sent the status word \"{}\"", word.escape_ascii()))
         }
     };
-    let message =
-        format!("what listens at {peer} is not a store, or not a healthy one: it {problem}");
+    let message = format!("the server at {peer} is not a store, or does not work: it {problem}");
     Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent })
 }
 
 fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -> Error {
     let (kind, reason) = match cause.kind() {
         io::ErrorKind::ConnectionRefused => {
-            (ErrorKind::Connection, "connection refused: nothing listens there (yet?)".to_owned())
+            let reason = "connection refused: no process listens on this port; check that the store has started";
+            (ErrorKind::Connection, reason.to_owned())
         }
-        io::ErrorKind::TimedOut => {
-            (ErrorKind::Timeout, "no answer: the host is down, or a firewall drops it".to_owned())
-        }
+        io::ErrorKind::TimedOut => (
+            ErrorKind::Timeout,
+            "no answer: the host is down, or a firewall drops the packets".to_owned(),
+        ),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
             (ErrorKind::Connection, format!("no route to the host ({cause})"))
         }

@@ -185,7 +185,9 @@ impl StoreConnection {
         let length = u64::from_le_bytes(self.read_array(deadline)?);
         let length = usize::try_from(length).ok().filter(|_| length <= MAX_ANSWER_BYTES);
         let Some(length) = length else {
-            return Err(RequestFailure::Malformed("a value of absurd length".to_owned()));
+            return Err(RequestFailure::Malformed(format!(
+                "a value longer than {MAX_ANSWER_BYTES} bytes"
+            )));
         };
         let mut value = Vec::new();
         while value.len() < length {
@@ -325,9 +327,9 @@ impl StoreConnection {
         let deadline = Deadline::after(GRACE_PERIOD);
         let mut missing = Vec::new();
         for (batch, keys) in keys.chunks(CHECK_BATCH_LEN).enumerate() {
-            let questions: Vec<_> =
+            let requests: Vec<_> =
                 keys.iter().map(|key| StoreRequest::Check(vec![key.clone()])).collect();
-            self.send(&questions, &deadline)?;
+            self.send(&requests, &deadline)?;
             for position in 0..keys.len() {
                 if !self.read_ready(&deadline)? {
                     missing.push(batch * CHECK_BATCH_LEN + position);
@@ -370,7 +372,7 @@ impl StoreConnection {
         }
         let (sent, received) =
             (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
-        Err(RequestFailure::Malformed(format!("\"{received}\" in answer to PING \"{sent}\"")))
+        Err(RequestFailure::Malformed(format!("\"{received}\" in reply to PING \"{sent}\"")))
     }
 
     fn read_byte(&mut self, deadline: &Deadline) -> RequestResult<u8> {
@@ -465,7 +467,7 @@ fn receive_some(
     loop {
         match outcome {
             Some(Ok(0)) => {
-                let cause = io::Error::other("the store closed it");
+                let cause = io::Error::other("the server closed it");
                 return Err(RequestFailure::Lost { cause, was_sent: true });
             }
             Some(Ok(count)) => return Ok(count),
@@ -490,8 +492,8 @@ fn receive_some(
 
 /// Returns the failure for a status word in place of the reply to PING.
 fn failure_from_word(word: proto::StatusWord) -> Option<RequestFailure> {
-    if let Some(obstacle) = AuthFailure::from_word(word) {
-        return Some(RequestFailure::AuthFailed(obstacle));
+    if let Some(auth_failure) = AuthFailure::from_word(word) {
+        return Some(RequestFailure::AuthFailed(auth_failure));
     }
     proto::STATUS_WORDS.contains(&word).then_some(RequestFailure::Refused(word))
 }
@@ -502,5 +504,5 @@ pub(super) fn extend_to_grace_period(deadline: &Deadline) -> Deadline {
 }
 
 fn unexpected_byte(request: &str, byte: u8) -> RequestFailure {
-    RequestFailure::Malformed(format!("byte {byte} in answer to {request}"))
+    RequestFailure::Malformed(format!("byte {byte} in reply to {request}"))
 }

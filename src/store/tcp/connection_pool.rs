@@ -148,30 +148,26 @@ impl ConnectionPool {
         call: RequestContext<'_>,
     ) -> Result<&'a mut ConnectionSlot> {
         main.one_way_streak = main.one_way_streak.saturating_add(1);
-        let MainConnections {
-            primary: near,
-            bulk,
-            one_way_streak: in_a_row,
-            is_bulk_unavailable: no_bulk,
-        } = main;
+        let MainConnections { primary, bulk, one_way_streak, is_bulk_unavailable } = main;
         if bulk.unanswered > 0 {
             return Ok(bulk);
         }
-        let prefers_bulk = |near: &StoreConnection| near.is_unix_socket() && near.shares_core();
-        if *in_a_row <= BULK_THRESHOLD
-            || *no_bulk
-            || !near.connection.as_deref().is_some_and(prefers_bulk)
+        let prefers_bulk =
+            |primary: &StoreConnection| primary.is_unix_socket() && primary.shares_core();
+        if *one_way_streak <= BULK_THRESHOLD
+            || *is_bulk_unavailable
+            || !primary.connection.as_deref().is_some_and(prefers_bulk)
         {
-            return Ok(near);
+            return Ok(primary);
         }
         if bulk.connection.is_none() {
             let limit = call.deadline.capped(BULK_CONNECT_TIMEOUT);
             bulk.connection =
                 self.connect_slot(bulk, RequestContext { deadline: &limit, ..call }).ok();
-            *no_bulk = bulk.connection.is_none();
+            *is_bulk_unavailable = bulk.connection.is_none();
         }
-        self.confirm_slot(near, call)?;
-        Ok(if *no_bulk { near } else { bulk })
+        self.confirm_slot(primary, call)?;
+        Ok(if *is_bulk_unavailable { primary } else { bulk })
     }
 
     /// Runs an operation with a reply on a main connection.
@@ -269,7 +265,7 @@ impl ConnectionPool {
         let mut guard = MainConnectionGuard { pool: self, main: Some(main) };
         match &mut guard.main {
             Some(main) => operation(main),
-            None => Err(Error::internal("the main connection was lent out empty")),
+            None => Err(Error::internal("the main connections are missing")),
         }
     }
 
@@ -338,7 +334,7 @@ impl ConnectionPool {
     fn failure_error(&self, call: RequestContext<'_>, failure: &RequestFailure) -> Error {
         let store = self.describe();
         let caveat = match call.retry {
-            RequestRetry::Never => "; whether the change took place is unknown",
+            RequestRetry::Never => "; it is unknown whether the change took effect",
             RequestRetry::Once => "",
         };
         let (kind, description) = match failure {
@@ -349,15 +345,16 @@ impl ConnectionPool {
             RequestFailure::Lost { cause, .. } => {
                 (ErrorKind::Connection, format!("connection to {store} lost ({cause})"))
             }
-            RequestFailure::AuthFailed(obstacle) => {
-                return obstacle.to_error(&self.peer).context(call.op_name);
+            RequestFailure::AuthFailed(auth_failure) => {
+                return auth_failure.to_error(&self.peer).context(call.op_name);
             }
-            RequestFailure::Malformed(got) => {
-                (ErrorKind::Connection, format!("{store} sent {got}"))
+            RequestFailure::Malformed(answer) => {
+                (ErrorKind::Connection, format!("{store} sent {answer}"))
             }
-            RequestFailure::Refused(word) => {
-                (ErrorKind::Connection, format!("{store} sent \"{}\"", word.escape_ascii()))
-            }
+            RequestFailure::Refused(word) => (
+                ErrorKind::Connection,
+                format!("{store} sent the status word \"{}\"", word.escape_ascii()),
+            ),
         };
         Error::new(kind, format!("{}: {description}{caveat}", call.op_name))
     }

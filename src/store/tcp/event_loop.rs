@@ -134,7 +134,10 @@ impl ServerEventLoop {
         let mut events = PollEvents::with_capacity(256);
         loop {
             if let Err(cause) = self.wait_for_events_or_timer(&mut events) {
-                crate::log!(LogLevel::Error, "store server: waiting for clients failed: {cause}");
+                crate::log!(
+                    LogLevel::Error,
+                    "store server: cannot wait for requests, and stops: {cause}"
+                );
                 return;
             }
             for event in events.iter() {
@@ -176,7 +179,7 @@ impl ServerEventLoop {
                 Err(cause) if poll::has_hung_up(listener.as_fd()) => {
                     crate::log!(
                         LogLevel::Error,
-                        "store server: nobody can connect any more: {cause}"
+                        "store server: a listening socket failed, and accepts no more clients: {cause}"
                     );
                     // This fails only if the listener is not watched.
                     drop(self.poller.remove(listener.as_fd()));
@@ -194,7 +197,9 @@ impl ServerEventLoop {
                     }
                 }
                 // The client closed the connection before it was accepted, or the network failed.
-                Err(cause) => crate::log!(LogLevel::Debug, "store server: accept: {cause}"),
+                Err(cause) => {
+                    crate::log!(LogLevel::Debug, "store server: cannot accept a client: {cause}")
+                }
             }
         }
     }
@@ -212,7 +217,9 @@ impl ServerEventLoop {
 
     fn register_client(&mut self, stream: SocketStream, name: ClientName) {
         if self.clients.len() >= MAX_CONNECTIONS {
-            self.warn_rejected(&format_args!("{MAX_CONNECTIONS} connections are the limit"));
+            self.warn_rejected(&format_args!(
+                "the limit of {MAX_CONNECTIONS} connections is reached"
+            ));
             // Send the reason if possible; the connection is closed in any case.
             drop(stream.send(&proto::SERVER_FULL));
             return;
@@ -225,7 +232,7 @@ impl ServerEventLoop {
                 self.clients.insert(id, client);
             }
             Err(cause) => {
-                crate::log!(LogLevel::Debug, "store server: {name} came and went: {cause}");
+                crate::log!(LogLevel::Debug, "store server: cannot register {name}: {cause}");
             }
         }
     }
@@ -247,7 +254,7 @@ impl ServerEventLoop {
             if let Err(cause) = self.poller.change(listener.as_fd(), token, interest) {
                 crate::log!(
                     LogLevel::Error,
-                    "store server: watching the listening socket: {cause}"
+                    "store server: cannot watch a listening socket: {cause}"
                 );
             }
         }
@@ -256,7 +263,7 @@ impl ServerEventLoop {
     fn warn_rejected(&mut self, reason: &dyn std::fmt::Display) {
         if self.last_warning.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             self.last_warning = Some(Instant::now());
-            crate::log!(LogLevel::Warn, "store server: cannot take more clients: {reason}");
+            crate::log!(LogLevel::Warn, "store server: cannot accept more clients: {reason}");
         }
     }
 
@@ -366,7 +373,10 @@ impl ServerEventLoop {
                     // The poller reports the broken connection too, and then the server disconnects
                     // it.
                     let name = other.name();
-                    crate::log!(LogLevel::Debug, "store server: waking {name}: {cause}");
+                    crate::log!(
+                        LogLevel::Debug,
+                        "store server: cannot send a reply to {name}: {cause}"
+                    );
                 }
             }
         }
@@ -402,12 +412,14 @@ impl ServerEventLoop {
         self.answer_woken(None);
         let name = client.name();
         match reason {
-            DisconnectReason::Closed => crate::log!(LogLevel::Debug, "store server: {name} left"),
-            DisconnectReason::ConnectionLost(cause) => {
-                crate::log!(LogLevel::Debug, "store server: lost {name}: {cause}")
+            DisconnectReason::Closed => {
+                crate::log!(LogLevel::Debug, "store server: {name} disconnected")
             }
-            DisconnectReason::Rejected(why) => {
-                crate::log!(LogLevel::Warn, "store server: dropped {name}: {why}")
+            DisconnectReason::ConnectionLost(cause) => {
+                crate::log!(LogLevel::Debug, "store server: lost the connection to {name}: {cause}")
+            }
+            DisconnectReason::Rejected(rejection) => {
+                crate::log!(LogLevel::Warn, "store server: dropped {name}: {rejection}")
             }
         }
     }

@@ -69,16 +69,16 @@ fn compute_proof(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthRefusal {
     /// The client gave no proof, but the store has a secret.
-    #[error("it did not prove that it knows the job's secret")]
+    #[error("it did not prove that it has the job's secret")]
     SecretRequired,
     /// The client requested a proof, but the store has no secret.
-    #[error("it asked for a secret, and this store has none")]
+    #[error("it requested a proof of the secret, but this store has no secret")]
     NoSecret,
     /// The client's proof is wrong.
-    #[error("it does not know the job's secret")]
+    #[error("it does not have the job's secret")]
     WrongProof,
     /// The client's first byte is not that of any store client.
-    #[error("it began with byte {0} instead of a challenge")]
+    #[error("its first byte is {0} instead of a challenge")]
     UnexpectedFirstByte(u8),
 }
 
@@ -326,30 +326,30 @@ impl AuthFailure {
     pub fn to_error(self, peer: &dyn fmt::Display) -> Error {
         let text = match self {
             Self::SecretRequired => format!(
-                "the store at {peer} asks for the job's secret and this process gave none: \
-                 dist_init takes it from DIST_STORE_SECRET_FILE, dist_store_tcp_create from its \
-                 options; distrun --no-secret makes a store without one"
+                "the store at {peer} requires the job's secret, but this process has none: set \
+                 DIST_STORE_SECRET_FILE for dist_init, or pass the secret in the options of \
+                 dist_store_tcp_create; distrun --no-secret starts a store without a secret"
             ),
             Self::NoSecret => format!(
-                "the store at {peer} has no secret, but this process was given one: start that \
-                 store with it, or give none here; it may also be another job's store"
+                "the store at {peer} has no secret, but this process has one: start the store with \
+                 this secret, or give this process none; it may also be another job's store"
             ),
             Self::Denied => format!(
-                "the store at {peer} did not accept this process's proof that it knows the job's \
-                 secret: it may be another job's store"
+                "the store at {peer} rejected this process's proof of the job's secret: it may be another \
+                 job's store"
             ),
             Self::SecretMismatch => format!(
-                "the store at {peer} does not know the secret that this process was given: it is \
-                 another job's store, or one of the two was given a wrong secret"
+                "the store at {peer} does not have the secret of this process: it is another job's \
+                 store, or one of the two has a wrong secret"
             ),
             Self::NoAnswer => format!(
-                "the store at {peer} does not answer when it is asked for the job's secret: a store \
-                 of torch's knows nothing of secrets (then give none here), nor does what is no store"
+                "the server at {peer} does not answer the request for a proof of the secret: it may be \
+                 torch's store, which has no secrets (then give this process none), or not a store"
             ),
             Self::NotAStore(word) => {
                 let text = format!(
-                    "what listens at {peer} is not a store: it answered \"{}\" when it was asked \
-                     for the job's secret",
+                    "the server at {peer} is not a store: it answered \"{}\" to the request for a proof \
+                     of the job's secret",
                     word.escape_ascii()
                 );
                 return Error::new(ErrorKind::Connection, text);

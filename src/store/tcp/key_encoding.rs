@@ -12,7 +12,10 @@ use crate::store::limits::{check_count, check_total};
 pub(super) fn encode_key(key: &[u8]) -> Result<Bytes<'static>> {
     if key.len() >= proto::MAX_KEY_BYTES {
         let limit = proto::MAX_KEY_BYTES - 1;
-        let message = format!("a key of {} bytes is longer than the store's {limit}", key.len());
+        let message = format!(
+            "a key of {} bytes is longer than the store's maximum of {limit} bytes",
+            key.len()
+        );
         return Err(Error::invalid(message));
     }
     Ok(Bytes::Owned([b"/", key].concat()))

@@ -52,7 +52,7 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
         None => {
             let deadline = Deadline::after(RESOLVE_TIMEOUT);
             let addresses = socket::resolve(&options.bind, options.port, &deadline)
-                .map_err(|cause| cause.context("the address for the store's server"))?;
+                .map_err(|cause| cause.context("the address of the store's server"))?;
             listen_on_addresses(&addresses)
         }
     };
@@ -71,8 +71,8 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
 
 fn add_unix_listeners(tcp: Vec<TcpListener>) -> Result<Vec<StoreListener>> {
     let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
-    let addresses =
-        addresses.map_err(|cause| Error::system("the store server's own address", &cause))?;
+    let addresses = addresses
+        .map_err(|cause| Error::system("cannot get the address of the store's server", &cause))?;
     let unix = addresses.into_iter().filter_map(unix_socket::listen).map(StoreListener::Unix);
     Ok(tcp.into_iter().map(StoreListener::Tcp).chain(unix).collect())
 }
@@ -174,10 +174,10 @@ fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
         Ok((listener, own_port))
     });
     match adopted {
-        Ok((listener, own)) if port == 0 || port == own => Ok(listener),
-        Ok((_, own)) => {
+        Ok((listener, own_port)) if port == 0 || port == own_port => Ok(listener),
+        Ok((_, own_port)) => {
             let message = format!(
-                "the listening socket passed for the store's server has port {own}, not {port}"
+                "the listening socket passed for the store's server has port {own_port}, not {port}"
             );
             Err(Error::invalid(message))
         }
@@ -192,12 +192,12 @@ fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
 fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
     let remedy = match cause.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another program, or an earlier run, uses the port: end it, choose another port, or \
+            "; another program, or an earlier run, uses the port: end that program, choose another port, or \
              pass port 0 for a free one"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "; this host has no such address: bind to one of its own (bind_address in the options, or \
-             DIST_STORE_BIND_ADDRESS), or to \"::\" for all"
+            "; this host has no such address: bind to an address of this host (bind_address in the options, or \
+             DIST_STORE_BIND_ADDRESS), or to \"::\" for all interfaces"
         }
         io::ErrorKind::PermissionDenied => "; choose a port above 1023",
         _ => "",

@@ -76,20 +76,23 @@ fn host_store(
         match io::accept(&listener, &deadline.capped(LOG_INTERVAL)) {
             Ok(stream) => match send_port(&stream, port, size) {
                 Ok(rank) => served[rank] = true,
-                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+                Err(error) => {
+                    crate::log!(LogLevel::Warn, "rank 0 dropped an unexpected connection: {error}")
+                }
             },
             Err(error) if error.kind() == ErrorKind::Timeout && !deadline.has_passed() => {
                 if deadline.elapsed() - last_log >= LOG_INTERVAL {
                     last_log = deadline.elapsed();
                     crate::log!(
                         LogLevel::Warn,
-                        "rank 0 still waits for ranks {}",
+                        "rank 0 still waits on this host for ranks {}",
                         missing.join(", ")
                     );
                 }
             }
             Err(error) => {
-                let context = format!("waiting on this host for ranks {}", missing.join(", "));
+                let context =
+                    format!("rank 0 waited on this host for ranks {}", missing.join(", "));
                 return Err(error.context(context));
             }
         }
@@ -106,7 +109,7 @@ fn send_port(stream: &UnixStream, port: u16, size: usize) -> Result<usize> {
     let rank = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
     let rank = usize::try_from(rank).unwrap_or(usize::MAX);
     if uid != host::uid() || bytes[..4] != GREETING || rank == 0 || rank >= size {
-        return Err(Error::new(ErrorKind::Auth, "it is no rank of this job"));
+        return Err(Error::new(ErrorKind::Auth, "the peer is not a rank of this job"));
     }
     io::write_all(stream, &port.to_le_bytes(), None, &deadline)?;
     Ok(rank)
@@ -121,7 +124,7 @@ fn request_port(name: &str, rank: usize, deadline: &Deadline) -> Result<u16> {
         };
         if deadline.has_passed() {
             let message = format!(
-                "rank {rank} found no rank 0 on this host within {} ms ({cause}): has it started?",
+                "rank {rank} did not find rank 0 on this host within {} ms ({cause}); check that rank 0 has started",
                 deadline.elapsed().as_millis()
             );
             return Err(Error::new(ErrorKind::Timeout, message).with_culprit(0));
@@ -137,7 +140,7 @@ fn request_port(name: &str, rank: usize, deadline: &Deadline) -> Result<u16> {
         io::read_exact(&stream, &mut port, deadline)?;
         Ok(u16::from_le_bytes(port))
     };
-    exchange().context(|| "asking rank 0 on this host for the port of the store")
+    exchange().context(|| "cannot get the port of the store from rank 0 on this host")
 }
 
 /// Hashes a job name with FNV-1a: names of abstract sockets are limited in length, job names are

@@ -24,11 +24,11 @@ pub(super) fn wait_with_log(
         let time_to_next_log = watch.check(|lasted| waited = Some(lasted));
         if let Some(lasted) = waited {
             let missing = connection.find_missing(keys)?;
-            let missing: Vec<&[u8]> = missing.into_iter().map(|place| user_keys[place]).collect();
+            let missing: Vec<&[u8]> = missing.into_iter().map(|index| user_keys[index]).collect();
             let (store, missing) = (store.describe(), format_keys(&missing));
             crate::log!(LogLevel::Warn, "{op_name} of {store} has waited {lasted} for {missing}");
         }
-        let slice = time_to_next_log.map_or(*deadline, |most| deadline.capped(most));
+        let slice = time_to_next_log.map_or(*deadline, |limit| deadline.capped(limit));
         if connection.wait(keys, &slice)? {
             return Ok(true);
         }

@@ -28,7 +28,10 @@ pub const STATUS_WORDS: [StatusWord; 1] = [SERVER_FULL];
 /// The operation of a request, which is its first byte. Servers of an older torch lack 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are the protocol's; `Request` says what they mean")]
+#[allow(
+    missing_docs,
+    reason = "the names are those of the protocol; `StoreRequest` documents them"
+)]
 pub enum Opcode {
     Validate = 0,
     Set = 1,
@@ -131,19 +134,19 @@ pub enum StoreRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolViolation {
     /// The first byte is no known operation.
-    #[error("operation {0} is unknown")]
+    #[error("it sent the unknown operation {0}")]
     UnknownOpcode(u8),
     /// The key is longer than [`MAX_KEY_BYTES`].
-    #[error("a key of {0} bytes is longer than {MAX_KEY_BYTES}")]
+    #[error("it sent a key of {0} bytes, which is longer than {MAX_KEY_BYTES} bytes")]
     KeyTooLong(u64),
     /// The value is longer than [`MAX_VALUE_BYTES`].
-    #[error("a value of {0} bytes is longer than {MAX_VALUE_BYTES}")]
+    #[error("it sent a value of {0} bytes, which is longer than {MAX_VALUE_BYTES} bytes")]
     ValueTooLong(u64),
     /// There are more keys than [`MAX_KEYS`].
-    #[error("{0} keys in one request are more than {MAX_KEYS}")]
+    #[error("it sent a request with {0} keys, which is more than {MAX_KEYS}")]
     TooManyKeys(u64),
     /// The request is longer than [`MAX_REQUEST_BYTES`].
-    #[error("a request is longer than {MAX_REQUEST_BYTES} bytes")]
+    #[error("it sent a request that is longer than {MAX_REQUEST_BYTES} bytes")]
     RequestTooLong,
 }
 

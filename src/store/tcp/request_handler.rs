@@ -44,29 +44,31 @@ pub(super) enum ClientRejection {
     Protocol(#[from] ProtocolViolation),
     #[error(transparent)]
     HandshakeFailed(#[from] handshake::AuthRefusal),
-    #[error("it did not begin as a store client does")]
+    #[error("its first request is not VALIDATE")]
     NotValidated,
     #[error("it sent the magic number {0:#010x} instead of {expected:#010x}", expected = proto::MAGIC)]
     WrongMagic(u32),
-    #[error("it validated twice")]
+    #[error("it sent VALIDATE twice")]
     ValidatedTwice,
-    #[error("it added to a value that is not a number")]
+    #[error("it sent ADD for a value that is not a number")]
     NotANumber,
-    #[error("it came to a barrier under a key whose value is not a number")]
+    #[error("it sent BARRIER for a key whose value is not a number")]
     BarrierKeyNotANumber,
-    #[error("it appended to a value until that was longer than {MAX_STORED_BYTES} bytes")]
+    #[error("it sent APPEND for a value that would become longer than {MAX_STORED_BYTES} bytes")]
     ValueTooLong,
     #[error(
-        "it waits for keys of {0} bytes; {MAX_WAIT_BYTES} are allowed, and {MAX_WAITS_BYTES} for all clients"
+        "it waits for keys of {0} bytes; the maximum is {MAX_WAIT_BYTES} bytes, and {MAX_WAITS_BYTES} bytes for all clients"
     )]
     WaitTooLarge(usize),
-    #[error("the store's {0} bytes are full")]
+    #[error("the store has reached its limit of {0} bytes")]
     StoreFull(usize),
-    #[error("it left more than {MAX_PENDING_BYTES} bytes of answers unread")]
+    #[error("it left more than {MAX_PENDING_BYTES} bytes of replies unread")]
     AnswersUnread,
-    #[error("{0} bytes of its requests and answers were waiting, the most of all clients")]
+    #[error(
+        "the server's buffers are full, and this client uses the most: {0} bytes of requests and replies"
+    )]
     TooMuchBuffered(usize),
-    #[error("it did not validate in time")]
+    #[error("it did not send VALIDATE in time")]
     ValidationTimeout,
 }
 
@@ -185,7 +187,7 @@ impl RequestHandler {
     #[cfg(any(test, fuzzing))]
     pub(super) fn assert_consistent(&self) {
         let table = &self.table;
-        assert!(table.has_consistent_size(), "its size is not that of its parts");
+        assert!(table.has_consistent_size(), "the table's size differs from the sum of its parts");
         let limit = self.max_bytes + table::MAX_ADD_GROWTH_BYTES;
         assert!(table.bytes() <= limit, "{} bytes, {limit} allowed", table.bytes());
         assert!(self.waiters.is_consistent(|key| table.contains(key)), "{:?}", self.waiters);
@@ -397,7 +399,7 @@ mod tests {
                 }
                 for id in woken {
                     let was = &mut pending[usize::try_from(id).unwrap()];
-                    prop_assert!(*was, "woken without waiting, or twice");
+                    prop_assert!(*was, "a connection was woken without waiting, or twice");
                     *was = false;
                 }
                 session.assert_consistent();

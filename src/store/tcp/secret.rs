@@ -60,23 +60,23 @@ impl Secret {
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = small_file::open(path)
-            .map_err(|cause| Error::system(format_args!("opening {name}"), &cause))?;
-        let invalid = |why: String| Err(Error::invalid(format!("{name} {why}")));
-        let metadata = file
-            .metadata()
-            .map_err(|cause| Error::system(format_args!("looking at {name}"), &cause))?;
+            .map_err(|cause| Error::system(format_args!("cannot open {name}"), &cause))?;
+        let invalid = |problem: String| Err(Error::invalid(format!("{name} {problem}")));
+        let metadata = file.metadata().map_err(|cause| {
+            Error::system(format_args!("cannot get the status of {name}"), &cause)
+        })?;
         let (owner, user, mode) = (metadata.uid(), host::uid(), metadata.mode() & 0o7777);
         if !metadata.is_file() {
-            return invalid("is no regular file".to_owned());
+            return invalid("is not a regular file".to_owned());
         }
         if owner != user && owner != 0 {
             return invalid(format!(
-                "belongs to user {owner}, neither to this one, {user}, nor to root"
+                "belongs to user {owner}; it must belong to user {user} or to root"
             ));
         }
         if mode & GROUP_AND_OTHERS_MODE != 0 {
             return invalid(format!(
-                "has mode {mode:04o}, so that others may use it: chmod 600 {name}"
+                "has mode {mode:04o}, which gives other users access; run chmod 600 {name}"
             ));
         }
         read_secret(&file, &name)
@@ -91,17 +91,21 @@ impl Secret {
     /// descriptor does not exist or cannot be read. Each error names the descriptor.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let name = format!("descriptor {fd}");
-        let invalid = |why: &str| Err(Error::invalid(format!("{name} {why}")));
+        let invalid = |problem: &str| Err(Error::invalid(format!("{name} {problem}")));
         let file = match small_file::from_inherited_fd(fd) {
             Ok(file) => file,
             Err(cause) => {
-                return invalid(&format!("cannot be used ({cause}): was it not inherited?"));
+                return invalid(&format!(
+                    "cannot be used ({cause}); it was probably not inherited"
+                ));
             }
         };
         match file.metadata() {
-            Ok(facts) if facts.is_file() => read_secret(&file, &name),
-            Ok(_) => invalid("is neither a regular file nor one in memory"),
-            Err(cause) => Err(Error::system(format_args!("looking at {name}"), &cause)),
+            Ok(metadata) if metadata.is_file() => read_secret(&file, &name),
+            Ok(_) => invalid("is neither a regular file nor a memory file"),
+            Err(cause) => {
+                Err(Error::system(format_args!("cannot get the status of {name}"), &cause))
+            }
         }
     }
 
@@ -120,10 +124,10 @@ impl Secret {
             digits[1] = hex_digit(byte & 15);
         }
         erase(&mut random);
-        let made = Self::from_bytes(&text)
+        let secret_and_file = Self::from_bytes(&text)
             .and_then(|secret| Ok((secret, shm::create_sealed_file(&text)?)));
         erase(&mut text);
-        made
+        secret_and_file
     }
 
     /// Returns the keyed hash of `parts`, which only processes with the secret can compute.
@@ -162,7 +166,7 @@ fn read_secret(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
     // One byte more for a newline, and one more to detect a longer file.
     let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
     let outcome = small_file::read_from_start(file, &mut bytes)
-        .map_err(|cause: io::Error| Error::system(format_args!("reading {name}"), &cause))
+        .map_err(|cause: io::Error| Error::system(format_args!("cannot read {name}"), &cause))
         .and_then(|length| {
             let content = &bytes[..length];
             Secret::from_bytes(content.strip_suffix(b"\n").unwrap_or(content))
@@ -236,8 +240,8 @@ mod tests {
         let other = Secret::from_bytes(b"correct horse battery stapl").unwrap();
         assert!(!is_same(&test_secret(), &other));
         for (length, ok) in [(0, false), (1, true), (4096, true), (4097, false)] {
-            let made = Secret::from_bytes(&vec![7; length]);
-            assert_eq!(made.is_ok(), ok, "{length} bytes");
+            let secret = Secret::from_bytes(&vec![7; length]);
+            assert_eq!(secret.is_ok(), ok, "{length} bytes");
         }
     }
 
@@ -272,19 +276,19 @@ mod tests {
     fn invalid_secret_file_is_refused_without_leaking_it() {
         let folder = Folder::new();
         let long = [TEST_SECRET_BYTES, &[b'x'; 5000]].concat();
-        for (path, why) in [
+        for (path, problem) in [
             (folder.file(TEST_SECRET_BYTES, 0o640), "mode 0640"),
             (folder.file(TEST_SECRET_BYTES, 0o604), "mode 0604"),
             (folder.file(TEST_SECRET_BYTES, 0o620), "chmod 600"),
             (folder.file(b"", 0o600), "is empty"),
             (folder.file(b"\n", 0o600), "is empty"),
             (folder.file(&long, 0o600), "longer than 4096"),
-            (folder.0.clone(), "no regular file"),
+            (folder.0.clone(), "not a regular file"),
             (folder.0.join("missing"), "missing"),
-            (PathBuf::from("/dev/zero"), "no regular file"),
+            (PathBuf::from("/dev/zero"), "not a regular file"),
         ] {
             let error = Secret::from_file(&path).unwrap_err();
-            assert!(error.message().contains(why), "{why}: {error}");
+            assert!(error.message().contains(problem), "{problem}: {error}");
             assert!(error.message().contains(&path.display().to_string()), "{error}");
             assert!(!error.message().contains("horse"), "{error}");
         }

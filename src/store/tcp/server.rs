@@ -96,7 +96,7 @@ impl Server {
         if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(has_same_port) {
             if server.secret != options.secret {
                 let message = format!(
-                    "this process serves a store on port {} already, with another secret or none",
+                    "this process already serves a store on port {}, with another secret or none",
                     options.port
                 );
                 return Err(Error::invalid(message));
@@ -123,7 +123,7 @@ impl Server {
         let address = listeners
             .iter()
             .find_map(StoreListener::address)
-            .ok_or_else(|| Error::internal("a server without a listening socket"))?;
+            .ok_or_else(|| Error::internal("the store's server has no listening socket"))?;
         let (stop, stopped) = unix::pair()?;
         let mut events = ServerEventLoop::new(listeners, stopped, max_bytes, secret.clone())?;
         let thread = thread::spawn("dist-store", move || events.run())?;
@@ -152,7 +152,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             #[allow(
                 clippy::disallowed_methods,
-                reason = "the closed end wakes the thread: one turn"
+                reason = "the closed socket wakes the thread, which exits after one iteration"
             )]
             drop(thread.join());
         }

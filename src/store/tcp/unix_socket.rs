@@ -22,7 +22,7 @@ pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
         Err(error) => {
             crate::log!(
                 crate::base::log::LogLevel::Info,
-                "store server: clients of this host use TCP, since there is no Unix socket: {error}"
+                "store server: clients of this host use TCP, since the Unix socket cannot be created: {error}"
             );
             None
         }

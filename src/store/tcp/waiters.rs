@@ -29,16 +29,16 @@ const WAIT_OVERHEAD_BYTES: usize = 128;
 /// One connection's wait.
 #[derive(Debug)]
 enum PendingWait {
-    /// A wait for keys. `lacking` has the missing keys and is never empty.
-    Keys { ticket: u64, lacking: HashSet<Vec<u8>> },
+    /// A wait for keys. `missing` has the missing keys and is never empty.
+    Keys { ticket: u64, missing: HashSet<Vec<u8>> },
     /// A wait for the barrier `name` to complete.
     Barrier { ticket: u64, name: Vec<u8> },
 }
 
 impl WaiterQueues {
     /// Returns the approximate memory of a wait for these keys.
-    pub(super) fn total_cost(lacking: &HashSet<Vec<u8>>) -> usize {
-        lacking.iter().map(|key| key_cost(key)).sum()
+    pub(super) fn total_cost(missing: &HashSet<Vec<u8>>) -> usize {
+        missing.iter().map(|key| key_cost(key)).sum()
     }
 
     /// Returns the approximate memory of all pending waits for keys.
@@ -47,13 +47,13 @@ impl WaiterQueues {
     }
 
     /// Sets the connection's wait to these missing keys, at least one.
-    pub(super) fn add_key_wait(&mut self, connection: ConnectionId, lacking: HashSet<Vec<u8>>) {
+    pub(super) fn add_key_wait(&mut self, connection: ConnectionId, missing: HashSet<Vec<u8>>) {
         let ticket = self.take_ticket();
-        self.bytes += Self::total_cost(&lacking);
-        for key in &lacking {
+        self.bytes += Self::total_cost(&missing);
+        for key in &missing {
             self.key_waits.entry(key.clone()).or_default().insert(ticket, connection);
         }
-        self.replace(connection, PendingWait::Keys { ticket, lacking });
+        self.replace(connection, PendingWait::Keys { ticket, missing });
     }
 
     /// Sets the connection's wait to a barrier.
@@ -127,9 +127,9 @@ impl WaiterQueues {
     /// Removes a wait from the lists.
     fn remove_wait(&mut self, pending: &PendingWait) {
         match pending {
-            PendingWait::Keys { ticket, lacking } => {
-                self.bytes -= Self::total_cost(lacking);
-                lacking.iter().for_each(|key| remove_ticket(&mut self.key_waits, key, *ticket));
+            PendingWait::Keys { ticket, missing } => {
+                self.bytes -= Self::total_cost(missing);
+                missing.iter().for_each(|key| remove_ticket(&mut self.key_waits, key, *ticket));
             }
             PendingWait::Barrier { ticket, name } => {
                 remove_ticket(&mut self.barrier_waits, name, *ticket)
@@ -145,13 +145,13 @@ impl WaiterQueues {
         key: &[u8],
         woken: &mut Vec<ConnectionId>,
     ) -> bool {
-        let Some(PendingWait::Keys { lacking, .. }) = self.pending.get_mut(&connection) else {
+        let Some(PendingWait::Keys { missing, .. }) = self.pending.get_mut(&connection) else {
             return false;
         };
-        if lacking.remove(key) {
+        if missing.remove(key) {
             self.bytes -= key_cost(key);
         }
-        if !lacking.is_empty() {
+        if !missing.is_empty() {
             return false;
         }
         self.pending.remove(&connection);
@@ -190,9 +190,9 @@ impl WaiterQueues {
             lists.get(key).is_some_and(|list| list.contains_key(&ticket))
         };
         let all_listed = self.pending.values().all(|pending| match pending {
-            PendingWait::Keys { ticket, lacking } => {
-                !lacking.is_empty()
-                    && lacking
+            PendingWait::Keys { ticket, missing } => {
+                !missing.is_empty()
+                    && missing
                         .iter()
                         .all(|key| is_listed(&self.key_waits, key, *ticket) && !exists(key))
             }
@@ -203,7 +203,7 @@ impl WaiterQueues {
             .pending
             .values()
             .map(|pending| match pending {
-                PendingWait::Keys { lacking, .. } => lacking.len(),
+                PendingWait::Keys { missing, .. } => missing.len(),
                 PendingWait::Barrier { .. } => 1,
             })
             .sum();

@@ -43,11 +43,11 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn process() -> impl Strategy<Value = ProcessIdentity> {
-    let began = proptest::option::of(1..u64::MAX);
-    (any::<u32>(), began, "[a-z/0-9]{0,20}", "[a-z.]{0,20}").prop_map(
-        |(pid, began, pid_space, host)| ProcessIdentity {
+    let start_ticks = proptest::option::of(1..u64::MAX);
+    (any::<u32>(), start_ticks, "[a-z/0-9]{0,20}", "[a-z.]{0,20}").prop_map(
+        |(pid, start_ticks, pid_space, host)| ProcessIdentity {
             pid,
-            start_ticks: began,
+            start_ticks,
             pid_namespace: pid_space,
             host,
         },
@@ -179,17 +179,17 @@ proptest! {
     }
 
     #[test]
-    fn every_flipped_bit_is_detected(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn every_flipped_bit_is_detected(position in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let header = encoded_header();
         let mut bytes = [header.clone(), encoded(&LogRecord::Set { key: b"key", value: b"value" })].concat();
-        let place = place.index(bytes.len());
-        bytes[place] ^= 1_u8 << bit;
+        let offset = position.index(bytes.len());
+        bytes[offset] ^= 1_u8 << bit;
         match replay(&bytes) {
-            Ok(_) => prop_assert!(false, "nothing was noticed at {place}"),
+            Ok(_) => prop_assert!(false, "no violation was detected at {offset}"),
             Err((at, violation)) => {
-                prop_assert_eq!(at, if place < header.len() { 0 } else { header.len() });
-                prop_assert_eq!(violation == FileFormatError::BadMagic, place < 8);
-                prop_assert_eq!(matches!(violation, FileFormatError::UnsupportedVersion(_)), (8..12).contains(&place));
+                prop_assert_eq!(at, if offset < header.len() { 0 } else { header.len() });
+                prop_assert_eq!(violation == FileFormatError::BadMagic, offset < 8);
+                prop_assert_eq!(matches!(violation, FileFormatError::UnsupportedVersion(_)), (8..12).contains(&offset));
             }
         }
     }

@@ -41,9 +41,9 @@ fn damage_is_reported_with_offset_and_not_repaired() {
     store.set(b"l", b"other", &test_deadline()).unwrap();
     let good = fs::read(&path).unwrap();
     let first = usize::try_from(offset).unwrap();
-    for place in [first, first + 5, first + 9, first + 20] {
+    for position in [first, first + 5, first + 9, first + 20] {
         let mut bad = good.clone();
-        bad[place] ^= 4;
+        bad[position] ^= 4;
         let path = folder.0.join("bad");
         fs::write(&path, &bad).unwrap();
         let error = open_as(&path, None, "").unwrap_err();
@@ -72,7 +72,7 @@ fn removed_or_truncated_file_fails_every_call() {
         store.wait(&[b"other"], &test_deadline()).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Connection);
-        assert!(error.message().contains("removed by somebody"), "{error}");
+        assert!(error.message().contains("was removed while"), "{error}");
     }
     // A file that another process has created there since is not removed.
     let other = open(&path);

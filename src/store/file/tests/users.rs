@@ -79,7 +79,7 @@ fn file_of_another_job_is_refused_naming_both_jobs() {
     let path = folder.file();
     let store = open_as(&path, Some(3), "monday").unwrap();
     let me = std::process::id().to_string();
-    let parts = ["job \"monday\"", "job \"tuesday\"", "made ", " ago", &me];
+    let parts = ["job \"monday\"", "job \"tuesday\"", "created ", " ago", &me];
     assert_refused(&path, Some(3), "tuesday", &parts);
     assert_refused(&path, Some(4), "monday", &["of 3 processes", "of 4 processes", &me]);
     assert_refused(&path, None, "monday", &["of 3 processes", "of an unknown number"]);
@@ -133,7 +133,7 @@ fn file_without_world_size_lives_with_its_users() {
     fs::write(&path, bytes).unwrap();
     append_record(&path, &LogRecord::Leave { member: 0 });
     append_record(&path, &LogRecord::Leave { member: 2 });
-    assert_refused(&path, None, "", &["nobody uses it any more", "process "]);
+    assert_refused(&path, None, "", &["all of its members have left or exited", "process "]);
 }
 
 #[test]
@@ -150,7 +150,9 @@ fn failed_rendezvous_is_reported_and_leaves_no_file() {
     drop(second);
     let error = open_rendezvous(3).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
-    for part in [&std::process::id().to_string(), "before all 3 had come", "start it anew"] {
+    for part in
+        [&std::process::id().to_string(), "before all 3 processes had joined", "restart the job"]
+    {
         assert!(error.message().contains(part), "{error}");
     }
     // The last member that joined removes the file, so that the next start is independent of it.
@@ -196,7 +198,7 @@ fn concurrent_open_and_remove_lose_no_data() {
 fn concurrent_adds_to_one_file_are_not_lost() {
     let folder = Folder::new();
     let path = folder.file();
-    let keeper = open(&path);
+    let open_store = open(&path);
     let (sender, receiver) = mpsc::channel();
     for store in [open(&path), open(&path)].map(Arc::new) {
         for _ in 0..4 {
@@ -211,7 +213,7 @@ fn concurrent_adds_to_one_file_are_not_lost() {
     for _ in 0..8 {
         receiver.recv_timeout(test_deadline().remaining()).unwrap();
     }
-    assert_eq!(keeper.add(b"n", 0, &test_deadline()).unwrap(), 800);
+    assert_eq!(open_store.add(b"n", 0, &test_deadline()).unwrap(), 800);
     let bytes = fs::read(&path).unwrap();
     assert_eq!(replay(&bytes).unwrap().1, bytes.len());
 }

@@ -33,7 +33,7 @@ pub fn client(input: &[u8]) {
     if mode & 1 == 0 {
         // To the client, the server still reads.
         let outcome = server.shutdown(Shutdown::Write);
-        outcome.expect("shutting one direction down");
+        outcome.expect("cannot shut one direction down");
     } else {
         drop(server);
     }
@@ -43,16 +43,17 @@ pub fn client(input: &[u8]) {
     } else {
         call_store(&TcpStore::from_connection(connection), calls, &deadline)
     };
-    assert!(received <= script.0.len(), "{received} bytes out of {}", script.0.len());
-    assert!(!deadline.has_passed(), "it waited for a server that had ended");
+    assert!(received <= script.0.len(), "read {received} of {} bytes", script.0.len());
+    assert!(!deadline.has_passed(), "the client waited for a server that had ended");
 }
 
 /// Returns a connection whose peer has sent `bytes`, or `None` if they exceed the socket's buffer.
 fn connection_with_input(bytes: &[u8]) -> Option<(StoreConnection, UnixStream)> {
-    let (ours, theirs) = unix::pair().expect("a pair of sockets");
-    let stream = SocketStream::from_unix(ours).expect("a stream");
-    let sent = if bytes.is_empty() { 0 } else { unix::send(&theirs, bytes, None).ok()? };
-    (sent == bytes.len()).then(|| (StoreConnection::new(stream, false).with_nonce(NONCE), theirs))
+    let (client_end, server_end) = unix::pair().expect("cannot create a pair of sockets");
+    let stream = SocketStream::from_unix(client_end).expect("cannot create a stream");
+    let sent = if bytes.is_empty() { 0 } else { unix::send(&server_end, bytes, None).ok()? };
+    (sent == bytes.len())
+        .then(|| (StoreConnection::new(stream, false).with_nonce(NONCE), server_end))
 }
 
 fn keys() -> Vec<Bytes<'static>> {

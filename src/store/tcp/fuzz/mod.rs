@@ -3,7 +3,7 @@
 //! functions.
 //!
 //! Compiled only for fuzzing and for tests; not a part of the library.
-#![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
+#![allow(clippy::panic, clippy::expect_used, reason = "a panic reports a finding")]
 
 mod client;
 mod model;

@@ -146,9 +146,9 @@ impl StoreModel {
     fn set_value(&mut self, key: &[u8], value: Vec<u8>) -> Vec<u8> {
         self.values.insert(key.to_vec(), value);
         for wait in &mut self.waits {
-            if let WaitTarget::Keys(lacking) = &mut wait.target
-                && lacking.remove(key)
-                && lacking.is_empty()
+            if let WaitTarget::Keys(missing) = &mut wait.target
+                && missing.remove(key)
+                && missing.is_empty()
             {
                 self.woken.push(wait.connection);
             }
@@ -197,12 +197,12 @@ impl StoreModel {
     fn wait(&mut self, connection: ConnectionId, keys: &[Bytes<'_>]) -> Vec<u8> {
         self.waits.retain(|wait| wait.connection != connection);
         let exists = |key: &KeyName| self.values.contains_key(key) || self.queue_len(key) > 0;
-        let lacking: BTreeSet<_> =
+        let missing: BTreeSet<_> =
             keys.iter().map(|key| key.to_vec()).filter(|key| !exists(key)).collect();
-        if lacking.is_empty() {
+        if missing.is_empty() {
             return vec![0];
         }
-        self.waits.push(ModelWait { connection, target: WaitTarget::Keys(lacking) });
+        self.waits.push(ModelWait { connection, target: WaitTarget::Keys(missing) });
         Vec::new()
     }
 
@@ -240,9 +240,9 @@ impl StoreModel {
             return;
         }
         for wait in &mut self.waits {
-            if let WaitTarget::Keys(lacking) = &mut wait.target
-                && lacking.remove(queue)
-                && lacking.is_empty()
+            if let WaitTarget::Keys(missing) = &mut wait.target
+                && missing.remove(queue)
+                && missing.is_empty()
             {
                 self.woken.push(wait.connection);
                 self.offers.insert(wait.connection, queue.to_vec());

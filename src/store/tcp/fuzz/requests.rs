@@ -38,8 +38,8 @@ pub fn requests(input: &[u8]) {
         }
         handler.assert_consistent();
     }
-    (0..4).for_each(|who| check_leave(&mut handler, &mut model, who));
-    assert!(handler.is_idle(), "somebody who has gone still waits");
+    (0..4).for_each(|connection| check_leave(&mut handler, &mut model, connection));
+    assert!(handler.is_idle(), "a removed connection still waits");
     for name in 0..KEY_COUNT {
         check_request(&mut handler, &mut model, 0, &StoreRequest::Get(key(name)));
     }
@@ -63,7 +63,7 @@ fn check_request(
                 answer.sort_unstable();
                 expected.sort_unstable();
             }
-            assert_eq!(answer, expected, "the answer to {request:?}");
+            assert_eq!(answer, expected, "the reply to {request:?}");
         }
         Err(refusal) => {
             assert_eq!(served, Err(refusal), "{request:?}");
@@ -75,7 +75,7 @@ fn check_request(
 fn check_leave(handler: &mut RequestHandler, model: &mut StoreModel, connection: ConnectionId) {
     let mut woken = Vec::new();
     handler.remove_connection(connection, &mut woken);
-    assert_eq!(woken, model.remove_connection(connection), "woken as {connection} left");
+    assert_eq!(woken, model.remove_connection(connection), "woken when {connection} left");
 }
 
 /// Reads one request from at least two bytes.

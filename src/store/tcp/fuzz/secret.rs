@@ -40,17 +40,17 @@ fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzS
         let mut piece = script.take_bytes(usize::from(length));
         let (whole, before) = (piece.len(), output.len());
         let outcome = server.advance(&mut piece, &mut output);
-        assert!(output.len() <= 2 * MAX_SERVER_BYTES, "{} bytes of answers", output.len());
+        assert!(output.len() <= 2 * MAX_SERVER_BYTES, "{} bytes of replies", output.len());
         match outcome {
-            Ok(AuthProgress::Incomplete) => assert!(piece.is_empty(), "bytes were left over"),
+            Ok(AuthProgress::Incomplete) => assert!(piece.is_empty(), "unread bytes remain"),
             Ok(AuthProgress::Complete) => {
-                assert!(!has_secret, "a proof that cannot have been right was taken");
-                assert!(is_first && piece.len() == whole, "bytes of a request were taken");
-                assert_eq!(output.len(), before, "it said something to a client without a secret");
+                assert!(!has_secret, "a wrong proof was accepted");
+                assert!(is_first && piece.len() == whole, "bytes of a request were consumed");
+                assert_eq!(output.len(), before, "the server replied to a client without a secret");
                 return;
             }
             Err(refusal) => {
-                assert!(piece.is_empty(), "bytes were left over");
+                assert!(piece.is_empty(), "unread bytes remain");
                 // The rejection is final, and the server sends no more bytes.
                 let output_len = output.len();
                 assert_eq!(server.advance(&mut &b"more"[..], &mut output), Err(refusal));
@@ -73,22 +73,22 @@ fn run_exchange(
     let (client, mut challenge) = ClientHandshake::begin(client_secret).expect("random bytes");
     let (selector, cut) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
-    let (place, change) =
+    let (position, change) =
         (script.next_byte().unwrap_or_default(), script.next_byte().unwrap_or_default());
     let corrupt = |at: u8, bytes: &mut [u8]| {
-        let place = usize::from(place) % bytes.len();
-        let is_here = selector & 3 == at && change != 0;
-        bytes[place] ^= if is_here { change } else { 0 };
-        is_here
+        let offset = usize::from(position) % bytes.len();
+        let is_corrupted_now = selector & 3 == at && change != 0;
+        bytes[offset] ^= if is_corrupted_now { change } else { 0 };
+        is_corrupted_now
     };
     let is_corrupted = corrupt(0, &mut challenge);
     let mut answer = Vec::new();
     if send_in_two_pieces(&mut server, &challenge, cut, &mut answer).is_err() {
-        assert!(is_corrupted || !is_same, "a client was refused that had done nothing wrong");
+        assert!(is_corrupted || !is_same, "a correct client was refused");
         return;
     }
     let Ok(mut answer) = <[u8; MAX_SERVER_BYTES]>::try_from(answer) else {
-        assert!(!is_same || is_corrupted, "a server that knows the secret did not answer");
+        assert!(!is_same || is_corrupted, "a server with the right secret did not reply");
         return;
     };
     let is_corrupted = corrupt(1, &mut answer) || is_corrupted;
@@ -99,13 +99,16 @@ fn run_exchange(
     assert_eq!(
         proof.is_ok(),
         is_same && !is_corrupted,
-        "what the client makes of the server's proof"
+        "the client's verdict on the server's proof is wrong"
     );
     let Ok(mut proof) = proof else { return };
     let is_corrupted = corrupt(2, &mut proof) || is_corrupted;
     let outcome = send_in_two_pieces(&mut server, &proof, cut, &mut Vec::new());
     let is_done = outcome == Ok(AuthProgress::Complete);
-    assert_eq!(is_done, !is_corrupted, "what the server makes of the client's proof: {outcome:?}");
+    assert_eq!(
+        is_done, !is_corrupted,
+        "the server's verdict on the client's proof is wrong: {outcome:?}"
+    );
 }
 
 /// Sends a message in two pieces.

@@ -33,9 +33,9 @@ pub fn server(input: &[u8]) {
         }
         server.check();
     }
-    (0..CLIENTS).for_each(|who| server.replace(who));
+    (0..CLIENTS).for_each(|index| server.replace(index));
     server.check();
-    assert!(server.handler.is_idle(), "somebody who has gone still waits");
+    assert!(server.handler.is_idle(), "a removed connection still waits");
 }
 
 const CLIENTS: usize = 3;
@@ -69,7 +69,7 @@ impl FuzzClient {
     fn consume_request(&mut self, request: &StoreRequest<'_>) {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
-        assert!(self.unparsed.starts_with(&bytes), "{request:?} was not what was sent");
+        assert!(self.unparsed.starts_with(&bytes), "{request:?} differs from the sent bytes");
         self.unparsed.drain(..bytes.len());
     }
 }
@@ -139,7 +139,10 @@ impl FuzzServer {
             else {
                 break;
             };
-            assert!(client.request_reader.is_validated(), "a request of nobody: {request:?}");
+            assert!(
+                client.request_reader.is_validated(),
+                "a request of a client that is not validated: {request:?}"
+            );
             if !client.is_validated {
                 client.is_validated = true;
                 client.consume_request(&StoreRequest::Validate(proto::MAGIC));
@@ -156,7 +159,7 @@ impl FuzzServer {
             self.deliver_answers(&mut woken);
             served?;
         }
-        assert!(input.is_empty(), "bytes were left over");
+        assert!(input.is_empty(), "unread bytes remain");
         Ok(())
     }
 
@@ -164,9 +167,9 @@ impl FuzzServer {
     fn deliver_answers(&mut self, woken: &mut Vec<ConnectionId>) {
         for id in woken.drain(..) {
             let found = self.clients.iter_mut().find(|client| client.id == id);
-            let client = found.expect("woken after it had gone");
-            assert!(client.is_waiting, "woken without waiting, or twice");
-            assert!(client.is_validated, "woken without having been let in");
+            let client = found.expect("a removed client was woken");
+            assert!(client.is_waiting, "a client was woken without waiting, or twice");
+            assert!(client.is_validated, "a client that is not validated was woken");
             client.is_waiting = false;
             client.answers.push(proto::READY);
         }
@@ -180,7 +183,10 @@ impl FuzzServer {
         self.next_id += 1;
         // A client that requests a proof gets "OPEN", since the server has no secret.
         let is_answer_expected = removed.answers.is_empty() || removed.answers == b"OPEN";
-        assert!(removed.is_validated || is_answer_expected, "an answer to nobody");
+        assert!(
+            removed.is_validated || is_answer_expected,
+            "a reply to a client that is not validated"
+        );
         self.handler.remove_connection(removed.id, &mut woken);
         self.deliver_answers(&mut woken);
     }

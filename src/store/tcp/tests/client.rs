@@ -52,7 +52,7 @@ fn with_script<T>(
     });
     drop(server.unwrap());
     let outcome = client(TcpStore::connect(options, &test_deadline()).unwrap());
-    finished.recv_timeout(test_deadline().remaining()).expect("the script went as written");
+    finished.recv_timeout(test_deadline().remaining()).expect("the script did not complete");
     outcome
 }
 

@@ -44,7 +44,7 @@ fn feed_in_pieces(
             return (outcome, output, left.to_vec());
         }
     }
-    unreachable!("there are sizes, over and over")
+    unreachable!("the sizes repeat without end")
 }
 
 /// Feeds bytes in one piece, and returns the outcome and the reply.
@@ -219,10 +219,10 @@ fn flipped_bit_in_client_messages_is_detected() {
 fn flipped_bit_in_server_answer_is_detected() {
     for bit in 0..(4 + ANSWER_BYTES) * 8 {
         let (client, answer) = challenge_server(&mut server());
-        let obstacle = process_answer(client, &flip_bit(&answer, bit)).unwrap_err();
+        let auth_failure = process_answer(client, &flip_bit(&answer, bit)).unwrap_err();
         let is_word = bit < 32;
-        assert_eq!(matches!(obstacle, AuthFailure::NotAStore(_)), is_word, "bit {bit}");
-        assert_eq!(obstacle == AuthFailure::SecretMismatch, !is_word, "bit {bit}");
+        assert_eq!(matches!(auth_failure, AuthFailure::NotAStore(_)), is_word, "bit {bit}");
+        assert_eq!(auth_failure == AuthFailure::SecretMismatch, !is_word, "bit {bit}");
     }
 }
 
@@ -243,16 +243,16 @@ fn partial_message_gets_no_answer() {
 
 #[test]
 fn errors_give_a_remedy_and_hide_the_secret() {
-    for (obstacle, kind, is_final, word) in [
+    for (auth_failure, kind, is_final, word) in [
         (AuthFailure::SecretRequired, ErrorKind::Auth, true, "DIST_STORE_SECRET_FILE"),
-        (AuthFailure::NoSecret, ErrorKind::Auth, true, "start that store with it"),
+        (AuthFailure::NoSecret, ErrorKind::Auth, true, "start the store with"),
         (AuthFailure::Denied, ErrorKind::Auth, true, "another job's store"),
         (AuthFailure::SecretMismatch, ErrorKind::Auth, true, "another job's store"),
         (AuthFailure::NoAnswer, ErrorKind::Auth, false, "torch's"),
         (AuthFailure::NotAStore(*b"HTTP"), ErrorKind::Connection, true, "\"HTTP\""),
     ] {
-        let error = obstacle.to_error(&"node1:7");
-        assert_eq!((error.kind(), obstacle.is_final()), (kind, is_final), "{error}");
+        let error = auth_failure.to_error(&"node1:7");
+        assert_eq!((error.kind(), auth_failure.is_final()), (kind, is_final), "{error}");
         assert!(error.message().contains("node1:7"), "{error}");
         assert!(error.message().contains(word), "{error}");
     }

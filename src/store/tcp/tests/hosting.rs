@@ -204,7 +204,7 @@ fn port_in_use_by_a_store_is_joined_if_allowed() {
     let error = TcpStore::host(join(port), client(port), &Deadline::after_ms(300)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System);
     let text = error.message();
-    assert!(text.contains("in use") && text.contains("nor is it this job's store"), "{text}");
+    assert!(text.contains("in use") && text.contains("is not this job's store"), "{text}");
 }
 
 #[test]
