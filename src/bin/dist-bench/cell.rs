@@ -116,7 +116,7 @@ impl BenchCell {
         };
         #[allow(
             clippy::cast_possible_truncation,
-            reason = "a bound that may be the largest number"
+            reason = "the cast saturates, and the result is only an upper bound"
         )]
         #[allow(clippy::cast_sign_loss, reason = "times are not negative")]
         let calls_within_limit = (MAX_RUN_NS / call_ns.max(1.0)) as usize;
@@ -255,7 +255,7 @@ impl CellResult {
     }
 
     /// Returns the algorithm bandwidth and the bus bandwidth for a time, in GB/s.
-    #[allow(clippy::cast_precision_loss, reason = "a size is shown with few digits")]
+    #[allow(clippy::cast_precision_loss, reason = "the output shows only a few digits")]
     pub(crate) fn bandwidths(&self, ns: f64) -> (f64, f64) {
         let algorithm = if ns > 0.0 { self.cell.bytes() as f64 / ns } else { 0.0 };
         (algorithm, algorithm * self.cell.op.bus_factor(self.cell.ranks))

@@ -92,7 +92,9 @@ impl BenchEngine {
         let open = |path: PathBuf| {
             let opened = create_fifo(&path)
                 .and_then(|()| File::options().read(true).write(true).open(&path));
-            opened.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
+            opened.map_err(|cause| {
+                Failure::new(format!("cannot create the pipe {}: {cause}", path.display()))
+            })
         };
         let request_pipes =
             (0..ranks).map(|rank| open(rank_file(&path_prefix, Some(rank), REQUEST_SUFFIX)));
@@ -112,7 +114,7 @@ impl BenchEngine {
         for mut command in launch.commands(ranks, &engine.path_prefix)? {
             engine.process_indices.push(context.start(&mut command, &log)?);
         }
-        engine.await_responses(context, &Deadline::after(START_TIMEOUT), "to come together")?;
+        engine.await_responses(context, &Deadline::after(START_TIMEOUT), "to start and connect")?;
         Ok(engine)
     }
 
@@ -142,7 +144,7 @@ impl BenchEngine {
             let bytes = fs::read(&path).map_err(|cause| cause.to_string());
             let stamps = bytes.and_then(|bytes| {
                 RankStamps::decode(&bytes, request.calls)
-                    .ok_or_else(|| "it is no sample".to_owned())
+                    .ok_or_else(|| "not a valid sample".to_owned())
             });
             stamps.map_err(|why| Failure::new(format!("{}: {why}", path.display())))
         };
@@ -166,7 +168,9 @@ impl BenchEngine {
     fn send_line(&mut self, line: &str) -> Result<(), Failure> {
         for orders in &mut self.request_pipes {
             let written = orders.write_all(line.as_bytes());
-            written.map_err(|cause| Failure::new(format!("{}: {cause}", self.name)))?;
+            written.map_err(|cause| {
+                Failure::new(format!("{}: cannot write a request: {cause}", self.name))
+            })?;
         }
         Ok(())
     }
@@ -195,14 +199,13 @@ impl BenchEngine {
             if let Some(ending) = ended {
                 let how = ending.shell_status();
                 return Err(
-                    self.failure_with_log(&format!("a process of it has ended with status {how}"))
+                    self.failure_with_log(&format!("one of its processes ended with status {how}"))
                 );
             }
             if deadline.has_passed() {
                 let seconds = deadline.timeout().as_secs();
-                return Err(
-                    self.failure_with_log(&format!("it needs more than {seconds} s {purpose}"))
-                );
+                return Err(self
+                    .failure_with_log(&format!("the ranks took more than {seconds} s {purpose}")));
             }
         }
         Ok(())
@@ -230,7 +233,7 @@ impl BenchEngine {
                     return Err(self.failure_with_log(&format!("rank {rank}: {what}")));
                 }
                 None => {
-                    return Err(self.failure_with_log(&format!("an answer that is none: {line}")));
+                    return Err(self.failure_with_log(&format!("not a valid response: {line}")));
                 }
             }
         }

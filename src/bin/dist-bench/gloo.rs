@@ -27,7 +27,7 @@ const PYTHON: EnvVariable = EnvVariable {
     name: "DIST_BENCH_PYTHON",
     set_by: "user",
     default: "python3",
-    meaning: "The Python whose torch dist-bench compares with.",
+    meaning: "The Python interpreter with the torch that dist-bench compares with.",
 };
 
 /// A Python command that checks whether torch is installed, without loading it.
@@ -38,7 +38,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TORCH_REMEDY: &str =
     "pip install torch, name another Python in DIST_BENCH_PYTHON, or leave gloo out of --peer";
-const CPP_REMEDY: &str = "install libgloo-dev and g++ (the names of Debian and Ubuntu), or leave \
+const CPP_REMEDY: &str = "install libgloo-dev and g++ (package names of Debian and Ubuntu), or leave \
                           gloo-cpp out of --peer";
 
 /// Gloo through torch.

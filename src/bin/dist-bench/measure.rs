@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
-        return Err(Failure::new(format!("{wrong} cells had wrong results")));
+        return Err(Failure::new(format!("{wrong} cells have wrong results")));
     }
     // Only correct and complete results replace a report.
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))
@@ -203,7 +203,9 @@ impl PeerBenchmark<'_> {
                     self.progress.show_turn(cell, turn + 1, &name);
                     let outcome =
                         run_engine(engines, part.engine_index, &part.request, &mut self.stage);
-                    let refused = || Failure::new(format!("{name}: not offered any more"));
+                    let refused = || {
+                        Failure::new(format!("{name}: refused a request that it supported before"))
+                    };
                     match outcome.and_then(|done| done.ok_or_else(refused)) {
                         Ok((times, _)) => part.figures.runs.push(times),
                         Err(failure) => {
@@ -298,7 +300,10 @@ impl PeerBenchmark<'_> {
             return Err(failure);
         }
         self.progress.clear();
-        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
+        report_error(&format!(
+            "{}\n  the measurement continues without this peer",
+            failure.message
+        ));
         match engines[index].take() {
             Some(engine) => engine.terminate_ranks(&mut self.stage),
             None => Ok(()),
@@ -335,11 +340,11 @@ pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), Strin
     let available = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
     // Leave a quarter free, since the engines need memory themselves.
     match available {
-        Some(there) if needed > there / 4 * 3 => {
-            let (op, bytes, needed, there) =
-                (cell.op.name(), size_text(cell.bytes()), needed >> 20, there >> 20);
+        Some(available) if needed > available / 4 * 3 => {
+            let (op, bytes) = (cell.op.name(), size_text(cell.bytes()));
+            let (needed, available_mib) = (needed >> 20, available >> 20);
             Err(format!(
-                "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
+                "{op} of {bytes} is skipped: its buffers need {needed} MiB, but only {available_mib} MiB are available"
             ))
         }
         _ => Ok(()),
@@ -355,14 +360,12 @@ pub(crate) fn run_engine(
     stage: &mut RunContext,
 ) -> Result<Option<(RunTimes, u64)>, Failure> {
     let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
-        return Err(Failure::new("an engine is not there"));
+        return Err(Failure::new("an engine of the cell does not run"));
     };
     let Some(stamps) = engine.run_request(request, stage)? else { return Ok(None) };
     let wrong = stamps.iter().map(|rank| rank.wrong_elements).sum();
     let times = op_times(request.op, &stamps);
-    times
-        .map(|times| Some((times, wrong)))
-        .ok_or_else(|| Failure::new("a rank has not measured anything"))
+    times.map(|times| Some((times, wrong))).ok_or_else(|| Failure::new("a rank reported no times"))
 }
 
 /// Returns true if more pairs would not change the verdict: the interval is narrow, or it is
@@ -379,7 +382,8 @@ fn cell_result(
     left_out: &[String],
 ) -> Result<CellResult, Failure> {
     let ours = parts.iter().find(|part| part.engine_index == 0);
-    let ours = ours.ok_or_else(|| Failure::new("nothing was measured"))?.figures.clone();
+    let ours =
+        ours.ok_or_else(|| Failure::new("libdist has no times for the cell"))?.figures.clone();
     let peers = parts.iter().filter(|part| part.is_peer());
     let peers = peers.map(|part| part.figures.clone()).collect();
     let bound = parts.iter().find(|part| part.is_bound).map(|part| EngineTimes {

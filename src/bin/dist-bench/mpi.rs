@@ -148,7 +148,7 @@ impl MpiImplementation {
     fn remedy(self) -> String {
         let (name, packages) = (self.name(), self.packages());
         format!(
-            "install {packages} (the names of Debian and Ubuntu), or leave {name} out of --peer"
+            "install {packages} (package names of Debian and Ubuntu), or leave {name} out of --peer"
         )
     }
 

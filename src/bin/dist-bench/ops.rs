@@ -125,7 +125,7 @@ impl FromStr for BenchOp {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|op| op.name()).collect();
-            format!("there are {}", names.join(", "))
+            format!("expected one of: {}", names.join(", "))
         })
     }
 }

@@ -19,19 +19,19 @@ const CACHE: EnvVariable = EnvVariable {
     name: "XDG_CACHE_HOME",
     set_by: "user",
     default: ".cache in HOME",
-    meaning: "Where programs keep what they can make again.",
+    meaning: "The folder of the user's caches; dist-bench stores compiled peer programs in it.",
 };
 const HOME: EnvVariable = EnvVariable {
     name: "HOME",
     set_by: "login",
     default: "none",
-    meaning: "The user's own folder.",
+    meaning: "The user's home folder.",
 };
 const PATH: EnvVariable = EnvVariable {
     name: "PATH",
     set_by: "login",
     default: "none",
-    meaning: "Where programs are looked for.",
+    meaning: "The folders in which dist-bench searches for programs.",
 };
 
 /// Returns the path of a program; the error contains `remedy` if it is missing.
@@ -111,7 +111,7 @@ impl ProgramSource {
         }
         stage.terminate(&compiling)?;
         let compiler_output = fs::read_to_string(&log).unwrap_or_default();
-        let why = if has_ended { "failed" } else { "takes too long" };
+        let why = if has_ended { "failed" } else { "took too long" };
         let compiler = compiler.display();
         Err(Failure::new(format!("{compiler} {why}: {remedy}\n{}", compiler_output.trim_end())))
     }

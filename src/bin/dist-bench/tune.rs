@@ -60,11 +60,11 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
     let file = json!({ "comment": comment, "rows": rows });
     result_files::write_file(path, &format!("{file:#}\n"))?;
     let rows = match rows.len() {
-        0 => "no rows: the library chooses best by itself here".to_owned(),
+        0 => "no rows: no algorithm is faster than the library's own choice".to_owned(),
         1 => "1 row".to_owned(),
         many => format!("{many} rows"),
     };
-    write_output(&format!("\n{}: {rows}. DIST_TUNING_FILE={0} has it used\n", path.display()))
+    write_output(&format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
 }
 
 /// The tuning in progress.
@@ -130,7 +130,10 @@ impl Tuner<'_> {
             let wrong: u64 = stamps.iter().map(|rank| rank.wrong_elements).sum();
             let name = name.unwrap_or(OWN_CHOICE);
             let Some(times) = op_times(cell.op, &stamps).filter(|_| wrong == 0) else {
-                let what = format!("{} by {name}: {wrong} elements are wrong", cell.op.name());
+                let what = format!(
+                    "{} with the algorithm {name}: {wrong} elements are wrong",
+                    cell.op.name()
+                );
                 return Err(Failure::new(what));
             };
             let request = BenchRequest { algorithm, ..cell.request(calls, times.p50) };
@@ -144,7 +147,12 @@ impl Tuner<'_> {
                 self.progress.show_turn(cell, turn + 1, contender.name);
                 let stamps = engine.run_request(&contender.request, stage)?;
                 let times = stamps.and_then(|stamps| op_times(cell.op, &stamps));
-                let refused = || Failure::new(format!("{}: not offered any more", contender.name));
+                let refused = || {
+                    Failure::new(format!(
+                        "{}: refused a request that it supported before",
+                        contender.name
+                    ))
+                };
                 contender.medians_ns.push(times.ok_or_else(refused)?.p50);
             }
         }

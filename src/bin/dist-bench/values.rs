@@ -28,7 +28,7 @@ const fn value_count(dtype: DataType) -> u32 {
 }
 
 /// Returns the input value of a rank at an index.
-#[allow(clippy::cast_possible_truncation, reason = "the lower bits are all that is wanted")]
+#[allow(clippy::cast_possible_truncation, reason = "only the lower bits matter")]
 fn input_value(base: u32, rank: usize, index: usize) -> u32 {
     let index = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
     let rank = (rank as u32).wrapping_add(1).wrapping_mul(0x85eb_ca6b);

@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     write_output(&text::summary_text(&verdict))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
-        return Err(Failure::new(format!("{wrong} cells had wrong results")));
+        return Err(Failure::new(format!("{wrong} cells have wrong results")));
     }
     let is_tree_no_slower = verdict.is_no_slower();
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))?;
@@ -269,7 +269,8 @@ impl<'a> TreeComparison<'a> {
             for side in sides {
                 let name = &samples.figures[side].engine;
                 progress.show_turn(&samples.cell, turn + 1, name);
-                let refused = || Failure::new(format!("{name}: not offered any more"));
+                let refused =
+                    || Failure::new(format!("{name}: refused a request that it supported before"));
                 let times_and_wrong =
                     run_engine(engines, side, &order, stage)?.ok_or_else(refused)?;
                 runs[side] = Some(times_and_wrong.0);

@@ -1,5 +1,5 @@
 //! One of the two ranks of the lower bound.
-#![allow(unsafe_code, reason = "the buffers of two processes are reached by pointers")]
+#![allow(unsafe_code, reason = "raw pointers access buffers of two processes")]
 
 use super::RANKS;
 use super::control_segment::{ControlSegment, ControlWord, open_segment};
@@ -72,7 +72,7 @@ impl BoundRank {
             self.buffers = Some(kept);
         }
         let Some(mut pair_buffers) = self.buffers.take() else {
-            return Err("there are no buffers".into());
+            return Err("the request has no buffers".into());
         };
         if request.is_verified && !pair_buffers.is_shared {
             self.choose_piece_size(&mut pair_buffers)?;
@@ -211,8 +211,10 @@ impl BoundRank {
             let into = unsafe { Dst::new(into, bytes) };
             match cma::read(process, address + at as u64, into) {
                 Ok(got) if got == bytes => Ok(()),
-                Ok(got) => Err(format!("{got} bytes were read, not {bytes}")),
-                Err(cause) => Err(format!("reading the other process: {cause}")),
+                Ok(got) => {
+                    Err(format!("cma_read of the other process: read {got} of {bytes} bytes"))
+                }
+                Err(cause) => Err(format!("cma_read of the other process: {cause}")),
             }
         };
         for (from, to) in work.piece_ranges(self.rank) {

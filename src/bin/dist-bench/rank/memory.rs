@@ -1,6 +1,6 @@
 //! The buffers of one cell, in memory of the process, the library or a device. They are filled,
 //! rewritten and verified between calls.
-#![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
+#![allow(unsafe_code, reason = "C functions take raw pointers to the buffers")]
 
 use super::gpu::{GpuBuffer, RankGpu};
 use super::op_calls;
@@ -26,7 +26,7 @@ enum MemoryOwner {
     /// CUDA; the memory is on a device.
     Device(GpuBuffer),
     /// A shared segment, which another rank may have created.
-    Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
+    Segment(#[allow(dead_code, reason = "the field keeps the memory mapped")] Segment),
     /// The memory is empty and has no owner.
     Empty,
 }
@@ -60,7 +60,7 @@ impl AlignedMemory {
         // SAFETY: the length is not 0.
         let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
         if ptr.is_null() {
-            return Err(format!("there is no memory for {len} bytes"));
+            return Err(format!("cannot allocate {len} bytes for the buffers"));
         }
         Ok(Self { ptr, len, owner: MemoryOwner::Allocator(layout) })
     }

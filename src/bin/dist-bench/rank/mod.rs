@@ -42,7 +42,8 @@ impl RankArguments {
 /// # Errors
 /// The reason why it ended early; the driver has received it too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
-    let task = RankArguments::parse(words).ok_or("a rank is started by dist-bench itself")?;
+    let task = RankArguments::parse(words)
+        .ok_or("only dist-bench itself starts ranks; run dist-bench without this argument")?;
     DriverLink::open(task.rank, &task.path_prefix)?.run_and_report(|post| {
         let store_url = format!("file://{}.store", task.path_prefix);
         let gpu = match &*task.device {
@@ -80,7 +81,9 @@ fn execute(
         *cached_buffers = None;
         *cached_buffers = Some((request.clone(), RankBuffers::new(request, rank, ranks, gpu)?));
     }
-    let Some((_, buffers)) = cached_buffers else { return Err("there are no buffers".to_owned()) };
+    let Some((_, buffers)) = cached_buffers else {
+        return Err("the request has no buffers".to_owned());
+    };
     let algorithm =
         request.algorithm.as_deref().map(AlgorithmOptions::for_algorithm).transpose()?;
     let call = OpCall::new(request, buffers, algorithm.as_ref());

@@ -51,7 +51,7 @@ fn summary_section(results: &BenchResults) -> String {
     if means.is_empty() {
         return String::new();
     }
-    let mut text = "### Time by the best peer's\n\n".to_owned();
+    let mut text = "### Ratio to the time of the best peer\n\n".to_owned();
     text.push_str(&table_header(&[
         ("operation", false),
         ("ranks", true),

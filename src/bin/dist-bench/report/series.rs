@@ -52,7 +52,7 @@ fn libdist_series_name(cell: &BenchCell) -> String {
 }
 
 /// Adds a point. If a size has several points, the lowest one remains.
-#[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
+#[allow(clippy::cast_precision_loss, reason = "a coordinate in a plot needs few digits")]
 fn add_point(
     panel: &mut PlotPanel,
     name: &str,

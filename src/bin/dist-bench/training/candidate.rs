@@ -100,10 +100,7 @@ impl Candidate {
             Self::TorchGloo => {
                 let python = gloo::python_with_torch(
                     stage,
-                    &self.remedy(
-                        "pip install torch, name another \
-                                                              Python in DIST_BENCH_PYTHON",
-                    ),
+                    &self.remedy("pip install torch, name another Python in DIST_BENCH_PYTHON"),
                 )?;
                 let script = stage.folder().join("training.py");
                 let written = fs::write(&script, SCRIPT);
@@ -113,16 +110,16 @@ impl Candidate {
             Self::Openmpi | Self::Horovod => {
                 let mpi = MpiImplementation::Openmpi;
                 let packages = mpi.packages();
-                let remedy =
-                    self.remedy(&format!("install {packages} (the names of Debian and Ubuntu)"));
+                let remedy = self
+                    .remedy(&format!("install {packages} (package names of Debian and Ubuntu)"));
                 let compiler = find_program(mpi.compiler(), &remedy)?;
                 let launcher = find_program(mpi.launcher(), &remedy)?;
                 let program = SOURCE.find_or_compile(&compiler, &remedy, stage)?;
                 Ok(TrainingProgram::Mpi { launcher, program })
             }
-            _ => std::env::current_exe()
-                .map(TrainingProgram::Ours)
-                .map_err(|cause| Failure::new(format!("finding this program: {cause}"))),
+            _ => std::env::current_exe().map(TrainingProgram::Ours).map_err(|cause| {
+                Failure::new(format!("cannot find the path of this program: {cause}"))
+            }),
         }
     }
 

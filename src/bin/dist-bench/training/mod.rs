@@ -90,7 +90,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     outcome?;
     let wrong: u64 = results.workloads.iter().map(WorkloadResult::wrong_elements).sum();
     if wrong > 0 {
-        return Err(Failure::new(format!("{} wrong", count_of(wrong, "averaged gradient"))));
+        return Err(Failure::new(format!(
+            "the averaged gradients have {}",
+            count_of(wrong, "wrong element")
+        )));
     }
     target.map_or(Ok(()), |path| put_report(path, &[results]))
 }
@@ -101,9 +104,11 @@ fn count_of(number: u64, thing: &str) -> String {
 
 /// Writes the tables of all parts into a file, and the plot into its plot folder.
 fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
-    let Some(first) = parts.first() else { return Err(Failure::new("a report of nothing")) };
+    let Some(first) = parts.first() else {
+        return Err(Failure::new("--report-from names no result file"));
+    };
     if parts.iter().any(|part| part.machine != first.machine) {
-        return Err(Failure::new("a report is of one machine"));
+        return Err(Failure::new("--report-from: all result files must be of one machine"));
     }
     let mut all: Vec<WorkloadResult> = Vec::new();
     for measured in parts.iter().flat_map(|part| &part.workloads) {
@@ -140,12 +145,12 @@ impl<'a> TrainingBenchmark<'a> {
                 Ok(program) => programs.push((candidate, program)),
                 Err(failure) if failure.is_signal() => return Err(failure),
                 Err(failure) => {
-                    report_error(&format!("{} is left out: {}", candidate.name(), failure.message));
+                    report_error(&format!("{} is skipped: {}", candidate.name(), failure.message));
                 }
             }
         }
         if programs.is_empty() {
-            return Err(Failure::new("no candidate is left"));
+            return Err(Failure::new("all candidates are skipped: none is installed"));
         }
         let random = Mt64::new(clock::monotonic_ns());
         Ok(Self {
@@ -163,7 +168,7 @@ impl<'a> TrainingBenchmark<'a> {
         let groups = workloads.len() * self.options.pairs() * self.programs.len();
         self.progress = ProgressLine::new(groups);
         if cfg!(debug_assertions) {
-            write_output("This program is a debug build: its times do not count.\n")?;
+            write_output("This program is a debug build: its times are not valid.\n")?;
         }
         write_output(&format!(
             "{}, {}, {}, {} of {} each\n",
@@ -251,7 +256,10 @@ impl<'a> TrainingBenchmark<'a> {
     /// one by one.
     fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
-        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
+        report_error(&format!(
+            "{}\n  the measurement continues without this candidate",
+            failure.message
+        ));
         if let Some(measured) = self.workload_results.last_mut() {
             measured.candidates.retain(|figures| figures.candidate != candidate);
             measured.left_out.push(candidate.name().to_owned());
@@ -310,7 +318,7 @@ fn await_group(
         if let Some(ending) = failed {
             stage.terminate(members)?;
             let status = ending.shell_status();
-            return Err(Failure::new(format!("a process ended with status {status}")));
+            return Err(Failure::new(format!("one of its processes ended with status {status}")));
         }
         if stage.await_exits(members, &deadline.capped(POLL_INTERVAL))? {
             // A last check of their exit statuses.
@@ -323,7 +331,7 @@ fn await_group(
         } else if deadline.has_passed() {
             stage.terminate(members)?;
             let seconds = deadline.timeout().as_secs();
-            return Err(Failure::new(format!("the group needs more than {seconds} s")));
+            return Err(Failure::new(format!("the process group did not end within {seconds} s")));
         }
     }
 }
@@ -332,7 +340,7 @@ fn read_sample(path_prefix: &Path, rank: usize, steps: usize) -> Result<RankSamp
     let path = with_suffix(path_prefix, &format!(".{rank}{SAMPLE_SUFFIX}"));
     let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(&path).map_err(|cause| failed(cause.to_string()))?;
-    RankSample::parse(&text, steps).ok_or_else(|| failed("it is no sample".to_owned()))
+    RankSample::parse(&text, steps).ok_or_else(|| failed("not a valid sample".to_owned()))
 }
 
 fn with_suffix(path_prefix: &Path, ending: &str) -> PathBuf {

@@ -196,7 +196,7 @@ pub(crate) struct GroupRun {
 impl GroupRun {
     /// The figures of a group from the samples of its ranks.
     pub(super) fn from_samples(samples: &[RankSample]) -> Self {
-        #[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+        #[allow(clippy::cast_precision_loss, reason = "a time below 2^53 ns, 104 days")]
         let middle = |times: &[u64]| -> f64 {
             median(&times.iter().map(|&ns| ns as f64).collect::<Vec<f64>>())
         };

@@ -78,7 +78,7 @@ fn figures_json(measured: &WorkloadResult, figures: &CandidateResult) -> Value {
 
 /// Reads a result file.
 pub(super) fn read_results(path: &Path) -> Result<TrainingResults, Failure> {
-    let why = "it is not what dist-bench --training --json writes";
+    let why = "not in the format of dist-bench --training --json";
     parse_results(&results_reader::read_json(path)?)
         .ok_or_else(|| results_reader::read_failure(path, why))
 }
