@@ -77,7 +77,7 @@ impl ClockCorrection {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
-        reason = "differences of times"
+        reason = "differences of times are far below 2^53 ns"
     )]
     fn apply(&self, ns: i64) -> i64 {
         let added = self.offset + self.rate * (ns.saturating_sub(self.origin)) as f64;
@@ -154,7 +154,7 @@ fn align_to_host(domain: &str, reference_host: &HostClock, bounds: &[OffsetBound
     HostClock { domain: domain.to_owned(), source, offset_ns, corrections: lines }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "clocks on walls are not that exact")]
+#[allow(clippy::cast_precision_loss, reason = "wall clocks are less exact than this cast")]
 fn align_by_wall_clock(domain: &str, reference: i64, wall_offset: i64) -> HostClock {
     let offset_ns = wall_offset.saturating_sub(reference);
     let correction = ClockCorrection { offset: offset_ns as f64, rate: 0.0, origin: 0 };
@@ -207,7 +207,7 @@ fn intersection(bounds: &[OffsetBounds]) -> (i64, i64) {
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
-    reason = "differences of times"
+    reason = "differences of times are far below 2^53 ns"
 )]
 fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     let (low, high) = intersection(bounds);
@@ -239,7 +239,7 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
 }
 
 /// Fits a least-squares line through the middles of periods; narrow periods have a larger weight.
-#[allow(clippy::cast_precision_loss, reason = "differences of times")]
+#[allow(clippy::cast_precision_loss, reason = "differences of times are far below 2^53 ns")]
 fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) -> ClockCorrection {
     let (mut weights, mut times, mut values) = (0.0, 0.0, 0.0);
     let (mut squares, mut products) = (0.0, 0.0);

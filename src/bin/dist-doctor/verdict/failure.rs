@@ -24,13 +24,13 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     if let Some(culprit) =
         most_named.culprit.filter(|rank| !most_named.message.contains(&format!("rank {rank} ")))
     {
-        text.push_str(&format!("; to blame is {}", group.describe_rank(culprit)));
+        text.push_str(&format!("; the culprit is {}", group.describe_rank(culprit)));
     }
     if ranks.len() > 1 {
-        text.push_str(&format!("; {} say so", text::ranks_text(ranks)));
+        text.push_str(&format!("; {} reported this", text::ranks_text(ranks)));
     }
     for (other, ranks) in &failures[1..] {
-        text.push_str(&format!(", but {}: {}", text::ranks_text(ranks), other.message));
+        text.push_str(&format!(", but {} reported: {}", text::ranks_text(ranks), other.message));
     }
     let culprits = failures.iter().filter_map(|(fault, _)| fault.culprit);
     let mut culprits: Vec<usize> = culprits.collect();

@@ -52,7 +52,7 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let mut parties_text =
         parties.iter().take(PARTIES_SHOWN).map(party_text).collect::<Vec<_>>().join(" and ");
     if more > 0 {
-        parties_text.push_str(&format!(", and there are {more} more"));
+        parties_text.push_str(&format!(", and {more} more operations differ"));
     }
     let issued = culprit_ranks.iter().filter_map(|rank| {
         let line = &group.timelines[rank];

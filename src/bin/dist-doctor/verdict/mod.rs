@@ -67,7 +67,8 @@ const EXIT_CULPRIT_FOUND: u8 = 1;
 pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
     let loaded = input_files::read_dumps(&options.places)?;
     let mut job = JobDumps::from_dumps(loaded.dumps);
-    job.remarks.extend(loaded.skipped_files.iter().map(|why| format!("{why}; it is passed over")));
+    job.remarks
+        .extend(loaded.skipped_files.iter().map(|why| format!("{why}; the file is skipped")));
     let findings = diagnose(&job);
     let text = if options.json {
         format!("{:#}\n", report::report_json(&job, &findings))

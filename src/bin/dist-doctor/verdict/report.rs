@@ -21,10 +21,7 @@ fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     } else {
         String::new()
     };
-    format!(
-        "nothing wrong was found in {}{missing_note}",
-        text::count_text(job.dumps.len(), "dump")
-    )
+    format!("no fault found in {}{missing_note}", text::count_text(job.dumps.len(), "dump"))
 }
 
 /// Builds the report for users: the verdict, further findings, and the activity of each rank.
@@ -41,8 +38,8 @@ pub(super) fn report_text(job: &JobDumps, findings: &[Finding]) -> String {
         }
         for (&rank, line) in group.timelines.iter().take(MAX_RANKS_SHOWN) {
             let last = last_finished(job, group, rank).map_or_else(
-                || "it has finished nothing here".to_owned(),
-                |entry| format!("last finished here: {}", entry.description),
+                || "it has finished no operation of this group".to_owned(),
+                |entry| format!("last finished in this group: {}", entry.description),
             );
             let activity = job.current_activity(line.dump_index);
             lines.push(format!("  {}: {last}; {activity}", group.describe_rank(rank)));

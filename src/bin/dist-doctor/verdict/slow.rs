@@ -67,8 +67,8 @@ pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "{} was the last to enter {calls} of {} operations of group {}; the others waited {} for it, {:.0} % of \
-         the time",
+        "{} was the last to enter {calls} of {} operations of group {}; the other ranks waited {} for it, {:.0} % \
+         of the time",
         group.describe_rank(rank),
         times.len(),
         group.name,

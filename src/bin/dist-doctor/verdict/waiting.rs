@@ -219,7 +219,7 @@ impl<'a> WaitGraph<'a> {
             (Some(_), _) => {
                 let waiter = group.describe_rank(first.map_or(0, |edge| edge.waiter));
                 format!(
-                    "{rank_description} has not answered the {} of {waiter} in group {}",
+                    "{rank_description} has not matched the {} of {waiter} in group {}",
                     entry.description, group.name
                 )
             }
@@ -227,7 +227,7 @@ impl<'a> WaitGraph<'a> {
                 let after =
                     job.dumps[line.dump_index].to_unix_ns(late.issued_ns).saturating_sub(since);
                 format!(
-                    "{rank_description} entered {} of group {} only {} after the first of those who waited for it",
+                    "{rank_description} entered {} of group {} only {} after the first rank that waited for it",
                     late.description,
                     group.name,
                     text::span_text(after)
@@ -243,7 +243,7 @@ impl<'a> WaitGraph<'a> {
         let now = job.current_activity(line.dump_index);
         let waiters: BTreeSet<usize> = same.clone().map(|edge| edge.waiter).collect();
         let verb = match waiters.len() {
-            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it, and failed",
+            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it and failed",
             1 => "waits for it",
             _ => "wait for it",
         };
@@ -263,8 +263,8 @@ impl<'a> WaitGraph<'a> {
             let waiters: Vec<usize> = waiters.into_iter().collect();
             let culprit_ranks = ranks_description(group, &culprits);
             let text = format!(
-                "there is no dump of {culprit_ranks}: dead, stopped, or its dump is not among these files; in group {} {} \
-                 in {}, and all of whom there are dumps have entered it",
+                "there is no dump of {culprit_ranks}: dead, stopped, or the dump is not among these files; in group {} {} \
+                 in {}, which all ranks with a dump have entered",
                 group.name,
                 if waiters.len() == 1 { format!("{} waits", ranks_description(group, &waiters)) } else { format!("{} wait", text::ranks_text(&waiters)) },
                 edges[0].entry.description
@@ -293,7 +293,7 @@ impl<'a> WaitGraph<'a> {
             format!("{waiter} waits in {} of group {} for {awaited}", edge.entry.name(), group.name)
         };
         let steps: Vec<String> = cycle.iter().map(step).collect();
-        let text = format!("deadlock, each waits for the next: {}", steps.join("; "));
+        let text = format!("deadlock, each rank waits for the next: {}", steps.join("; "));
         let first = cycle.first()?;
         let culprits =
             cycle.iter().filter(|edge| edge.group == first.group).map(|edge| edge.waiter);
@@ -336,7 +336,7 @@ fn stalled_finding(
         return None;
     }
     let text = format!(
-        "all {} ranks of group {} are in {}, the first since {}, and it does not get on",
+        "all {} ranks of group {} are in {}, the first for {}, and it makes no progress",
         group.size,
         group.name,
         entry.description,
