@@ -65,7 +65,9 @@ fn chosen_targets(names: &[String]) -> Result<Vec<String>, String> {
     let mut all: Vec<String> = files.flatten().filter_map(|file| stem(file.path())).collect();
     all.sort();
     match names.iter().find(|name| !all.contains(name)) {
-        Some(name) => Err(format!("no fuzz target \"{name}\"; there are: {}", all.join(", "))),
+        Some(name) => {
+            Err(format!("no fuzz target \"{name}\"; expected one of: {}", all.join(", ")))
+        }
         None if names.is_empty() => Ok(all),
         None => Ok(names.to_vec()),
     }
@@ -89,7 +91,7 @@ fn build() -> Result<PathBuf, String> {
     build.args(["--target-dir", "fuzz/target"]);
     let built = run::run_visibly(&mut build, BUILD_LIMIT)?;
     if !built.success() {
-        return Err(format!("building the fuzz targets: {}", built.exit_description()));
+        return Err(format!("cannot build the fuzz targets: {}", built.exit_description()));
     }
     Ok(repository_root().join("fuzz/target").join(host).join("release"))
 }
@@ -116,7 +118,7 @@ impl FuzzTarget {
         };
         for folder in [&target.corpus, &target.found_corpus, &target.artifacts] {
             fs::create_dir_all(folder)
-                .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
+                .map_err(|cause| format!("cannot create {}: {cause}", folder.display()))?;
         }
         Ok(target)
     }
@@ -130,7 +132,7 @@ impl FuzzTarget {
     }
 
     fn run(&self, seconds: u64) -> Result<FuzzResult, String> {
-        println!("{}: for {seconds} s", self.name);
+        println!("{}: running for {seconds} s", self.name);
         let mut command = self.command();
         command.arg(format!("-max_total_time={seconds}")).args([&self.found_corpus, &self.corpus]);
         let (started, mut shown, mut failed) = (Instant::now(), Instant::now(), false);
@@ -144,11 +146,11 @@ impl FuzzTarget {
             })?;
         let mut figures =
             FuzzResult::parse_output(&finished.text, started.elapsed()).ok_or_else(|| {
-                format!("{}: no coverage was measured{}", self.name, finished.output_tail())
+                format!("{}: the output has no coverage{}", self.name, finished.output_tail())
             })?;
         if !finished.success() {
             let ending = finished.exit_description();
-            figures.finding.get_or_insert_with(|| format!("it ended with {ending}"));
+            figures.finding.get_or_insert_with(|| format!("the target ended with {ending}"));
         }
         Ok(figures)
     }
@@ -194,7 +196,7 @@ impl FuzzResult {
         let verdict = match finding {
             None => "no finding".to_owned(),
             Some(input) => format!(
-                "FINDING: {input}\n  again: {} {input}\n  once it is corrected: move the input to {}, \
+                "FINDING: {input}\n  to repeat: {} {input}\n  after the fix: move the input to {}, \
                  where the tests replay it",
                 target.program.display(),
                 target.corpus.display()

@@ -24,7 +24,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     run::run_checked(miri().arg("--version"), VERSION_TIMEOUT).map_err(|why| {
         format!(
-            "Miri cannot be run; `rustup toolchain install nightly --profile minimal --component miri,rust-src` installs it. {why}"
+            "cannot run Miri: {why}; to install it: `rustup toolchain install nightly --profile minimal --component miri,rust-src`"
         )
     })?;
     let mut test = miri();

@@ -70,7 +70,7 @@ fn fixed_endpoint_options(port: &str) -> [&str; 5] {
 /// Returns a port that is currently free.
 fn free_port() -> CaseResult<u16> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    Ok(bound.map_err(|cause| format!("binding a port: {cause}"))?.port())
+    Ok(bound.map_err(|cause| format!("cannot bind a port: {cause}"))?.port())
 }
 
 /// Adds a program that runs only if an environment variable has the value that identifies the
@@ -95,10 +95,10 @@ fn all_reduce(
     let right = text.lines().filter(|line| line.ends_with("sums correct")).count();
     if right != RANKS {
         return Err(CaseProblem::Failed(format!(
-            "{right} of {RANKS} ranks have the sums:\n{text}"
+            "{right} of {RANKS} ranks have correct sums:\n{text}"
         )));
     }
-    Ok(format!("{RANKS} ranks have the sums; {} was {}", mode.0, mode.1))
+    Ok(format!("{RANKS} ranks have correct sums; {} was {}", mode.0, mode.1))
 }
 
 /// Tests a restart: the first attempt fails on one rank, and the second must succeed on all ranks.
