@@ -191,8 +191,8 @@ impl MeasuredTree {
     fn figures(&self, samples: &CallSamples) -> Result<InstructionCounts, String> {
         let figures = self.kinds().map(|kind| {
             let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
-            let figure =
-                smallest_frequent(counts).map_err(|why| format!("{}: {why}", kind.title))?;
+            let figure = smallest_frequent(counts)
+                .map_err(|problem| format!("{}: {problem}", kind.title))?;
             Ok((kind.title, figure))
         });
         figures.collect()

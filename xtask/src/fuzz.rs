@@ -179,20 +179,19 @@ struct FuzzResult {
 impl FuzzResult {
     /// Parses the output. Returns `None` if the program was not built for coverage.
     fn parse_output(text: &str, took: Duration) -> Option<Self> {
-        let places = number_after(text, "inline 8-bit counters): ")?;
+        let total_places = number_after(text, "inline 8-bit counters): ")?;
         let written = text.split("Test unit written to ").nth(1);
         Some(Self {
             executions: number_after(text, "stat::number_of_executed_units: ").unwrap_or(0),
             seconds: took.as_secs(),
             covered_places: number_after(text.rsplit(" cov: ").next()?, "").unwrap_or(0),
-            total_places: places,
+            total_places,
             finding: written.and_then(|rest| rest.lines().next()).map(str::to_owned),
         })
     }
 
     fn describe(&self, target: &FuzzTarget) -> String {
-        let Self { executions, seconds, covered_places: reached, total_places: places, finding } =
-            self;
+        let Self { executions, seconds, covered_places, total_places, finding } = self;
         let verdict = match finding {
             None => "no finding".to_owned(),
             Some(input) => format!(
@@ -203,7 +202,7 @@ impl FuzzResult {
             ),
         };
         format!(
-            "{}: {executions} executions in {seconds} s, {reached} of {places} places reached, {verdict}",
+            "{}: {executions} executions in {seconds} s, {covered_places} of {total_places} code locations covered, {verdict}",
             target.name
         )
     }

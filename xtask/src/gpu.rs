@@ -132,7 +132,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let (rounds, left_out) = machine.possible_rounds();
     if is_probe_only {
         rounds.iter().for_each(|round| println!("to run: {}", round.title));
-        left_out.iter().for_each(|why| println!("skipped: {why}"));
+        left_out.iter().for_each(|reason| println!("skipped: {reason}"));
         return Ok(true);
     }
     let suite = GpuSuite {
@@ -143,7 +143,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     };
     let failed = suite.run_rounds(&rounds)?;
     println!();
-    left_out.iter().for_each(|why| println!("skipped: {why}"));
+    left_out.iter().for_each(|reason| println!("skipped: {reason}"));
     println!("{failed} failed");
     Ok(failed == 0)
 }

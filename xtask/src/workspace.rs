@@ -13,8 +13,8 @@ const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
 /// Returns the root of the repository.
 pub(crate) fn repository_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
 }
 
 /// Returns a command for the cargo that runs this program, in the repository's root.

@@ -33,17 +33,17 @@ const DROP_RATIO: f64 = 1.25;
 /// Measures all selected cells, prints the results, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check_target)?;
-    let mut stage = RunContext::new()?;
+    let mut context = RunContext::new()?;
     let mut peers: Vec<Box<dyn EngineLauncher>> = Vec::new();
     for peer in &options.peer {
-        peers.extend(peer.engines(&mut stage)?);
+        peers.extend(peer.engines(&mut context)?);
     }
     if options.limits {
         peers.push(Box::new(BoundEngine));
     }
     let mut bench = PeerBenchmark {
         options,
-        stage,
+        context,
         peers,
         limits: None,
         progress: ProgressLine::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
@@ -127,7 +127,7 @@ impl CellParticipant {
 /// The measurement in progress.
 struct PeerBenchmark<'a> {
     options: &'a Options,
-    stage: RunContext,
+    context: RunContext,
     peers: Vec<Box<dyn EngineLauncher>>,
     limits: Option<MachineLimits>,
     progress: ProgressLine,
@@ -145,11 +145,11 @@ impl PeerBenchmark<'_> {
             let cells = cells(self.options, ranks);
             let device = self.options.device.map_or("", DeviceBackend::backend);
             let ours = LibdistEngine { transport: self.options.transport.name(), device };
-            let mut engines = vec![Some(BenchEngine::start(&ours, ranks, &mut self.stage)?)];
+            let mut engines = vec![Some(BenchEngine::start(&ours, ranks, &mut self.context)?)];
             for peer in &self.peers {
                 let is_wanted = cells.iter().any(|cell| peer.supports_cell(cell));
                 engines.push(match is_wanted {
-                    true => Some(BenchEngine::start(&**peer, ranks, &mut self.stage)?),
+                    true => Some(BenchEngine::start(&**peer, ranks, &mut self.context)?),
                     false => None,
                 });
             }
@@ -173,7 +173,7 @@ impl PeerBenchmark<'_> {
                 }
             }
             for engine in engines.into_iter().flatten() {
-                engine.shut_down(&mut self.stage)?;
+                engine.shut_down(&mut self.context)?;
             }
         }
         Ok(())
@@ -193,16 +193,16 @@ impl PeerBenchmark<'_> {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // The first engine rotates, since each run leaves the machine in a different state.
-                let mut turns: Vec<usize> =
+                let mut run_order: Vec<usize> =
                     (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
-                let first = turn % turns.len();
-                turns.rotate_left(first);
-                for index in turns {
+                let first = turn % run_order.len();
+                run_order.rotate_left(first);
+                for index in run_order {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
                     self.progress.show_turn(cell, turn + 1, &name);
                     let outcome =
-                        run_engine(engines, part.engine_index, &part.request, &mut self.stage);
+                        run_engine(engines, part.engine_index, &part.request, &mut self.context);
                     let refused = || {
                         Failure::new(format!("{name}: refused a request that it supported before"))
                     };
@@ -233,9 +233,9 @@ impl PeerBenchmark<'_> {
     /// Returns true if this host has memory for the buffers of all engines.
     fn has_memory(&self, cell: &BenchCell) -> bool {
         let takes = self.peers.iter().filter(|peer| peer.supports_cell(cell));
-        let Err(why) = check_memory(cell, 1 + takes.count()) else { return true };
+        let Err(reason) = check_memory(cell, 1 + takes.count()) else { return true };
         self.progress.clear();
-        report_error(&why);
+        report_error(&reason);
         false
     }
 
@@ -253,20 +253,19 @@ impl PeerBenchmark<'_> {
             let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
             let name = engine.name().to_owned();
             self.progress.show_turn(cell, 0, &name);
-            match run_engine(engines, index, &trial_request, &mut self.stage) {
+            match run_engine(engines, index, &trial_request, &mut self.context) {
                 Ok(Some((times, wrong))) => {
                     let request = cell.request(calls, times.p50);
                     let figures = EngineTimes { engine: name, runs: Vec::new(), wrong };
                     let is_bound = index > 0 && self.peers[index - 1].is_bound_engine();
-                    let (engine, turns) = (index, usize::MAX);
                     trial_results.push((
                         times.p50,
                         CellParticipant {
-                            engine_index: engine,
+                            engine_index: index,
                             request,
                             figures,
                             is_bound,
-                            max_runs: turns,
+                            max_runs: usize::MAX,
                         },
                     ));
                 }
@@ -305,7 +304,7 @@ impl PeerBenchmark<'_> {
             failure.message
         ));
         match engines[index].take() {
-            Some(engine) => engine.terminate_ranks(&mut self.stage),
+            Some(engine) => engine.terminate_ranks(&mut self.context),
             None => Ok(()),
         }
     }
@@ -357,12 +356,12 @@ pub(crate) fn run_engine(
     engines: &mut [Option<BenchEngine>],
     index: usize,
     request: &BenchRequest,
-    stage: &mut RunContext,
+    context: &mut RunContext,
 ) -> Result<Option<(RunTimes, u64)>, Failure> {
     let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
         return Err(Failure::new("an engine of the cell does not run"));
     };
-    let Some(stamps) = engine.run_request(request, stage)? else { return Ok(None) };
+    let Some(stamps) = engine.run_request(request, context)? else { return Ok(None) };
     let wrong = stamps.iter().map(|rank| rank.wrong_elements).sum();
     let times = op_times(request.op, &stamps);
     times.map(|times| Some((times, wrong))).ok_or_else(|| Failure::new("a rank reported no times"))

@@ -49,13 +49,13 @@ impl ProgressLine {
 }
 
 fn turn_line(
-    (begun, cells): (usize, usize),
+    (started, cells): (usize, usize),
     cell: &BenchCell,
     turn: usize,
     engine: &str,
 ) -> String {
     let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
-    format!("cell {begun} of {cells}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
+    format!("cell {started} of {cells}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
 }
 
 #[cfg(test)]

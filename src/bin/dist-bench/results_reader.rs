@@ -32,16 +32,16 @@ pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
     let size = fs::metadata(path).map_err(|cause| read_failure(path, cause))?.len();
     if size > MAX_FILE_BYTES {
         let limit = MAX_FILE_BYTES >> 20;
-        let why = format!("larger than {limit} MiB, the limit for a result file of dist-bench");
-        return Err(read_failure(path, why));
+        let reason = format!("larger than {limit} MiB, the limit for a result file of dist-bench");
+        return Err(read_failure(path, reason));
     }
     let bytes = fs::read(path).map_err(|cause| read_failure(path, cause))?;
     serde_json::from_slice(&bytes).map_err(|cause| read_failure(path, cause))
 }
 
 /// Builds the failure for an unreadable file.
-pub(crate) fn read_failure(path: &Path, why: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{}: {why}", path.display()))
+pub(crate) fn read_failure(path: &Path, reason: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{}: {reason}", path.display()))
 }
 
 /// Parses all results; the error names the invalid part.

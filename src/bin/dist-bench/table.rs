@@ -179,12 +179,12 @@ pub(crate) fn tails_text(all: &[CellResult]) -> String {
 fn lost_cells_text(all: &[CellResult]) -> String {
     let mut text = String::new();
     for measured in all {
-        let Some(why) = measured.verdict().and_then(CellVerdict::loss_reason) else { continue };
+        let Some(reason) = measured.verdict().and_then(CellVerdict::loss_reason) else { continue };
         let (Some(ratio), Some(best)) = (measured.ratio(), measured.best_peer()) else { continue };
         let BenchCell { ranks, op, variant, .. } = measured.cell;
         let (op, size, words) = (op.name(), size_text(measured.cell.bytes()), variant.describe());
         text.push_str(&format!(
-            "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
+            "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {reason}\n",
             words.join(", "),
             ratio.value,
             interval_text(&ratio),

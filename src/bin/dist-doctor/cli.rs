@@ -54,7 +54,7 @@ pub(crate) enum Command {
 pub(crate) struct VerdictOptions {
     /// Dumps, folders with dumps, or the common prefix of the names of all dumps
     #[arg(value_name = "FILE|FOLDER|PREFIX")]
-    pub(crate) places: Vec<OsString>,
+    pub(crate) inputs: Vec<OsString>,
 
     /// Print JSON
     #[arg(long)]
@@ -84,7 +84,7 @@ mod tests {
     fn verdict_is_the_default_command() {
         for line in ["dist-doctor a b --json", "dist-doctor verdict --json a b"] {
             let verdict = parse(line).unwrap();
-            assert_eq!(verdict.places, ["a", "b"]);
+            assert_eq!(verdict.inputs, ["a", "b"]);
             assert!(verdict.json);
         }
         assert_eq!(parse("dist-doctor a --jso").unwrap_err().exit_code(), 2);

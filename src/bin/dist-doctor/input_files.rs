@@ -48,10 +48,10 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     for file in &files {
         match read_dump(file) {
             Ok(dump) => loaded.dumps.push(dump),
-            Err(why) => {
-                let why = format!("{}: {why}", file.display());
-                report_error(&format!("{why}; the file is skipped"));
-                loaded.skipped_files.push(why);
+            Err(problem) => {
+                let problem = format!("{}: {problem}", file.display());
+                report_error(&format!("{problem}; the file is skipped"));
+                loaded.skipped_files.push(problem);
             }
         }
     }
@@ -77,11 +77,10 @@ pub(crate) fn matching_files(input: &OsStr) -> Result<Vec<PathBuf>, String> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let beginning = path.file_name().and_then(OsStr::to_str);
-    let beginning = beginning.ok_or_else(|| format!("{shown}: no such file"))?;
+    let prefix = path.file_name().and_then(OsStr::to_str);
+    let prefix = prefix.ok_or_else(|| format!("{shown}: no such file"))?;
     let matches = list_files(folder, |name| {
-        let rest =
-            name.strip_prefix(beginning).map(|rest| rest.strip_suffix(".json").unwrap_or(rest));
+        let rest = name.strip_prefix(prefix).map(|rest| rest.strip_suffix(".json").unwrap_or(rest));
         rest.is_some_and(is_rank_number)
     });
     match matches {

@@ -80,22 +80,22 @@ impl JobDumps {
                 }
                 let failure = membership.failure.clone();
                 let calls = BTreeMap::new();
-                let line = RankTimeline {
+                let timeline = RankTimeline {
                     dump_index: number,
                     entry_by_sequence: calls,
                     is_last_call_after_failure: false,
                     failure,
                 };
-                group.timelines.insert(membership.rank, line);
+                group.timelines.insert(membership.rank, timeline);
             }
             for (entry_index, entry) in dump.entries.iter().enumerate() {
                 let group = index_by_group_id.get(&entry.group).map(|&at| &mut job.groups[at]);
-                let line = group.and_then(|group| group.timelines.get_mut(&entry.rank));
+                let timeline = group.and_then(|group| group.timelines.get_mut(&entry.rank));
                 // An entry of a group that is not in the dump has no timeline.
-                if let Some(line) =
-                    line.filter(|line| line.dump_index == number && entry.message.is_none())
+                if let Some(timeline) = timeline
+                    .filter(|timeline| timeline.dump_index == number && entry.message.is_none())
                 {
-                    line.entry_by_sequence.insert(entry.sequence, entry_index);
+                    timeline.entry_by_sequence.insert(entry.sequence, entry_index);
                 }
             }
         }
@@ -105,17 +105,17 @@ impl JobDumps {
     }
 
     /// Returns the record of an operation of a rank.
-    pub(crate) fn entry(&self, line: &RankTimeline, sequence: u64) -> Option<&OperationRecord> {
-        self.dumps[line.dump_index].entries.get(*line.entry_by_sequence.get(&sequence)?)
+    pub(crate) fn entry(&self, timeline: &RankTimeline, sequence: u64) -> Option<&OperationRecord> {
+        self.dumps[timeline.dump_index].entries.get(*timeline.entry_by_sequence.get(&sequence)?)
     }
 
     /// Returns the collectives of a rank by sequence number.
     pub(crate) fn calls<'a>(
         &'a self,
-        line: &'a RankTimeline,
+        timeline: &'a RankTimeline,
     ) -> impl Iterator<Item = (u64, &'a OperationRecord)> {
-        let dump = &self.dumps[line.dump_index];
-        line.entry_by_sequence.iter().map(|(&sequence, &at)| (sequence, &dump.entries[at]))
+        let dump = &self.dumps[timeline.dump_index];
+        timeline.entry_by_sequence.iter().map(|(&sequence, &at)| (sequence, &dump.entries[at]))
     }
 
     /// Returns the group of an entry.
@@ -176,25 +176,26 @@ impl JobGroup {
     fn drop_calls_after_failure(&mut self, dumps: &[Dump]) {
         // The time and host of the first failed call.
         let mut first_failure: Option<(u64, &str)> = None;
-        for line in self.timelines.values_mut() {
-            let dump = &dumps[line.dump_index];
-            let mut calls = line.entry_by_sequence.iter();
+        for timeline in self.timelines.values_mut() {
+            let dump = &dumps[timeline.dump_index];
+            let mut calls = timeline.entry_by_sequence.iter();
             let Some((&failed, &at)) = calls.find(|&(_, &at)| dump.entries[at].has_failed()) else {
                 continue;
             };
-            line.entry_by_sequence.retain(|&sequence, _| sequence <= failed);
+            timeline.entry_by_sequence.retain(|&sequence, _| sequence <= failed);
             let ended = dump.to_unix_ns(dump.entries[at].ended_ns.unwrap_or(dump.taken_ns));
             if first_failure.is_none_or(|(earliest, _)| ended < earliest) {
                 first_failure = Some((ended, &dump.host));
             }
         }
         let Some((failed_at, host)) = first_failure else { return };
-        for line in self.timelines.values_mut() {
-            let dump = &dumps[line.dump_index];
-            let last = line.entry_by_sequence.last_key_value().map(|(_, &at)| &dump.entries[at]);
+        for timeline in self.timelines.values_mut() {
+            let dump = &dumps[timeline.dump_index];
+            let last =
+                timeline.entry_by_sequence.last_key_value().map(|(_, &at)| &dump.entries[at]);
             // The clocks of two hosts may differ.
             let clock_skew = if dump.host == host { 0 } else { MAX_CLOCK_SKEW_NS };
-            line.is_last_call_after_failure = last.is_some_and(|entry| {
+            timeline.is_last_call_after_failure = last.is_some_and(|entry| {
                 entry.has_failed()
                     && dump.to_unix_ns(entry.issued_ns) > failed_at.saturating_add(clock_skew)
             });

@@ -240,7 +240,9 @@ fn parse_all<T>(
     parse: impl Fn(&Value) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
     let numbered = values.iter().enumerate();
-    numbered.map(|(at, value)| parse(value).map_err(|why| format!("{name}[{at}]: {why}"))).collect()
+    numbered
+        .map(|(at, value)| parse(value).map_err(|problem| format!("{name}[{at}]: {problem}")))
+        .collect()
 }
 
 fn array_field<'a>(value: &'a Value, name: &str, max_len: usize) -> Result<&'a [Value], String> {

@@ -28,7 +28,7 @@ use trace_reader::{TraceIndex, TraceSource};
 pub(crate) struct TraceOptions {
     /// Traces, folders with traces, or the common prefix of the names of all traces
     #[arg(value_name = "FILE|FOLDER|PREFIX", required = true)]
-    pub(crate) places: Vec<OsString>,
+    pub(crate) inputs: Vec<OsString>,
 
     /// The output file, for Perfetto (ui.perfetto.dev) or chrome://tracing
     #[arg(short, long, value_name = "FILE")]
@@ -44,16 +44,16 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let output = Path::new(&options.output);
     let mut index = TraceIndex::default();
     let mut paths = BTreeSet::new();
-    for place in &options.places {
-        let is_named = Path::new(place).is_file();
-        for path in input_files::matching_files(place).map_err(Failure::unusable)? {
+    for input in &options.inputs {
+        let is_named = Path::new(input).is_file();
+        for path in input_files::matching_files(input).map_err(Failure::unusable)? {
             if path != output && paths.insert(path.clone()) {
                 match index.read_file(&path) {
                     Ok(()) => {}
                     // A folder may contain files that are no traces.
-                    Err(why) if !is_named && why.is_not_a_trace => {}
-                    Err(why) => {
-                        let message = format!("{}: {}", path.display(), why.message);
+                    Err(error) if !is_named && error.is_not_a_trace => {}
+                    Err(error) => {
+                        let message = format!("{}: {}", path.display(), error.message);
                         return Err(Failure::unusable(message));
                     }
                 }
@@ -67,7 +67,7 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     }
     let alignment = clock_alignment::align_clocks(&index.sources);
     let events = merged_trace::write_merged(&index, &alignment, output)
-        .map_err(|why| Failure::unusable(format!("{}: {why}", output.display())))?;
+        .map_err(|error| Failure::unusable(format!("{}: {error}", output.display())))?;
     for source in &index.sources {
         warn_about_source(source);
     }
@@ -108,10 +108,10 @@ fn merge_report(
             format!("{} on {}", list_ranks(&ranks), crate::text::printable_line(name, 80));
         let clock = match host.source {
             ClockSource::Reference => "the reference clock".to_owned(),
-            ClockSource::CommonOperations { count, max_error_ns: off_ns } => format!(
+            ClockSource::CommonOperations { count, max_error_ns } => format!(
                 "shifted by {}, error at most {} ({count} common operations)",
                 ms_text(host.offset_ns),
-                ms_text(off_ns).trim_start_matches('+')
+                ms_text(max_error_ns).trim_start_matches('+')
             ),
             ClockSource::WallClock => format!(
                 "shifted by {} to match the wall clocks, with their unknown error: there is no common operation",

@@ -107,14 +107,14 @@ fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> Ca
     let mut command = context.torch()?.torchrun(RANKS, &[options, &again].concat());
     require_variable(&mut command, mode, &context.restart);
     let text = run::run_checked(&mut command, PROCESS_TIMEOUT)?.text;
-    let anew = "attempt 1 formed a group of its own";
-    let formed = text.lines().filter(|line| line.ends_with(anew)).count();
+    let formed_line = "attempt 1 formed a group of its own";
+    let formed = text.lines().filter(|line| line.ends_with(formed_line)).count();
     if formed != RANKS || text.contains("does not hold") {
         return Err(CaseProblem::Failed(format!(
             "{formed} of {RANKS} ranks formed a group:\n{text}"
         )));
     }
-    Ok(format!("attempt 0 failed on a rank, {anew} on the same store"))
+    Ok(format!("attempt 0 failed on a rank, {formed_line} on the same store"))
 }
 
 /// Compares the result under another launcher with the result under distrun.
@@ -125,9 +125,9 @@ fn train(context: &InteropContext, mut command: Command) -> CaseResult {
         return Ok(training.result);
     }
     let distance = training.max_loss_difference(&expected);
-    let (here, there) = (training.result, expected.result);
+    let (result, expected_result) = (training.result, expected.result);
     Err(CaseProblem::Failed(format!(
-        "{here}, but under distrun {there}; losses differ by {distance}"
+        "{result}, but under distrun {expected_result}; losses differ by {distance}"
     )))
 }
 

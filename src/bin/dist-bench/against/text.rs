@@ -91,12 +91,12 @@ pub(super) fn summary_text(verdict: &TreeVerdict<'_>) -> String {
         text.push_str(&format!("Cells with an interval entirely above {CELL_LIMIT}:\n"));
         verdict.slower_cells.iter().for_each(|measured| text.push_str(&cell_line(measured)));
     }
-    for (cells, why) in [
+    for (cells, heading) in [
         (&verdict.inconclusive, "No verdict, because there are too few pairs for an interval:"),
         (&verdict.unsupported, "Not compared, because the other tree does not support them:"),
     ] {
         if !cells.is_empty() {
-            text.push_str(&format!("{why}\n"));
+            text.push_str(&format!("{heading}\n"));
             cells.iter().for_each(|measured| text.push_str(&cell_line(measured)));
         }
     }

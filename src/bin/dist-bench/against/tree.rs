@@ -27,7 +27,7 @@ impl OtherTree {
     /// program itself.
     pub(super) fn find(path: &Path, ours: LibdistEngine) -> Result<Self, Failure> {
         let candidates = [path.to_path_buf(), path.join(RELEASE_PROGRAM), path.join(PROGRAM_NAME)];
-        let program = candidates.into_iter().find(|place| place.is_file());
+        let program = candidates.into_iter().find(|file| file.is_file());
         let program = program.ok_or_else(|| program_missing(path))?;
         let program = program
             .canonicalize()
@@ -58,8 +58,8 @@ impl EngineLauncher for OtherTree {
         super::BASELINE
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
-        Ok(self.libdist.rank_commands(&self.program, ranks, place))
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
+        Ok(self.libdist.rank_commands(&self.program, ranks, path_prefix))
     }
 
     fn supports_cell(&self, _cell: &BenchCell) -> bool {

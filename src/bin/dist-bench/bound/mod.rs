@@ -79,10 +79,10 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
         );
     };
     let rank: usize = rank.parse().map_err(|_| format!("not a rank: {rank}"))?;
-    DriverLink::open(rank, path_prefix)?.run_and_report(|post| {
+    DriverLink::open(rank, path_prefix)?.run_and_report(|link| {
         thread::pin_to_core(rank).map_err(|error| error.to_string())?;
         let mut pair = BoundRank::connect(rank, path_prefix)?;
-        post.serve_requests(&mut |order| pair.execute(order))
+        link.serve_requests(&mut |request| pair.execute(request))
     })
 }
 

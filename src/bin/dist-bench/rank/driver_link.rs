@@ -23,7 +23,7 @@ impl DriverLink {
     /// The reason for the failure.
     pub(crate) fn open(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let with_context = |what: &'static str| move |cause| format!("{what}: {cause}");
-        let file = |ending: &str| PathBuf::from(format!("{path_prefix}.{rank}{ending}"));
+        let file = |suffix: &str| PathBuf::from(format!("{path_prefix}.{rank}{suffix}"));
         let request_pipe = BufReader::new(
             File::open(file(REQUEST_SUFFIX))
                 .map_err(with_context("cannot open the request pipe"))?,

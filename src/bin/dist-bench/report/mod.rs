@@ -61,8 +61,8 @@ pub(crate) fn replace_report(
 /// Writes a plot of the report to a file.
 pub(crate) fn write_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
     let plots = path.parent().unwrap_or(Path::new("")).join(PLOT_FOLDER);
-    let made = fs::create_dir_all(&plots);
-    made.map_err(|cause| Failure::new(format!("cannot create {}: {cause}", plots.display())))?;
+    let created = fs::create_dir_all(&plots);
+    created.map_err(|cause| Failure::new(format!("cannot create {}: {cause}", plots.display())))?;
     write_file(&plots.join(name), svg)
 }
 
@@ -117,9 +117,9 @@ fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
     let mut parts = parts.iter().cloned();
     let mut all = parts.next().ok_or_else(|| Failure::new("--report-from names no result file"))?;
     for part in parts {
-        let (before, now) = (&all.run, &part.run);
-        if (&before.machine, &before.transport) != (&now.machine, &now.transport) {
-            let described = [before, now]
+        let (first_run, run) = (&all.run, &part.run);
+        if (&first_run.machine, &first_run.transport) != (&run.machine, &run.transport) {
+            let described = [first_run, run]
                 .map(|run| format!("{}, transport {}", run.machine.describe(), run.transport));
             return Err(Failure::new(format!(
                 "--report-from: all result files must be of one machine and one transport, not of {}",
@@ -142,12 +142,12 @@ fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
 
 /// Returns the sort key of a cell in a report.
 fn sort_key(cell: &BenchCell) -> (usize, usize, [bool; 4], usize) {
-    let place = BenchOp::ALL.iter().position(|op| *op == cell.op);
+    let op_index = BenchOp::ALL.iter().position(|op| *op == cell.op);
     let [mode, buffers, in_place, call] = cell.variant.describe();
     // The usual variants come first.
     let unusual =
         [mode != "rewritten", buffers != "ordinary", in_place != "in place", call != "blocking"];
-    (place.unwrap_or(0), cell.ranks, unusual, cell.bytes())
+    (op_index.unwrap_or(0), cell.ranks, unusual, cell.bytes())
 }
 
 fn has_type_of(cell: &BenchCell, all: &[CellResult]) -> bool {

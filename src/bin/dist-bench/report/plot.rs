@@ -180,12 +180,12 @@ fn draw_line(text: &mut String, series: &PlotSeries, shape: usize, x: PlotAxis, 
         .map(|&(bytes, us)| (x.pixel(bytes.max(1.0).log2()), y.pixel(us.log10())))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let coordinates: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let marks: String = points.iter().map(|&point| marker_path(shape, point)).collect();
     text.push_str(&format!(
         "<g class=\"c{}\"><polyline class=\"line\" points=\"{}\"/>{marks}</g>\n",
         series.colour % COLOURS,
-        places.join(" ")
+        coordinates.join(" ")
     ));
 }
 

@@ -95,14 +95,14 @@ impl Candidate {
     ///
     /// # Errors
     /// The message that names the missing program.
-    pub(super) fn find_program(self, stage: &mut RunContext) -> Result<TrainingProgram, Failure> {
+    pub(super) fn find_program(self, context: &mut RunContext) -> Result<TrainingProgram, Failure> {
         match self {
             Self::TorchGloo => {
                 let python = gloo::python_with_torch(
-                    stage,
+                    context,
                     &self.remedy("pip install torch, name another Python in DIST_BENCH_PYTHON"),
                 )?;
-                let script = stage.folder().join("training.py");
+                let script = context.folder().join("training.py");
                 let written = fs::write(&script, SCRIPT);
                 written.map_err(|cause| Failure::new(format!("{}: {cause}", script.display())))?;
                 Ok(TrainingProgram::Torch { python, script })
@@ -114,7 +114,7 @@ impl Candidate {
                     .remedy(&format!("install {packages} (package names of Debian and Ubuntu)"));
                 let compiler = find_program(mpi.compiler(), &remedy)?;
                 let launcher = find_program(mpi.launcher(), &remedy)?;
-                let program = SOURCE.find_or_compile(&compiler, &remedy, stage)?;
+                let program = SOURCE.find_or_compile(&compiler, &remedy, context)?;
                 Ok(TrainingProgram::Mpi { launcher, program })
             }
             _ => std::env::current_exe().map(TrainingProgram::Ours).map_err(|cause| {
@@ -195,15 +195,15 @@ mod tests {
 
     #[test]
     fn commands_name_the_rank_and_the_plan() {
-        let place = Path::new("/place");
-        let ours = TrainingProgram::Ours("bench".into()).commands(3, place);
-        assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/place"]);
+        let path_prefix = Path::new("/prefix");
+        let ours = TrainingProgram::Ours("bench".into()).commands(3, path_prefix);
+        assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/prefix"]);
         let torch =
             TrainingProgram::Torch { python: "python3".into(), script: "training.py".into() };
-        let torch = torch.commands(2, place);
-        assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/place"]);
+        let torch = torch.commands(2, path_prefix);
+        assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/prefix"]);
         let mpi = TrainingProgram::Mpi { launcher: "mpirun".into(), program: "training".into() };
-        let mpi = words(&mpi.commands(2, place)[0]);
-        assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/place"]);
+        let mpi = words(&mpi.commands(2, path_prefix)[0]);
+        assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/prefix"]);
     }
 }

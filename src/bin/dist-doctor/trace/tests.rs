@@ -26,15 +26,15 @@ impl TraceFolder {
     }
 
     /// Merges the traces in the folder, and returns the parsed output file.
-    fn merge(&self, places: &[&str]) -> Result<Value, Failure> {
+    fn merge(&self, inputs: &[&str]) -> Result<Value, Failure> {
         let output = self.path("merged.json");
-        let places = places.iter().map(|place| self.path(place).into_os_string()).collect();
-        main(&TraceOptions { places, output: output.clone().into_os_string() })?;
+        let inputs = inputs.iter().map(|input| self.path(input).into_os_string()).collect();
+        main(&TraceOptions { inputs, output: output.clone().into_os_string() })?;
         Ok(serde_json::from_slice(&fs::read(output).unwrap()).unwrap())
     }
 
-    fn merge_error(&self, places: &[&str]) -> String {
-        let failure = self.merge(places).unwrap_err();
+    fn merge_error(&self, inputs: &[&str]) -> String {
+        let failure = self.merge(inputs).unwrap_err();
         assert_eq!(failure.status, 2);
         assert!(!self.path("merged.json").exists() && !self.path("merged.json.part").exists());
         failure.message
@@ -251,7 +251,7 @@ fn malformed_traces_are_refused_with_name_and_line() {
     old["args"]["version"] = json!(99);
     let mut bad_time = good.clone();
     bad_time["ts"] = json!(-1.0);
-    for (lines, why) in [
+    for (lines, expected) in [
         (vec![good.clone()], "not a trace of libdist"),
         (vec![old], "version 99 is not supported"),
         (
@@ -264,7 +264,7 @@ fn malformed_traces_are_refused_with_name_and_line() {
     ] {
         folder.write("bad.json", &trace_text(&lines, TRACE_END));
         let message = folder.merge_error(&["good.json", "bad.json"]);
-        assert!(message.contains("bad.json: ") && message.contains(why), "{message}");
+        assert!(message.contains("bad.json: ") && message.contains(expected), "{message}");
     }
     folder.write("bad.json", "");
     assert!(folder.merge_error(&["bad.json"]).contains("no event"));

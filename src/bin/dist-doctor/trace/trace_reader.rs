@@ -136,7 +136,7 @@ impl TraceIndex {
                 continue;
             };
             let with_line_number =
-                |why: String| trace_error(format!("line {}: {why}", line.line_number));
+                |problem: String| trace_error(format!("line {}: {problem}", line.line_number));
             let Some(ns) = source.add_event(&event).map_err(with_line_number)? else { continue };
             if self.events.len() == MAX_EVENTS {
                 let message = format!(
@@ -215,22 +215,22 @@ impl TraceSource {
             return Ok(Some(NO_TIME));
         }
         let ns = microseconds_to_ns(&event["ts"]).ok_or("ts is not a time in microseconds")?;
-        if let Some(sighting) = clock_sample(event, ns) {
-            self.add_clock_sample(sighting);
+        if let Some(sample) = clock_sample(event, ns) {
+            self.add_clock_sample(sample);
         }
         Ok(Some(ns))
     }
 
     /// Keeps the operations whose sequence numbers are multiples of a power of two. So all files
     /// keep the same operations.
-    fn add_clock_sample(&mut self, sighting: ClockSample) {
-        if sighting.key.1.is_multiple_of(self.stride) {
-            self.clock_samples.push(sighting);
+    fn add_clock_sample(&mut self, sample: ClockSample) {
+        if sample.key.1.is_multiple_of(self.stride) {
+            self.clock_samples.push(sample);
         }
         if self.clock_samples.len() > MAX_CLOCK_SAMPLES {
             self.stride *= 2;
             let stride = self.stride;
-            self.clock_samples.retain(|sighting| sighting.key.1.is_multiple_of(stride));
+            self.clock_samples.retain(|sample| sample.key.1.is_multiple_of(stride));
         }
     }
 }

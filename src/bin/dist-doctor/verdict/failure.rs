@@ -37,11 +37,11 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     culprits.sort_unstable();
     culprits.dedup();
     // The first call that failed; otherwise a rank noticed the failure outside of a call.
-    let failed = group.timelines.values().filter_map(|line| {
-        let dump = &job.dumps[line.dump_index];
-        let ended = job.calls(line).filter(|(_, entry)| entry.has_failed());
+    let failed = group.timelines.values().filter_map(|timeline| {
+        let dump = &job.dumps[timeline.dump_index];
+        let ended = job.calls(timeline).filter(|(_, entry)| entry.has_failed());
         let first = ended.filter_map(|(_, entry)| entry.ended_ns).min();
-        Some(dump.to_unix_ns(first.unwrap_or(dump.taken_ns))).filter(|_| line.failure.is_some())
+        Some(dump.to_unix_ns(first.unwrap_or(dump.taken_ns))).filter(|_| timeline.failure.is_some())
     });
     let since = failed.min().unwrap_or(u64::MAX);
     Some(Finding { class: FindingClass::Failure, group: number, text, culprits, since })
@@ -50,10 +50,10 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
 /// Returns the different failures with the ranks that report each, most frequent first.
 fn failures_by_ranks(job: &JobDumps, number: usize) -> Vec<(&GroupFailure, Vec<usize>)> {
     let mut failures: Vec<(&GroupFailure, Vec<usize>)> = Vec::new();
-    for (&rank, line) in &job.groups[number].timelines {
-        let Some(fault) = &line.failure else { continue };
-        let same = |known: &&mut (&GroupFailure, Vec<usize>)| {
-            (&known.0.kind, known.0.culprit) == (&fault.kind, fault.culprit)
+    for (&rank, timeline) in &job.groups[number].timelines {
+        let Some(fault) = &timeline.failure else { continue };
+        let same = |entry: &&mut (&GroupFailure, Vec<usize>)| {
+            (&entry.0.kind, entry.0.culprit) == (&fault.kind, fault.culprit)
         };
         match failures.iter_mut().find(same) {
             Some((_, ranks)) => ranks.push(rank),
