@@ -12,12 +12,12 @@ use dist::base::dtype::DataType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PeerLibrary {
     Openmpi,
-    /// Without cross-memory attach: compared with ours under DIST_CMA=0.
+    /// Open MPI without single copy; compare it with libdist under DIST_CMA=0
     OpenmpiStaged,
     Mpich,
-    /// Through PyTorch.
+    /// Gloo through PyTorch
     Gloo,
-    /// From C++.
+    /// Gloo from C++
     GlooCpp,
 }
 

@@ -29,13 +29,13 @@ const SOURCE: ProgramSource = ProgramSource {
 pub(crate) enum Candidate {
     /// libdist's reducer, which provides the memory of the gradients
     Arena,
-    /// The same with gradients in the caller's memory
+    /// libdist's reducer with gradients in the caller's memory
     Ordinary,
-    /// As arena, and a failed step can be repeated (DIST_REDUCER_RETRYABLE)
+    /// Like arena; a failed step can be repeated (DIST_REDUCER_RETRYABLE)
     Retryable,
-    /// As arena, with gradients of type bf16
+    /// Like arena, with gradients of type bf16
     Bf16,
-    /// torch's DistributedDataParallel on Gloo, gradient_as_bucket_view, buckets of 25 MiB
+    /// torch's DistributedDataParallel on Gloo, with gradient_as_bucket_view and buckets of 25 MiB
     TorchGloo,
     /// One all-reduce after the backward pass over Open MPI, then a division
     Openmpi,

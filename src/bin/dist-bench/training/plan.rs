@@ -14,11 +14,11 @@ pub(super) const SAMPLE_SUFFIX: &str = ".sample";
 /// How a rank computes a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ComputeKind {
-    /// The rank sleeps: an accelerator computes
+    /// The rank sleeps, as if an accelerator computed
     Sleep,
-    /// The rank keeps its core busy: a CPU computes
+    /// The rank keeps its core busy, as if the CPU computed
     Spin,
-    /// Gradients are there at once
+    /// Gradients are ready immediately
     None,
 }
 
