@@ -341,9 +341,9 @@ pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), Strin
     match available {
         Some(available) if needed > available / 4 * 3 => {
             let (op, bytes) = (cell.op.name(), size_text(cell.bytes()));
-            let (needed, available_mib) = (needed >> 20, available >> 20);
+            let (needed, available) = (needed >> 20, available >> 20);
             Err(format!(
-                "{op} of {bytes} is skipped: its buffers need {needed} MiB, but only {available_mib} MiB are available"
+                "{op} of {bytes} is skipped: its buffers need {needed} MiB, more than 3/4 of the available {available} MiB"
             ))
         }
         _ => Ok(()),
