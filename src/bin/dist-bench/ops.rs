@@ -108,7 +108,7 @@ impl BenchOp {
     }
 
     /// Returns the factor from the algorithm bandwidth to the bus bandwidth.
-    #[allow(clippy::cast_precision_loss, reason = "a small number of ranks")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of ranks is small")]
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         match self {
