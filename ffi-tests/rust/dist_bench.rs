@@ -270,9 +270,9 @@ fn against_refuses_other_programs() {
     std::fs::create_dir(folder.path("unbuilt")).unwrap();
     std::fs::write(folder.path("unbuilt/Cargo.toml"), "").unwrap();
     for (tree, status, texts) in [
-        ("nowhere", 1, ["--against nowhere: this is no source tree", "Cargo.toml"]),
-        ("unbuilt", 1, ["no target/release/dist-bench", "--manifest-path unbuilt/Cargo.toml"]),
-        ("other", 1, ["baseline: a process of it has ended with status 4", "no rank of mine"]),
+        ("nowhere", 1, ["--against nowhere: not a source tree", "Cargo.toml"]),
+        ("unbuilt", 1, ["has no target/release/dist-bench", "--manifest-path unbuilt/Cargo.toml"]),
+        ("other", 1, ["baseline: one of its processes ended with status 4", "no rank of mine"]),
         ("other --pairs 5", 2, ["--against needs --pairs 6 or more", "no interval"]),
     ] {
         let ended = run(&format!("--ops barrier --against {tree}"), &folder);
@@ -385,14 +385,22 @@ fn usage_and_write_errors_are_reported() {
         std::fs::write(folder.path(name), text).unwrap();
     }
     for (args, status, text) in [
-        ("--ops allreduce", 2, "there are all_reduce, broadcast"),
-        ("--dtype bf16 --peer mpich", 2, "--peer knows no elements of type bf16"),
+        ("--ops allreduce", 2, "expected one of: all_reduce, broadcast"),
+        (
+            "--dtype bf16 --peer mpich",
+            2,
+            "--peer: a peer library does not support elements of type bf16",
+        ),
         ("--quick --ops barrier --json no/folder.json", 1, "no/folder.json"),
         ("--report-from a.json", 2, "--report <FILE>"),
         ("--report no.md", 1, "no.md"),
         ("--report unmarked.md", 1, "lacks the lines <!-- dist-bench:begin -->"),
         ("--report REPORT.md --report-from no.json", 1, "no.json"),
-        ("--report REPORT.md --report-from other.json", 1, "is not what dist-bench --json writes"),
+        (
+            "--report REPORT.md --report-from other.json",
+            1,
+            "is not in the format of dist-bench --json",
+        ),
     ] {
         let ended = run(args, &folder);
         assert_eq!(ended.status, status, "{args}: {}", ended.err);
@@ -481,8 +489,8 @@ fn a_training_candidate_without_programs_is_left_out() {
     std::fs::set_permissions(folder.path("python"), executable).unwrap();
     let args = "--training --quick --model tiny --compute none --json result.json --candidates";
     for (candidates, status, text) in [
-        ("torch-gloo,arena", 0, "torch-gloo is left out: "),
-        ("torch-gloo", 1, "no candidate is left"),
+        ("torch-gloo,arena", 0, "torch-gloo is skipped: "),
+        ("torch-gloo", 1, "all candidates are skipped"),
     ] {
         let mut command = command(&format!("{args} {candidates}"), &folder);
         command.env("DIST_BENCH_PYTHON", folder.path("python"));
@@ -505,7 +513,7 @@ fn other_libraries_average_correctly() {
     assert_eq!(ended.status, 0, "{} {}", ended.err, ended.out);
     for line in ended.err.lines().filter(|line| line.starts_with("dist-bench: ")) {
         println!("skipped: {line}");
-        assert!(line.contains(" is left out: "), "{}", ended.err);
+        assert!(line.contains(" is skipped: "), "{}", ended.err);
     }
     for candidate in training_candidates(&folder) {
         assert_eq!(candidate["wrong"], json!(0), "{candidate}");

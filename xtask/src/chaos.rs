@@ -58,7 +58,7 @@ fn set_seed_range(
     } else {
         DEFAULT_SEEDS
     });
-    let end = first.checked_add(count).ok_or("there are no seeds that large")?;
+    let end = first.checked_add(count).ok_or("--first plus --seeds exceeds the largest seed")?;
     test.env("CHAOS_SEEDS", format!("{first}..{end}"));
     for (option, variable) in [("--minutes", "CHAOS_MINUTES"), ("--jobs", "CHAOS_JOBS")] {
         if let Some(value) = number_option(arguments, option)? {

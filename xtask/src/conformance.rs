@@ -126,7 +126,9 @@ pub(crate) fn build_suite(optimised: bool) -> Result<PathBuf, String> {
     let built = run::run_checked(&mut build, BUILD_LIMIT)?.text;
     let lines = built.lines().filter(|line| line.contains("\"name\":\"conformance\""));
     let program = lines.filter_map(|line| json_string(line, "executable")).next_back();
-    program.map(PathBuf::from).ok_or_else(|| "cargo names no program of the suite".into())
+    program
+        .map(PathBuf::from)
+        .ok_or_else(|| "the output of cargo names no program of the suite".into())
 }
 
 /// Checks the notation of a part, for example "2/6".
@@ -136,7 +138,7 @@ fn check_part(text: &str) -> Result<(), String> {
         .and_then(|(part, of)| Some((part.parse::<usize>().ok()?, of.parse::<usize>().ok()?)));
     match numbers {
         Some((part, of)) if (1..=of).contains(&part) => Ok(()),
-        _ => Err(format!("\"{text}\" is no part: 2/6 is the second of six")),
+        _ => Err(format!("\"{text}\" is not a part: 2/6 is the second of six parts")),
     }
 }
 

@@ -124,7 +124,7 @@ impl MeasuredTree {
         let library = path.join("target/release/libdist.so");
         if !library.is_file() {
             return Err(format!(
-                "--against: there is no {}; build it: cargo build --release --lib --manifest-path {}",
+                "--against: {} does not exist; build it: cargo build --release --lib --manifest-path {}",
                 library.display(),
                 path.join("Cargo.toml").display()
             ));
@@ -138,10 +138,11 @@ impl MeasuredTree {
         tools::recreate_folder(&folder)?;
         // The link has the soname, under which the program loads the library.
         let link = folder.join("libdist.so.0");
-        symlink(library, &link).map_err(|cause| format!("linking {}: {cause}", link.display()))?;
+        symlink(library, &link)
+            .map_err(|cause| format!("cannot create the link {}: {cause}", link.display()))?;
         let header = include.join("dist.h");
         let text = fs::read_to_string(&header)
-            .map_err(|cause| format!("reading {}: {cause}", header.display()))?;
+            .map_err(|cause| format!("cannot read {}: {cause}", header.display()))?;
         let has_labels = text.contains("const char *label;");
         let mut compiler = run::command(tools::c_compiler()?);
         // A function that ends in a tail call would not return where callgrind expects it.
@@ -190,8 +191,8 @@ impl MeasuredTree {
     fn figures(&self, samples: &CallSamples) -> Result<InstructionCounts, String> {
         let figures = self.kinds().map(|kind| {
             let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
-            let figure =
-                smallest_frequent(counts).map_err(|why| format!("{}: {why}", kind.title))?;
+            let figure = smallest_frequent(counts)
+                .map_err(|problem| format!("{}: {problem}", kind.title))?;
             Ok((kind.title, figure))
         });
         figures.collect()
@@ -217,7 +218,7 @@ type CallSamples = BTreeMap<String, Vec<u64>>;
 
 /// Adds the counts in all files of a run, by the function whose return ended the file.
 fn read_samples(run_folder: &Path, samples: &mut CallSamples) -> Result<(), String> {
-    let failed = |cause: std::io::Error| format!("reading {}: {cause}", run_folder.display());
+    let failed = |cause: std::io::Error| format!("cannot read {}: {cause}", run_folder.display());
     for entry in fs::read_dir(run_folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let is_counts = path.file_stem().is_some_and(|stem| stem == "counts");
@@ -248,7 +249,7 @@ fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     for &count in counts.iter().filter(|&&count| count > 0) {
         *times.entry(count).or_default() += 1;
     }
-    #[allow(clippy::cast_precision_loss, reason = "a small number of calls")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of calls is small")]
     let share = |calls: usize| calls as f64 / counts.len() as f64;
     times.retain(|_, &mut calls| share(calls) >= FREQUENT_SHARE);
     let covered = share(times.values().sum());
@@ -256,15 +257,15 @@ fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
         None if counts.iter().all(|&count| count == 0) => Err("callgrind counted no call".into()),
         Some((&count, _)) if covered >= MIN_FREQUENT_SHARE => Ok(count),
         _ => Err(format!(
-            "only {:.0} % of the calls have a count that is frequent; \
-             other processes use the cores; run it again when they are free",
+            "only {:.0} % of the calls have a frequent count; \
+             other processes use the cores; repeat the command on idle cores",
             covered * 100.0
         )),
     }
 }
 
 /// Returns the relative growth of the second count over the first.
-#[allow(clippy::cast_precision_loss, reason = "a count of instructions of one call")]
+#[allow(clippy::cast_precision_loss, reason = "the instructions of one call are few")]
 fn growth(before: u64, after: u64) -> f64 {
     after as f64 / before.max(1) as f64 - 1.0
 }
@@ -295,7 +296,7 @@ impl CostReport {
         }
         report.text.push('\n');
         report.text.push_str(&match report.exceeded.is_empty() {
-            true if other.is_some() => "No count grew by more than allowed.\n".to_owned(),
+            true if other.is_some() => "No count grew above its limit.\n".to_owned(),
             true => String::new(),
             false => format!("Too many instructions: {}.\n", report.exceeded.join("; ")),
         });

@@ -65,7 +65,7 @@ impl CExample {
 pub(crate) fn program_folder() -> Result<PathBuf, String> {
     let folder = scratch_folder("examples")?;
     std::fs::create_dir_all(&folder)
-        .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
+        .map_err(|cause| format!("cannot create {}: {cause}", folder.display()))?;
     Ok(folder)
 }
 

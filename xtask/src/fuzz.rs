@@ -65,7 +65,9 @@ fn chosen_targets(names: &[String]) -> Result<Vec<String>, String> {
     let mut all: Vec<String> = files.flatten().filter_map(|file| stem(file.path())).collect();
     all.sort();
     match names.iter().find(|name| !all.contains(name)) {
-        Some(name) => Err(format!("no fuzz target \"{name}\"; there are: {}", all.join(", "))),
+        Some(name) => {
+            Err(format!("no fuzz target \"{name}\"; expected one of: {}", all.join(", ")))
+        }
         None if names.is_empty() => Ok(all),
         None => Ok(names.to_vec()),
     }
@@ -89,7 +91,7 @@ fn build() -> Result<PathBuf, String> {
     build.args(["--target-dir", "fuzz/target"]);
     let built = run::run_visibly(&mut build, BUILD_LIMIT)?;
     if !built.success() {
-        return Err(format!("building the fuzz targets: {}", built.exit_description()));
+        return Err(format!("cannot build the fuzz targets: {}", built.exit_description()));
     }
     Ok(repository_root().join("fuzz/target").join(host).join("release"))
 }
@@ -116,7 +118,7 @@ impl FuzzTarget {
         };
         for folder in [&target.corpus, &target.found_corpus, &target.artifacts] {
             fs::create_dir_all(folder)
-                .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
+                .map_err(|cause| format!("cannot create {}: {cause}", folder.display()))?;
         }
         Ok(target)
     }
@@ -130,7 +132,7 @@ impl FuzzTarget {
     }
 
     fn run(&self, seconds: u64) -> Result<FuzzResult, String> {
-        println!("{}: for {seconds} s", self.name);
+        println!("{}: running for {seconds} s", self.name);
         let mut command = self.command();
         command.arg(format!("-max_total_time={seconds}")).args([&self.found_corpus, &self.corpus]);
         let (started, mut shown, mut failed) = (Instant::now(), Instant::now(), false);
@@ -144,11 +146,11 @@ impl FuzzTarget {
             })?;
         let mut figures =
             FuzzResult::parse_output(&finished.text, started.elapsed()).ok_or_else(|| {
-                format!("{}: no coverage was measured{}", self.name, finished.output_tail())
+                format!("{}: the output has no coverage{}", self.name, finished.output_tail())
             })?;
         if !finished.success() {
             let ending = finished.exit_description();
-            figures.finding.get_or_insert_with(|| format!("it ended with {ending}"));
+            figures.finding.get_or_insert_with(|| format!("the target ended with {ending}"));
         }
         Ok(figures)
     }
@@ -177,31 +179,30 @@ struct FuzzResult {
 impl FuzzResult {
     /// Parses the output. Returns `None` if the program was not built for coverage.
     fn parse_output(text: &str, took: Duration) -> Option<Self> {
-        let places = number_after(text, "inline 8-bit counters): ")?;
+        let total_places = number_after(text, "inline 8-bit counters): ")?;
         let written = text.split("Test unit written to ").nth(1);
         Some(Self {
             executions: number_after(text, "stat::number_of_executed_units: ").unwrap_or(0),
             seconds: took.as_secs(),
             covered_places: number_after(text.rsplit(" cov: ").next()?, "").unwrap_or(0),
-            total_places: places,
+            total_places,
             finding: written.and_then(|rest| rest.lines().next()).map(str::to_owned),
         })
     }
 
     fn describe(&self, target: &FuzzTarget) -> String {
-        let Self { executions, seconds, covered_places: reached, total_places: places, finding } =
-            self;
+        let Self { executions, seconds, covered_places, total_places, finding } = self;
         let verdict = match finding {
             None => "no finding".to_owned(),
             Some(input) => format!(
-                "FINDING: {input}\n  again: {} {input}\n  once it is corrected: move the input to {}, \
+                "FINDING: {input}\n  to repeat: {} {input}\n  after the fix: move the input to {}, \
                  where the tests replay it",
                 target.program.display(),
                 target.corpus.display()
             ),
         };
         format!(
-            "{}: {executions} executions in {seconds} s, {reached} of {places} places reached, {verdict}",
+            "{}: {executions} executions in {seconds} s, {covered_places} of {total_places} code locations covered, {verdict}",
             target.name
         )
     }

@@ -95,13 +95,13 @@ impl GpuMachine {
         };
         let several = self.devices.min(MAX_RANKS);
         match self.nccl {
-            None => left_out.push("NCCL: there is none".to_owned()),
+            None => left_out.push("NCCL: no library found".to_owned()),
             Some(version) => {
                 add("NCCL, 1 rank".to_owned(), true, 1, false);
                 if several > 1 {
-                    add(format!("NCCL, {several} ranks on as many GPUs"), true, several, false);
+                    add(format!("NCCL, {several} ranks on {several} GPUs"), true, several, false);
                 } else {
-                    left_out.push("NCCL between GPUs: there is one".to_owned());
+                    left_out.push("NCCL between GPUs: the machine has only one GPU".to_owned());
                 }
                 if version >= MIN_NCCL_FOR_SHARED_GPU {
                     add("NCCL, 2 ranks on one GPU".to_owned(), true, 2, true);
@@ -110,7 +110,7 @@ impl GpuMachine {
                 }
             }
         }
-        add("by way of host memory, 2 ranks".to_owned(), false, 2, false);
+        add("through host memory, 2 ranks".to_owned(), false, 2, false);
         (rounds, left_out)
     }
 }
@@ -125,14 +125,14 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let Some(driver) = machine.driver.clone().filter(|_| machine.devices > 0) else {
         let reasons = machine.missing.join("; ");
         return Err(format!(
-            "there is no GPU that can be used here, which this command is for: {}",
+            "no usable GPU, which this command needs: {}",
             if reasons.is_empty() { "the driver has no device".to_owned() } else { reasons }
         ));
     };
     let (rounds, left_out) = machine.possible_rounds();
     if is_probe_only {
         rounds.iter().for_each(|round| println!("to run: {}", round.title));
-        left_out.iter().for_each(|why| println!("left out: {why}"));
+        left_out.iter().for_each(|reason| println!("skipped: {reason}"));
         return Ok(true);
     }
     let suite = GpuSuite {
@@ -143,7 +143,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     };
     let failed = suite.run_rounds(&rounds)?;
     println!();
-    left_out.iter().for_each(|why| println!("left out: {why}"));
+    left_out.iter().for_each(|reason| println!("skipped: {reason}"));
     println!("{failed} failed");
     Ok(failed == 0)
 }
@@ -158,13 +158,14 @@ pub(crate) fn run_over_stubs(stage: &StagedBuild) -> Result<(), String> {
     let (machine, probe_output) = probe_machine(Some(&folder))?;
     let (rounds, left_out) = machine.possible_rounds();
     let driver = machine.driver.filter(|_| left_out.is_empty() && rounds.len() == 4);
-    let driver =
-        driver.ok_or_else(|| format!("the stubs are not what they should be:\n{probe_output}"))?;
+    let driver = driver.ok_or_else(|| {
+        format!("the probe does not support all rounds with the stubs:\n{probe_output}")
+    })?;
     let driver = Path::new(&driver);
     let suite = GpuSuite { stage, driver, is_quick: true, stub_folder: Some(&folder) };
     match suite.run_rounds(&rounds)? {
         0 => Ok(()),
-        failed => Err(format!("{failed} of the programs for GPUs failed over the stubs")),
+        failed => Err(format!("{failed} GPU programs failed with the stubs")),
     }
 }
 
@@ -338,12 +339,12 @@ mod tests {
         let machine = GpuMachine::parse_probe(one);
         assert_eq!(machine.driver.as_deref(), Some("/usr/lib/libcuda.so.1"));
         assert_eq!((machine.devices, machine.nccl), (1, Some(22_707)));
-        assert_eq!(titles(&machine), ["NCCL, 1 rank", "by way of host memory, 2 ranks"]);
+        assert_eq!(titles(&machine), ["NCCL, 1 rank", "through host memory, 2 ranks"]);
         assert_eq!(machine.possible_rounds().1.len(), 2);
         let newer = GpuMachine { nccl: Some(23_203), devices: 8, ..machine };
         assert_eq!(
             titles(&newer)[1..3],
-            ["NCCL, 4 ranks on as many GPUs".to_owned(), "NCCL, 2 ranks on one GPU".to_owned()]
+            ["NCCL, 4 ranks on 4 GPUs".to_owned(), "NCCL, 2 ranks on one GPU".to_owned()]
         );
         assert!(newer.possible_rounds().1.is_empty());
         let none = GpuMachine::parse_probe(

@@ -19,14 +19,14 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
         let (generated, committed) =
             (generated.join(name), workspace::repository_root().join("include").join(name));
         let text = fs::read(&generated)
-            .map_err(|cause| format!("reading {}: {cause}", generated.display()))?;
+            .map_err(|cause| format!("cannot read {}: {cause}", generated.display()))?;
         if fs::read(&committed).is_ok_and(|present| present == text) {
             println!("include/{name} is up to date");
             continue;
         }
         fs::write(&committed, text)
-            .map_err(|cause| format!("writing {}: {cause}", committed.display()))?;
-        println!("include/{name} has changed; CHANGELOG.md needs an entry under \"ABI\"");
+            .map_err(|cause| format!("cannot write {}: {cause}", committed.display()))?;
+        println!("include/{name} has changed; add an entry to CHANGELOG.md under \"ABI\"");
     }
     Ok(true)
 }

@@ -3,10 +3,14 @@
 //! `cargo xtask help` lists the commands. Each command is a module. Shared code is in [`workspace`]
 //! (paths, builds), [`run`] (child processes with deadlines), [`tools`] (the machine's programs),
 //! [`torch`] (the path of torch) and [`examples`] (the C programs).
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program prints its results"
+)]
 #![allow(
     clippy::disallowed_methods,
-    reason = "the rules on environment and threads are the library's"
+    reason = "the rules for environment variables and threads apply to the library only"
 )]
 
 mod bench_store;
@@ -36,61 +40,68 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask <command>
 
-  demo [--ranks N]    build, then train a digit classifier, written in C, on N processes (4)
-  test [--no-install] [--only packages|mpi]
-                      run every check this machine allows, or those of the installed package or of MPI; installs
-                      missing tools through apt where it may, unless told not to
-  fuzz [TARGET...] [--seconds N] [--merge]
-                      feed the fuzz targets in fuzz/ with mutated inputs, N seconds each (60);
-                      needs a C++ compiler; --merge keeps what reached new code in fuzz/corpus
-  loom                run the models of the protocols between threads through all interleavings
-  miri                run the tests of kernels and views of memory under Miri; needs a nightly compiler
-                      with it
-  random [--seeds N] [--first N]
-                      run N random programs (1000) of collectives and messages against their
-                      oracle, over every transport; a failure prints its seed
-  chaos [--seeds N] [--first N] [--seed N] [--minutes N] [--only NAME] [--jobs N]
-                      injects failures at random moments into N random jobs (2000), or one of them; NAME
-                      is one of kill, kill-two, stop, pause, close, delay, partition, disk, memory,
-                      frames, store; partitions and small disks need name spaces
-  chaos --latency [--times N] [--limit-ms N] [--only NAME]
-                      measure how soon survivors know of N (200) local-kill, remote-kill, stop and
-                      partition each, the latter two with this heartbeat limit (500)
-  chaos --rounds [--times N]
-                      N (1000) rounds of kill -9, after which nothing may be left
-  conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]
-                      run the whole matrix of the conformance suite, in at most N minutes (60):
-                      all of it, or the Ith of N parts, what goes over one transport (inproc, shm,
-                      tcp, mixed), one operation (all_reduce, ...), one case as a failure printed it
-  conformance --backend NAME [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
-                      the same for another back end, loaded from PATH: what it says that it does, on each
-                      number of ranks in LIST (1,2,3,4); a covering part of at most N calls on each
-  conformance --backend NAME --launcher MPI [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
-                      the same with one rank in each process, started by the launcher of openmpi or mpich
-  mpi [--only NAME] [--into FOLDER]
-                      build the plug-ins for MPI, for openmpi and mpich or the one of them that is named, where its
-                      compiler and libclang are installed, and put them beside target/release/libdist.so or into a folder
-  gpu [--look] [--quick]
-                      on a machine with GPUs: the tests of devices over its CUDA and NCCL (1 rank, 2 on one GPU,
-                      several GPUs, and without NCCL), and dist-bench on their memory, short with --quick;
-                      --look only says what there is and what would be run
-  tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
-                      standard library (rustup component add rust-src)
-  header              write the headers in include/ from the source
-  support-table       write the table of what back ends support into docs/backends.md
-  interop [--venv DIR] [--only WORDS] [--no-install]
-                      torch's store clients on our server and ours on torch's, both on one, and our
-                      programs under torchrun, Open MPI and MPICH; downloads torch (large) into
-                      .interop, or uses the environment in DIR; --only takes part of a case's name
-  cost [--against TREE]
-                      count the instructions of a 4-byte all_reduce, send and recv under callgrind, and compare
-                      them with another source tree, whose release library must be built; fails if one grew by
-                      more than 2 %; needs valgrind
-  bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
-                      measure our store and torch's in turns (10 pairs) and compare; --tcp leaves
-                      our Unix socket out, --quick only tries the command out, --write puts the
-                      table into BENCHMARKS.md
-  help                this text
+demo [--ranks N]    build libdist, and train a digit classifier in C on N processes (4)
+test [--no-install] [--only packages|mpi]
+                    run every check that this machine supports, or only the checks of the
+                    installed package or of MPI; install missing tools through apt if this needs
+                    no confirmation, except with --no-install
+fuzz [TARGET...] [--seconds N] [--merge]
+                    run the fuzz targets in fuzz/ on mutated inputs, N seconds each (60); needs a
+                    C++ compiler; --merge adds inputs that reach new code to fuzz/corpus
+loom                check the models of the protocols between threads in all interleavings
+miri                run the tests of kernels and memory views under Miri; needs a nightly compiler
+                    with Miri
+random [--seeds N] [--first N]
+                    run N random programs (1000) of collectives and messages against their
+                    oracle, over every transport; a failure prints its seed
+chaos [--seeds N] [--first N] [--seed N] [--minutes N] [--only NAME] [--jobs N]
+                    inject failures at random moments into N random jobs (2000), or into the job
+                    of one seed; NAME is one of kill, kill-two, stop, pause, close, delay,
+                    partition, disk, memory, frames, store; partitions and small disks need
+                    namespaces
+chaos --latency [--times N] [--limit-ms N] [--only NAME]
+                    measure the time until survivors detect N (200) failures of each kind:
+                    local-kill, remote-kill, stop and partition; stop and partition use this
+                    heartbeat limit (500)
+chaos --rounds [--times N]
+                    run N (1000) rounds of kill -9, and check that nothing is leaked
+conformance [--minutes N] [--part I/N] [--transport NAME] [--kind NAME] [--only CASE]
+                    run the whole matrix of the conformance suite, in at most N minutes (60), or
+                    part I of N, or one transport (inproc, shm, tcp, mixed), one operation
+                    (all_reduce, ...), or one case as printed by a failure
+conformance --backend NAME [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
+                    run the suite over another back end, loaded from PATH: all calls that the
+                    back end declares as supported, on each number of ranks in LIST (1,2,3,4);
+                    with --calls a covering selection of at most N calls on each
+conformance --backend NAME --launcher MPI [--plugin PATH] [--options TEXT] [--ranks LIST] [--calls N] [--kind NAME]
+                    the same with one rank per process, started by the launcher of openmpi or
+                    mpich
+mpi [--only NAME] [--into FOLDER]
+                    build the plug-ins for openmpi and mpich, or for one of them, if its compiler
+                    and libclang are installed; put them into the folder of
+                    target/release/libdist.so, or into FOLDER
+gpu [--look] [--quick]
+                    on a machine with GPUs: run the device tests over CUDA and NCCL (1 rank, 2
+                    ranks on one GPU, several GPUs, and without NCCL) and dist-bench on GPU memory,
+                    short with --quick; --look only prints the hardware and the planned runs
+tsan [--seeds N]    run N random programs (100) under ThreadSanitizer; needs the sources of the
+                    standard library (rustup component add rust-src)
+header              write the headers in include/ from the source
+support-table       write the table of operations that back ends support into docs/backends.md
+interop [--venv DIR] [--nccl FILE] [--only WORDS] [--no-install]
+                    run torch's store clients on libdist's server, libdist's clients on torch's
+                    server, both on one server, and libdist programs under torchrun, Open MPI and
+                    MPICH; check the functions of NCCL in FILE; download torch (large) into
+                    .interop, or use the environment in DIR; WORDS is a part of a case's name
+cost [--against TREE]
+                    count the instructions of a 4-byte all_reduce, send and recv under callgrind;
+                    compare them with another source tree, whose release library must be built;
+                    fail if a count grew by more than 2 %; needs valgrind
+bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
+                    compare libdist's store with torch's in alternating runs (10 pairs); --tcp
+                    connects libdist's clients through TCP instead of its Unix socket, --quick
+                    runs a functional check, --write writes the table into BENCHMARKS.md
+help                print this text
 ";
 
 /// The result of a command: whether all checks passed, or why the command could not run.
@@ -102,7 +113,7 @@ const OPEN_FILES: u64 = 65_536;
 fn main() -> ExitCode {
     // The children of this process inherit the limit. If the hard limit is lower, that one applies.
     if let Err(cause) = rlimit::increase_nofile_limit(OPEN_FILES) {
-        eprintln!("xtask: the limit of open files stays as it is: {cause}");
+        eprintln!("xtask: cannot raise the limit of open files: {cause}");
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match dispatch(&arguments) {
@@ -141,7 +152,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
             print!("{HELP}");
             Ok(true)
         }
-        other => Err(format!("unknown command \"{other}\"; `cargo xtask help` lists them")),
+        other => Err(format!("unknown command \"{other}\"; `cargo xtask help` lists the commands")),
     }
 }
 

@@ -22,9 +22,9 @@ const TEST_PREFIXES: [&str; 3] = ["base::buffer::", "kernel::", "algo::pattern::
 /// Runs the command.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
-    run::run_checked(miri().arg("--version"), VERSION_TIMEOUT).map_err(|why| {
+    run::run_checked(miri().arg("--version"), VERSION_TIMEOUT).map_err(|problem| {
         format!(
-            "Miri cannot be run; `rustup toolchain install nightly --profile minimal --component miri,rust-src` installs it. {why}"
+            "cannot run Miri: {problem}; to install it: `rustup toolchain install nightly --profile minimal --component miri,rust-src`"
         )
     })?;
     let mut test = miri();

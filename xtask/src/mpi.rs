@@ -57,13 +57,15 @@ impl MpiLibrary {
     /// The packages to install.
     pub(crate) fn compiler(self) -> Result<PathBuf, String> {
         let by_name = tools::find_program(&format!("mpicc.{}", self.name()));
-        by_name.or_else(|| tools::find_program("mpicc").filter(|mpicc| self.is_compiler_for(mpicc))).ok_or_else(|| {
-            format!(
-                "{} has no compiler here; on Debian or Ubuntu: `apt-get install {} libclang-dev`",
-                self.title(),
-                self.packages()
-            )
-        })
+        by_name
+            .or_else(|| tools::find_program("mpicc").filter(|mpicc| self.is_compiler_for(mpicc)))
+            .ok_or_else(|| {
+                format!(
+                    "{}: no compiler found; on Debian or Ubuntu: `apt-get install {} libclang-dev`",
+                    self.title(),
+                    self.packages()
+                )
+            })
     }
 
     /// Returns whether a compiler with a generic MPI name belongs to this implementation.
@@ -82,7 +84,7 @@ impl MpiLibrary {
         let program =
             launcher_name.and_then(|name| tools::find_program(name)).ok_or_else(|| {
                 format!(
-                    "{} has no launcher here; on Debian or Ubuntu: `apt-get install {}`",
+                    "{}: no launcher found; on Debian or Ubuntu: `apt-get install {}`",
                     self.title(),
                     self.packages()
                 )
@@ -116,7 +118,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut built = 0;
     for mpi in selected {
         match (mpi.compiler(), &only) {
-            (Err(reason), None) => println!("left out: {reason}"),
+            (Err(reason), None) => println!("skipped: {reason}"),
             (Err(reason), Some(_)) => return Err(reason),
             (Ok(_), _) => {
                 println!("built: {}", build_plugin(mpi, &folder)?.display());
@@ -138,7 +140,7 @@ pub(crate) fn build_plugin(mpi: MpiLibrary, folder: &Path) -> Result<PathBuf, St
     let finished = run::run_visibly(&mut cargo, BUILD_LIMIT)?;
     if !finished.success() {
         return Err(format!(
-            "the plug-in for {} cannot be built: it needs {} and libclang (Debian, Ubuntu: `apt-get install {} libclang-dev`)",
+            "cannot build the plug-in for {}: it needs {} and libclang (Debian, Ubuntu: `apt-get install {} libclang-dev`)",
             mpi.title(),
             mpi.title(),
             mpi.packages()

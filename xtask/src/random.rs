@@ -23,7 +23,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let seeds = number(arguments.value("--seeds")?, DEFAULT_SEEDS)?;
     let first = number(arguments.value("--first")?, 1)?;
     arguments.finish()?;
-    let end = first.checked_add(seeds).ok_or("there are no seeds that large")?;
+    let end = first.checked_add(seeds).ok_or("--first plus --seeds exceeds the largest seed")?;
     let mut test = cargo();
     test.args(["test", "--release", "--test", "random", "--", "--nocapture"]);
     test.env("RANDOM_SEEDS", format!("{first}..{end}"));

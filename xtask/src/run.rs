@@ -35,7 +35,7 @@ impl FinishedProcess {
     pub(crate) fn exit_description(&self) -> String {
         match self.status {
             Some(status) => status.to_string(),
-            None => format!("not done after {} s, and ended", self.limit.as_secs()),
+            None => format!("terminated after its limit of {} s", self.limit.as_secs()),
         }
     }
 
@@ -124,7 +124,7 @@ pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<Str
     let outcomes: Vec<Result<FinishedProcess, String>> = thread::scope(|scope| {
         let run = |mut command| scope.spawn(move || run_checked(&mut command, limit));
         let threads: Vec<_> = commands.into_iter().map(run).collect();
-        let thread_panicked = |_| Err("a thread that watched a process died".to_string());
+        let thread_panicked = |_| Err("the thread that waits for a process panicked".to_string());
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(thread_panicked)).collect()
     });
     let mut problems = Vec::new();
@@ -168,7 +168,7 @@ impl BackgroundProcess {
                 }
                 Err(_) => {
                     return Err(format!(
-                        "a process has not said \"{start}\": {}",
+                        "a process printed no line that starts with \"{start}\": {}",
                         self.other_output
                     ));
                 }
@@ -279,7 +279,7 @@ fn forward_lines(pipe: impl Read + Send + 'static, lines: Sender<String>) {
 }
 
 fn poll(child: &mut Child) -> Result<Option<ExitStatus>, String> {
-    child.try_wait().map_err(|cause| format!("waiting for a child process: {cause}"))
+    child.try_wait().map_err(|cause| format!("cannot wait for a child process: {cause}"))
 }
 
 /// Sends SIGTERM, so that a launcher can end its ranks, and later SIGKILL.
@@ -294,7 +294,7 @@ fn terminate(child: &mut Child) -> Result<(), String> {
         thread::sleep(POLL_INTERVAL);
     }
     let killed = child.kill().and_then(|()| child.wait());
-    killed.map(|_| ()).map_err(|cause| format!("ending a child process: {cause}"))
+    killed.map(|_| ()).map_err(|cause| format!("cannot terminate a child process: {cause}"))
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
         let finished =
             run_quietly(&mut shell("exec sleep 600"), Duration::from_millis(100)).unwrap();
         assert!(!finished.success());
-        assert!(finished.exit_description().starts_with("not done"));
+        assert!(finished.exit_description().starts_with("terminated after"));
     }
 
     #[test]

@@ -18,10 +18,11 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     test.args(["test", "--package", "dist", "--test", "support_table", "--"]);
     test.args(["--ignored", "--exact", "print", "--nocapture"]);
     let text = run::run_checked(&mut test, Duration::from_secs(1800))?.text;
-    let table = between_markers(&text).ok_or("the test has printed no table")?;
+    let table = between_markers(&text).ok_or("the test printed no table")?;
     let file = workspace::repository_root().join("docs/backends.md");
     let page = fs::read_to_string(&file).map_err(|cause| format!("{}: {cause}", file.display()))?;
-    let present = between_markers(&page).ok_or("docs/backends.md has no place for the table")?;
+    let present =
+        between_markers(&page).ok_or("docs/backends.md lacks the marker lines of the table")?;
     if present == table {
         println!("docs/backends.md is up to date");
         return Ok(true);

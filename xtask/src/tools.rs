@@ -46,7 +46,7 @@ pub(crate) fn host_target() -> Result<String, String> {
     )?
     .text;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
+    host.map(str::to_owned).ok_or_else(|| "the output of rustc -vV names no host".into())
 }
 
 /// Returns the C compiler: `CC` if it is set, otherwise the first available of the usual names.
@@ -90,7 +90,7 @@ pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
     let mut packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     packages.dedup();
     let by_hand = format!("apt-get install {}", packages.join(" "));
-    let refusal = if may_install { apt_refusal() } else { Some("--no-install was given".into()) };
+    let refusal = if may_install { apt_refusal() } else { Some("--no-install is set".into()) };
     if let Some(reason) = refusal {
         println!("not installed: {reason}. On Debian or Ubuntu: `{by_hand}`");
         return;
@@ -109,10 +109,10 @@ fn apt_refusal() -> Option<String> {
             && (line.contains("debian") || line.contains("ubuntu"))
     });
     if !debian {
-        return Some("this is not Debian or Ubuntu".into());
+        return Some("the system is not Debian or Ubuntu".into());
     }
     if !has_program("apt-get") {
-        return Some("there is no apt-get".into());
+        return Some("apt-get does not exist".into());
     }
     if is_root() || sudo_works() {
         return None;
@@ -163,9 +163,10 @@ pub(crate) fn version_mentions(program: &str, words: &[&str]) -> bool {
 pub(crate) fn recreate_folder(path: &Path) -> Result<(), String> {
     if path.exists() {
         std::fs::remove_dir_all(path)
-            .map_err(|cause| format!("removing {}: {cause}", path.display()))?;
+            .map_err(|cause| format!("cannot remove {}: {cause}", path.display()))?;
     }
-    std::fs::create_dir_all(path).map_err(|cause| format!("creating {}: {cause}", path.display()))
+    std::fs::create_dir_all(path)
+        .map_err(|cause| format!("cannot create {}: {cause}", path.display()))
 }
 
 #[cfg(test)]

@@ -41,7 +41,9 @@ impl TorchEnvironment {
             .text;
         let lines: Vec<&str> = text.lines().collect();
         let [package, version] = lines[..] else {
-            return Err(format!("Python does not say where torch is, but: {text}"));
+            return Err(format!(
+                "the output of Python does not name torch's folder and version: {text}"
+            ));
         };
         Ok(Self { environment, package: PathBuf::from(package), version: version.to_string() })
     }

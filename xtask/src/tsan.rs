@@ -31,7 +31,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     test.env("RANDOM_SEEDS", format!("1..{}", seeds + 1));
     let finished = run::run_visibly(&mut test, BUILD_LIMIT)?;
     let reports = finished.text.matches("WARNING: ThreadSanitizer").count();
-    println!("{reports} reports of ThreadSanitizer");
+    println!("{reports} reports from ThreadSanitizer");
     Ok(finished.success() && reports == 0)
 }
 
@@ -43,7 +43,7 @@ fn check_sources() -> Result<(), String> {
     if sources.is_file() {
         return Ok(());
     }
-    Err("the sources of the standard library are not installed, and without them ThreadSanitizer does not see its \
+    Err("the sources of the standard library are not installed, and ThreadSanitizer needs them to see its \
          locks: `rustup component add rust-src`"
         .into())
 }

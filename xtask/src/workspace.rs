@@ -13,8 +13,8 @@ const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
 /// Returns the root of the repository.
 pub(crate) fn repository_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
 }
 
 /// Returns a command for the cargo that runs this program, in the repository's root.
@@ -29,8 +29,8 @@ pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
     let text = run::run_checked(&mut metadata, Duration::from_secs(120))?.text;
-    let path =
-        json_string(&text, "target_directory").ok_or("cargo metadata names no target folder")?;
+    let path = json_string(&text, "target_directory")
+        .ok_or("the output of cargo metadata names no target folder")?;
     Ok(PathBuf::from(path))
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn stage_programs(programs: &[&str]) -> Result<StagedBuild, String> {
     let built = target_folder()?.join("release");
     let stage = scratch_folder("stage")?;
     stage_files(&built, &stage, programs)
-        .map_err(|cause| format!("staging in {}: {cause}", stage.display()))?;
+        .map_err(|cause| format!("cannot stage the build in {}: {cause}", stage.display()))?;
     Ok(StagedBuild {
         include: repository_root().join("include"),
         lib: stage.clone(),

@@ -116,7 +116,7 @@ impl BenchCell {
         };
         #[allow(
             clippy::cast_possible_truncation,
-            reason = "a bound that may be the largest number"
+            reason = "the cast saturates, and the result is only an upper bound"
         )]
         #[allow(clippy::cast_sign_loss, reason = "times are not negative")]
         let calls_within_limit = (MAX_RUN_NS / call_ns.max(1.0)) as usize;
@@ -255,7 +255,7 @@ impl CellResult {
     }
 
     /// Returns the algorithm bandwidth and the bus bandwidth for a time, in GB/s.
-    #[allow(clippy::cast_precision_loss, reason = "a size is shown with few digits")]
+    #[allow(clippy::cast_precision_loss, reason = "the output shows only a few digits")]
     pub(crate) fn bandwidths(&self, ns: f64) -> (f64, f64) {
         let algorithm = if ns > 0.0 { self.cell.bytes() as f64 / ns } else { 0.0 };
         (algorithm, algorithm * self.cell.op.bus_factor(self.cell.ranks))
@@ -304,16 +304,16 @@ mod tests {
 
     #[test]
     fn call_count_and_barriers_depend_on_size() {
-        let order = |op, bytes| cell(op, bytes).request(None, 1000.0);
-        let short = order(BenchOp::AllReduce, 8 << 10);
+        let request = |op, bytes| cell(op, bytes).request(None, 1000.0);
+        let short = request(BenchOp::AllReduce, 8 << 10);
         assert_eq!((short.calls, short.warm_up, short.has_barrier), (1000, 100, false));
         assert!(short.rewrite_word != 0 && !short.is_verified);
-        let long = order(BenchOp::AllReduce, 4 << 20);
+        let long = request(BenchOp::AllReduce, 4 << 20);
         assert_eq!((long.calls, long.warm_up, long.has_barrier), (32, 4, true));
-        assert_eq!(order(BenchOp::AllReduce, 64 << 10).calls, 200);
-        assert_eq!(order(BenchOp::AllReduce, 256 << 20).calls, 3);
-        assert!(order(BenchOp::Broadcast, 4).has_barrier);
-        assert_eq!(order(BenchOp::Barrier, 4).rewrite_word, 0);
+        assert_eq!(request(BenchOp::AllReduce, 64 << 10).calls, 200);
+        assert_eq!(request(BenchOp::AllReduce, 256 << 20).calls, 3);
+        assert!(request(BenchOp::Broadcast, 4).has_barrier);
+        assert_eq!(request(BenchOp::Barrier, 4).rewrite_word, 0);
         let memory = [BenchOp::AllReduce, BenchOp::AllToAll]
             .map(|op| cell(op, 1 << 20).buffer_bytes() >> 20);
         assert_eq!(memory, [2, 4]);

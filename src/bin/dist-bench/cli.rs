@@ -48,103 +48,104 @@ const AGAINST_OPTION: &str = "--against";
 #[derive(Debug, Parser)]
 #[command(name = "dist-bench", version, after_long_help = HELP, max_term_width = 100)]
 pub(crate) struct Options {
-    /// How many ranks; several numbers are measured one after the other
+    /// Numbers of ranks, measured one after the other
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2")]
     #[arg(value_parser = clap::value_parser!(u16).range(2..=60))]
     ranks: Vec<u16>,
 
     /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv
-    /// (the default), reduce, gather, scatter, or all
+    /// (these seven are the default), reduce, gather, scatter, or all
     #[arg(long, value_name = "OP,...", value_delimiter = ',', value_parser = parse_ops)]
     ops: Vec<OpSelection>,
 
-    /// Bytes, with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks 256M]
+    /// Sizes in bytes, optionally with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks also 256M]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
 
-    /// Type of the elements: f32, f64, f16, bf16, i8, u8, ..., as in the library
+    /// Element type, by its name in the library: f32, f64, f16, bf16, i8, u8, ...
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = parse_dtype)]
     pub(crate) dtype: DataType,
 
-    /// How elements of several ranks become one: sum, min, max
+    /// Reduction operator: sum, min, max
     #[arg(long, value_name = "OP", default_value = "sum", value_parser = parse_redop)]
     pub(crate) redop: ReduceOp,
 
-    /// How ranks of ours meet
+    /// Transport between the ranks of libdist
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) transport: Transport,
 
-    /// Where our buffers are: in memory of the process, or of dist_mem_alloc
+    /// Memory of libdist's buffers: ordinary memory of the process, or the arena (dist_mem_alloc)
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "ordinary")]
     #[arg(value_parser = parse_buffers)]
     buffers: Vec<BufferKind>,
 
-    /// Buffers in the memory of GPUs, over NCCL or by way of host memory: rank R on device R,
-    /// counted from the first again after the last. They are not rewritten between calls
+    /// Put the buffers into GPU memory, over NCCL or staged through host memory (native). Rank R
+    /// uses device R modulo the number of devices. Buffers are not rewritten between calls
     #[arg(long, value_name = "BACKEND", conflicts_with_all = ["buffers", "mode", "peer", "limits"])]
     pub(crate) device: Option<DeviceBackend>,
 
-    /// Whether callers rewrite their buffers before each call
+    /// Whether each rank rewrites its buffer before each call
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', default_value = "rewritten")]
     mode: Vec<BufferMode>,
 
-    /// Results in buffers of their own
+    /// Write results into separate buffers
     #[arg(long)]
     out_of_place: bool,
 
-    /// Our calls are issued with a work, which is waited for
+    /// Issue each call of libdist asynchronously, and wait for its work
     #[arg(long = "async")]
     asynchronous: bool,
 
-    /// Libraries to compare with, in turns
+    /// Peer libraries to compare with, in alternating runs
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peer: Vec<PeerLibrary>,
 
-    /// Compare with the dist-bench of another source tree, whose release build must be there, or of
-    /// a folder or path with that program. By default all operations, up to 32 MiB, and 60 pairs.
-    /// The exit status tells whether this tree is slower
+    /// Compare with the dist-bench of another source tree (its release build must exist), of a
+    /// folder with this program, or at the path of a program. By default all operations, up to
+    /// 32 MiB, and 60 pairs. The exit status shows whether this tree is slower
     #[arg(long, value_name = "TREE")]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "report_from"])]
     pub(crate) against: Option<PathBuf>,
 
-    /// How many turns each engine has [default: 10; with --against 60, and 6 at least]
+    /// Runs of each engine per cell [default: 10; with --against 60, at least 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pairs: Option<u16>,
 
-    /// How many calls make a turn [default: 1000 up to 8 KiB, fewer above]
+    /// Calls per run [default: 1000 up to 8 KiB, fewer above]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     calls: Option<u32>,
 
-    /// First measure what the machine allows: how fast cores copy and add, see each other's writes,
-    /// and wake
+    /// First measure the limits of the machine: rates of copies and sums, the latency of a cache
+    /// line between cores, and the latency of a wake-up
     #[arg(long)]
     pub(crate) limits: bool,
 
-    /// Few sizes, calls and turns: whether it runs, not how fast
+    /// Use few sizes, calls and runs, as a functional check without valid times
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Write everything to a file, as JSON
+    /// Write all results to a JSON file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write the figures to a file, as CSV with a line for each engine and cell
+    /// Write the figures to a CSV file with one line per engine and cell
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
-    /// Put all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!--
-    /// dist-bench:end -->, and plots into docs/plots beside it
+    /// Write all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!--
+    /// dist-bench:end -->, and plots into docs/plots in the folder of the file
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Measure nothing: make that report of files that --json has written; of a cell that several
-    /// have, the last one's
+    /// Do not measure: build the report from result files of --json. If several files have a cell,
+    /// the last file counts
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
     #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv"])]
     pub(crate) report_from: Vec<PathBuf>,
 
-    /// Let all algorithms of ours take turns, and write a tuning file (for DIST_TUNING_FILE) with
-    /// those that are clearly faster than what the library chooses by itself
+    /// Measure all algorithms of libdist in alternating runs, and write a tuning file (for
+    /// DIST_TUNING_FILE) with the algorithms that take at most 95 % of the time of the library's
+    /// own choice
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["peer", "limits", "device", "buffers", "mode", "json", "csv", "report"])]
     pub(crate) tune: Option<PathBuf>,
@@ -204,21 +205,21 @@ fn parse_buffers(text: &str) -> Result<BufferKind, String> {
     match text {
         "ordinary" => Ok(BufferKind::Ordinary),
         "arena" => Ok(BufferKind::Arena),
-        _ => Err("there are ordinary, arena".to_owned()),
+        _ => Err("expected one of: ordinary, arena".to_owned()),
     }
 }
 
 fn parse_dtype(text: &str) -> Result<DataType, String> {
     dtype_named(text).ok_or_else(|| {
         let names: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();
-        format!("there are {}", names.join(", "))
+        format!("expected one of: {}", names.join(", "))
     })
 }
 
 fn parse_redop(text: &str) -> Result<ReduceOp, String> {
     redop_named(text).ok_or_else(|| {
         let names = REDOPS.map(|(name, _)| name);
-        format!("there are {}", names.join(", "))
+        format!("expected one of: {}", names.join(", "))
     })
 }
 
@@ -244,20 +245,22 @@ impl Options {
     pub(crate) fn check_combination(&self) -> Result<(), String> {
         let Self { dtype, redop, .. } = self;
         if !redop.is_defined_for(*dtype) && self.ops().iter().any(|op| op.reduces()) {
-            return Err(format!("--redop {redop} means nothing for elements of type {dtype}"));
+            return Err(format!("--redop {redop} is not defined for elements of type {dtype}"));
         }
         if self.peer.iter().any(|peer| !peer.supports_dtype(*dtype)) {
-            return Err(format!("--peer knows no elements of type {dtype}"));
+            return Err(format!(
+                "--peer: a peer library does not support elements of type {dtype}"
+            ));
         }
         if self.against.is_some() && self.pairs() < MIN_AGAINST_PAIRS {
             return Err(format!(
-                "{AGAINST_OPTION} needs --pairs {MIN_AGAINST_PAIRS} or more: fewer ratios have no interval"
+                "{AGAINST_OPTION} needs --pairs {MIN_AGAINST_PAIRS} or more: with fewer pairs, the ratio has no interval"
             ));
         }
         let max_ranks = max_exact_ranks(*dtype);
         if self.ranks().iter().any(|&ranks| ranks > max_ranks) {
             return Err(format!(
-                "results of type {dtype} can be checked with up to {max_ranks} ranks"
+                "--ranks: dist-bench can check results of type {dtype} for at most {max_ranks} ranks"
             ));
         }
         Ok(())

@@ -92,27 +92,28 @@ impl BenchEngine {
         let open = |path: PathBuf| {
             let opened = create_fifo(&path)
                 .and_then(|()| File::options().read(true).write(true).open(&path));
-            opened.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
+            opened.map_err(|cause| {
+                Failure::new(format!("cannot create the pipe {}: {cause}", path.display()))
+            })
         };
         let request_pipes =
             (0..ranks).map(|rank| open(rank_file(&path_prefix, Some(rank), REQUEST_SUFFIX)));
         let request_pipes = request_pipes.collect::<Result<Vec<File>, Failure>>()?;
         let response_pipe = open(rank_file(&path_prefix, None, RESPONSE_SUFFIX))?;
-        let (members, half) = (Vec::new(), String::new());
         let mut engine = Self {
             name,
             path_prefix,
-            process_indices: members,
+            process_indices: Vec::new(),
             request_pipes,
             response_pipe,
-            partial_line: half,
+            partial_line: String::new(),
             is_unsupported: false,
         };
         let log = rank_file(&engine.path_prefix, None, LOG_SUFFIX);
         for mut command in launch.commands(ranks, &engine.path_prefix)? {
             engine.process_indices.push(context.start(&mut command, &log)?);
         }
-        engine.await_responses(context, &Deadline::after(START_TIMEOUT), "to come together")?;
+        engine.await_responses(context, &Deadline::after(START_TIMEOUT), "to start and connect")?;
         Ok(engine)
     }
 
@@ -142,9 +143,9 @@ impl BenchEngine {
             let bytes = fs::read(&path).map_err(|cause| cause.to_string());
             let stamps = bytes.and_then(|bytes| {
                 RankStamps::decode(&bytes, request.calls)
-                    .ok_or_else(|| "it is no sample".to_owned())
+                    .ok_or_else(|| "not a valid sample".to_owned())
             });
-            stamps.map_err(|why| Failure::new(format!("{}: {why}", path.display())))
+            stamps.map_err(|reason| Failure::new(format!("{}: {reason}", path.display())))
         };
         (0..self.request_pipes.len()).map(read).collect::<Result<_, _>>().map(Some)
     }
@@ -164,9 +165,11 @@ impl BenchEngine {
     }
 
     fn send_line(&mut self, line: &str) -> Result<(), Failure> {
-        for orders in &mut self.request_pipes {
-            let written = orders.write_all(line.as_bytes());
-            written.map_err(|cause| Failure::new(format!("{}: {cause}", self.name)))?;
+        for pipe in &mut self.request_pipes {
+            let written = pipe.write_all(line.as_bytes());
+            written.map_err(|cause| {
+                Failure::new(format!("{}: cannot write a request: {cause}", self.name))
+            })?;
         }
         Ok(())
     }
@@ -192,17 +195,16 @@ impl BenchEngine {
                 .iter()
                 .filter_map(|&number| context.exit_status(number))
                 .next();
-            if let Some(ending) = ended {
-                let how = ending.shell_status();
-                return Err(
-                    self.failure_with_log(&format!("a process of it has ended with status {how}"))
-                );
+            if let Some(exit) = ended {
+                let status = exit.shell_status();
+                return Err(self.failure_with_log(&format!(
+                    "one of its processes ended with status {status}"
+                )));
             }
             if deadline.has_passed() {
                 let seconds = deadline.timeout().as_secs();
-                return Err(
-                    self.failure_with_log(&format!("it needs more than {seconds} s {purpose}"))
-                );
+                return Err(self
+                    .failure_with_log(&format!("the ranks took more than {seconds} s {purpose}")));
             }
         }
         Ok(())
@@ -230,7 +232,7 @@ impl BenchEngine {
                     return Err(self.failure_with_log(&format!("rank {rank}: {what}")));
                 }
                 None => {
-                    return Err(self.failure_with_log(&format!("an answer that is none: {line}")));
+                    return Err(self.failure_with_log(&format!("not a valid response: {line}")));
                 }
             }
         }
@@ -238,20 +240,20 @@ impl BenchEngine {
     }
 
     /// Builds a failure of this engine with the last lines of its log.
-    fn failure_with_log(&self, why: &str) -> Failure {
+    fn failure_with_log(&self, reason: &str) -> Failure {
         let log_text = fs::read(rank_file(&self.path_prefix, None, LOG_SUFFIX)).unwrap_or_default();
         let log_text = String::from_utf8_lossy(&log_text);
         let lines: Vec<&str> = log_text.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
         let log_tail: String = last.iter().map(|line| format!("\n  | {line}")).collect();
-        Failure::new(format!("{}: {why}{log_tail}", self.name))
+        Failure::new(format!("{}: {reason}{log_tail}", self.name))
     }
 }
 
 /// Returns the path of a rank's file, or of a common file.
-fn rank_file(path_prefix: &Path, rank: Option<usize>, ending: &str) -> PathBuf {
+fn rank_file(path_prefix: &Path, rank: Option<usize>, suffix: &str) -> PathBuf {
     let rank = rank.map_or_else(String::new, |rank| format!(".{rank}"));
-    PathBuf::from(format!("{}{rank}{ending}", path_prefix.display()))
+    PathBuf::from(format!("{}{rank}{suffix}", path_prefix.display()))
 }
 
 #[cfg(test)]
@@ -260,11 +262,14 @@ mod tests {
 
     #[test]
     fn file_names_have_prefix_rank_and_suffix() {
-        let place = Path::new("/tmp/x/ours-2");
+        let path_prefix = Path::new("/tmp/x/ours-2");
         assert_eq!(
-            rank_file(place, Some(1), REQUEST_SUFFIX),
+            rank_file(path_prefix, Some(1), REQUEST_SUFFIX),
             PathBuf::from("/tmp/x/ours-2.1.orders")
         );
-        assert_eq!(rank_file(place, None, RESPONSE_SUFFIX), PathBuf::from("/tmp/x/ours-2.answers"));
+        assert_eq!(
+            rank_file(path_prefix, None, RESPONSE_SUFFIX),
+            PathBuf::from("/tmp/x/ours-2.answers")
+        );
     }
 }

@@ -27,7 +27,7 @@ const PYTHON: EnvVariable = EnvVariable {
     name: "DIST_BENCH_PYTHON",
     set_by: "user",
     default: "python3",
-    meaning: "The Python whose torch dist-bench compares with.",
+    meaning: "The Python interpreter with the torch that dist-bench compares with.",
 };
 
 /// A Python command that checks whether torch is installed, without loading it.
@@ -38,7 +38,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TORCH_REMEDY: &str =
     "pip install torch, name another Python in DIST_BENCH_PYTHON, or leave gloo out of --peer";
-const CPP_REMEDY: &str = "install libgloo-dev and g++ (the names of Debian and Ubuntu), or leave \
+const CPP_REMEDY: &str = "install libgloo-dev and g++ (package names of Debian and Ubuntu), or leave \
                           gloo-cpp out of --peer";
 
 /// Gloo through torch.
@@ -50,10 +50,10 @@ struct TorchGlooEngine {
 
 /// Builds the engine of Gloo through torch.
 pub(crate) fn torch_engines(
-    stage: &mut RunContext,
+    context: &mut RunContext,
 ) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
-    let python = python_with_torch(stage, TORCH_REMEDY)?;
-    let program = stage.folder().join("gloo.py");
+    let python = python_with_torch(context, TORCH_REMEDY)?;
+    let program = context.folder().join("gloo.py");
     let written = fs::write(&program, SCRIPT);
     written.map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))?;
     Ok(vec![Box::new(TorchGlooEngine { python, program })])
@@ -61,15 +61,18 @@ pub(crate) fn torch_engines(
 
 /// Returns the Python in DIST_BENCH_PYTHON, or python3, if it has torch. Otherwise the error
 /// contains `remedy`.
-pub(crate) fn python_with_torch(stage: &mut RunContext, remedy: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn python_with_torch(
+    context: &mut RunContext,
+    remedy: &str,
+) -> Result<PathBuf, Failure> {
     let named = config::read_text(PYTHON)?;
     let python = named.map_or_else(|| find_program("python3", remedy), |path| Ok(path.into()))?;
-    let log = stage.folder().join("python.log");
+    let log = context.folder().join("python.log");
     let mut command = Command::new(&python);
-    let probing = [stage.start(command.args(["-c", TORCH_PROBE]), &log)?];
-    let has_ended = stage.await_exits(&probing, &Deadline::after(PROBE_TIMEOUT))?;
-    if !has_ended || !stage.exit_status(probing[0]).is_some_and(|ending| ending.is_success()) {
-        stage.terminate(&probing)?;
+    let probing = [context.start(command.args(["-c", TORCH_PROBE]), &log)?];
+    let has_ended = context.await_exits(&probing, &Deadline::after(PROBE_TIMEOUT))?;
+    if !has_ended || !context.exit_status(probing[0]).is_some_and(|exit| exit.is_success()) {
+        context.terminate(&probing)?;
         let probe_output = fs::read_to_string(&log).unwrap_or_default();
         let text = format!("{} has no torch: {remedy}\n{probe_output}", python.display());
         return Err(Failure::new(text.trim_end()));
@@ -109,9 +112,11 @@ struct CppGlooEngine {
 }
 
 /// Builds the engine of Gloo from C++.
-pub(crate) fn cpp_engines(stage: &mut RunContext) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
+pub(crate) fn cpp_engines(
+    context: &mut RunContext,
+) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
     let compiler = find_program("g++", CPP_REMEDY)?;
-    let program = SOURCE.find_or_compile(&compiler, CPP_REMEDY, stage)?;
+    let program = SOURCE.find_or_compile(&compiler, CPP_REMEDY, context)?;
     Ok(vec![Box::new(CppGlooEngine { program })])
 }
 
@@ -141,12 +146,12 @@ mod tests {
     #[test]
     fn rank_command_has_rank_and_size() {
         let torch = TorchGlooEngine { python: "python3".into(), program: "gloo.py".into() };
-        let commands = torch.commands(3, Path::new("/place")).unwrap();
+        let commands = torch.commands(3, Path::new("/prefix")).unwrap();
         let words: Vec<String> =
             commands[2].get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(
             (commands.len(), words),
-            (3, ["gloo.py", "2", "3", "/place"].map(str::to_owned).to_vec())
+            (3, ["gloo.py", "2", "3", "/prefix"].map(str::to_owned).to_vec())
         );
     }
 }

@@ -2,134 +2,148 @@
 
 /// The help text after the options.
 pub(crate) const HELP: &str = "\
-What the columns mean (as in nccl-tests):
+Columns (as in nccl-tests):
   size     bytes: the whole result of all_gather and gather, the whole input of reduce_scatter and
-           scatter, one rank's buffer of the other operations
-  count    elements; of one rank's block where there are blocks
-  p50, p99 median and 99th percentile of a call, in microseconds, on the rank where the median is
-           largest; of several runs the median. broadcast and scatter: from the root's call until the
-           last rank has its data; \"root\" is the median of the root's own calls. sendrecv: half a
-           round trip between ranks 0 and 1
-  mean     of the same calls: what one takes of calls in a row. Where ranks share cores a call either
-           goes through at once or waits for others to have the core, and the median is one of the two
-  algbw    size by p50, in GB/s (10^9 bytes)
-  busbw    algbw by what the busiest link has to carry: times 2(n-1)/n for all_reduce, (n-1)/n for
-           operations with blocks, 1 for the others
-  #wrong   elements of a call on known values that are not what they should be
+           scatter, and one rank's buffer of the other operations
+  count    elements; in operations with blocks, the elements of one rank's block
+  p50, p99 median and 99th percentile of a call, in microseconds, on the rank with the largest
+           median. If there are several runs, the median of the runs. For broadcast and scatter the
+           time is from the root's call until the last rank has its data; \"root\" is the median of
+           the root's own calls. For sendrecv it is half a round trip between ranks 0 and 1
+  mean     mean of the same calls: the time per call in a sequence of calls. If ranks share cores, a
+           call either completes immediately or waits until other ranks yield the core, and the
+           median is one of these two times
+  algbw    size divided by p50, in GB/s (10^9 bytes)
+  busbw    algbw scaled to the traffic of the busiest link: times 2(n-1)/n for all_reduce, (n-1)/n
+           for operations with blocks, 1 for the other operations
+  #wrong   wrong elements in the result of one call on known values
 
-How it is measured:
-  Ranks are processes of this host. They stay alive, and each is kept on one core: rank R on core R,
-  counted from the first again after the last. Before each call a rank rewrites its buffer, as a
-  caller does that has new values (--mode untouched: it does not, which flatters whoever keeps data
-  in caches). Up to 8 KiB a thousand such calls follow each other; above, a barrier comes before
-  each, and there are fewer. Where an engine is so slow that they would take longer than a second,
-  it makes fewer. Operations in which a rank may run ahead of the others (broadcast, scatter, reduce,
-  gather) have a barrier before each call at every size. Results are in place where an operation
-  knows that, unless --out-of-place. A first call on known values is checked.
+Method:
+  Ranks are processes of this host. They run during the whole measurement. Rank R is pinned to core
+  R modulo the number of cores. Before each call a rank rewrites its buffer, like a caller with new
+  values. With --mode untouched it does not, which favours engines that keep data in caches. Up to
+  8 KiB, a run has 1000 calls without a barrier between them. Above, a run has fewer calls, with a
+  barrier before each. If an engine needs more than one second for a run, the run has fewer calls.
+  In broadcast, scatter, reduce and gather a rank can run ahead of the other ranks, so these have a
+  barrier before each call at every size. Results are in place if the operation supports it, except
+  with --out-of-place. The first call runs on known values, and dist-bench checks its result.
 
-On GPUs:
-  --device nccl and --device native put the buffers into the memory of GPUs, which the CUDA driver gives. Known
-  values are copied there and the result of the checked call is copied back; the timed calls find what the
-  last one has left. A call has ended when the device is done with it. NCCL wants a GPU for each rank, or
-  NCCL_MULTI_RANK_GPU_ENABLE=1 from 2.30 on; native takes any number of ranks on each.
+GPUs:
+  --device nccl and --device native put the buffers into GPU memory from the CUDA driver. dist-bench
+  copies known values to the GPU, and copies the result of the checked call back. The timed calls
+  use the values that the previous call left. A call ends when the GPU has completed it. NCCL needs
+  one GPU per rank, or NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1. The native back end
+  supports any number of ranks per GPU.
 
 Tuning:
-  --tune lets every algorithm that can do a call take turns with the library's own choice, for all operations, and
-  writes a row of a tuning file where one takes at most 95 % of its time: from and up to the geometric middle between
-  the sizes that were measured, for this number of ranks on one host. DIST_TUNING_FILE=FILE has it used, for which
-  rank 0 alone needs the file. The table has for each size who took how long; * has its row.
+  --tune measures every algorithm that supports a call, in alternating runs with the library's own
+  choice, for all operations. If an algorithm takes at most 95 % of the time of the own choice,
+  dist-bench writes a row into a tuning file. The row applies to this number of ranks on one host.
+  Its size range ends at the geometric means with the neighbouring measured sizes. To use the file,
+  set DIST_TUNING_FILE=FILE; only rank 0 needs it. The table has the times of all algorithms for each
+  size; * marks the algorithm of the row.
 
 Peers:
-  --peer builds and starts programs that do the same through another library, and lets them take
-  turns with ours, in pairs: a run of calls of ours, one of each peer's. Their ranks wait in the kernel
-  when it is not their turn. Open MPI runs with ob1 and vader, single copy (CMA); also with a
-  segmented ring of 128 KiB and 1 MiB for all_reduce; and yielding where ranks are more than cores.
-  openmpi-staged is the same without single copy: what DIST_CMA=0 makes of ours is compared with that.
-  MPICH runs as it is installed. gloo is Gloo through the torch of python3, or of the Python that
-  DIST_BENCH_PYTHON names; gloo-cpp is Gloo from C++. Both use one thread and the loopback interface.
-  torch reduces in place only, and has other results in buffers of their own only. What a library has
-  nothing for is a cell without it. A peer that is four times slower than the best one in a trial has
-  one turn only, and one that is a quarter slower has no part in pairs that are added. The best peer
-  of a cell is the one with the smallest median.
-  ratio    the median over the pairs of our time by the best peer's; below 1 we are faster
-  95 %     the interval of that median, by order statistics (of ten pairs: from the second smallest
-           ratio to the second largest; fewer than six tell nothing). Where it is wider than +-10 %
-           and not above 1 as a whole, as many pairs are added, twice at most
-  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide, or there is none
+  --peer compiles and starts programs that make the same calls through another library. Runs
+  alternate in pairs: one run of libdist, one run of each peer. Idle ranks sleep in the kernel.
+  Open MPI runs with ob1 and vader, single copy (CMA). For all_reduce it also runs with a segmented
+  ring of 128 KiB and of 1 MiB. If there are more ranks than cores, it yields. openmpi-staged is
+  Open MPI without single copy: compare it with libdist under DIST_CMA=0. MPICH runs with its
+  defaults. gloo is Gloo through the torch of python3, or of the Python that DIST_BENCH_PYTHON
+  names. gloo-cpp is Gloo from C++. Both use one thread and the loopback interface. torch reduces
+  only in place, and has results of the other operations only in separate buffers. If a library does
+  not support a call, the cell does not have this peer. If a peer is four times slower than the best
+  peer in a trial, it gets only one run. If it is 25 % slower, added pairs do not include it. The
+  best peer of a cell is the peer with the smallest median.
+  ratio    median over the pairs of libdist's time divided by the best peer's; below 1 libdist is
+           faster
+  95 %     interval of this median by order statistics (of ten pairs: from the second smallest to
+           the second largest ratio; fewer than six pairs have no interval). If it is wider than
+           +-10 % and not entirely above 1, dist-bench adds the same number of pairs, at most twice
+  lost     the ratio is above 1 (\"slower\"), or the interval is still too wide or does not exist
            (\"uncertain\")
-  Peers always block, in ordinary memory, also where --async and --buffers say something else of ours.
+  --async and --buffers affect libdist only. Peers use blocking calls and ordinary memory.
 
-Against another tree:
-  --against TREE starts the ranks of TREE/target/release/dist-bench (build it there: cargo build --release
-  --bin dist-bench) and lets them take turns with ours, in pairs. The ranks of both are started six
-  times for the pairs of a cell, since where a process has its memory changes its times. Variables of
-  the environment reach both, so that a name or value that one tree refuses ends the comparison.
-  ratio    the median over the pairs of this tree's p50 by the other tree's; below 1 this one is faster
-  95 %     its interval, as for peers
-  No slower means: no interval is entirely above 1.03, and the geometric mean of the ratios of each
-  operation is at most 1.005. A cell or an operation above is measured again with as many pairs, twice
-  at most; all pairs count. The table has 73 cells by default and takes about ten minutes on two cores.
-  --ops, --sizes and --pairs make it shorter; --ranks 2,4 and --sizes with 256M make it longer.
+Comparison with another tree:
+  --against TREE starts the ranks of TREE/target/release/dist-bench (first run cargo build --release
+  --bin dist-bench in TREE). Runs of both trees alternate in pairs. dist-bench restarts the ranks of
+  both trees six times for the pairs of a cell, since the memory placement of a process affects its
+  times. Environment variables apply to both trees: if one tree refuses a name or a value, the
+  comparison ends.
+  ratio    median over the pairs of this tree's p50 divided by the other tree's; below 1 this tree
+           is faster
+  95 %     interval of the median, as for peers
+  The verdict is \"no slower\" if no interval is entirely above 1.03 and the geometric mean of the
+  ratios of each operation is at most 1.005. If a cell or an operation is above its limit, dist-bench
+  measures it again with the same number of pairs, at most twice; all pairs count. By default the
+  table has 73 cells and takes about ten minutes on two cores. --ops, --sizes and --pairs shorten
+  it; --ranks 2,4 and --sizes with 256M extend it.
 
 Limits:
-  --limits measures copies, sums, cache lines and wake-ups, and lets a program by hand take turns with
-  all_reduce (f32, sum, in place) of two ranks from 4 KiB on: in ordinary memory each rank reads the
-  other's half out of its process, adds, and reads the sums of the other half (cma_read, in the
-  pieces that are best in a trial); in memory that both map each adds one half for both (direct).
-  Its time by ours is our share of what is possible. For 4 bytes that is 2.5 times the way of a cache
-  line and 60 ns. It makes no promise that a library makes.
+  --limits measures copies, sums, cache lines and wake-ups. It also measures a lower bound from a
+  handwritten program in alternating runs, for all_reduce (f32, sum, in place) of two ranks from
+  4 KiB on. In ordinary memory, each rank reads one half from the other process, adds it, and reads
+  the sums of the other half (cma_read, with the piece size that is fastest in a trial). In memory
+  that both ranks map, each rank adds one half for both (direct). The share is the time of this
+  program divided by libdist's time. For 4 bytes the bound is 2.5 times the latency of a cache line
+  plus 60 ns. The handwritten program has no error handling and no other guarantees of a library.
 
 Reports:
-  --report puts all tables, the lost cells, the machine and its limits and the command into a file
-  such as BENCHMARKS.md, between two marks, and a plot for each operation into docs/plots beside it.
-  A long measurement can be cut into pieces: --json of each, then --report with --report-from, which
-  makes the same out of these files. They have to be of one machine, transport, type and operator.
+  --report writes all tables, the lost cells, the machine, its limits and the command into a file
+  such as BENCHMARKS.md, between two marker lines. It writes a plot for each operation into
+  docs/plots in the folder of this file. To split a long measurement, write each part with --json,
+  then use --report with --report-from to build the same report from these files. All files must be
+  of one machine, transport, element type and operator.
 
 Training:
-  --training measures the exposed communication of a training step. A rank computes the gradients of a model
-  one by one, in reverse order of their use, and each candidate averages them over the ranks. The exposed
-  communication is the median step minus the median step of the same loop without communication, in the same
-  processes; steps of both kinds alternate, after two of each. The rank with the largest median counts. A pair
-  is one process group of each candidate, in shuffled order. Ranks check averages after every step.
-  arena, ordinary, retryable and bf16 are libdist's reducer. torch-gloo is DistributedDataParallel through the
-  torch of python3, or of the Python that DIST_BENCH_PYTHON names. openmpi makes one all-reduce after the
-  backward pass. horovod is Horovod's scheme in C: a thread with cycles of 1 ms, agreement by a bit vector,
-  a fusion buffer of 128 MiB. Open MPI runs with ob1 and vader, single copy (CMA), a segmented ring of 1 MiB, and
-  yields. A candidate that is not installed is left out, with a message.
+  --training measures the exposed communication of a training step. A rank computes the gradients of
+  a model one by one, in reverse order of their use, and each candidate averages them over the
+  ranks. The exposed communication is the median step minus the median step of the same loop without
+  communication, in the same processes. Steps of both kinds alternate, after two warm-up steps of
+  each. The rank with the largest median counts. A pair is one process group of each candidate, in
+  shuffled order. Ranks check averages after every step.
+  arena, ordinary, retryable and bf16 are libdist's reducer. torch-gloo is DistributedDataParallel
+  through the torch of python3, or of the Python that DIST_BENCH_PYTHON names. openmpi makes one
+  all-reduce after the backward pass. horovod is Horovod's scheme in C: a thread with cycles of
+  1 ms, agreement by a bit vector, a fusion buffer of 128 MiB. Open MPI runs with ob1 and vader,
+  single copy (CMA) and a segmented ring of 1 MiB, and it yields. dist-bench skips a candidate that
+  is not installed, with a message.
   exposed  the median over the pairs; 95 % is its interval, by order statistics
-  by ...   the median over the pairs of exposed by that candidate's; \"-\" if that candidate exposes nothing
-  copied   bytes that a step copies between gradients and buckets; \"-\" if the candidate does not count them
-  peak     the largest resident memory of a rank, with the values of the parameters (VmHWM)
-  --report puts the tables between the lines <!-- dist-bench-training:begin --> and
+  by ...   the median over the pairs of exposed divided by the exposed time of that candidate; \"-\"
+           if that candidate exposes nothing
+  copied   bytes that a step copies between gradients and buckets; \"-\" if the candidate does not
+           count them
+  peak     the largest resident memory of a rank (VmHWM), including the values of the parameters
+  --report writes the tables between the lines <!-- dist-bench-training:begin --> and
   <!-- dist-bench-training:end -->, and the plot into docs/plots/training.svg.
 
 Exit statuses:
-  0    measured, whatever was lost; with --against: no slower
-  1    a result was wrong, or dist-bench itself failed
+  0    measured, even if cells are lost; with --against: no slower
+  1    a result was wrong, or dist-bench failed
   2    wrong usage
-  3    with --against: slower, or nothing could be judged
-  A signal that ends it gives 128 and its number.
+  3    with --against: slower, or inconclusive
+  If a signal ends dist-bench, the status is 128 plus the signal number.
 
 Examples:
-  What the operations cost between two processes:
+  Measure the operations between two processes:
     dist-bench
-  Where are we slower than MPI, with 2, 4 and 8 ranks:
+  Find the cells where libdist is slower than MPI, with 2, 4 and 8 ranks:
     dist-bench --ranks 2,4,8 --peer openmpi,mpich --json result.json
-  Long vectors, in the library's memory and in any:
+  Measure long vectors, in ordinary memory and in the arena:
     dist-bench --ops all_reduce --sizes 512K,4M,32M --buffers ordinary,arena
-  The same as tables and plots, of several runs:
+  Write the tables and plots of several runs into a file:
     dist-bench --report BENCHMARKS.md --report-from two.json,four.json,eight.json
-  What this machine allows, and what comes of it:
+  Measure the limits of this machine, and libdist's share of them:
     dist-bench --limits --ops all_reduce
-  Whether a change has made something slower; the second line only for short messages:
+  Check that a change makes nothing slower; the second command is for short messages only:
     dist-bench --against ../libdist-before --json compared.json
     dist-bench --against ../libdist-before --ops all_reduce,sendrecv --sizes 4,64,1K
-  Between two GPUs, over NCCL and without it:
+  Measure between two GPUs, over NCCL and without it:
     dist-bench --device nccl
     dist-bench --device native
-  How much a training step waits for gradients, and the same with ResNet-50 and a trainer on the CPU:
+  Measure the exposed communication, also with ResNet-50 and computation on the CPU:
     dist-bench --training
     dist-bench --training --model b --compute spin --json resnet.json
-  Only whether it runs:
+  Run a functional check:
     dist-bench --quick --peer openmpi
     dist-bench --quick --training --model tiny --candidates arena,ordinary";

@@ -46,8 +46,9 @@ impl EngineLauncher for LibdistEngine {
     }
 
     fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|cause| Failure::new(format!("finding this program: {cause}")))?;
+        let program = std::env::current_exe().map_err(|cause| {
+            Failure::new(format!("cannot find the path of this program: {cause}"))
+        })?;
         Ok(self.rank_commands(&program, ranks, path_prefix))
     }
 

@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     fn machine_survives_json_round_trip() {
-        let here = HostMachine::current();
-        assert_eq!(HostMachine::from_json(&here.json()), Some(here.clone()));
-        assert!(here.describe().contains(" cores of "));
+        let machine = HostMachine::current();
+        assert_eq!(HostMachine::from_json(&machine.json()), Some(machine.clone()));
+        assert!(machine.describe().contains(" cores of "));
         assert_eq!(HostMachine::from_json(&json!({"cores": 2})), None);
         assert_eq!([version_digits("6.1.0-18-amd64\n"), version_digits("6.12")], ["6.1.0", "6.12"]);
     }

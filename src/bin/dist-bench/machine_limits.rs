@@ -75,8 +75,8 @@ impl MachineLimits {
         let us = |ns: Option<f64>| ns.map_or_else(|| "-".to_owned(), microseconds_text);
         let (line, wake_up) = (us(self.cache_line_ns), us(self.wake_up_ns));
         let mut text = format!(
-            "Limits of this machine\n{line:>10} us  from a write to its sight on another core\n\
-             {wake_up:>10} us  from a wake-up to the sleeper on another core\n"
+            "Limits of this machine\n{line:>10} us  from a write until another core reads it\n\
+             {wake_up:>10} us  from a wake-up until the sleeper runs on another core\n"
         );
         for MemoryRate { operation: what, bytes, cores, gb_per_s } in &self.rates {
             let (size, on) = (size_text(*bytes), if *cores == 1 { "core" } else { "cores" });
@@ -142,7 +142,7 @@ fn positive_number(value: &Value) -> Option<f64> {
 }
 
 fn limits_failure(cause: &io::Error) -> Failure {
-    Failure::new(format!("measuring the limits: {cause}"))
+    Failure::new(format!("cannot measure the limits of the machine: {cause}"))
 }
 
 /// A barrier for threads that start simultaneously, each pinned to its core, or fail together.
@@ -167,7 +167,7 @@ impl StartBarrier {
         pinned.map_err(io::Error::other)?;
         match self.pinned_threads.load(Ordering::Relaxed) == self.threads {
             true => Ok(()),
-            false => Err(io::Error::other("a thread cannot be kept on its core")),
+            false => Err(io::Error::other("cannot pin a thread to its core")),
         }
     }
 }
@@ -203,19 +203,19 @@ fn one_way_ns(channel: &dyn PingPongChannel) -> Result<f64, Failure> {
             Ok(median(&runs))
         });
         let (asked, answered) = (asking.join(), other.join());
-        let panicked = |_| io::Error::other("a thread has panicked");
+        let panicked = |_| io::Error::other("a measuring thread panicked");
         answered.map_err(panicked)??;
         asked.map_err(panicked)?
     });
     outcome.map_err(|cause: io::Error| limits_failure(&cause))
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+#[allow(clippy::cast_precision_loss, reason = "a time below 2^53 ns, 104 days")]
 fn nanoseconds(time: Duration) -> f64 {
     time.as_nanos() as f64
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a small number")]
+#[allow(clippy::cast_precision_loss, reason = "the number is small")]
 fn as_f64(number: u64) -> f64 {
     number as f64
 }
@@ -310,7 +310,7 @@ fn measure_rate(kernel: VectorKernel, bytes: usize, cores: usize) -> Result<f64,
     };
     let outcome: io::Result<f64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..cores).map(|core| scope.spawn(move || body(core))).collect();
-        let panicked = |_| io::Error::other("a thread has panicked");
+        let panicked = |_| io::Error::other("a measuring thread panicked");
         threads.into_iter().map(|thread| thread.join().map_err(panicked)?).sum()
     });
     outcome.map_err(|cause| limits_failure(&cause))
@@ -340,8 +340,8 @@ mod tests {
         };
         let text = limits.text();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        assert_eq!(lines[1], "0.155 us  from a write to its sight on another core");
-        assert!(lines[2].starts_with("- us  from a wake-up"));
+        assert_eq!(lines[1], "0.155 us  from a write until another core reads it");
+        assert!(lines[2].starts_with("- us  from a wake-up until"));
         assert_eq!(lines[3], "25.50 GB/s  copy of 8 MiB, 2 cores");
         assert_eq!(limits.json()["cache_line_one_way_us"], json!(0.155));
         assert_eq!(limits.json()["rates"][0]["cores"], json!(2));

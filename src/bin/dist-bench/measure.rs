@@ -33,17 +33,17 @@ const DROP_RATIO: f64 = 1.25;
 /// Measures all selected cells, prints the results, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check_target)?;
-    let mut stage = RunContext::new()?;
+    let mut context = RunContext::new()?;
     let mut peers: Vec<Box<dyn EngineLauncher>> = Vec::new();
     for peer in &options.peer {
-        peers.extend(peer.engines(&mut stage)?);
+        peers.extend(peer.engines(&mut context)?);
     }
     if options.limits {
         peers.push(Box::new(BoundEngine));
     }
     let mut bench = PeerBenchmark {
         options,
-        stage,
+        context,
         peers,
         limits: None,
         progress: ProgressLine::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
-        return Err(Failure::new(format!("{wrong} cells had wrong results")));
+        return Err(Failure::new(format!("{wrong} cells have wrong results")));
     }
     // Only correct and complete results replace a report.
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))
@@ -127,7 +127,7 @@ impl CellParticipant {
 /// The measurement in progress.
 struct PeerBenchmark<'a> {
     options: &'a Options,
-    stage: RunContext,
+    context: RunContext,
     peers: Vec<Box<dyn EngineLauncher>>,
     limits: Option<MachineLimits>,
     progress: ProgressLine,
@@ -145,11 +145,11 @@ impl PeerBenchmark<'_> {
             let cells = cells(self.options, ranks);
             let device = self.options.device.map_or("", DeviceBackend::backend);
             let ours = LibdistEngine { transport: self.options.transport.name(), device };
-            let mut engines = vec![Some(BenchEngine::start(&ours, ranks, &mut self.stage)?)];
+            let mut engines = vec![Some(BenchEngine::start(&ours, ranks, &mut self.context)?)];
             for peer in &self.peers {
                 let is_wanted = cells.iter().any(|cell| peer.supports_cell(cell));
                 engines.push(match is_wanted {
-                    true => Some(BenchEngine::start(&**peer, ranks, &mut self.stage)?),
+                    true => Some(BenchEngine::start(&**peer, ranks, &mut self.context)?),
                     false => None,
                 });
             }
@@ -173,7 +173,7 @@ impl PeerBenchmark<'_> {
                 }
             }
             for engine in engines.into_iter().flatten() {
-                engine.shut_down(&mut self.stage)?;
+                engine.shut_down(&mut self.context)?;
             }
         }
         Ok(())
@@ -193,17 +193,19 @@ impl PeerBenchmark<'_> {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // The first engine rotates, since each run leaves the machine in a different state.
-                let mut turns: Vec<usize> =
+                let mut run_order: Vec<usize> =
                     (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
-                let first = turn % turns.len();
-                turns.rotate_left(first);
-                for index in turns {
+                let first = turn % run_order.len();
+                run_order.rotate_left(first);
+                for index in run_order {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
                     self.progress.show_turn(cell, turn + 1, &name);
                     let outcome =
-                        run_engine(engines, part.engine_index, &part.request, &mut self.stage);
-                    let refused = || Failure::new(format!("{name}: not offered any more"));
+                        run_engine(engines, part.engine_index, &part.request, &mut self.context);
+                    let refused = || {
+                        Failure::new(format!("{name}: refused a request that it supported before"))
+                    };
                     match outcome.and_then(|done| done.ok_or_else(refused)) {
                         Ok((times, _)) => part.figures.runs.push(times),
                         Err(failure) => {
@@ -231,9 +233,9 @@ impl PeerBenchmark<'_> {
     /// Returns true if this host has memory for the buffers of all engines.
     fn has_memory(&self, cell: &BenchCell) -> bool {
         let takes = self.peers.iter().filter(|peer| peer.supports_cell(cell));
-        let Err(why) = check_memory(cell, 1 + takes.count()) else { return true };
+        let Err(reason) = check_memory(cell, 1 + takes.count()) else { return true };
         self.progress.clear();
-        report_error(&why);
+        report_error(&reason);
         false
     }
 
@@ -251,20 +253,19 @@ impl PeerBenchmark<'_> {
             let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
             let name = engine.name().to_owned();
             self.progress.show_turn(cell, 0, &name);
-            match run_engine(engines, index, &trial_request, &mut self.stage) {
+            match run_engine(engines, index, &trial_request, &mut self.context) {
                 Ok(Some((times, wrong))) => {
                     let request = cell.request(calls, times.p50);
                     let figures = EngineTimes { engine: name, runs: Vec::new(), wrong };
                     let is_bound = index > 0 && self.peers[index - 1].is_bound_engine();
-                    let (engine, turns) = (index, usize::MAX);
                     trial_results.push((
                         times.p50,
                         CellParticipant {
-                            engine_index: engine,
+                            engine_index: index,
                             request,
                             figures,
                             is_bound,
-                            max_runs: turns,
+                            max_runs: usize::MAX,
                         },
                     ));
                 }
@@ -298,9 +299,12 @@ impl PeerBenchmark<'_> {
             return Err(failure);
         }
         self.progress.clear();
-        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
+        report_error(&format!(
+            "{}\n  the measurement continues without this peer",
+            failure.message
+        ));
         match engines[index].take() {
-            Some(engine) => engine.terminate_ranks(&mut self.stage),
+            Some(engine) => engine.terminate_ranks(&mut self.context),
             None => Ok(()),
         }
     }
@@ -335,11 +339,11 @@ pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), Strin
     let available = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
     // Leave a quarter free, since the engines need memory themselves.
     match available {
-        Some(there) if needed > there / 4 * 3 => {
-            let (op, bytes, needed, there) =
-                (cell.op.name(), size_text(cell.bytes()), needed >> 20, there >> 20);
+        Some(available) if needed > available / 4 * 3 => {
+            let (op, bytes) = (cell.op.name(), size_text(cell.bytes()));
+            let (needed, available) = (needed >> 20, available >> 20);
             Err(format!(
-                "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
+                "{op} of {bytes} is skipped: its buffers need {needed} MiB, more than 3/4 of the available {available} MiB"
             ))
         }
         _ => Ok(()),
@@ -352,17 +356,15 @@ pub(crate) fn run_engine(
     engines: &mut [Option<BenchEngine>],
     index: usize,
     request: &BenchRequest,
-    stage: &mut RunContext,
+    context: &mut RunContext,
 ) -> Result<Option<(RunTimes, u64)>, Failure> {
     let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
-        return Err(Failure::new("an engine is not there"));
+        return Err(Failure::new("an engine of the cell does not run"));
     };
-    let Some(stamps) = engine.run_request(request, stage)? else { return Ok(None) };
+    let Some(stamps) = engine.run_request(request, context)? else { return Ok(None) };
     let wrong = stamps.iter().map(|rank| rank.wrong_elements).sum();
     let times = op_times(request.op, &stamps);
-    times
-        .map(|times| Some((times, wrong)))
-        .ok_or_else(|| Failure::new("a rank has not measured anything"))
+    times.map(|times| Some((times, wrong))).ok_or_else(|| Failure::new("a rank reported no times"))
 }
 
 /// Returns true if more pairs would not change the verdict: the interval is narrow, or it is
@@ -379,7 +381,8 @@ fn cell_result(
     left_out: &[String],
 ) -> Result<CellResult, Failure> {
     let ours = parts.iter().find(|part| part.engine_index == 0);
-    let ours = ours.ok_or_else(|| Failure::new("nothing was measured"))?.figures.clone();
+    let ours =
+        ours.ok_or_else(|| Failure::new("libdist has no times for the cell"))?.figures.clone();
     let peers = parts.iter().filter(|part| part.is_peer());
     let peers = peers.map(|part| part.figures.clone()).collect();
     let bound = parts.iter().find(|part| part.is_bound).map(|part| EngineTimes {

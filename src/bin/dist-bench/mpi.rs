@@ -148,7 +148,7 @@ impl MpiImplementation {
     fn remedy(self) -> String {
         let (name, packages) = (self.name(), self.packages());
         format!(
-            "install {packages} (the names of Debian and Ubuntu), or leave {name} out of --peer"
+            "install {packages} (package names of Debian and Ubuntu), or leave {name} out of --peer"
         )
     }
 
@@ -173,12 +173,12 @@ pub(crate) struct MpiEngine {
 /// cached.
 pub(crate) fn mpi_engines(
     implementation: MpiImplementation,
-    stage: &mut RunContext,
+    context: &mut RunContext,
 ) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
     let remedy = implementation.remedy();
     let compiler = find_program(implementation.compiler(), &remedy)?;
     let launcher = find_program(implementation.launcher(), &remedy)?;
-    let program = implementation.source().find_or_compile(&compiler, &remedy, stage)?;
+    let program = implementation.source().find_or_compile(&compiler, &remedy, context)?;
     let settings = implementation.settings().iter();
     let peer = |&setting: &LauncherSetting| -> Box<dyn EngineLauncher> {
         let name = format!("{}{}", implementation.name(), setting.name);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn words(peer: &MpiEngine, ranks: usize) -> Vec<String> {
-        let commands = peer.commands(ranks, Path::new("/place")).unwrap();
+        let commands = peer.commands(ranks, Path::new("/prefix")).unwrap();
         let arguments = commands[0].get_args();
         arguments.map(|word| word.to_string_lossy().into_owned()).collect()
     }
@@ -243,7 +243,7 @@ mod tests {
         let staged = words(&peer(MpiImplementation::OpenmpiStaged, DEFAULT_SETTING), 1).join(" ");
         assert!(staged.contains("single_copy_mechanism none"), "{staged}");
         let mpich = words(&peer(MpiImplementation::Mpich, DEFAULT_SETTING), 3);
-        assert_eq!(mpich, ["-n", "3", "program", "/place"]);
+        assert_eq!(mpich, ["-n", "3", "program", "/prefix"]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl BenchOp {
     }
 
     /// Returns the factor from the algorithm bandwidth to the bus bandwidth.
-    #[allow(clippy::cast_precision_loss, reason = "a small number of ranks")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of ranks is small")]
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         match self {
@@ -125,7 +125,7 @@ impl FromStr for BenchOp {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|op| op.name()).collect();
-            format!("there are {}", names.join(", "))
+            format!("expected one of: {}", names.join(", "))
         })
     }
 }

@@ -12,12 +12,12 @@ use dist::base::dtype::DataType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PeerLibrary {
     Openmpi,
-    /// Without cross-memory attach: compared with ours under DIST_CMA=0.
+    /// Open MPI without single copy; compare it with libdist under DIST_CMA=0
     OpenmpiStaged,
     Mpich,
-    /// Through PyTorch.
+    /// Gloo through PyTorch
     Gloo,
-    /// From C++.
+    /// Gloo from C++
     GlooCpp,
 }
 
@@ -25,14 +25,14 @@ impl PeerLibrary {
     /// Builds the engines of the library. Finds or compiles their programs.
     pub(crate) fn engines(
         self,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
         match self {
-            Self::Openmpi => mpi::mpi_engines(MpiImplementation::Openmpi, stage),
-            Self::OpenmpiStaged => mpi::mpi_engines(MpiImplementation::OpenmpiStaged, stage),
-            Self::Mpich => mpi::mpi_engines(MpiImplementation::Mpich, stage),
-            Self::Gloo => gloo::torch_engines(stage),
-            Self::GlooCpp => gloo::cpp_engines(stage),
+            Self::Openmpi => mpi::mpi_engines(MpiImplementation::Openmpi, context),
+            Self::OpenmpiStaged => mpi::mpi_engines(MpiImplementation::OpenmpiStaged, context),
+            Self::Mpich => mpi::mpi_engines(MpiImplementation::Mpich, context),
+            Self::Gloo => gloo::torch_engines(context),
+            Self::GlooCpp => gloo::cpp_engines(context),
         }
     }
 

@@ -19,19 +19,19 @@ const CACHE: EnvVariable = EnvVariable {
     name: "XDG_CACHE_HOME",
     set_by: "user",
     default: ".cache in HOME",
-    meaning: "Where programs keep what they can make again.",
+    meaning: "The folder of the user's caches; dist-bench stores compiled peer programs in it.",
 };
 const HOME: EnvVariable = EnvVariable {
     name: "HOME",
     set_by: "login",
     default: "none",
-    meaning: "The user's own folder.",
+    meaning: "The user's home folder.",
 };
 const PATH: EnvVariable = EnvVariable {
     name: "PATH",
     set_by: "login",
     default: "none",
-    meaning: "Where programs are looked for.",
+    meaning: "The folders in which dist-bench searches for programs.",
 };
 
 /// Returns the path of a program; the error contains `remedy` if it is missing.
@@ -60,14 +60,14 @@ impl ProgramSource {
         &self,
         compiler: &Path,
         remedy: &str,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<PathBuf, Failure> {
         let mut hasher = DefaultHasher::new();
         // A changed modification time means another version of the compiler.
         let changed = fs::metadata(compiler).and_then(|data| data.modified()).ok();
         (self.files, self.options, self.libraries, compiler, changed).hash(&mut hasher);
         let name = format!("{}-{:016x}", self.name, hasher.finish());
-        let folder = cache_folder(stage)?;
+        let folder = cache_folder(context)?;
         let program = folder.join(&name);
         if program.is_file() {
             return Ok(program);
@@ -75,7 +75,7 @@ impl ProgramSource {
         let folder_failure =
             |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
         fs::create_dir_all(&folder).map_err(folder_failure)?;
-        let compiled = self.compile(&name, compiler, remedy, stage)?;
+        let compiled = self.compile(&name, compiler, remedy, context)?;
         // The cache may be on another file system. Rename the program into place atomically, since
         // other processes may do the same.
         let temporary_path = folder.join(format!("{name}.{}", host::pid()));
@@ -91,9 +91,9 @@ impl ProgramSource {
         name: &str,
         compiler: &Path,
         remedy: &str,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<PathBuf, Failure> {
-        let folder = stage.folder().join(name);
+        let folder = context.folder().join(name);
         let folder_failure =
             |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
         fs::create_dir(&folder).map_err(folder_failure)?;
@@ -104,28 +104,28 @@ impl ProgramSource {
         let mut command = Command::new(compiler);
         command.args(self.options).arg("-o").arg(&compiled);
         command.args(self.files.first().map(|(file, _)| folder.join(file))).args(self.libraries);
-        let compiling = [stage.start(&mut command, &log)?];
-        let has_ended = stage.await_exits(&compiling, &Deadline::after(COMPILE_TIMEOUT))?;
-        if has_ended && stage.exit_status(compiling[0]).is_some_and(|ending| ending.is_success()) {
+        let compiling = [context.start(&mut command, &log)?];
+        let has_ended = context.await_exits(&compiling, &Deadline::after(COMPILE_TIMEOUT))?;
+        if has_ended && context.exit_status(compiling[0]).is_some_and(|exit| exit.is_success()) {
             return Ok(compiled);
         }
-        stage.terminate(&compiling)?;
+        context.terminate(&compiling)?;
         let compiler_output = fs::read_to_string(&log).unwrap_or_default();
-        let why = if has_ended { "failed" } else { "takes too long" };
+        let problem = if has_ended { "failed" } else { "took too long" };
         let compiler = compiler.display();
-        Err(Failure::new(format!("{compiler} {why}: {remedy}\n{}", compiler_output.trim_end())))
+        Err(Failure::new(format!("{compiler} {problem}: {remedy}\n{}", compiler_output.trim_end())))
     }
 }
 
 /// Returns the cache folder. Without a user's cache folder, the cache exists only for this run.
-fn cache_folder(stage: &RunContext) -> Result<PathBuf, Failure> {
+fn cache_folder(context: &RunContext) -> Result<PathBuf, Failure> {
     let program_cache = |name: OsString| PathBuf::from(name).join("dist-bench");
     if let Some(folder) = config::read_text(CACHE)? {
         return Ok(program_cache(folder.into()));
     }
     let home = config::read_text(HOME)?;
     Ok(home.map_or_else(
-        || stage.folder().join("cache"),
+        || context.folder().join("cache"),
         |home| program_cache(Path::new(&home).join(".cache").into_os_string()),
     ))
 }

@@ -49,13 +49,13 @@ impl ProgressLine {
 }
 
 fn turn_line(
-    (begun, cells): (usize, usize),
+    (started, cells): (usize, usize),
     cell: &BenchCell,
     turn: usize,
     engine: &str,
 ) -> String {
     let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
-    format!("cell {begun} of {cells}: {op} {size}, {ranks} ranks, turn {turn}, {engine}")
+    format!("cell {started} of {cells}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
 }
 
 #[cfg(test)]
@@ -67,6 +67,6 @@ mod tests {
     #[test]
     fn progress_line_names_cell_turn_and_engine() {
         let text = turn_line((3, 57), &cell(BenchOp::AllGather, 65_536), 4, "mpich");
-        assert_eq!(text, "cell 3 of 57: all_gather 64 KiB, 2 ranks, turn 4, mpich");
+        assert_eq!(text, "cell 3 of 57: all_gather 64 KiB, 2 ranks, run 4, mpich");
     }
 }

@@ -74,7 +74,7 @@ impl BenchRequest {
         if words.next()? != RUN_WORD {
             return None;
         }
-        let order = Self {
+        let request = Self {
             op: next_value(&mut words)?,
             dtype: words.next().and_then(dtype_named)?,
             redop: words.next().and_then(redop_named)?,
@@ -89,7 +89,7 @@ impl BenchRequest {
             is_verified: next_flag(&mut words)?,
             algorithm: words.next().map(str::to_owned),
         };
-        words.next().is_none().then_some(order)
+        words.next().is_none().then_some(request)
     }
 }
 

@@ -19,23 +19,29 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Reads a result file.
 pub(crate) fn read_results(path: &Path) -> Result<BenchResults, Failure> {
-    parse_results(&read_json(path)?)
-        .map_err(|what| read_failure(path, format!("{what} is not what dist-bench --json writes")))
+    parse_results(&read_json(path)?).map_err(|what| {
+        read_failure(
+            path,
+            format!("{what} is missing or is not in the format of dist-bench --json"),
+        )
+    })
 }
 
 /// Reads the JSON of a result file.
 pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
     let size = fs::metadata(path).map_err(|cause| read_failure(path, cause))?.len();
     if size > MAX_FILE_BYTES {
-        return Err(read_failure(path, "it is too large for a result of dist-bench"));
+        let limit = MAX_FILE_BYTES >> 20;
+        let reason = format!("larger than {limit} MiB, the limit for a result file of dist-bench");
+        return Err(read_failure(path, reason));
     }
     let bytes = fs::read(path).map_err(|cause| read_failure(path, cause))?;
     serde_json::from_slice(&bytes).map_err(|cause| read_failure(path, cause))
 }
 
 /// Builds the failure for an unreadable file.
-pub(crate) fn read_failure(path: &Path, why: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{}: {why}", path.display()))
+pub(crate) fn read_failure(path: &Path, reason: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{}: {reason}", path.display()))
 }
 
 /// Parses all results; the error names the invalid part.
@@ -47,7 +53,7 @@ pub(crate) fn parse_results(value: &Value) -> Result<BenchResults, String> {
     };
     let cells = value["cells"].as_array().ok_or("\"cells\"")?;
     let parsed = cells.iter().enumerate().map(|(number, value)| {
-        parse_cell(value).ok_or_else(|| format!("number {number} of \"cells\""))
+        parse_cell(value).ok_or_else(|| format!("cell {number} of \"cells\""))
     });
     Ok(BenchResults { run, limits, cells: parsed.collect::<Result<_, String>>()? })
 }
@@ -151,7 +157,7 @@ mod tests {
         let good = written(&results(vec![measured(BenchOp::AllReduce, 64, &[("mpich", 500.0)])]));
         let mut wrong = good.clone();
         wrong["cells"][0]["peers"][0]["p99_us"] = value!(-1.0);
-        assert_eq!(parse_results(&wrong).unwrap_err(), "number 0 of \"cells\"");
+        assert_eq!(parse_results(&wrong).unwrap_err(), "cell 0 of \"cells\"");
         let mut wrong = good.clone();
         wrong["cells"][0]["ranks"] = value!(1);
         assert!(parse_results(&wrong).is_err());

@@ -26,8 +26,9 @@ impl RunFolder {
     fn new() -> Result<Self, Failure> {
         let name = format!("dist-bench-{}", host::random_nonce()?);
         let path = std::env::temp_dir().join(name);
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|cause| Failure::new(format!("making {}: {cause}", path.display())))?;
+        let created = DirBuilder::new().mode(0o700).create(&path);
+        created
+            .map_err(|cause| Failure::new(format!("cannot create {}: {cause}", path.display())))?;
         Ok(Self(path))
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn op_times(op: BenchOp, rank_stamps: &[RankStamps]) -> Option<RunTim
     })
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+#[allow(clippy::cast_precision_loss, reason = "a time below 2^53 ns, 104 days")]
 fn span_ns(start: u64, end: u64) -> f64 {
     end.saturating_sub(start) as f64
 }
@@ -104,14 +104,14 @@ pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
 }
 
 /// Returns the mean, and 0 without values.
-#[allow(clippy::cast_precision_loss, reason = "a small number of values")]
+#[allow(clippy::cast_precision_loss, reason = "the number of values is small")]
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Returns the geometric mean, and 1 without values.
 pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
-    #[allow(clippy::cast_precision_loss, reason = "a small number of values")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of values is small")]
     let count = values.len().max(1) as f64;
     (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
 }
@@ -130,7 +130,7 @@ pub(crate) fn estimate(ratios: &[f64]) -> MedianEstimate {
 /// Returns 1 plus the largest number k for which a fair coin shows at most k heads in `tosses`
 /// tosses with a probability of at most 2.5 %. Returns 0 if even k = 0 is more probable.
 fn binomial_cut(tosses: usize) -> usize {
-    #[allow(clippy::cast_precision_loss, reason = "a small number of pairs")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of pairs is small")]
     let number = |count: usize| count as f64;
     let (mut chance, mut sum) = (0.5f64.powf(number(tosses)), 0.0);
     for heads in 0..tosses {

@@ -77,7 +77,7 @@ pub(crate) fn table_row(measured: &CellResult) -> String {
             interval_text(&ratio)
         ));
     } else if !measured.left_out.is_empty() {
-        text.push_str("  no peer was left");
+        text.push_str("  all peers are skipped");
     }
     text.trim_end().to_owned() + "\n"
 }
@@ -151,7 +151,8 @@ pub(crate) fn summary_text(all: &[CellResult]) -> String {
     if means.is_empty() {
         return String::new();
     }
-    let mut text = "\nTime by the best peer's, geometric means: of medians, of means\n".to_owned();
+    let mut text =
+        "\nRatio to the time of the best peer, geometric means: of medians, of means\n".to_owned();
     for OpMean { ranks, variant_words: words, op, ratio, ratio_of_means: of_means, cells, lost } in
         &means
     {
@@ -167,7 +168,7 @@ pub(crate) fn summary_text(all: &[CellResult]) -> String {
 /// Formats the counts of [`tail_counts`].
 pub(crate) fn tails_text(all: &[CellResult]) -> String {
     let (above, cells) = tail_counts(all);
-    #[allow(clippy::cast_precision_loss, reason = "a share is shown with few digits")]
+    #[allow(clippy::cast_precision_loss, reason = "the output shows only a few digits")]
     let share = 100.0 * above as f64 / cells.max(1) as f64;
     let (cells, allowed) = (count_text(cells, "cell"), ALLOWED_TAIL_SHARE * 100.0);
     format!(
@@ -178,12 +179,12 @@ pub(crate) fn tails_text(all: &[CellResult]) -> String {
 fn lost_cells_text(all: &[CellResult]) -> String {
     let mut text = String::new();
     for measured in all {
-        let Some(why) = measured.verdict().and_then(CellVerdict::loss_reason) else { continue };
+        let Some(reason) = measured.verdict().and_then(CellVerdict::loss_reason) else { continue };
         let (Some(ratio), Some(best)) = (measured.ratio(), measured.best_peer()) else { continue };
         let BenchCell { ranks, op, variant, .. } = measured.cell;
         let (op, size, words) = (op.name(), size_text(measured.cell.bytes()), variant.describe());
         text.push_str(&format!(
-            "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
+            "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {reason}\n",
             words.join(", "),
             ratio.value,
             interval_text(&ratio),

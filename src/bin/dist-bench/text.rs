@@ -8,9 +8,9 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let shift = UNITS.iter().find(|(unit, _)| text.ends_with(*unit)).map(|(_, shift)| *shift);
     let digits = if shift.is_some() { &text[..text.len() - 1] } else { text };
     let number: usize =
-        digits.parse().map_err(|_| "it is no size such as 4, 64K or 32M".to_owned())?;
-    let bytes = number.checked_mul(1 << shift.unwrap_or(0)).ok_or("it is too large")?;
-    if bytes == 0 { Err("it is nothing".to_owned()) } else { Ok(bytes) }
+        digits.parse().map_err(|_| "expected a size such as 4, 64K or 32M".to_owned())?;
+    let bytes = number.checked_mul(1 << shift.unwrap_or(0)).ok_or("the size is too large")?;
+    if bytes == 0 { Err("the size must not be 0".to_owned()) } else { Ok(bytes) }
 }
 
 /// Formats a size: `4 B`, `64 KiB`, `32 MiB`. Uses a larger unit only if the result is exact.

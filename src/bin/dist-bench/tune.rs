@@ -35,7 +35,7 @@ fn op_kind(op: BenchOp) -> Option<OpKind> {
 
 /// Measures all algorithms of the selected operations, and writes a tuning file.
 pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
-    let mut stage = RunContext::new()?;
+    let mut context = RunContext::new()?;
     let all = |&ranks: &usize| cells(options, ranks).len();
     let mut tuner = Tuner {
         options,
@@ -44,9 +44,9 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
     };
     for ranks in options.ranks() {
         let ours = LibdistEngine { transport: options.transport.name(), device: "" };
-        let mut engine = BenchEngine::start(&ours, ranks, &mut stage)?;
-        tuner.tune_ranks(ranks, &mut engine, &mut stage)?;
-        engine.shut_down(&mut stage)?;
+        let mut engine = BenchEngine::start(&ours, ranks, &mut context)?;
+        tuner.tune_ranks(ranks, &mut engine, &mut context)?;
+        engine.shut_down(&mut context)?;
     }
     tuner.progress.clear();
     let Tuner { rows, .. } = tuner;
@@ -60,11 +60,11 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
     let file = json!({ "comment": comment, "rows": rows });
     result_files::write_file(path, &format!("{file:#}\n"))?;
     let rows = match rows.len() {
-        0 => "no rows: the library chooses best by itself here".to_owned(),
+        0 => "no rows: no algorithm is faster than the library's own choice".to_owned(),
         1 => "1 row".to_owned(),
         many => format!("{many} rows"),
     };
-    write_output(&format!("\n{}: {rows}. DIST_TUNING_FILE={0} has it used\n", path.display()))
+    write_output(&format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
 }
 
 /// The tuning in progress.
@@ -87,7 +87,7 @@ impl Tuner<'_> {
         &mut self,
         ranks: usize,
         engine: &mut BenchEngine,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<(), Failure> {
         for cells in cells(self.options, ranks).chunk_by(|a, b| a.op == b.op) {
             let Some((op, kind)) =
@@ -99,7 +99,7 @@ impl Tuner<'_> {
             let mut fastest = Vec::new();
             for cell in cells {
                 self.progress.advance();
-                let algorithm_times = self.measure_algorithms(cell, kind, engine, stage)?;
+                let algorithm_times = self.measure_algorithms(cell, kind, engine, context)?;
                 let winner = fastest_algorithm(&algorithm_times);
                 self.print_text(&result_line(cell, &algorithm_times, winner))?;
                 // A tuning file uses the bytes of the count argument.
@@ -116,7 +116,7 @@ impl Tuner<'_> {
         cell: &BenchCell,
         kind: OpKind,
         engine: &mut BenchEngine,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<Vec<AlgorithmTimes>, Failure> {
         let calls = self.options.calls();
         let names = std::iter::once(None).chain(algorithms(kind).map(|row| Some(row.name)));
@@ -126,11 +126,14 @@ impl Tuner<'_> {
             let trial_request =
                 BenchRequest { algorithm: algorithm.clone(), ..cell.trial_request(calls) };
             self.progress.show_turn(cell, 0, name.unwrap_or(OWN_CHOICE));
-            let Some(stamps) = engine.run_request(&trial_request, stage)? else { continue };
+            let Some(stamps) = engine.run_request(&trial_request, context)? else { continue };
             let wrong: u64 = stamps.iter().map(|rank| rank.wrong_elements).sum();
             let name = name.unwrap_or(OWN_CHOICE);
             let Some(times) = op_times(cell.op, &stamps).filter(|_| wrong == 0) else {
-                let what = format!("{} by {name}: {wrong} elements are wrong", cell.op.name());
+                let what = format!(
+                    "{} with the algorithm {name}: {wrong} elements are wrong",
+                    cell.op.name()
+                );
                 return Err(Failure::new(what));
             };
             let request = BenchRequest { algorithm, ..cell.request(calls, times.p50) };
@@ -142,9 +145,14 @@ impl Tuner<'_> {
             algorithm_times.rotate_left(first);
             for contender in &mut algorithm_times {
                 self.progress.show_turn(cell, turn + 1, contender.name);
-                let stamps = engine.run_request(&contender.request, stage)?;
+                let stamps = engine.run_request(&contender.request, context)?;
                 let times = stamps.and_then(|stamps| op_times(cell.op, &stamps));
-                let refused = || Failure::new(format!("{}: not offered any more", contender.name));
+                let refused = || {
+                    Failure::new(format!(
+                        "{}: refused a request that it supported before",
+                        contender.name
+                    ))
+                };
                 contender.medians_ns.push(times.ok_or_else(refused)?.p50);
             }
         }
@@ -223,8 +231,8 @@ mod tests {
     use crate::cell::samples;
 
     fn contender(name: &'static str, turns: &[f64]) -> AlgorithmTimes {
-        let order = samples::cell(BenchOp::AllReduce, 64).request(None, 1.0);
-        AlgorithmTimes { name, request: order, medians_ns: turns.to_vec() }
+        let request = samples::cell(BenchOp::AllReduce, 64).request(None, 1.0);
+        AlgorithmTimes { name, request, medians_ns: turns.to_vec() }
     }
 
     #[test]

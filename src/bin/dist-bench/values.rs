@@ -28,7 +28,7 @@ const fn value_count(dtype: DataType) -> u32 {
 }
 
 /// Returns the input value of a rank at an index.
-#[allow(clippy::cast_possible_truncation, reason = "the lower bits are all that is wanted")]
+#[allow(clippy::cast_possible_truncation, reason = "only the lower bits matter")]
 fn input_value(base: u32, rank: usize, index: usize) -> u32 {
     let index = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
     let rank = (rank as u32).wrapping_add(1).wrapping_mul(0x85eb_ca6b);
@@ -87,8 +87,8 @@ pub(crate) fn fill_input(dtype: DataType, rank: usize, input: &mut [u8]) {
     let base = value_count(dtype);
     let codes: Vec<[u8; 16]> = (0..base).map(|number| element_bytes(dtype, number)).collect();
     let size = dtype.size();
-    for (place, element) in input.chunks_exact_mut(size).enumerate() {
-        let code = &codes[input_value(base, rank, place) as usize];
+    for (index, element) in input.chunks_exact_mut(size).enumerate() {
+        let code = &codes[input_value(base, rank, index) as usize];
         element.copy_from_slice(&code[..size]);
     }
 }
@@ -112,8 +112,8 @@ pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, res
     let code_count = base * u32::try_from(ranks).unwrap_or(u32::MAX);
     let codes: Vec<[u8; 16]> = (0..code_count).map(|number| element_bytes(dtype, number)).collect();
     let (size, mut wrong) = (dtype.size(), 0);
-    for (place, element) in result.chunks_exact(size).enumerate() {
-        let code = codes.get(expected(place) as usize);
+    for (index, element) in result.chunks_exact(size).enumerate() {
+        let code = codes.get(expected(index) as usize);
         wrong += u64::from(code.is_none_or(|code| element != &code[..size]));
     }
     wrong
@@ -123,7 +123,7 @@ pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, res
 mod tests {
     use super::*;
 
-    fn order(op: BenchOp, dtype: DataType, count: usize) -> BenchRequest {
+    fn request(op: BenchOp, dtype: DataType, count: usize) -> BenchRequest {
         let line = format!("run {} {} sum {count} 0 1 0 0 1 0 0 1", op.name(), dtype.name());
         BenchRequest::parse(&line).unwrap()
     }
@@ -183,8 +183,8 @@ mod tests {
                     (BenchOp::AllToAll, &exchanged),
                     (BenchOp::Scatter, scattered),
                 ] {
-                    let order = order(op, dtype, count);
-                    assert_eq!(count_wrong(&order, rank, ranks, result), 0, "{op:?} {dtype}");
+                    let request = request(op, dtype, count);
+                    assert_eq!(count_wrong(&request, rank, ranks, result), 0, "{op:?} {dtype}");
                 }
             }
         }
@@ -199,9 +199,9 @@ mod tests {
                 *sum += value;
             }
         }
-        let all = order(BenchOp::AllReduce, DataType::U8, count);
+        let all = request(BenchOp::AllReduce, DataType::U8, count);
         assert_eq!(count_wrong(&all, 0, ranks, &sums), 0);
-        let part = order(BenchOp::ReduceScatter, DataType::U8, count);
+        let part = request(BenchOp::ReduceScatter, DataType::U8, count);
         assert_eq!(count_wrong(&part, 2, ranks, &sums[20..30]), 0);
         // The result of another rank is wrong.
         assert!(count_wrong(&part, 1, ranks, &sums[20..30]) > 0);
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn wrong_elements_are_counted() {
-        let order = order(BenchOp::Broadcast, DataType::F32, 100);
+        let request = request(BenchOp::Broadcast, DataType::F32, 100);
         let mut result = input(DataType::F32, ROOT, 100);
         result[40..48].fill(POISON);
-        assert_eq!(count_wrong(&order, 1, 2, &result), 2);
-        assert!(count_wrong(&order, 1, 2, &input(DataType::F32, 1, 100)) > 30);
+        assert_eq!(count_wrong(&request, 1, 2, &result), 2);
+        assert!(count_wrong(&request, 1, 2, &input(DataType::F32, 1, 100)) > 30);
     }
 }

@@ -5,29 +5,29 @@ use std::ffi::OsString;
 
 const HELP: &str = "\
 Dumps:
-  A process writes the last 2000 operations that it has carried out to a file when one of its groups fails,
-  where DIST_FLIGHT_RECORDER_FILE=PREFIX is set (rank 3 writes PREFIX3.json), and when a file appears, where
-  DIST_FLIGHT_RECORDER_TRIGGER=PATH is set too: \"touch PATH\" makes every rank of a job that hangs write its
-  dump. A program may also write what dist_flight_recorder_dump gives it.
+  If DIST_FLIGHT_RECORDER_FILE=PREFIX is set, a process writes its last 2000 operations into a file
+  when one of its groups fails (rank 3 writes PREFIX3.json). If DIST_FLIGHT_RECORDER_TRIGGER=PATH is
+  set too, it also writes them when the file PATH appears: \"touch PATH\" makes every rank of a
+  hanging job write its dump. A program can also write the text from dist_flight_recorder_dump.
 
 Exit statuses:
-  0    nothing wrong was found
-  1    a culprit was found
-  2    wrong usage, or no dump that can be read
+  0    no fault found
+  1    a fault found
+  2    wrong usage, or no readable dump
 
 Examples:
-  The dumps of all ranks, by their prefix, by their folder, or one by one:
+  Read the dumps of all ranks, by prefix, by folder, or one by one:
     dist-doctor /tmp/fr_
     dist-doctor /tmp/dumps/
     dist-doctor fr_0.json fr_1.json fr_2.json
-  The same for a program:
+  Print the verdict as JSON:
     dist-doctor --json /tmp/fr_
-  A job that hangs and was started with both variables:
+  Diagnose a hanging job that was started with both variables:
     touch /tmp/dump_now; sleep 2; dist-doctor /tmp/fr_
-  One trace of those that ranks wrote with DIST_TRACE_FILE=/tmp/tr_:
+  Merge the traces that ranks wrote with DIST_TRACE_FILE=/tmp/tr_:
     dist-doctor trace -o merged.json /tmp/tr_";
 
-/// Reads the flight recorder's dumps of all ranks of a job, and says who is to blame.
+/// Reads the flight recorder dumps of all ranks of a job, and names the culprits.
 #[derive(Debug, Parser)]
 #[command(name = "dist-doctor", version, after_long_help = HELP, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -42,7 +42,8 @@ pub(crate) struct Options {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say who is behind, who called something else, who died, who was slow, and where each rank is
+    /// Name ranks that are behind, called another operation, died or were slow, and show the current
+    /// activity of each rank
     Verdict(VerdictOptions),
     /// Merge the traces of all ranks into one on a common clock, for Perfetto
     Trace(crate::trace::TraceOptions),
@@ -51,9 +52,9 @@ pub(crate) enum Command {
 /// `dist-doctor verdict`.
 #[derive(Debug, Args)]
 pub(crate) struct VerdictOptions {
-    /// Dumps, folders of dumps, or what the names of all dumps begin with
+    /// Dumps, folders with dumps, or the common prefix of the names of all dumps
     #[arg(value_name = "FILE|FOLDER|PREFIX")]
-    pub(crate) places: Vec<OsString>,
+    pub(crate) inputs: Vec<OsString>,
 
     /// Print JSON
     #[arg(long)]
@@ -69,7 +70,7 @@ mod tests {
         let options = Options::try_parse_from(line.split(' '))?;
         Ok(match options.command {
             Some(Command::Verdict(verdict)) => verdict,
-            Some(Command::Trace(_)) => panic!("no verdict was asked for"),
+            Some(Command::Trace(_)) => panic!("the command is not `verdict`"),
             None => options.verdict,
         })
     }
@@ -83,7 +84,7 @@ mod tests {
     fn verdict_is_the_default_command() {
         for line in ["dist-doctor a b --json", "dist-doctor verdict --json a b"] {
             let verdict = parse(line).unwrap();
-            assert_eq!(verdict.places, ["a", "b"]);
+            assert_eq!(verdict.inputs, ["a", "b"]);
             assert!(verdict.json);
         }
         assert_eq!(parse("dist-doctor a --jso").unwrap_err().exit_code(), 2);

@@ -4,7 +4,7 @@
 //! other files.
 
 use crate::recorder_dump::Dump;
-use crate::{Failure, report_error};
+use crate::{Failure, report_error, text};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -31,7 +31,8 @@ pub(crate) struct LoadedDumps {
 /// An input without a matching file, or no dump at all.
 pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     if inputs.is_empty() {
-        let message = "which dumps? Name files, a folder, or what their names begin with (--help)";
+        let message =
+            "no dumps named: name files, a folder, or the common prefix of their names (--help)";
         return Err(Failure::unusable(message));
     }
     let mut files = BTreeSet::new();
@@ -40,24 +41,22 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
         files.extend(named);
     }
     if files.len() > MAX_FILES {
-        let message = format!("{} files; {MAX_FILES} at most are read", files.len());
+        let message = format!("{} files exceed the limit of {MAX_FILES} files", files.len());
         return Err(Failure::unusable(message));
     }
     let mut loaded = LoadedDumps { dumps: Vec::new(), skipped_files: Vec::new() };
     for file in &files {
         match read_dump(file) {
             Ok(dump) => loaded.dumps.push(dump),
-            Err(why) => {
-                let why = format!("{}: {why}", file.display());
-                report_error(&format!("{why}; it is passed over"));
-                loaded.skipped_files.push(why);
+            Err(problem) => {
+                let problem = format!("{}: {problem}", file.display());
+                report_error(&format!("{problem}; the file is skipped"));
+                loaded.skipped_files.push(problem);
             }
         }
     }
     if loaded.dumps.is_empty() {
-        let file_count = files.len();
-        let message =
-            format!("there is no dump that can be read ({file_count} files were looked at)");
+        let message = format!("no readable dump in {}", text::count_text(files.len(), "file"));
         return Err(Failure::unusable(message));
     }
     Ok(loaded)
@@ -78,17 +77,16 @@ pub(crate) fn matching_files(input: &OsStr) -> Result<Vec<PathBuf>, String> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let beginning = path.file_name().and_then(OsStr::to_str);
-    let beginning = beginning.ok_or_else(|| format!("{shown}: there is no such file"))?;
+    let prefix = path.file_name().and_then(OsStr::to_str);
+    let prefix = prefix.ok_or_else(|| format!("{shown}: no such file"))?;
     let matches = list_files(folder, |name| {
-        let rest =
-            name.strip_prefix(beginning).map(|rest| rest.strip_suffix(".json").unwrap_or(rest));
+        let rest = name.strip_prefix(prefix).map(|rest| rest.strip_suffix(".json").unwrap_or(rest));
         rest.is_some_and(is_rank_number)
     });
     match matches {
-        Ok(files) if files.is_empty() => Err(format!(
-            "{shown}: there is no such file, and none whose name begins so and ends with a rank"
-        )),
+        Ok(files) if files.is_empty() => {
+            Err(format!("{shown}: no such file, and no file with this prefix followed by a rank"))
+        }
         found => found,
     }
 }
@@ -124,16 +122,16 @@ fn read_dump(path: &Path) -> Result<Dump, String> {
     // Reading a pipe, for example, could block forever.
     let metadata = fs::metadata(path).map_err(|cause| cause.to_string())?;
     if !metadata.is_file() {
-        return Err("it is no ordinary file".to_owned());
+        return Err("not a regular file".to_owned());
     }
     let file = File::open(path).map_err(|cause| cause.to_string())?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|cause| cause.to_string())?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("it has more than {MAX_FILE_BYTES} bytes, which no dump has"));
+        return Err(format!("more than {MAX_FILE_BYTES} bytes, the limit for a dump"));
     }
     if bytes.is_empty() {
-        return Err("it is empty".to_owned());
+        return Err("the file is empty".to_owned());
     }
     Dump::parse(&path.display().to_string(), &bytes)
 }
@@ -177,7 +175,7 @@ mod tests {
             |found: &LoadedDumps| found.dumps.iter().map(|dump| dump.rank).collect::<Vec<_>>();
         let all = folder.read("").unwrap();
         assert_eq!(ranks(&all), [Some(0), Some(1), Some(2)]);
-        assert!(all.skipped_files[0].contains("fr_x.json: it is cut off"), "{all:?}");
+        assert!(all.skipped_files[0].contains("fr_x.json: truncated"), "{all:?}");
         let by_prefix = folder.read("fr_").unwrap();
         assert_eq!(ranks(&by_prefix), [Some(0), Some(1), Some(2)]);
         assert!(by_prefix.skipped_files.is_empty());
@@ -187,15 +185,15 @@ mod tests {
     #[test]
     fn unusable_files_are_refused_by_name() {
         let folder = TestFolder::new("unusable");
-        assert!(folder.read("none_").unwrap_err().message.contains("none_: there is no such file"));
+        assert!(folder.read("none_").unwrap_err().message.contains("none_: no such file"));
         fs::write(folder.0.join("a1"), "").unwrap();
         for place in ["a1", ""] {
             let failure = folder.read(place).unwrap_err();
             assert_eq!(failure.status, 2);
-            assert!(failure.message.contains("no dump that can be read"), "{failure:?}");
+            assert!(failure.message.contains("no readable dump in "), "{failure:?}");
         }
-        assert!(read_dumps(&[]).unwrap_err().message.contains("which dumps?"));
-        assert!(read_dump(Path::new("/dev/null")).unwrap_err().contains("no ordinary file"));
+        assert!(read_dumps(&[]).unwrap_err().message.contains("no dumps named"));
+        assert!(read_dump(Path::new("/dev/null")).unwrap_err().contains("not a regular file"));
         let large = File::create(folder.0.join("a2")).unwrap();
         large.set_len(MAX_FILE_BYTES + 1).unwrap();
         assert!(read_dump(&folder.0.join("a2")).unwrap_err().contains("more than"));

@@ -68,7 +68,10 @@ impl JobDumps {
                 });
                 let group = &mut job.groups[group_index];
                 if group.size != membership.size {
-                    let remark = format!("{} gives group {} another size", dump.file, group.name);
+                    let remark = format!(
+                        "{}: ignored group {}, whose size differs from that in another dump",
+                        dump.file, group.name
+                    );
                     job.remarks.push(remark);
                     continue;
                 }
@@ -77,22 +80,22 @@ impl JobDumps {
                 }
                 let failure = membership.failure.clone();
                 let calls = BTreeMap::new();
-                let line = RankTimeline {
+                let timeline = RankTimeline {
                     dump_index: number,
                     entry_by_sequence: calls,
                     is_last_call_after_failure: false,
                     failure,
                 };
-                group.timelines.insert(membership.rank, line);
+                group.timelines.insert(membership.rank, timeline);
             }
             for (entry_index, entry) in dump.entries.iter().enumerate() {
                 let group = index_by_group_id.get(&entry.group).map(|&at| &mut job.groups[at]);
-                let line = group.and_then(|group| group.timelines.get_mut(&entry.rank));
+                let timeline = group.and_then(|group| group.timelines.get_mut(&entry.rank));
                 // An entry of a group that is not in the dump has no timeline.
-                if let Some(line) =
-                    line.filter(|line| line.dump_index == number && entry.message.is_none())
+                if let Some(timeline) = timeline
+                    .filter(|timeline| timeline.dump_index == number && entry.message.is_none())
                 {
-                    line.entry_by_sequence.insert(entry.sequence, entry_index);
+                    timeline.entry_by_sequence.insert(entry.sequence, entry_index);
                 }
             }
         }
@@ -102,17 +105,17 @@ impl JobDumps {
     }
 
     /// Returns the record of an operation of a rank.
-    pub(crate) fn entry(&self, line: &RankTimeline, sequence: u64) -> Option<&OperationRecord> {
-        self.dumps[line.dump_index].entries.get(*line.entry_by_sequence.get(&sequence)?)
+    pub(crate) fn entry(&self, timeline: &RankTimeline, sequence: u64) -> Option<&OperationRecord> {
+        self.dumps[timeline.dump_index].entries.get(*timeline.entry_by_sequence.get(&sequence)?)
     }
 
     /// Returns the collectives of a rank by sequence number.
     pub(crate) fn calls<'a>(
         &'a self,
-        line: &'a RankTimeline,
+        timeline: &'a RankTimeline,
     ) -> impl Iterator<Item = (u64, &'a OperationRecord)> {
-        let dump = &self.dumps[line.dump_index];
-        line.entry_by_sequence.iter().map(|(&sequence, &at)| (sequence, &dump.entries[at]))
+        let dump = &self.dumps[timeline.dump_index];
+        timeline.entry_by_sequence.iter().map(|(&sequence, &at)| (sequence, &dump.entries[at]))
     }
 
     /// Returns the group of an entry.
@@ -120,7 +123,7 @@ impl JobDumps {
         self.groups.iter().find(|group| group.id == entry.group)
     }
 
-    /// Describes the current activity of a process: "it is in ...".
+    /// Describes the current activity of a process: "it has been in ...".
     pub(crate) fn current_activity(&self, dump: usize) -> String {
         let dump = &self.dumps[dump];
         let describe = |entry: &OperationRecord| match self.group_of(entry) {
@@ -132,7 +135,7 @@ impl JobDumps {
             collectives.filter(|entry| entry.is_under_way()).min_by_key(|it| it.issued_ns);
         if let Some(entry) = current {
             let since = text::span_text(dump.taken_ns.saturating_sub(entry.issued_ns));
-            return format!("it is in {} since {since}", describe(entry));
+            return format!("it has been in {} for {since}", describe(entry));
         }
         let ended = dump.entries.iter().filter(|entry| entry.ended_ns.is_some());
         let last = ended.clone().max_by_key(|entry| entry.ended_ns);
@@ -150,10 +153,10 @@ impl JobDumps {
         let since = text::span_text(since);
         let finished = ended.filter(|it| !it.has_failed()).max_by_key(|entry| entry.ended_ns);
         let finished = finished.map_or_else(
-            || "has finished none".into(),
-            |it| format!("last finished {}", describe(it)),
+            || "it has finished no operation".into(),
+            |it| format!("it last finished {}", describe(it)),
         );
-        format!("it is in no operation since {since}, {finished}{messages}")
+        format!("it has been in no operation for {since}; {finished}{messages}")
     }
 }
 
@@ -173,25 +176,26 @@ impl JobGroup {
     fn drop_calls_after_failure(&mut self, dumps: &[Dump]) {
         // The time and host of the first failed call.
         let mut first_failure: Option<(u64, &str)> = None;
-        for line in self.timelines.values_mut() {
-            let dump = &dumps[line.dump_index];
-            let mut calls = line.entry_by_sequence.iter();
+        for timeline in self.timelines.values_mut() {
+            let dump = &dumps[timeline.dump_index];
+            let mut calls = timeline.entry_by_sequence.iter();
             let Some((&failed, &at)) = calls.find(|&(_, &at)| dump.entries[at].has_failed()) else {
                 continue;
             };
-            line.entry_by_sequence.retain(|&sequence, _| sequence <= failed);
+            timeline.entry_by_sequence.retain(|&sequence, _| sequence <= failed);
             let ended = dump.to_unix_ns(dump.entries[at].ended_ns.unwrap_or(dump.taken_ns));
             if first_failure.is_none_or(|(earliest, _)| ended < earliest) {
                 first_failure = Some((ended, &dump.host));
             }
         }
         let Some((failed_at, host)) = first_failure else { return };
-        for line in self.timelines.values_mut() {
-            let dump = &dumps[line.dump_index];
-            let last = line.entry_by_sequence.last_key_value().map(|(_, &at)| &dump.entries[at]);
+        for timeline in self.timelines.values_mut() {
+            let dump = &dumps[timeline.dump_index];
+            let last =
+                timeline.entry_by_sequence.last_key_value().map(|(_, &at)| &dump.entries[at]);
             // The clocks of two hosts may differ.
             let clock_skew = if dump.host == host { 0 } else { MAX_CLOCK_SKEW_NS };
-            line.is_last_call_after_failure = last.is_some_and(|entry| {
+            timeline.is_last_call_after_failure = last.is_some_and(|entry| {
                 entry.has_failed()
                     && dump.to_unix_ns(entry.issued_ns) > failed_at.saturating_add(clock_skew)
             });
@@ -228,8 +232,10 @@ fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Ve
             .or_insert_with(|| dump.file.clone());
         let is_newest = *newer == dump.file;
         if !is_newest {
-            remarks
-                .push(format!("{} is left out: {newer} is newer, of the same process", dump.file));
+            remarks.push(format!(
+                "{} is skipped: {newer} is a newer dump of the same process",
+                dump.file
+            ));
         }
         is_newest
     });
@@ -258,7 +264,7 @@ fn newest_job(dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
         if is_ours {
             newest_dumps.push(dump);
         } else {
-            remarks.push(format!("{} is left out: it is of another job or attempt", dump.file));
+            remarks.push(format!("{} is skipped: it belongs to another job or attempt", dump.file));
         }
     }
     newest_dumps.sort_by_key(|dump| (dump.rank, dump.pid));
@@ -279,7 +285,7 @@ mod tests {
         early.taken_ns -= 1_000_000_000;
         let job = JobDumps::from_dumps(vec![early, sample_dumps::sample_dump(0, 2, 3).to_dump()]);
         assert_eq!((job.dumps.len(), job.groups.len()), (1, 1));
-        assert_eq!(job.remarks, ["old is left out: it is of another job or attempt"]);
+        assert_eq!(job.remarks, ["old is skipped: it belongs to another job or attempt"]);
         assert_eq!(job.groups[0].ranks_without_dump(), [1]);
         assert_eq!(job.groups[0].describe_rank(1), "rank 1 (pid 101, host a)");
     }
@@ -292,7 +298,7 @@ mod tests {
         let job = JobDumps::from_dumps(vec![old, sample_dumps::sample_dump(0, 1, 4).to_dump()]);
         assert_eq!(job.groups[0].timelines[&0].entry_by_sequence.len(), 4);
         assert!(
-            job.remarks[0].starts_with("old is left out: made up is newer"),
+            job.remarks[0].starts_with("old is skipped: sample is a newer dump"),
             "{:?}",
             job.remarks
         );
@@ -306,18 +312,18 @@ mod tests {
         };
         assert_eq!(current_activity(&dump), "it has finished no operation");
         dump.add_collective(1, 0, 1, "barrier", "");
-        assert_eq!(current_activity(&dump), "it is in barrier #1 of group world since 15.0 s");
+        assert_eq!(current_activity(&dump), "it has been in barrier #1 of group world for 15.0 s");
         dump.set_label("phase 2");
         assert_eq!(
             current_activity(&dump),
-            "it is in barrier #1 \"phase 2\" of group world since 15.0 s"
+            "it has been in barrier #1 \"phase 2\" of group world for 15.0 s"
         );
         dump.set_label("");
         dump.set_outcome("done", 7000, Some(8000));
         dump.add_receive(1, 0, 1);
         assert_eq!(
             current_activity(&dump),
-            "it is in no operation since 12.0 s, last finished barrier #1 of group world; it has posted a \
+            "it has been in no operation for 12.0 s; it last finished barrier #1 of group world; it has posted a \
              receive from rank 1, tag 7 (f32, count 10)"
         );
     }

@@ -109,15 +109,17 @@ impl Dump {
     /// The defect, without the file's name.
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|cause| match cause.is_eof() {
-            true => format!("it is cut off, or not JSON: {cause}"),
-            false => format!("it is not JSON: {cause}"),
+            true => format!("truncated, or not JSON: {cause}"),
+            false => format!("not JSON: {cause}"),
         })?;
         if value["format"].as_str() != Some(FORMAT_NAME) {
-            return Err("it is JSON, but no dump of libdist's flight recorder".to_owned());
+            return Err("JSON, but not a dump of libdist's flight recorder".to_owned());
         }
         if value["version"].as_u64() != Some(FORMAT_VERSION) {
             let version = text::printable_line(&value["version"].to_string(), 40);
-            return Err(format!("it has version {version}, and {FORMAT_VERSION} is understood"));
+            return Err(format!(
+                "version {version} is not supported; this program reads version {FORMAT_VERSION}"
+            ));
         }
         let groups = array_field(&value, "groups", MAX_GROUPS)?;
         let entries = array_field(&value, "entries", MAX_ENTRIES)?;
@@ -148,7 +150,7 @@ impl GroupRecord {
     fn parse(value: &Value) -> Result<Self, String> {
         let size =
             optional_index_field(value, "size")?.filter(|size| (1..=MAX_RANKS).contains(size));
-        let size = size.ok_or("a group has an impossible size")?;
+        let size = size.ok_or("the size is missing or invalid")?;
         let rank = optional_index_field(value, "rank")?.filter(|&rank| rank < size);
         let members = match &value["members"] {
             Value::Null => Vec::new(),
@@ -157,7 +159,7 @@ impl GroupRecord {
             }
         };
         if !members.is_empty() && members.len() != size {
-            return Err(format!("a group of {size} has {} members", members.len()));
+            return Err(format!("the size is {size}, but the list has {} members", members.len()));
         }
         let failure = match &value["failure"] {
             Value::Null => None,
@@ -172,7 +174,7 @@ impl GroupRecord {
         Ok(Self {
             id,
             name,
-            rank: rank.ok_or("a rank is not in its group")?,
+            rank: rank.ok_or("the rank is missing or not below the size of the group")?,
             size,
             members,
             failure,
@@ -183,7 +185,7 @@ impl GroupRecord {
 impl GroupMember {
     fn parse(value: &Value) -> Result<Self, String> {
         let global_rank =
-            optional_index_field(value, "global_rank")?.ok_or("a member has no global_rank")?;
+            optional_index_field(value, "global_rank")?.ok_or("\"global_rank\" is missing")?;
         Ok(Self { pid: number_field(value, "pid")?, host: text_field(value, "host")?, global_rank })
     }
 }
@@ -195,16 +197,16 @@ impl OperationRecord {
             Some("running") => OperationState::Running,
             Some("done") => OperationState::Done,
             Some("failed") => OperationState::Failed(text_field(value, "error")?),
-            _ => return Err("an entry has an unknown state".to_owned()),
+            _ => return Err("the state is missing or unknown".to_owned()),
         };
         let message = match value["kind"].as_str() {
             Some("collective") => None,
             Some("message") => Some(MessageDetails { peer: optional_index_field(value, "peer")? }),
-            _ => return Err("an entry has an unknown kind".to_owned()),
+            _ => return Err("the kind is missing or unknown".to_owned()),
         };
         Ok(Self {
             group: group_id_field(value, "group")?,
-            rank: optional_index_field(value, "rank")?.ok_or("an entry has no rank")?,
+            rank: optional_index_field(value, "rank")?.ok_or("\"rank\" is missing")?,
             sequence: number_field(value, "sequence")?,
             description: text_field(value, "description")?,
             operation: text_field(value, "operation")?,
@@ -238,28 +240,28 @@ fn parse_all<T>(
     parse: impl Fn(&Value) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
     let numbered = values.iter().enumerate();
-    numbered.map(|(at, value)| parse(value).map_err(|why| format!("{name}[{at}]: {why}"))).collect()
+    numbered
+        .map(|(at, value)| parse(value).map_err(|problem| format!("{name}[{at}]: {problem}")))
+        .collect()
 }
 
 fn array_field<'a>(value: &'a Value, name: &str, max_len: usize) -> Result<&'a [Value], String> {
-    let list = value[name].as_array().ok_or_else(|| format!("it has no list \"{name}\""))?;
+    let list = value[name].as_array().ok_or_else(|| format!("the list \"{name}\" is missing"))?;
     if list.len() > max_len {
-        return Err(format!(
-            "\"{name}\" has {} elements, and {max_len} at most are read",
-            list.len()
-        ));
+        return Err(format!("\"{name}\" has {} elements; the limit is {max_len}", list.len()));
     }
     Ok(list)
 }
 
 /// Reads a text field as one printable line.
 fn text_field(value: &Value, name: &str) -> Result<String, String> {
-    let text = value[name].as_str().ok_or_else(|| format!("\"{name}\" is missing or no text"))?;
+    let text =
+        value[name].as_str().ok_or_else(|| format!("\"{name}\" is missing or not a string"))?;
     Ok(text::printable_line(text, MAX_TEXT_CHARS))
 }
 
 fn number_field(value: &Value, name: &str) -> Result<u64, String> {
-    value[name].as_u64().ok_or_else(|| format!("\"{name}\" is missing or no number"))
+    value[name].as_u64().ok_or_else(|| format!("\"{name}\" is missing or not a number"))
 }
 
 fn optional_number_field(value: &Value, name: &str) -> Result<Option<u64>, String> {
@@ -278,7 +280,7 @@ fn optional_index_field(value: &Value, name: &str) -> Result<Option<usize>, Stri
 fn group_id_field(value: &Value, name: &str) -> Result<u64, String> {
     let digits = value[name].as_str().filter(|digits| digits.len() == 16);
     let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    id.ok_or_else(|| format!("\"{name}\" is no id of a group"))
+    id.ok_or_else(|| format!("\"{name}\" is not a group id of 16 hexadecimal digits"))
 }
 
 #[cfg(test)]
@@ -290,9 +292,9 @@ mod tests {
     #[test]
     fn malformed_dumps_are_refused_with_reason() {
         for (bytes, reason) in [
-            (&b"{\"format\": \"libdist fl"[..], "cut off"),
+            (&b"{\"format\": \"libdist fl"[..], "truncated"),
             (b"\x7fELF\x02\x01", "not JSON"),
-            (b"[]", "no dump"),
+            (b"[]", "not a dump"),
             (b"{\"format\":\"libdist flight recorder\",\"version\":9}", "version 9"),
             (b"{\"format\":\"libdist flight recorder\",\"version\":2}", "\"groups\""),
         ] {

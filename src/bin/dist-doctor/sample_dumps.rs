@@ -132,6 +132,6 @@ impl SampleDump {
 
     /// Parses the dump.
     pub(crate) fn to_dump(&self) -> Dump {
-        Dump::parse("made up", self.0.to_string().as_bytes()).unwrap()
+        Dump::parse("sample", self.0.to_string().as_bytes()).unwrap()
     }
 }

@@ -26,11 +26,11 @@ use trace_reader::{TraceIndex, TraceSource};
 /// `dist-doctor trace`.
 #[derive(Debug, Args)]
 pub(crate) struct TraceOptions {
-    /// Traces, folders of traces, or what the names of all traces begin with
+    /// Traces, folders with traces, or the common prefix of the names of all traces
     #[arg(value_name = "FILE|FOLDER|PREFIX", required = true)]
-    pub(crate) places: Vec<OsString>,
+    pub(crate) inputs: Vec<OsString>,
 
-    /// The file to make; Perfetto (ui.perfetto.dev) and chrome://tracing open it
+    /// The output file, for Perfetto (ui.perfetto.dev) or chrome://tracing
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: OsString,
 }
@@ -44,16 +44,16 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let output = Path::new(&options.output);
     let mut index = TraceIndex::default();
     let mut paths = BTreeSet::new();
-    for place in &options.places {
-        let is_named = Path::new(place).is_file();
-        for path in input_files::matching_files(place).map_err(Failure::unusable)? {
+    for input in &options.inputs {
+        let is_named = Path::new(input).is_file();
+        for path in input_files::matching_files(input).map_err(Failure::unusable)? {
             if path != output && paths.insert(path.clone()) {
                 match index.read_file(&path) {
                     Ok(()) => {}
                     // A folder may contain files that are no traces.
-                    Err(why) if !is_named && why.is_not_a_trace => {}
-                    Err(why) => {
-                        let message = format!("{}: {}", path.display(), why.message);
+                    Err(error) if !is_named && error.is_not_a_trace => {}
+                    Err(error) => {
+                        let message = format!("{}: {}", path.display(), error.message);
                         return Err(Failure::unusable(message));
                     }
                 }
@@ -61,13 +61,13 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
         }
     }
     if index.sources.is_empty() {
-        let message = "there is no trace among these files: ranks write them where DIST_TRACE_FILE=PREFIX is set, or the \
-                       program calls dist_trace_start";
+        let message = "no trace among these files: a rank writes a trace if DIST_TRACE_FILE=PREFIX is set or \
+                       the program calls dist_trace_start";
         return Err(Failure::unusable(message));
     }
     let alignment = clock_alignment::align_clocks(&index.sources);
     let events = merged_trace::write_merged(&index, &alignment, output)
-        .map_err(|why| Failure::unusable(format!("{}: {why}", output.display())))?;
+        .map_err(|error| Failure::unusable(format!("{}: {error}", output.display())))?;
     for source in &index.sources {
         warn_about_source(source);
     }
@@ -78,11 +78,11 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
 fn warn_about_source(source: &TraceSource) {
     let path = source.path.display();
     if !source.is_complete {
-        report_error(&format!("{path} has no end: its process was killed, or writes it still"));
+        report_error(&format!("{path} has no end: its process was killed or is still writing it"));
     }
     if source.dropped_records > 0 {
         report_error(&format!(
-            "{path} lacks {} records, for which there was no room",
+            "{path} lacks {} records, which did not fit into the trace buffer",
             source.dropped_records
         ));
     }
@@ -107,14 +107,14 @@ fn merge_report(
         let host_description =
             format!("{} on {}", list_ranks(&ranks), crate::text::printable_line(name, 80));
         let clock = match host.source {
-            ClockSource::Reference => "the clock that the others are set to".to_owned(),
-            ClockSource::CommonOperations { count, max_error_ns: off_ns } => format!(
-                "set by {}, at most {} wrong ({count} common operations)",
+            ClockSource::Reference => "the reference clock".to_owned(),
+            ClockSource::CommonOperations { count, max_error_ns } => format!(
+                "shifted by {}, error at most {} ({count} common operations)",
                 ms_text(host.offset_ns),
-                ms_text(off_ns).trim_start_matches('+')
+                ms_text(max_error_ns).trim_start_matches('+')
             ),
             ClockSource::WallClock => format!(
-                "set by {} after the clocks on the walls, as far as these agree: there is no operation in common",
+                "shifted by {} to match the wall clocks, with their unknown error: there is no common operation",
                 ms_text(host.offset_ns)
             ),
         };
@@ -124,7 +124,7 @@ fn merge_report(
 }
 
 /// Formats a time, for example "+1.250 ms".
-#[allow(clippy::cast_precision_loss, reason = "for people")]
+#[allow(clippy::cast_precision_loss, reason = "the output has only three decimals")]
 fn ms_text(ns: i64) -> String {
     format!("{:+.3} ms", ns as f64 / 1e6)
 }

@@ -95,7 +95,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("set", "1000 sets, then a round trip", ValueUnit::Milliseconds, 1.0, &[16, 4096]),
     ("get", "get", ValueUnit::PerSecond, 2.0, &[16, 4096]),
     ("add", "add", ValueUnit::PerSecond, 1.3, &[0]),
-    ("wait", "wait for a key that is there", ValueUnit::PerSecond, 1.3, &[16, 4096]),
+    ("wait", "wait for an existing key", ValueUnit::PerSecond, 1.3, &[16, 4096]),
     ("check", "check", ValueUnit::PerSecond, 1.3, &[16, 4096]),
 ];
 
@@ -110,8 +110,9 @@ impl PairedSamples {
     pub(super) fn add(&mut self, mode: &str, ours: &str, torch: &str) -> Result<(), String> {
         let torch: HashMap<String, f64> = parse_rows(torch).collect();
         for (name, value) in parse_rows(ours) {
-            let torch_values =
-                torch.get(&name).ok_or_else(|| format!("torch's program has no row {name}"))?;
+            let torch_values = torch
+                .get(&name)
+                .ok_or_else(|| format!("the output of torch's program has no row {name}"))?;
             self.pairs.entry(format!("{mode}/{name}")).or_default().push((value, *torch_values));
         }
         Ok(())
@@ -120,7 +121,7 @@ impl PairedSamples {
     /// Computes the result of a row.
     pub(super) fn result(&self, row: &ComparisonRow) -> Result<RowResult, String> {
         let pairs = self.pairs.get(&row.id).filter(|pairs| !pairs.is_empty());
-        let pairs = pairs.ok_or_else(|| format!("no row {} was measured", row.id))?;
+        let pairs = pairs.ok_or_else(|| format!("the outputs have no row {}", row.id))?;
         let ratios = pairs.iter().map(|&(ours, torch)| row.ratio(ours, torch));
         let ours = median(pairs.iter().map(|pair| pair.0).collect());
         let torch = median(pairs.iter().map(|pair| pair.1).collect());

@@ -53,7 +53,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     };
     arguments.finish()?;
     if quick && write {
-        return Err("--quick measures too little to be written down".into());
+        return Err("--write needs a full measurement: remove --quick".into());
     }
 
     let torch = TorchEnvironment::find_torch(venv.as_deref())?;
@@ -71,7 +71,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     print!("\n{report}");
     if write {
         write_report(&report)?;
-        println!("written into {REPORT_FILE}");
+        println!("wrote the table into {REPORT_FILE}");
     }
     Ok(true)
 }
@@ -116,7 +116,7 @@ impl NameResolution {
         tools::recreate_folder(&folder)?;
         let file = folder.join("nsswitch.conf");
         fs::write(&file, "hosts: files\n")
-            .map_err(|cause| format!("writing {}: {cause}", file.display()))?;
+            .map_err(|cause| format!("cannot write {}: {cause}", file.display()))?;
         let script = "mount --bind \"$0\" /etc/nsswitch.conf && exec \"$@\"";
         let mut reason = String::new();
         // Tries as root, then in a user namespace with a mapped root.
@@ -131,7 +131,9 @@ impl NameResolution {
                 Err(problem) => reason = problem,
             }
         }
-        println!("names come from wherever this machine takes them: {reason}");
+        println!(
+            "host names are resolved with this machine's settings, because name resolution from files failed: {reason}"
+        );
         Ok(Self::SystemDefault)
     }
 
@@ -213,10 +215,10 @@ fn report_text(
 fn write_report(report: &str) -> Result<(), String> {
     let path = repository_root().join(REPORT_FILE);
     let text =
-        fs::read_to_string(&path).map_err(|cause| format!("reading {REPORT_FILE}: {cause}"))?;
+        fs::read_to_string(&path).map_err(|cause| format!("cannot read {REPORT_FILE}: {cause}"))?;
     let missing = || {
         format!(
-            "{REPORT_FILE} lacks the marks {} and {}",
+            "{REPORT_FILE} lacks the lines {} and {}",
             REPORT_MARKERS.0.trim(),
             REPORT_MARKERS.1
         )
@@ -224,5 +226,5 @@ fn write_report(report: &str) -> Result<(), String> {
     let (head, rest) = text.split_once(REPORT_MARKERS.0).ok_or_else(missing)?;
     let (_, tail) = rest.split_once(REPORT_MARKERS.1).ok_or_else(missing)?;
     let text = format!("{head}{}{report}{}{tail}", REPORT_MARKERS.0, REPORT_MARKERS.1);
-    fs::write(&path, text).map_err(|cause| format!("writing {REPORT_FILE}: {cause}"))
+    fs::write(&path, text).map_err(|cause| format!("cannot write {REPORT_FILE}: {cause}"))
 }

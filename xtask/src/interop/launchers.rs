@@ -70,7 +70,7 @@ fn fixed_endpoint_options(port: &str) -> [&str; 5] {
 /// Returns a port that is currently free.
 fn free_port() -> CaseResult<u16> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    Ok(bound.map_err(|cause| format!("binding a port: {cause}"))?.port())
+    Ok(bound.map_err(|cause| format!("cannot bind a port: {cause}"))?.port())
 }
 
 /// Adds a program that runs only if an environment variable has the value that identifies the
@@ -95,10 +95,10 @@ fn all_reduce(
     let right = text.lines().filter(|line| line.ends_with("sums correct")).count();
     if right != RANKS {
         return Err(CaseProblem::Failed(format!(
-            "{right} of {RANKS} ranks have the sums:\n{text}"
+            "{right} of {RANKS} ranks have correct sums:\n{text}"
         )));
     }
-    Ok(format!("{RANKS} ranks have the sums; {} was {}", mode.0, mode.1))
+    Ok(format!("{RANKS} ranks have correct sums; {} was {}", mode.0, mode.1))
 }
 
 /// Tests a restart: the first attempt fails on one rank, and the second must succeed on all ranks.
@@ -107,14 +107,14 @@ fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> Ca
     let mut command = context.torch()?.torchrun(RANKS, &[options, &again].concat());
     require_variable(&mut command, mode, &context.restart);
     let text = run::run_checked(&mut command, PROCESS_TIMEOUT)?.text;
-    let anew = "attempt 1 formed a group of its own";
-    let formed = text.lines().filter(|line| line.ends_with(anew)).count();
+    let formed_line = "attempt 1 formed a group of its own";
+    let formed = text.lines().filter(|line| line.ends_with(formed_line)).count();
     if formed != RANKS || text.contains("does not hold") {
         return Err(CaseProblem::Failed(format!(
             "{formed} of {RANKS} ranks formed a group:\n{text}"
         )));
     }
-    Ok(format!("attempt 0 failed on a rank, {anew} on the same store"))
+    Ok(format!("attempt 0 failed on a rank, {formed_line} on the same store"))
 }
 
 /// Compares the result under another launcher with the result under distrun.
@@ -125,9 +125,9 @@ fn train(context: &InteropContext, mut command: Command) -> CaseResult {
         return Ok(training.result);
     }
     let distance = training.max_loss_difference(&expected);
-    let (here, there) = (training.result, expected.result);
+    let (result, expected_result) = (training.result, expected.result);
     Err(CaseProblem::Failed(format!(
-        "{here}, but under distrun {there}; losses differ by {distance}"
+        "{result}, but under distrun {expected_result}; losses differ by {distance}"
     )))
 }
 

@@ -141,8 +141,8 @@ struct TraceSpan {
 
 /// Checks that an all-reduce of gradients began during each backward pass.
 fn check_overlap(file: &Path) -> CaseResult {
-    let text =
-        fs::read_to_string(file).map_err(|cause| format!("reading {}: {cause}", file.display()))?;
+    let text = fs::read_to_string(file)
+        .map_err(|cause| format!("cannot read {}: {cause}", file.display()))?;
     let passes = spans(&text, "\"name\":\"backward\"");
     let reductions = spans(&text, "\"op\":\"AVG\"");
     let overlapped = passes.iter().filter(|pass| has_begin_inside(pass, &reductions)).count();

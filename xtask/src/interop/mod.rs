@@ -115,7 +115,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     let cases: Vec<InteropCase> = cases.collect();
     let chosen: Vec<&InteropCase> = cases.iter().filter(|case| case.name.contains(&only)).collect();
     if chosen.is_empty() {
-        return Err(format!("no case has \"{only}\" in its name"));
+        return Err(format!("--only: no case name contains \"{only}\""));
     }
     tools::install_missing(NEEDED_TOOLS, may_install);
     let context = InteropContext::new(venv.as_deref(), nccl)?;

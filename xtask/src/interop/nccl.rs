@@ -13,7 +13,7 @@ const SYMBOL_TEST: &str = "a_real_library_has_all_that_is_used";
 
 /// The cases, in the order in which they run.
 pub(super) fn cases() -> Vec<InteropCase> {
-    vec![InteropCase::new("NCCL: all functions that are used", |context| {
+    vec![InteropCase::new("NCCL: all required functions", |context| {
         let file = find_nccl(context)?;
         let mut test = workspace::cargo();
         test.args(["test", "--package", "dist", "--test", "nccl", "--", "--ignored", "--exact"]);
@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<InteropCase> {
         let version_line = text.lines().find(|line| line.starts_with("NCCL "));
         version_line.map(str::to_owned).ok_or_else(|| {
             CaseProblem::Failed(format!(
-                "the test {SYMBOL_TEST} did not say what it found:\n{text}"
+                "the test {SYMBOL_TEST} did not print NCCL's version:\n{text}"
             ))
         })
     })]
@@ -39,7 +39,7 @@ fn find_nccl(context: &InteropContext) -> CaseResult<PathBuf> {
     let folder = wheel_output.map(|found| PathBuf::from(found.text.trim()));
     let file = folder.map(|folder| folder.join("lib/libnccl.so.2")).filter(|file| file.is_file());
     file.ok_or_else(|| {
-        let reason = "no NCCL: name its file with --nccl, or `pip install nvidia-nccl-cu12`";
+        let reason = "NCCL not found: name its file with --nccl, or `pip install nvidia-nccl-cu12`";
         CaseProblem::Skipped(reason.to_owned())
     })
 }

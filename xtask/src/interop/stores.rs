@@ -12,7 +12,7 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 /// The test sections of torch's clients, each on a new server.
 const TORCH_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, counters, compare_set, clone"),
-    ("waits", "wait, time-outs, wake-ups"),
+    ("waits", "wait, timeouts, wake-ups"),
     ("queues", "queues"),
     ("names", "list_keys, barriers"),
     ("prefixes", "PrefixStore, also nested"),
@@ -22,7 +22,7 @@ const TORCH_SECTIONS: &[(&str, &str)] = &[
 const OUR_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, compare_set, clone"),
     ("counters", "counters, NOT_A_NUMBER"),
-    ("waits", "wait, time-outs that name keys"),
+    ("waits", "wait, timeouts that name keys"),
     ("queues", "queues"),
     ("names", "list_keys"),
     ("barriers", "barriers"),
@@ -50,7 +50,7 @@ impl ServerKind {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Ours => "our server",
+            Self::Ours => "libdist's server",
             Self::Libuv => "torch's server (libuv)",
             Self::Legacy => "torch's server (legacy)",
         }
@@ -98,15 +98,15 @@ pub(super) fn cases() -> Vec<InteropCase> {
     let mut cases = Vec::new();
     for &(section, what) in TORCH_SECTIONS {
         cases.push(InteropCase::new(
-            format!("torch's client on our server: {what}"),
+            format!("torch's client on libdist's server: {what}"),
             move |context| torch_section(context, section),
         ));
     }
-    cases.push(InteropCase::new("torch's client on our server: 4 processes", torch_members));
-    cases.push(InteropCase::new("torch's Gloo job of 2 ranks on our server", gloo_job));
+    cases.push(InteropCase::new("torch's client on libdist's server: 4 processes", torch_members));
+    cases.push(InteropCase::new("torch's Gloo job of 2 ranks on libdist's server", gloo_job));
     for kind in [ServerKind::Libuv, ServerKind::Legacy] {
         for &(section, what) in OUR_SECTIONS {
-            let name = format!("our client on {}: {what}", kind.name());
+            let name = format!("libdist's client on {}: {what}", kind.name());
             cases.push(InteropCase::new(name, move |context| our_section(context, kind, section)));
         }
     }
@@ -186,8 +186,8 @@ fn dist_init(context: &InteropContext, kind: ServerKind) -> CaseResult {
     let ranks = ranks.collect();
     let outputs = server.run_clients(ranks)?;
     match outputs.iter().find(|text| !text.contains("sums correct")) {
-        Some(text) => Err(CaseProblem::Failed(format!("a rank has no sums: {text}"))),
-        None => Ok(format!("{RANKS} ranks have the sums")),
+        Some(text) => Err(CaseProblem::Failed(format!("a rank has wrong or no sums: {text}"))),
+        None => Ok(format!("{RANKS} ranks have correct sums")),
     }
 }
 
@@ -205,7 +205,7 @@ fn set_rank_environment(command: &mut Command, rank: usize, size: usize, port: &
 fn check_scripts(outputs: &[String]) -> CaseResult {
     for text in outputs {
         if text.lines().last() != Some("all as expected") {
-            return Err(CaseProblem::Failed(format!("a script has not come to its end: {text}")));
+            return Err(CaseProblem::Failed(format!("a script did not run to its end: {text}")));
         }
     }
     let left_out =

@@ -31,12 +31,12 @@ fn check_under_distrun(stage: &StagedBuild) -> CheckResult {
                 killed = Some(kill_victim(&program));
             }
         })?;
-    let (_, when) = killed.ok_or("there was no epoch to kill a rank in")??;
+    let (_, when) = killed.ok_or("no epoch started, so no rank was killed")??;
     check_failure_time(when)?;
     for words in [format!("rank {VICTIM}"), "SIGKILL".to_string()] {
         if finished.success() || !finished.text.contains(&words) {
             return Err(format!(
-                "\"{words}\": {}{}",
+                "the output lacks \"{words}\", or distrun succeeded: {}{}",
                 finished.exit_description(),
                 finished.output_tail()
             ));
@@ -65,11 +65,11 @@ fn check_started_by_hand(stage: &StagedBuild) -> CheckResult {
             }
         });
         let others = others.into_iter().map(|rank| {
-            rank.join().unwrap_or_else(|_| Err("the thread that watched a rank died".into()))
+            rank.join().unwrap_or_else(|_| Err("the thread that waits for a rank panicked".into()))
         });
         std::iter::once(first).chain(others).collect()
     });
-    let (pid, when) = killed.ok_or("there was no epoch to kill a rank in")??;
+    let (pid, when) = killed.ok_or("no epoch started, so no rank was killed")??;
     check_failure_time(when)?;
     for (rank, finished) in ended.into_iter().enumerate().filter(|&(rank, _)| rank != VICTIM) {
         let finished = finished?;
@@ -81,7 +81,7 @@ fn check_started_by_hand(stage: &StagedBuild) -> CheckResult {
         });
         if finished.code() != Some(3) || !names_victim {
             return Err(format!(
-                "rank {rank} should have blamed rank {VICTIM}, pid {pid}: {}{}",
+                "rank {rank} did not name rank {VICTIM}, pid {pid}, as the culprit: {}{}",
                 finished.exit_description(),
                 finished.output_tail()
             ));
@@ -100,7 +100,9 @@ fn rank_command(program: &Path, rank: usize, port: &str) -> Command {
 
 fn free_port() -> Result<String, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port().to_string()).map_err(|cause| format!("no port: {cause}"))
+    listener
+        .map(|address| address.port().to_string())
+        .map_err(|cause| format!("cannot bind a port: {cause}"))
 }
 
 /// Kills the victim; returns its process id and the time.
@@ -110,7 +112,10 @@ fn kill_victim(program: &Path) -> Result<(String, Instant), String> {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
     };
-    let pid = processes_of(program).into_iter().find(is_victim).ok_or("the victim is not there")?;
+    let pid = processes_of(program)
+        .into_iter()
+        .find(is_victim)
+        .ok_or("the process of the victim does not exist")?;
     let when = Instant::now();
     run::run_checked(run::command("sh").args(["-c", &format!("kill -KILL {pid}")]), JOB_TIMEOUT)?;
     Ok((pid, when))
@@ -118,14 +123,18 @@ fn kill_victim(program: &Path) -> Result<(String, Instant), String> {
 
 fn check_failure_time(killed: Instant) -> Result<(), String> {
     let took = killed.elapsed();
-    println!("all had ended {:.3} s after the kill", took.as_secs_f64());
-    if took > MAX_FAILURE_TIME { Err("that is too long".into()) } else { Ok(()) }
+    println!("all processes exited within {:.3} s after the kill", took.as_secs_f64());
+    if took > MAX_FAILURE_TIME {
+        Err(format!("the processes exited too late: {:.3} s after the kill", took.as_secs_f64()))
+    } else {
+        Ok(())
+    }
 }
 
 fn check_no_processes_left(program: &Path) -> CheckResult {
     match processes_of(program).as_slice() {
         [] => Ok(PASSED),
-        left => Err(format!("processes are left: {}", left.join(", "))),
+        left => Err(format!("processes still run: {}", left.join(", "))),
     }
 }
 

@@ -26,15 +26,15 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool {
         program: "valgrind",
         package: "valgrind",
-        purpose: "leaks and bad accesses of C programs",
+        purpose: "leaks and invalid accesses of C programs",
     },
     Tool { program: "abidiff", package: "abigail-tools", purpose: "the ABI against its baseline" },
     Tool {
         program: "mpirun.openmpi",
         package: "openmpi-bin",
-        purpose: "ranks that Open MPI starts",
+        purpose: "ranks under Open MPI's launcher",
     },
-    Tool { program: "mpiexec.mpich", package: "mpich", purpose: "ranks that MPICH starts" },
+    Tool { program: "mpiexec.mpich", package: "mpich", purpose: "ranks under MPICH's launcher" },
     Tool {
         program: "mpicc.openmpi",
         package: "libopenmpi-dev",
@@ -52,7 +52,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     arguments.finish()?;
     let wants = |part: &str| only.as_deref().is_none_or(|only| only == part);
     if let Some(only) = only.as_deref().filter(|only| !["packages", "mpi"].contains(only)) {
-        return Err(format!("--only takes packages or mpi, and not {only}"));
+        return Err(format!("--only takes packages or mpi, not {only}"));
     }
 
     tools::install_missing(NEEDED_TOOLS, may_install);
@@ -73,7 +73,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     }
     if wants("mpi") {
         mpi::run(&mut report, &stage);
-        report.run_check("what GPUs are tested with, over the stubs", || {
+        report.run_check("GPU programs with the stubs", || {
             crate::gpu::run_over_stubs(&stage).map(|()| report::PASSED)
         });
     }

@@ -20,7 +20,7 @@ const COVERING_CALLS: &str = "150";
 pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
     for mpi in MpiLibrary::ALL {
         let mut plugin = None;
-        report.run_check(&format!("{}: the plug-in is built", mpi.title()), || {
+        report.run_check(&format!("{}: build of the plug-in", mpi.title()), || {
             if let Some(reason) = missing_requirement(mpi) {
                 return Ok(CheckVerdict::Skipped(reason));
             }
@@ -29,7 +29,7 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
         });
         let built = |check: &dyn Fn(&Path) -> CheckResult| match &plugin {
             Some(plugin) => check(plugin),
-            None => Ok(CheckVerdict::Skipped("there is no plug-in".into())),
+            None => Ok(CheckVerdict::Skipped("the plug-in was not built".into())),
         };
         report.run_check(&format!("{}: conformance", mpi.title()), || {
             built(&|plugin| run_conformance(mpi, plugin))
@@ -37,7 +37,7 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
         report.run_check(&format!("{}: messages, groups, thread levels", mpi.title()), || {
             built(&|_| run_behaviour(mpi, stage))
         });
-        report.run_check(&format!("{}: the memory of devices", mpi.title()), || {
+        report.run_check(&format!("{}: device memory", mpi.title()), || {
             built(&|_| run_device_programs(mpi, stage))
         });
         report.run_check(&format!("{}: train_digits", mpi.title()), || {
@@ -94,7 +94,7 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     // The launcher may end the other ranks when one rank has exited.
     let late = run::run_quietly(mpi.launcher(2)?.arg(&program).arg("late"), LIMIT)?;
     if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
-        return Err(format!("a rank that does not come: {}", late.output_tail()));
+        return Err(format!("the test of an absent rank failed: {}", late.output_tail()));
     }
     check_wrong_launcher_refused(mpi, &program)
 }
@@ -132,7 +132,7 @@ fn check_wrong_launcher_refused(mpi: MpiLibrary, program: &Path) -> CheckResult 
     let is_launcher_named = finished.text.contains("and the loaded plug-in is for");
     if finished.success() || !is_launcher_named {
         return Err(format!(
-            "the launcher of the other MPI is not refused: {}",
+            "the plug-in did not refuse the launcher of the other MPI: {}",
             finished.output_tail()
         ));
     }
@@ -172,7 +172,7 @@ fn run_device_programs(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
         }
         run::run_checked(launcher.arg(program).args(words), LIMIT)?;
         match std::fs::read_to_string(&log) {
-            Ok(misuse) => Err(format!("the stubs were misused: {misuse}")),
+            Ok(misuse) => Err(format!("the program misused the stubs: {misuse}")),
             Err(_) => Ok(()),
         }
     };

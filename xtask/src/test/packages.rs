@@ -28,7 +28,7 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
     });
     let installed = |check: &dyn Fn(&Path) -> CheckResult| match &prefix {
         Some(prefix) => check(prefix),
-        None => Ok(CheckVerdict::Skipped("there is no installed tree".into())),
+        None => Ok(CheckVerdict::Skipped("the installed tree does not exist".into())),
     };
     report.run_check("consumer: CMake, shared and static", || {
         installed(&|prefix| find_package("ffi-tests/consumer/cmake", prefix, stage))
@@ -92,7 +92,8 @@ fn install() -> Result<PathBuf, String> {
     run::run_checked(run::command("cmake").arg("--build").arg(&build), LIMIT)?;
     let mut install = run::command("cmake");
     run::run_checked(install.arg("--install").arg(&build).arg("--prefix").arg(&first), LIMIT)?;
-    std::fs::rename(&first, &moved).map_err(|cause| format!("moving the tree: {cause}"))?;
+    std::fs::rename(&first, &moved)
+        .map_err(|cause| format!("cannot move the installed tree: {cause}"))?;
     Ok(moved)
 }
 
@@ -161,7 +162,7 @@ fn run_installed_plugin(mpi: MpiLibrary, prefix: &Path) -> CheckResult {
     let name = format!("libdist_mpi_{}.so", mpi.name());
     let folders = ["lib", "lib64"].map(|folder| prefix.join(folder));
     let lib = folders.iter().find(|folder| folder.join(&name).exists());
-    let lib = lib.ok_or_else(|| format!("{name} was not installed beside the library"))?;
+    let lib = lib.ok_or_else(|| format!("{name} is not installed in the folder of the library"))?;
     mpi::run_behaviour_installed(mpi, &prefix.join("include"), lib)
 }
 

@@ -132,7 +132,10 @@ fn survive(report: &mut CheckReport, stage: &StagedBuild) {
         println!("{}", training.result);
         let enough = training.accuracy().is_some_and(|percent| percent >= MIN_ACCURACY);
         if !enough || !training.result.ends_with("weights identical on 3 ranks") {
-            return Err(format!("\"{}\" is not what survivors are to reach", training.result));
+            return Err(format!(
+                "\"{}\" is not the required result of the survivors",
+                training.result
+            ));
         }
         Ok(PASSED)
     });
@@ -150,7 +153,7 @@ fn survive_under_distrun(report: &mut CheckReport, stage: &StagedBuild) {
         let text = run::run_checked(&mut command, LIMIT)?.text;
         if began.elapsed() < LAUNCHER_KILL_DELAY {
             return Err(format!(
-                "{:?} is too short to tell: raise SURVIVED_EPOCHS",
+                "{:?} is below the launcher's delay: raise LONG_TRAINING_EPOCHS",
                 began.elapsed()
             ));
         }

@@ -19,8 +19,8 @@ pub(super) fn run(report: &mut CheckReport) {
         report.run_check("build", || run_as_one_test(&mut cargo(&["build", "--workspace"])));
     if built {
         report.run_check("Rust tests", run_tests);
-        report.run_check("documentation's examples", run_doc_tests);
-        report.run_check("models of threads", || {
+        report.run_check("documentation examples", run_doc_tests);
+        report.run_check("loom models", || {
             counted_result(&crate::loom::run_models()?, TestCounts::of_cargo_test)
         });
     }

@@ -49,12 +49,12 @@ const REPEATS: usize = 2;
 /// status 3 if this tree is slower.
 pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check_target)?;
-    let stage = RunContext::new()?;
+    let context = RunContext::new()?;
     let transport = options.transport.name();
     let device = options.device.map_or("", DeviceBackend::backend);
     let ours = LibdistEngine { transport, device };
     let sides = ComparedEngines { libdist: ours, other_tree: OtherTree::find(tree, ours)? };
-    let mut comparison = TreeComparison::new(options, stage, sides);
+    let mut comparison = TreeComparison::new(options, context, sides);
     write_output(&text::opening_text(
         &comparison.sides.other_tree,
         comparison.samples.len(),
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     write_output(&text::summary_text(&verdict))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
-        return Err(Failure::new(format!("{wrong} cells had wrong results")));
+        return Err(Failure::new(format!("{wrong} cells have wrong results")));
     }
     let is_tree_no_slower = verdict.is_no_slower();
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))?;
@@ -109,13 +109,13 @@ impl ComparedEngines {
         &self,
         ranks: usize,
         number: usize,
-        stage: &mut RunContext,
+        context: &mut RunContext,
     ) -> Result<Vec<Option<BenchEngine>>, Failure> {
         let mut launches: [&dyn EngineLauncher; 2] = [&self.libdist, &self.other_tree];
         launches.rotate_left(number % 2);
         let mut engines = Vec::new();
         for launch in launches {
-            engines.push(Some(BenchEngine::start(launch, ranks, stage)?));
+            engines.push(Some(BenchEngine::start(launch, ranks, context)?));
         }
         engines.rotate_right(number % 2);
         Ok(engines)
@@ -160,7 +160,7 @@ impl CellSamples {
 /// The comparison in progress.
 struct TreeComparison<'a> {
     options: &'a Options,
-    stage: RunContext,
+    context: RunContext,
     sides: ComparedEngines,
     progress: ProgressLine,
     samples: Vec<CellSamples>,
@@ -169,15 +169,15 @@ struct TreeComparison<'a> {
 }
 
 impl<'a> TreeComparison<'a> {
-    fn new(options: &'a Options, stage: RunContext, sides: ComparedEngines) -> Self {
+    fn new(options: &'a Options, context: RunContext, sides: ComparedEngines) -> Self {
         let cells = options.ranks().into_iter().flat_map(|ranks| cells(options, ranks));
         let fitting = cells.filter(|cell| {
             let refusal = check_memory(cell, 2).err();
-            refusal.iter().for_each(|why| report_error(why));
+            refusal.iter().for_each(|reason| report_error(reason));
             refusal.is_none()
         });
         let samples: Vec<CellSamples> = fitting.map(CellSamples::new).collect();
-        Self { options, stage, sides, progress: ProgressLine::new(0), samples, passes_done: 0 }
+        Self { options, context, sides, progress: ProgressLine::new(0), samples, passes_done: 0 }
     }
 
     fn measure_all_cells(&mut self) -> Result<(), Failure> {
@@ -215,7 +215,7 @@ impl<'a> TreeComparison<'a> {
                 if cells_of_ranks.is_empty() {
                     break;
                 }
-                let mut engines = self.sides.start(ranks, self.passes_done, &mut self.stage)?;
+                let mut engines = self.sides.start(ranks, self.passes_done, &mut self.context)?;
                 self.passes_done += 1;
                 let count = pairs_in_pass(pairs, passes, pass);
                 for &index in &cells_of_ranks {
@@ -226,7 +226,7 @@ impl<'a> TreeComparison<'a> {
                     }
                 }
                 for engine in engines.into_iter().flatten() {
-                    engine.shut_down(&mut self.stage)?;
+                    engine.shut_down(&mut self.context)?;
                 }
             }
         }
@@ -258,8 +258,8 @@ impl<'a> TreeComparison<'a> {
         count: usize,
         engines: &mut [Option<BenchEngine>],
     ) -> Result<(), Failure> {
-        let Some(order) = self.run_trial(index, engines)? else { return Ok(()) };
-        let Self { samples, stage, progress, .. } = self;
+        let Some(request) = self.run_trial(index, engines)? else { return Ok(()) };
+        let Self { samples, context, progress, .. } = self;
         let samples = &mut samples[index];
         for _ in 0..count {
             let turn = samples.figures[0].runs.len();
@@ -269,9 +269,10 @@ impl<'a> TreeComparison<'a> {
             for side in sides {
                 let name = &samples.figures[side].engine;
                 progress.show_turn(&samples.cell, turn + 1, name);
-                let refused = || Failure::new(format!("{name}: not offered any more"));
+                let refused =
+                    || Failure::new(format!("{name}: refused a request that it supported before"));
                 let times_and_wrong =
-                    run_engine(engines, side, &order, stage)?.ok_or_else(refused)?;
+                    run_engine(engines, side, &request, context)?.ok_or_else(refused)?;
                 runs[side] = Some(times_and_wrong.0);
             }
             for (figures, run) in samples.figures.iter_mut().zip(runs) {
@@ -297,7 +298,8 @@ impl<'a> TreeComparison<'a> {
         let mut slowest = 0.0f64;
         for side in [0, 1] {
             self.progress.show_turn(&samples.cell, 0, &samples.figures[side].engine);
-            let Some((times, wrong)) = run_engine(engines, side, &trial_request, &mut self.stage)?
+            let Some((times, wrong)) =
+                run_engine(engines, side, &trial_request, &mut self.context)?
             else {
                 samples.is_offered = false;
                 return Ok(None);

@@ -17,7 +17,7 @@ pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> Stri
         count_text(pairs, "pair")
     );
     if cfg!(debug_assertions) {
-        text.push_str("This program is a debug build: its times do not count.\n");
+        text.push_str("This program is a debug build: its times are not valid.\n");
     }
     text
 }
@@ -53,7 +53,7 @@ pub(super) fn table_row(measured: &CellResult) -> String {
     let shown = cell.op.shown_count(cell.count, cell.ranks);
     let start = format!("{:>11} {shown:>11} {:>7}", cell.bytes(), cell.dtype.name());
     let (Some(baseline), Some(ratio)) = (measured.best_peer(), measured.ratio()) else {
-        return format!("{start}  the other tree does not offer this\n");
+        return format!("{start}  the other tree does not support this\n");
     };
     let note = measured.verdict().and_then(|verdict| verdict.loss_reason()).unwrap_or("");
     let text = format!(
@@ -77,7 +77,7 @@ fn interval_text(ratio: &MedianEstimate) -> String {
 /// Formats the summary: means, cells above the limit, and the verdict in the last line.
 pub(super) fn summary_text(verdict: &TreeVerdict<'_>) -> String {
     let mut text = format!(
-        "\nThis tree's time by the other tree's: geometric mean of each operation (limit {MEAN_LIMIT})\n"
+        "\nRatio of this tree's time to the other tree's, geometric mean per operation (limit {MEAN_LIMIT})\n"
     );
     for mean in &verdict.op_means {
         let OpMean { ranks, variant_words: words, op, ratio, cells, .. } = mean;
@@ -91,18 +91,18 @@ pub(super) fn summary_text(verdict: &TreeVerdict<'_>) -> String {
         text.push_str(&format!("Cells with an interval entirely above {CELL_LIMIT}:\n"));
         verdict.slower_cells.iter().for_each(|measured| text.push_str(&cell_line(measured)));
     }
-    for (cells, why) in [
-        (&verdict.inconclusive, "Not judged, with too few pairs for an interval:"),
-        (&verdict.unsupported, "Not compared, because the other tree does not offer them:"),
+    for (cells, heading) in [
+        (&verdict.inconclusive, "No verdict, because there are too few pairs for an interval:"),
+        (&verdict.unsupported, "Not compared, because the other tree does not support them:"),
     ] {
         if !cells.is_empty() {
-            text.push_str(&format!("{why}\n"));
+            text.push_str(&format!("{heading}\n"));
             cells.iter().for_each(|measured| text.push_str(&cell_line(measured)));
         }
     }
     if verdict.wide_intervals > 0 {
         text.push_str(&format!(
-            "{} of {} intervals are wider than 10 % to each side: other processes may have used the cores.\n",
+            "{} of {} intervals are wider than +-10 %: other processes may have used the cores.\n",
             verdict.wide_intervals, verdict.compared_cells
         ));
     }
@@ -115,7 +115,7 @@ fn conclusion_text(verdict: &TreeVerdict<'_>) -> String {
     }
     let (cells, means) = (verdict.slower_cells.len(), verdict.slower_means().count());
     if cells + means == 0 {
-        return "Verdict: not judged\n".to_owned();
+        return "Verdict: inconclusive\n".to_owned();
     }
     let (cells, means) = (count_text(cells, "cell"), count_text(means, "operation"));
     format!("Verdict: slower, {cells} and {means} above the limits\n")
@@ -150,7 +150,7 @@ mod tests {
         assert!(text.ends_with("1.020 to 1.020\n"), "{text}");
         let mut missing = compared(BenchOp::AllReduce, 64, &[100.0; 10]);
         missing.peers.clear();
-        assert!(table_row(&missing).ends_with("f32  the other tree does not offer this\n"));
+        assert!(table_row(&missing).ends_with("f32  the other tree does not support this\n"));
     }
 
     #[test]
@@ -175,7 +175,9 @@ mod tests {
     fn too_few_pairs_give_no_verdict() {
         let few = [compared(BenchOp::Barrier, 0, &[100.0; 3])];
         let text = summary_text(&TreeVerdict::of(&few));
-        assert!(text.contains("Not judged, with too few pairs for an interval:\n  barrier, 2"));
-        assert!(text.ends_with("Verdict: not judged\n"), "{text}");
+        assert!(text.contains(
+            "No verdict, because there are too few pairs for an interval:\n  barrier, 2"
+        ));
+        assert!(text.ends_with("Verdict: inconclusive\n"), "{text}");
     }
 }

@@ -27,7 +27,7 @@ impl OtherTree {
     /// program itself.
     pub(super) fn find(path: &Path, ours: LibdistEngine) -> Result<Self, Failure> {
         let candidates = [path.to_path_buf(), path.join(RELEASE_PROGRAM), path.join(PROGRAM_NAME)];
-        let program = candidates.into_iter().find(|place| place.is_file());
+        let program = candidates.into_iter().find(|file| file.is_file());
         let program = program.ok_or_else(|| program_missing(path))?;
         let program = program
             .canonicalize()
@@ -41,13 +41,14 @@ fn program_missing(path: &Path) -> Failure {
     let (shown, manifest) = (path.display(), path.join("Cargo.toml"));
     Failure::new(match manifest.is_file() {
         true => format!(
-            "--against {shown}: there is no {RELEASE_PROGRAM} in this source tree; build it: cargo build --release --bin \
-             dist-bench --manifest-path {}",
+            "--against {shown}: this source tree has no {RELEASE_PROGRAM}; build it: cargo build --release --bin dist-bench \
+             --manifest-path {}",
             manifest.display()
         ),
         false => format!(
-            "--against {shown}: this is no source tree with {RELEASE_PROGRAM}, no folder with {PROGRAM_NAME}, and no program; give the \
-             folder that has the other tree's Cargo.toml, after `cargo build --release --bin dist-bench` there"
+            "--against {shown}: not a source tree with {RELEASE_PROGRAM}, not a folder with {PROGRAM_NAME}, and not a program; \
+             name the folder that has the other tree's Cargo.toml, and first run \
+             `cargo build --release --bin dist-bench` in it"
         ),
     })
 }
@@ -57,8 +58,8 @@ impl EngineLauncher for OtherTree {
         super::BASELINE
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
-        Ok(self.libdist.rank_commands(&self.program, ranks, place))
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
+        Ok(self.libdist.rank_commands(&self.program, ranks, path_prefix))
     }
 
     fn supports_cell(&self, _cell: &BenchCell) -> bool {
@@ -77,7 +78,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
         let unbuilt = source.join("docs");
         let failure = OtherTree::find(&unbuilt, OURS).unwrap_err();
-        assert!(failure.message.contains("this is no source tree"), "{}", failure.message);
+        assert!(failure.message.contains("not a source tree"), "{}", failure.message);
         let failure = program_missing(source);
         assert!(failure.message.contains("cargo build --release --bin"), "{}", failure.message);
     }

@@ -1,5 +1,5 @@
 //! One of the two ranks of the lower bound.
-#![allow(unsafe_code, reason = "the buffers of two processes are reached by pointers")]
+#![allow(unsafe_code, reason = "raw pointers access buffers of two processes")]
 
 use super::RANKS;
 use super::control_segment::{ControlSegment, ControlWord, open_segment};
@@ -72,7 +72,7 @@ impl BoundRank {
             self.buffers = Some(kept);
         }
         let Some(mut pair_buffers) = self.buffers.take() else {
-            return Err("there are no buffers".into());
+            return Err("the request has no buffers".into());
         };
         if request.is_verified && !pair_buffers.is_shared {
             self.choose_piece_size(&mut pair_buffers)?;
@@ -88,11 +88,11 @@ impl BoundRank {
         pair_buffers: &mut PairBuffers,
     ) -> Result<RankStamps, String> {
         let PairBuffers { count, buffers, peer: other, piece, .. } = pair_buffers;
-        let (mine, rank) = (buffers.output(), self.rank);
-        let work = ReduceSlice { local: mine.cast(), count: *count, piece: *piece };
+        let (output, rank) = (buffers.output(), self.rank);
+        let work = ReduceSlice { local: output.cast(), count: *count, piece: *piece };
         let this = std::cell::RefCell::new(self);
-        let meet = || this.borrow_mut().control.barrier();
-        measure_calls(request, buffers, (rank, RANKS), meet, meet, || {
+        let barrier = || this.borrow_mut().control.barrier();
+        measure_calls(request, buffers, (rank, RANKS), barrier, barrier, || {
             this.borrow_mut().all_reduce(work, other)
         })
     }
@@ -107,11 +107,11 @@ impl BoundRank {
         let descriptor = u64::try_from(own.as_fd().as_raw_fd()).map_err(|e| e.to_string())?;
         self.control.set_word(ControlWord::BufferLocation, descriptor);
         self.control.barrier()?;
-        let (process, place) = (
+        let (process, peer_descriptor) = (
             self.control.peer_word(ControlWord::ProcessId),
             self.control.peer_word(ControlWord::BufferLocation),
         );
-        let other = open_segment(process, place, own.len())?;
+        let other = open_segment(process, peer_descriptor, own.len())?;
         let buffers = RankBuffers::in_segment(request, self.rank, RANKS, own);
         // The peer must have opened this segment before the next one is created.
         self.control.barrier()?;
@@ -135,20 +135,20 @@ impl BoundRank {
         let address = u64::try_from(buffers.output().addr()).map_err(|e| e.to_string())?;
         self.control.set_word(ControlWord::BufferLocation, address);
         self.control.barrier()?;
-        let (process, place) = (
+        let (process, peer_address) = (
             self.control.peer_word(ControlWord::ProcessId),
             self.control.peer_word(ControlWord::BufferLocation),
         );
         let process = u32::try_from(process).map_err(|e| e.to_string())?;
         let mut probe = [0u8; ELEMENT_BYTES];
-        let may_read = cma::read(process, place, Dst::from(&mut probe[..])).is_ok();
+        let may_read = cma::read(process, peer_address, Dst::from(&mut probe[..])).is_ok();
         self.control.set_word(ControlWord::Proposal, u64::from(may_read));
         self.control.barrier()?;
         if !may_read || self.control.peer_word(ControlWord::Proposal) == 0 {
             return Ok(None);
         }
         let (count, piece) = (request.count, PIECE_SIZES[0]);
-        let other = PeerBuffer::RemoteAddress(process, place);
+        let other = PeerBuffer::RemoteAddress(process, peer_address);
         Ok(Some(PairBuffers { count, is_shared: false, buffers, peer: other, piece }))
     }
 
@@ -192,10 +192,10 @@ impl BoundRank {
     /// Adds one half of the vectors, and stores the sums in both buffers.
     fn reduce_half(&self, work: ReduceSlice, other: &Segment) {
         let (from, to) = work.half_range(self.rank);
-        let (mine, others) = (work.local.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
+        let (local, remote) = (work.local.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
         // SAFETY: both buffers have `count` elements; the other rank uses the other half until the
         // barrier.
-        unsafe { sum_kernels::add_into_both(mine, others.wrapping_add(from), to - from) };
+        unsafe { sum_kernels::add_into_both(local, remote.wrapping_add(from), to - from) };
     }
 
     /// Reads and adds one half, then reads the sums of the other half.
@@ -211,8 +211,10 @@ impl BoundRank {
             let into = unsafe { Dst::new(into, bytes) };
             match cma::read(process, address + at as u64, into) {
                 Ok(got) if got == bytes => Ok(()),
-                Ok(got) => Err(format!("{got} bytes were read, not {bytes}")),
-                Err(cause) => Err(format!("reading the other process: {cause}")),
+                Ok(got) => {
+                    Err(format!("cma_read of the other process: read {got} of {bytes} bytes"))
+                }
+                Err(cause) => Err(format!("cma_read of the other process: {cause}")),
             }
         };
         for (from, to) in work.piece_ranges(self.rank) {
@@ -274,25 +276,25 @@ mod tests {
 
     #[test]
     fn two_ranks_reduce_by_mapping_and_by_cma() {
-        let place = std::env::temp_dir().join(format!("bound-{}", std::process::id()));
-        let place = place.to_str().unwrap().to_owned();
-        let orders = [0, 1].map(|shared| {
+        let path_prefix = std::env::temp_dir().join(format!("bound-{}", std::process::id()));
+        let path_prefix = path_prefix.to_str().unwrap().to_owned();
+        let requests = [0, 1].map(|shared| {
             let line = format!("run all_reduce f32 sum 70001 1 2 0 1 1 {shared} 0 1");
             BenchRequest::parse(&line).unwrap()
         });
         let body = |rank: usize| {
-            let mut pair = BoundRank::connect(rank, &place).unwrap();
-            orders.clone().map(|order| pair.execute(&order).unwrap())
+            let mut pair = BoundRank::connect(rank, &path_prefix).unwrap();
+            requests.clone().map(|request| pair.execute(&request).unwrap())
         };
         let results = std::thread::scope(|scope| {
             [0, 1].map(|rank| scope.spawn(move || body(rank))).map(|rank| rank.join().unwrap())
         });
-        std::fs::remove_file(format!("{place}.control")).unwrap();
-        for [pulled, direct] in results {
+        std::fs::remove_file(format!("{path_prefix}.control")).unwrap();
+        for [cma_stamps, direct] in results {
             let direct = direct.unwrap();
             assert_eq!((direct.wrong_elements, direct.call_times.len()), (0, 2));
             // A sandbox may forbid reads from another process.
-            assert!(pulled.is_none_or(|stamps| (stamps.wrong_elements, stamps.call_times.len()) == (0, 2)));
+            assert!(cma_stamps.is_none_or(|stamps| (stamps.wrong_elements, stamps.call_times.len()) == (0, 2)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The control words by which the two ranks of the lower bound synchronise: a small shared memory
 //! segment. Rank 0 creates it and writes its location into a file. Rank 1 opens it through /proc.
 //! Waiters spin, which is fastest, with a timeout.
-#![allow(unsafe_code, reason = "memory that another process writes is reached by pointers alone")]
+#![allow(unsafe_code, reason = "raw pointers access memory that another process writes")]
 
 use dist::base::deadline::Deadline;
 use dist::sys::{host, shm::Segment};
@@ -90,7 +90,10 @@ impl ControlSegment {
                 spin_loop();
             }
             if deadline.get_or_insert_with(|| Deadline::after(PEER_TIMEOUT)).has_passed() {
-                return Err("the other rank does not come".to_owned());
+                return Err(format!(
+                    "no signal from the other rank within {} s",
+                    PEER_TIMEOUT.as_secs()
+                ));
             }
         }
     }
@@ -126,7 +129,7 @@ fn await_segment(path: &Path) -> Result<Segment, String> {
     let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
     match numbers[..] {
         [process, descriptor] => open_segment(process, descriptor, SEGMENT_BYTES),
-        _ => Err(format!("{}: {text}", path.display())),
+        _ => Err(format!("{}: not a process id and a descriptor: {text}", path.display())),
     }
 }
 

@@ -45,8 +45,9 @@ impl EngineLauncher for BoundEngine {
     }
 
     fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|cause| Failure::new(format!("finding this program: {cause}")))?;
+        let program = std::env::current_exe().map_err(|cause| {
+            Failure::new(format!("cannot find the path of this program: {cause}"))
+        })?;
         let command = |rank: usize| {
             let mut command = Command::new(&program);
             command.args([AS_BOUND, &rank.to_string()]).arg(path_prefix);
@@ -73,13 +74,15 @@ impl EngineLauncher for BoundEngine {
 /// The reason why it ended early; the driver has received it too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     let [rank, path_prefix] = words else {
-        return Err("a rank is started by dist-bench itself".into());
+        return Err(
+            "only dist-bench itself starts ranks; run dist-bench without this argument".into()
+        );
     };
-    let rank: usize = rank.parse().map_err(|_| format!("no rank: {rank}"))?;
-    DriverLink::open(rank, path_prefix)?.run_and_report(|post| {
+    let rank: usize = rank.parse().map_err(|_| format!("not a rank: {rank}"))?;
+    DriverLink::open(rank, path_prefix)?.run_and_report(|link| {
         thread::pin_to_core(rank).map_err(|error| error.to_string())?;
         let mut pair = BoundRank::connect(rank, path_prefix)?;
-        post.serve_requests(&mut |order| pair.execute(order))
+        link.serve_requests(&mut |request| pair.execute(request))
     })
 }
 

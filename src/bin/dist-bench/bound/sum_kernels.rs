@@ -1,5 +1,5 @@
 //! The additions of the lower bound: plain loops, compiled for the widest vectors of the processor.
-#![allow(unsafe_code, reason = "the vectors are other processes' too, and so reached by pointers")]
+#![allow(unsafe_code, reason = "raw pointers access vectors that other processes use too")]
 
 /// Adds two vectors and stores the sums in both.
 ///

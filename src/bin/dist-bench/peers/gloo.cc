@@ -1,7 +1,7 @@
 /*
  * A rank of Gloo, called from C++.
  *
- *     gloo RANK RANKS PLACE
+ *     gloo RANK RANKS PREFIX
  *
  * The ranks connect through files in a folder, so that no port can be in use by another process.
  * Gloo has reduce_scatter only in an older form with one fixed order of blocks. This program does
@@ -28,7 +28,7 @@
 
 using Reduction = void (*)(void *, const void *, const void *, size_t);
 
-enum : uint64_t { BALL = 1000, WHISTLE }; /* slots that no collective uses */
+enum : uint64_t { PING_PONG_SLOT = 1000, SYNC_SLOT }; /* slots that no collective uses */
 
 static std::shared_ptr<gloo::rendezvous::Context> world;
 
@@ -38,10 +38,10 @@ static void fail(const char *what)
     _exit(1);
 }
 
-template <typename T> static Reduction reduction(const order *order)
+template <typename T> static Reduction reduction(const request *request)
 {
-    return order->redop == MIN ? static_cast<Reduction>(&gloo::min<T>)
-           : order->redop == MAX ? static_cast<Reduction>(&gloo::max<T>)
+    return request->redop == MIN ? static_cast<Reduction>(&gloo::min<T>)
+           : request->redop == MAX ? static_cast<Reduction>(&gloo::max<T>)
                                  : static_cast<Reduction>(&gloo::sum<T>);
 }
 
@@ -59,91 +59,91 @@ static void receive(void *into, size_t bytes, int from, uint64_t slot)
     buffer->waitRecv();
 }
 
-static void ping_pong(const order *order, buffers *buffers)
+static void ping_pong(const request *request, buffers *buffers)
 {
-    size_t bytes = order->count * order->dtype->size;
+    size_t bytes = request->count * request->dtype->size;
     int peer = rank == ROOT ? 1 : ROOT;
     if (rank == ROOT) {
-        send(buffers->first, bytes, peer, BALL);
+        send(buffers->first, bytes, peer, PING_PONG_SLOT);
     }
-    receive(buffers->second, bytes, peer, BALL);
+    receive(buffers->second, bytes, peer, PING_PONG_SLOT);
     if (rank != ROOT) {
-        send(buffers->first, bytes, peer, BALL);
+        send(buffers->first, bytes, peer, PING_PONG_SLOT);
     }
 }
 
-template <typename T> static void all_reduce(const order *order, T *input, T *output)
+template <typename T> static void all_reduce(const request *request, T *input, T *output)
 {
     gloo::AllreduceOptions options(world);
-    if (!order->in_place) {
-        options.setInput(input, order->count);
+    if (!request->in_place) {
+        options.setInput(input, request->count);
     }
-    options.setOutput(output, order->count);
-    options.setReduceFunction(reduction<T>(order));
+    options.setOutput(output, request->count);
+    options.setReduceFunction(reduction<T>(request));
     gloo::allreduce(options);
 }
 
 /* Only the root has a result, but Gloo needs an output buffer on every rank and writes to it. */
-template <typename T> static void reduce(const order *order, T *input, T *output)
+template <typename T> static void reduce(const request *request, T *input, T *output)
 {
     gloo::ReduceOptions options(world);
-    if (!order->in_place && rank == ROOT) {
-        options.setInput(input, order->count);
+    if (!request->in_place && rank == ROOT) {
+        options.setInput(input, request->count);
     } else {
         output = input;
     }
-    options.setOutput(output, order->count);
-    options.setReduceFunction(reduction<T>(order));
+    options.setOutput(output, request->count);
+    options.setReduceFunction(reduction<T>(request));
     options.setRoot(ROOT);
     gloo::reduce(options);
 }
 
-template <typename T> static void scatter(const order *order, T *input, T *output)
+template <typename T> static void scatter(const request *request, T *input, T *output)
 {
     gloo::ScatterOptions options(world);
     if (rank == ROOT) {
         std::vector<T *> blocks;
         for (int to = 0; to < ranks; to++) {
-            blocks.push_back(input + static_cast<size_t>(to) * order->block);
+            blocks.push_back(input + static_cast<size_t>(to) * request->block);
         }
-        options.setInputs(blocks, order->block);
+        options.setInputs(blocks, request->block);
     }
-    options.setOutput(rank == ROOT && !order->in_place ? output : input, order->block);
+    options.setOutput(rank == ROOT && !request->in_place ? output : input, request->block);
     options.setRoot(ROOT);
     gloo::scatter(options);
 }
 
-template <typename T> static void gather(const order *order, T *input, T *output)
+template <typename T> static void gather(const request *request, T *input, T *output)
 {
     gloo::GatherOptions options(world);
-    options.setInput(input, order->block);
+    options.setInput(input, request->block);
     if (rank == ROOT) {
-        options.setOutput(order->in_place ? input : output, static_cast<size_t>(order->count));
+        options.setOutput(request->in_place ? input : output, static_cast<size_t>(request->count));
     }
     options.setRoot(ROOT);
     gloo::gather(options);
 }
 
-template <typename T> static void all_gather(const order *order, T *input, T *output)
+template <typename T> static void all_gather(const request *request, T *input, T *output)
 {
     gloo::AllgatherOptions options(world);
-    if (!order->in_place) {
-        options.setInput(input, order->block);
+    if (!request->in_place) {
+        options.setInput(input, request->block);
     }
-    options.setOutput(order->in_place ? input : output, static_cast<size_t>(order->count));
+    options.setOutput(request->in_place ? input : output, static_cast<size_t>(request->count));
     gloo::allgather(options);
 }
 
-template <typename T> static int call_typed(const order *order, buffers *buffers)
+template <typename T> static int call_typed(const request *request, buffers *buffers)
 {
     T *a = reinterpret_cast<T *>(buffers->first), *b = reinterpret_cast<T *>(buffers->second);
-    size_t count = static_cast<size_t>(order->count);
-    switch (order->op) {
+    size_t count = static_cast<size_t>(request->count);
+    switch (request->op) {
     case ALL_REDUCE:
-        all_reduce(order, a, order->in_place ? a : b);
+        all_reduce(request, a, request->in_place ? a : b);
         break;
     case REDUCE:
-        reduce(order, a, b);
+        reduce(request, a, b);
         break;
     case BROADCAST: {
         gloo::BroadcastOptions options(world);
@@ -153,7 +153,7 @@ template <typename T> static int call_typed(const order *order, buffers *buffers
         break;
     }
     case ALL_GATHER:
-        all_gather(order, a, b);
+        all_gather(request, a, b);
         break;
     case ALL_TO_ALL: {
         gloo::AlltoallOptions options(world);
@@ -163,16 +163,16 @@ template <typename T> static int call_typed(const order *order, buffers *buffers
         break;
     }
     case BARRIER:
-        meet_all();
+        sync_all();
         break;
     case GATHER:
-        gather(order, a, b);
+        gather(request, a, b);
         break;
     case SCATTER:
-        scatter(order, a, b);
+        scatter(request, a, b);
         break;
     case SENDRECV:
-        ping_pong(order, buffers);
+        ping_pong(request, buffers);
         break;
     default:
         return 0;
@@ -180,45 +180,45 @@ template <typename T> static int call_typed(const order *order, buffers *buffers
     return 1;
 }
 
-static int call(const order *order, buffers *buffers)
+static int call(const request *request, buffers *buffers)
 {
-    switch (order->dtype->kind) {
+    switch (request->dtype->kind) {
     case I8:
-        return call_typed<int8_t>(order, buffers);
+        return call_typed<int8_t>(request, buffers);
     case U8:
-        return call_typed<uint8_t>(order, buffers);
+        return call_typed<uint8_t>(request, buffers);
     case I16:
-        return call_typed<int16_t>(order, buffers);
+        return call_typed<int16_t>(request, buffers);
     case U16:
-        return call_typed<uint16_t>(order, buffers);
+        return call_typed<uint16_t>(request, buffers);
     case I32:
-        return call_typed<int32_t>(order, buffers);
+        return call_typed<int32_t>(request, buffers);
     case U32:
-        return call_typed<uint32_t>(order, buffers);
+        return call_typed<uint32_t>(request, buffers);
     case I64:
-        return call_typed<int64_t>(order, buffers);
+        return call_typed<int64_t>(request, buffers);
     case U64:
-        return call_typed<uint64_t>(order, buffers);
+        return call_typed<uint64_t>(request, buffers);
     case F32:
-        return call_typed<float>(order, buffers);
+        return call_typed<float>(request, buffers);
     default:
-        return call_typed<double>(order, buffers);
+        return call_typed<double>(request, buffers);
     }
 }
 
-static void meet(const order *order)
+static void sync_participants(const request *request)
 {
     char byte = 0;
-    if (order->op != SENDRECV) {
-        meet_all();
+    if (request->op != SENDRECV) {
+        sync_all();
     } else if (rank == ROOT) {
-        receive(&byte, 1, 1, WHISTLE);
+        receive(&byte, 1, 1, SYNC_SLOT);
     } else {
-        send(&byte, 1, ROOT, WHISTLE);
+        send(&byte, 1, ROOT, SYNC_SLOT);
     }
 }
 
-static void meet_all(void)
+static void sync_all(void)
 {
     gloo::BarrierOptions options(world);
     gloo::barrier(options);
@@ -227,7 +227,7 @@ static void meet_all(void)
 int main(int argc, char **argv)
 {
     if (argc != 4) {
-        fail("this program is started by dist-bench");
+        fail("only dist-bench starts this program: gloo RANK RANKS PREFIX");
     }
     rank = atoi(argv[1]);
     ranks = atoi(argv[2]);

@@ -1,15 +1,15 @@
-"""A rank of Gloo through PyTorch. It executes requests until the driver ends it, like `rank.h` for peers in C.
+"""A rank of Gloo through PyTorch. It executes requests until the driver ends it, like `rank.h`.
 
-    gloo.py RANK RANKS PLACE
+    gloo.py RANK RANKS PREFIX
 
-The rank reads requests, one per line, from the pipe PLACE.RANK.orders (format: request.rs). It writes
-responses to the pipe PLACE.answers, and the stamps of each request to the file PLACE.RANK.sample. The
-values are those of values.rs. The ranks connect through a file, so that no port can be in use by
-another process.
+The rank reads requests, one per line, from the pipe PREFIX.RANK.orders (format: request.rs). It
+writes responses to the pipe PREFIX.answers, and the stamps of each request to the file
+PREFIX.RANK.sample. The values are those of values.rs. The ranks connect through a file, so that no
+port can be in use by another process.
 
-torch has all_reduce, reduce and broadcast only in place, and the other operations only with separate
-result buffers. So the program does not support the former out of place. For the latter it uses a
-separate result buffer for every request, as every caller of torch must.
+torch has all_reduce, reduce and broadcast only in place, and the other operations only with
+separate result buffers. So the program does not support the former out of place. For the latter it
+uses a separate result buffer for every request, as every caller of torch must.
 """
 
 import gc
@@ -27,7 +27,7 @@ POISON = 0xA5
 WORD = 8
 PAGE = 4096
 
-BALL, WHISTLE = 0, 1  # tags
+PING_PONG_TAG, SYNC_TAG = 0, 1  # tags
 
 # The number of elements that are generated or compared at once, to bound the temporary memory.
 PIECE = 1 << 20
@@ -50,17 +50,17 @@ REDOPS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.Reduce
 REFUSALS = re.compile("invalid scalar type|unsupported|not support|not implement", re.IGNORECASE)
 
 
-class NotOffered(Exception):
-    """The library has nothing for an order, which all ranks find alike."""
+class UnsupportedRequest(Exception):
+    """The library does not support the request. All ranks raise it for the same requests."""
 
 
-class Order:
-    """One order, as the driver writes it."""
+class Request:
+    """One parsed request of the driver."""
 
     def __init__(self, line, ranks):
         words = line.split()
         if len(words) != 13 or words[0] != "run":
-            raise ValueError(f"not an order: {line}")
+            raise ValueError(f"not a valid request: {line}")
         self.op, self.type, self.redop = words[1:4]
         numbers = [int(word) for word in words[4:]]
         self.count, self.warm_up, self.calls, self.rewrite, self.barrier, self.in_place = numbers[:6]
@@ -69,28 +69,28 @@ class Order:
 
 
 class World:
-    """The ranks, which have come together."""
+    """The connected ranks."""
 
-    def __init__(self, rank, ranks, place):
+    def __init__(self, rank, ranks, path_prefix):
         self.rank, self.ranks = rank, ranks
         self.is_root = rank == ROOT
-        store = dist.FileStore(f"{place}.store", ranks)
+        store = dist.FileStore(f"{path_prefix}.store", ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
 
-    def meet(self, order):
-        """The ranks that take part come together: for a ping-pong the two of it."""
-        if order.op != "sendrecv":
+    def sync_participants(self, request):
+        """Synchronises the ranks that take part: in a ping-pong these are its two ranks."""
+        if request.op != "sendrecv":
             dist.barrier()
         elif self.is_root:
-            dist.recv(torch.empty(1, dtype=torch.uint8), 1, tag=WHISTLE)
+            dist.recv(torch.empty(1, dtype=torch.uint8), 1, tag=SYNC_TAG)
         else:
-            dist.send(torch.zeros(1, dtype=torch.uint8), ROOT, tag=WHISTLE)
+            dist.send(torch.zeros(1, dtype=torch.uint8), ROOT, tag=SYNC_TAG)
 
-    def call(self, order, buffers):
-        """What makes one call, with all that is the same each time."""
-        a, b, redop = buffers.first, buffers.second, REDOPS.get(order.redop)
-        if order.op in ("all_reduce", "reduce") and not order.in_place:
-            raise NotOffered
+    def call(self, request, buffers):
+        """Returns a function that makes one call with prepared arguments."""
+        a, b, redop = buffers.first, buffers.second, REDOPS.get(request.redop)
+        if request.op in ("all_reduce", "reduce") and not request.in_place:
+            raise UnsupportedRequest
         # If the operation has a root, only the root has a result.
         parts = [list(whole.chunk(self.ranks)) if self.is_root else None for whole in (a, b)]
         return {
@@ -103,27 +103,31 @@ class World:
             "barrier": lambda: dist.barrier(),
             "gather": lambda: dist.gather(a, parts[1], ROOT),
             "scatter": lambda: dist.scatter(b, parts[0], ROOT),
-            "sendrecv": self.serve_ball(a, b) if self.is_root else self.return_ball(a, b),
-        }[order.op]
+            "sendrecv": self.root_ping_pong(a, b) if self.is_root else self.peer_ping_pong(a, b),
+        }[request.op]
 
-    def serve_ball(self, a, b):
+    def root_ping_pong(self, a, b):
         def ping_pong():
-            dist.send(a, 1, tag=BALL)
-            dist.recv(b, 1, tag=BALL)
+            dist.send(a, 1, tag=PING_PONG_TAG)
+            dist.recv(b, 1, tag=PING_PONG_TAG)
 
         return ping_pong
 
-    def return_ball(self, a, b):
+    def peer_ping_pong(self, a, b):
         def ping_pong():
-            dist.recv(b, ROOT, tag=BALL)
-            dist.send(a, ROOT, tag=BALL)
+            dist.recv(b, ROOT, tag=PING_PONG_TAG)
+            dist.send(a, ROOT, tag=PING_PONG_TAG)
 
         return ping_pong
 
 
-def shape(order, world):
-    """The elements of the two buffers on this rank: input in the first, result in the second unless that is empty."""
-    whole, block = order.count, order.block
+def shape(request, world):
+    """Returns the numbers of elements of both buffers on this rank.
+
+    The input is in the first buffer. The result is in the second buffer, or in the first one if the
+    second is empty.
+    """
+    whole, block = request.count, request.block
     of_root = whole if world.is_root else 0
     return {
         "all_reduce": (whole, 0),
@@ -136,11 +140,11 @@ def shape(order, world):
         "all_to_all": (whole, whole),
         "sendrecv": (whole, whole),
         "barrier": (0, 0),
-    }[order.op]
+    }[request.op]
 
 
 def memory(size):
-    """Bytes that begin where a page does, as all engines' buffers, and are whole words."""
+    """Allocates whole words of page-aligned memory, like the buffers of all engines."""
     size = -(-size // WORD) * WORD
     room = torch.zeros(size + PAGE, dtype=torch.uint8)
     start = -room.data_ptr() % PAGE
@@ -148,114 +152,114 @@ def memory(size):
 
 
 class Buffers:
-    """The buffers of one rank for one kind of order."""
+    """The buffers of one rank for one kind of request."""
 
-    def __init__(self, order, world):
-        dtype = TYPES.get(order.type)
+    def __init__(self, request, world):
+        dtype = TYPES.get(request.type)
         if dtype is None:
-            raise NotOffered
-        counts = shape(order, world)
+            raise UnsupportedRequest
+        counts = shape(request, world)
         self.memories = [memory(count * dtype.itemsize) for count in counts]
         pairs = zip(self.memories, counts)
         self.first, self.second = [bytes.view(dtype)[:count] for bytes, count in pairs]
         self.words = self.memories[0].view(torch.int64)
 
     def rewrite(self, word):
-        """Writes the whole of the first buffer anew, as a caller does that has new values."""
+        """Rewrites the whole first buffer, like a caller with new values."""
         self.words.fill_(word)
 
-    def fill(self, order, world):
-        """Puts known values where a call reads, and what cannot be a result everywhere else."""
+    def fill(self, request, world):
+        """Writes known values into the input, and poison everywhere else."""
         for bytes in self.memories:
             bytes.fill_(POISON)
-        if order.op == "broadcast" and not world.is_root:
+        if request.op == "broadcast" and not world.is_root:
             return
         for low in range(0, len(self.first), PIECE):
             piece = self.first[low : low + PIECE]
             piece.copy_(value(world.rank, torch.arange(low, low + len(piece))))
 
-    def count_wrong(self, order, world):
-        """How many elements of the result are not what they should be."""
+    def count_wrong(self, request, world):
+        """Returns the number of wrong elements in the result."""
         result = self.second if len(self.second) > 0 else self.first
-        if order.op in ("reduce", "gather") and not world.is_root:
+        if request.op in ("reduce", "gather") and not world.is_root:
             return 0
         wrong = 0
         for low in range(0, len(result), PIECE):
             piece = result[low : low + PIECE]
-            right = expected(order, world, torch.arange(low, low + len(piece)))
+            right = expected(request, world, torch.arange(low, low + len(piece)))
             wrong += int((piece != right.to(piece.dtype)).sum())
         return wrong
 
 
 def value(rank, at):
-    """What a rank has at a place of its input."""
+    """Returns the input values of a rank at these indices."""
     mask = 0xFFFFFFFF
     return (((((at + 1) * 0x9E3779B1) & mask) ^ (((rank + 1) * 0x85EBCA6B) & mask)) >> 16) % 3
 
 
-def folded(order, world, at):
-    """What the ranks' values at a place become."""
+def reduced_value(request, world, at):
+    """Returns the reduced values of all ranks at these indices."""
     values = torch.stack([value(rank, at) for rank in range(world.ranks)])
-    return {"min": values.amin, "max": values.amax}.get(order.redop, values.sum)(dim=0)
+    return {"min": values.amin, "max": values.amax}.get(request.redop, values.sum)(dim=0)
 
 
-def expected(order, world, at):
-    block, own = order.block, world.rank * order.block
-    if order.op in ("all_reduce", "reduce"):
-        return folded(order, world, at)
-    if order.op == "reduce_scatter":
-        return folded(order, world, own + at)
-    if order.op == "broadcast":
+def expected(request, world, at):
+    block, own = request.block, world.rank * request.block
+    if request.op in ("all_reduce", "reduce"):
+        return reduced_value(request, world, at)
+    if request.op == "reduce_scatter":
+        return reduced_value(request, world, own + at)
+    if request.op == "broadcast":
         return value(ROOT, at)
-    if order.op == "scatter":
+    if request.op == "scatter":
         return value(ROOT, own + at)
-    if order.op in ("all_gather", "gather"):
+    if request.op in ("all_gather", "gather"):
         return value(at // block, at % block)
-    if order.op == "all_to_all":
+    if request.op == "all_to_all":
         return value(at // block, own + at % block)
     return value(int(world.is_root), at)
 
 
-def carry_out(order, world, kept):
-    """Makes the calls: the count of wrong elements, and the stamps."""
-    if order.op == "sendrecv" and world.rank > 1:
+def execute(request, world, cache):
+    """Makes the calls. Returns the number of wrong elements, and the stamps."""
+    if request.op == "sendrecv" and world.rank > 1:
         return [0]
-    kind = (order.op, order.type, order.count)
-    if kept.get("kind") != kind:
+    kind = (request.op, request.type, request.count)
+    if cache.get("kind") != kind:
         # Free the previous buffers first, since both may not fit in memory.
-        kept.clear()
-        kept.update(kind=kind, buffers=Buffers(order, world))
-    buffers = kept["buffers"]
-    call, now = world.call(order, buffers), time.monotonic_ns
+        cache.clear()
+        cache.update(kind=kind, buffers=Buffers(request, world))
+    buffers = cache["buffers"]
+    call, now = world.call(request, buffers), time.monotonic_ns
     stamps = [0]
-    if order.verify:
-        buffers.fill(order, world)
+    if request.verify:
+        buffers.fill(request, world)
         call()
-        stamps[0] = buffers.count_wrong(order, world)
-    if order.rewrite:
-        buffers.rewrite(order.rewrite)
-    world.meet(order)
-    for number in range(order.warm_up + order.calls):
-        if order.rewrite:
-            buffers.rewrite(order.rewrite)
-        if order.barrier:
-            world.meet(order)
+        stamps[0] = buffers.count_wrong(request, world)
+    if request.rewrite:
+        buffers.rewrite(request.rewrite)
+    world.sync_participants(request)
+    for number in range(request.warm_up + request.calls):
+        if request.rewrite:
+            buffers.rewrite(request.rewrite)
+        if request.barrier:
+            world.sync_participants(request)
         start = now()
         call()
         end = now()
-        if number >= order.warm_up:
+        if number >= request.warm_up:
             stamps += (start, end)
     # No rank may sleep while another rank still needs it.
-    if order.op != "sendrecv":
+    if request.op != "sendrecv":
         dist.barrier()
     return stamps
 
 
-def outcome(order, world, kept, sample):
-    """Carries out an order; the answer."""
+def execute_and_store(request, world, cache, sample):
+    """Executes a request and writes its sample. Returns the response."""
     try:
-        stamps = carry_out(order, world, kept)
-    except NotOffered:
+        stamps = execute(request, world, cache)
+    except UnsupportedRequest:
         return "not offered"
     except (RuntimeError, NotImplementedError, ValueError) as error:
         if REFUSALS.search(str(error)):
@@ -266,35 +270,37 @@ def outcome(order, world, kept, sample):
     return "ok"
 
 
-def obey(world, place, orders, answer):
-    kept = {}
-    answer("ok")
-    for line in orders:
+def serve_requests(world, path_prefix, requests, respond):
+    cache = {}
+    respond("ok")
+    for line in requests:
         if line == "quit\n":
             return
-        answer(outcome(Order(line, world.ranks), world, kept, f"{place}.{world.rank}.sample"))
+        request = Request(line, world.ranks)
+        respond(execute_and_store(request, world, cache, f"{path_prefix}.{world.rank}.sample"))
 
 
 def main():
-    rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    answers = os.open(f"{place}.answers", os.O_WRONLY)
+    rank, ranks, path_prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    response_pipe = os.open(f"{path_prefix}.answers", os.O_WRONLY)
 
-    def answer(text):
-        os.write(answers, f"{rank} {text}\n".encode())
+    def respond(text):
+        os.write(response_pipe, f"{rank} {text}\n".encode())
 
     try:
-        with open(f"{place}.{rank}.orders") as orders:
+        with open(f"{path_prefix}.{rank}.orders") as requests:
             torch.set_num_threads(1)
-            world = World(rank, ranks, place)
-            # Pin after the start, and only this thread, like the other engines: Gloo's threads use any core.
+            world = World(rank, ranks, path_prefix)
+            # Pin after the start, and only this thread, like the other engines. Gloo's threads
+            # use any core.
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[rank % len(cores)]})
             gc.disable()
-            obey(world, place, orders, answer)
+            serve_requests(world, path_prefix, requests, respond)
             dist.destroy_process_group()
     except Exception as error:
-        said = " ".join(str(error).split())
-        answer(f"{type(error).__name__}: {said[:500]}")
+        message = " ".join(str(error).split())
+        respond(f"{type(error).__name__}: {message[:500]}")
         raise
 
 

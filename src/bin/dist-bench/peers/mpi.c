@@ -1,9 +1,9 @@
 /*
  * A rank of a peer that uses MPI.
  *
- *     mpi PLACE
+ *     mpi PREFIX
  *
- * PLACE is the path prefix of the rank's files; rank.h describes them.
+ * PREFIX is the path prefix of the rank's files; rank.h describes them.
  */
 #define _GNU_SOURCE
 #include "rank.h"
@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-enum { BALL, WHISTLE }; /* tags */
+enum { PING_PONG_TAG, SYNC_TAG }; /* tags */
 
 static void fail(const char *what)
 {
@@ -20,9 +20,9 @@ static void fail(const char *what)
 }
 
 /* In MPI, types and operators are run-time values and no constants. */
-static MPI_Datatype type_of(const struct order *order)
+static MPI_Datatype type_of(const struct request *request)
 {
-    switch (order->dtype->kind) {
+    switch (request->dtype->kind) {
     case I8:
         return MPI_INT8_T;
     case U8:
@@ -46,23 +46,23 @@ static MPI_Datatype type_of(const struct order *order)
     }
 }
 
-static MPI_Op operator_of(const struct order *order)
+static MPI_Op operator_of(const struct request *request)
 {
-    return order->redop == MIN ? MPI_MIN : order->redop == MAX ? MPI_MAX : MPI_SUM;
+    return request->redop == MIN ? MPI_MIN : request->redop == MAX ? MPI_MAX : MPI_SUM;
 }
 
-static int call(const struct order *order, struct buffers *buffers)
+static int call(const struct request *request, struct buffers *buffers)
 {
     char *a = buffers->first, *b = buffers->second;
-    MPI_Datatype type = type_of(order);
-    MPI_Op redop = operator_of(order);
+    MPI_Datatype type = type_of(request);
+    MPI_Op redop = operator_of(request);
     MPI_Comm world = MPI_COMM_WORLD;
-    int n = order->count, k = order->block, is_root = rank == ROOT;
-    int has_root = order->op == REDUCE || order->op == GATHER;
+    int n = request->count, k = request->block, is_root = rank == ROOT;
+    int has_root = request->op == REDUCE || request->op == GATHER;
     /* In reduce and gather, only the root uses MPI_IN_PLACE; other ranks have no result. */
-    void *from = order->in_place && (is_root || !has_root) ? MPI_IN_PLACE : a;
-    void *into = order->in_place ? a : b;
-    switch (order->op) {
+    void *from = request->in_place && (is_root || !has_root) ? MPI_IN_PLACE : a;
+    void *into = request->in_place ? a : b;
+    switch (request->op) {
     case ALL_REDUCE:
         MPI_Allreduce(from, into, n, type, redop, world);
         break;
@@ -88,15 +88,15 @@ static int call(const struct order *order, struct buffers *buffers)
         MPI_Gather(from, k, type, into, k, type, ROOT, world);
         break;
     case SCATTER:
-        MPI_Scatter(a, k, type, !is_root ? a : order->in_place ? MPI_IN_PLACE : b, k, type, ROOT, world);
+        MPI_Scatter(a, k, type, !is_root ? a : request->in_place ? MPI_IN_PLACE : b, k, type, ROOT, world);
         break;
     case SENDRECV:
         if (is_root) {
-            MPI_Send(a, n, type, 1, BALL, world);
-            MPI_Recv(b, n, type, 1, BALL, world, MPI_STATUS_IGNORE);
+            MPI_Send(a, n, type, 1, PING_PONG_TAG, world);
+            MPI_Recv(b, n, type, 1, PING_PONG_TAG, world, MPI_STATUS_IGNORE);
         } else {
-            MPI_Recv(b, n, type, ROOT, BALL, world, MPI_STATUS_IGNORE);
-            MPI_Send(a, n, type, ROOT, BALL, world);
+            MPI_Recv(b, n, type, ROOT, PING_PONG_TAG, world, MPI_STATUS_IGNORE);
+            MPI_Send(a, n, type, ROOT, PING_PONG_TAG, world);
         }
         break;
     default:
@@ -105,19 +105,19 @@ static int call(const struct order *order, struct buffers *buffers)
     return 1;
 }
 
-static void meet(const struct order *order)
+static void sync_participants(const struct request *request)
 {
     char byte = 0;
-    if (order->op != SENDRECV) {
-        meet_all();
+    if (request->op != SENDRECV) {
+        sync_all();
     } else if (rank == ROOT) {
-        MPI_Recv(&byte, 1, MPI_CHAR, 1, WHISTLE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(&byte, 1, MPI_CHAR, 1, SYNC_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } else {
-        MPI_Send(&byte, 1, MPI_CHAR, ROOT, WHISTLE, MPI_COMM_WORLD);
+        MPI_Send(&byte, 1, MPI_CHAR, ROOT, SYNC_TAG, MPI_COMM_WORLD);
     }
 }
 
-static void meet_all(void)
+static void sync_all(void)
 {
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc != 2) {
-        fail("this program is started by dist-bench");
+        fail("only dist-bench starts this program: mpi PREFIX");
     }
     serve(argv[1]);
     MPI_Finalize();

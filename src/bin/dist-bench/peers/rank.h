@@ -3,13 +3,13 @@
  * it. It waits for the next request in the kernel, so that an idle rank uses no CPU time even if
  * its library polls during waits.
  *
- * The rank reads requests, one per line, from the pipe PLACE.RANK.orders (format: request.rs). It
- * writes responses to the pipe PLACE.answers, and the stamps of each request to the file
- * PLACE.RANK.sample. The values and the layout of buffers are those of values.rs and
+ * The rank reads requests, one per line, from the pipe PREFIX.RANK.orders (format: request.rs). It
+ * writes responses to the pipe PREFIX.answers, and the stamps of each request to the file
+ * PREFIX.RANK.sample. The values and the layout of buffers are those of values.rs and
  * rank/memory.rs.
  *
- * This file is independent of the library: the including file defines `fail`, `call`, `meet` and
- * `meet_all`.
+ * This file is independent of the library: the including file defines `fail`, `call`,
+ * `sync_participants` and `sync_all`.
  */
 #ifndef DIST_BENCH_RANK_H
 #define DIST_BENCH_RANK_H
@@ -46,7 +46,7 @@ struct dtype {
     int (*is)(const void *at, uint32_t number);
 };
 
-struct order {
+struct request {
     enum op op;
     const struct dtype *dtype;
     enum redop redop;
@@ -63,19 +63,19 @@ struct buffers {
 };
 
 static int rank, ranks;
-static const char *place;
+static const char *path_prefix;
 
 /* Ends all ranks and prints the reason. */
 static void fail(const char *what);
 
 /* Makes one call. Returns 0 on all ranks if the library does not support it. */
-static int call(const struct order *order, struct buffers *buffers);
+static int call(const struct request *request, struct buffers *buffers);
 
 /* Synchronises the ranks that take part: in a ping-pong these are its two ranks. */
-static void meet(const struct order *order);
+static void sync_participants(const struct request *request);
 
 /* Synchronises all ranks. */
-static void meet_all(void);
+static void sync_all(void);
 
 #define ELEMENT(type, word)                                                                                        \
     static void put_##word(void *at, uint32_t number)                                                              \
@@ -111,7 +111,7 @@ static uint32_t value(uint32_t of_rank, size_t at)
     return ((((uint32_t)at + 1) * 0x9e3779b1u ^ (of_rank + 1) * 0x85ebca6bu) >> 16) % 3;
 }
 
-static uint32_t folded(const struct order *order, size_t at)
+static uint32_t reduced_value(const struct request *request, size_t at)
 {
     uint32_t sum = 0, least = 2, most = 0;
     for (int from = 0; from < ranks; from++) {
@@ -120,18 +120,18 @@ static uint32_t folded(const struct order *order, size_t at)
         least = one < least ? one : least;
         most = one > most ? one : most;
     }
-    return order->redop == MIN ? least : order->redop == MAX ? most : sum;
+    return request->redop == MIN ? least : request->redop == MAX ? most : sum;
 }
 
-static uint32_t expected(const struct order *order, size_t at)
+static uint32_t expected(const struct request *request, size_t at)
 {
-    size_t block = (size_t)order->block, own = (size_t)rank * block;
-    switch (order->op) {
+    size_t block = (size_t)request->block, own = (size_t)rank * block;
+    switch (request->op) {
     case ALL_REDUCE:
     case REDUCE:
-        return folded(order, at);
+        return reduced_value(request, at);
     case REDUCE_SCATTER:
-        return folded(order, own + at);
+        return reduced_value(request, own + at);
     case BROADCAST:
         return value(ROOT, at);
     case SCATTER:
@@ -152,13 +152,13 @@ static uint32_t expected(const struct order *order, size_t at)
  * Computes the numbers of elements of both buffers on this rank. The input is in the first buffer.
  * The result is in the second buffer, or in the first one if the second is empty.
  */
-static void shape(const struct order *order, size_t *first, size_t *second)
+static void shape(const struct request *request, size_t *first, size_t *second)
 {
-    size_t all = (size_t)order->count, block = (size_t)order->block;
-    int is_root = rank == ROOT, apart = !order->in_place;
+    size_t all = (size_t)request->count, block = (size_t)request->block;
+    int is_root = rank == ROOT, is_separate = !request->in_place;
     *first = all;
     *second = 0;
-    switch (order->op) {
+    switch (request->op) {
     case BARRIER:
         *first = 0;
         break;
@@ -168,20 +168,20 @@ static void shape(const struct order *order, size_t *first, size_t *second)
         break;
     case ALL_REDUCE:
     case REDUCE:
-        *second = apart && (is_root || order->op == ALL_REDUCE) ? all : 0;
+        *second = is_separate && (is_root || request->op == ALL_REDUCE) ? all : 0;
         break;
     case ALL_GATHER:
     case GATHER:
-        is_root = is_root || order->op == ALL_GATHER;
-        *first = is_root && !apart ? all : block;
-        *second = is_root && apart ? all : 0;
+        is_root = is_root || request->op == ALL_GATHER;
+        *first = is_root && !is_separate ? all : block;
+        *second = is_root && is_separate ? all : 0;
         break;
     case REDUCE_SCATTER:
-        *second = apart ? block : 0;
+        *second = is_separate ? block : 0;
         break;
     case SCATTER:
         *first = is_root ? all : block;
-        *second = is_root && apart ? block : 0;
+        *second = is_root && is_separate ? block : 0;
         break;
     default:
         break;
@@ -192,7 +192,7 @@ static char *allocate(size_t bytes)
 {
     void *memory = NULL;
     if (posix_memalign(&memory, 4096, bytes) != 0) {
-        fail("there is no memory for the buffers");
+        fail("cannot allocate memory for the buffers");
     }
     memset(memory, 0, bytes);
     return (char *)memory;
@@ -204,12 +204,12 @@ static size_t whole_words(size_t bytes)
 }
 
 /* Provides buffers. Keeps the buffers of the previous request if they have the required size. */
-static void provide(struct buffers *buffers, const struct order *order)
+static void provide(struct buffers *buffers, const struct request *request)
 {
     size_t first, second;
-    shape(order, &first, &second);
-    first = whole_words(first * order->dtype->size);
-    second = whole_words(second * order->dtype->size);
+    shape(request, &first, &second);
+    first = whole_words(first * request->dtype->size);
+    second = whole_words(second * request->dtype->size);
     if (first != buffers->first_bytes || second != buffers->second_bytes) {
         free(buffers->first);
         free(buffers->second);
@@ -220,35 +220,35 @@ static void provide(struct buffers *buffers, const struct order *order)
     }
 }
 
-static void fill(struct buffers *buffers, const struct order *order)
+static void fill(struct buffers *buffers, const struct request *request)
 {
-    size_t size = order->dtype->size, from = 0, length = (size_t)order->count;
+    size_t size = request->dtype->size, from = 0, length = (size_t)request->count;
     memset(buffers->first, POISON, buffers->first_bytes);
     memset(buffers->second, POISON, buffers->second_bytes);
-    if (order->op == ALL_GATHER || order->op == GATHER) {
-        length = (size_t)order->block;
-        from = order->op == ALL_GATHER && order->in_place ? (size_t)rank * length : 0;
-    } else if ((order->op == BROADCAST || order->op == SCATTER) && rank != ROOT) {
+    if (request->op == ALL_GATHER || request->op == GATHER) {
+        length = (size_t)request->block;
+        from = request->op == ALL_GATHER && request->in_place ? (size_t)rank * length : 0;
+    } else if ((request->op == BROADCAST || request->op == SCATTER) && rank != ROOT) {
         length = 0;
     }
     for (size_t i = 0; i < length; i++) {
-        order->dtype->put(buffers->first + (from + i) * size, value((uint32_t)rank, i));
+        request->dtype->put(buffers->first + (from + i) * size, value((uint32_t)rank, i));
     }
 }
 
-static uint64_t count_wrong(const struct buffers *buffers, const struct order *order)
+static uint64_t count_wrong(const struct buffers *buffers, const struct request *request)
 {
     int is_root = rank == ROOT;
-    size_t size = order->dtype->size, length = (size_t)order->count;
+    size_t size = request->dtype->size, length = (size_t)request->count;
     const char *result = buffers->second_bytes > 0 ? buffers->second : buffers->first;
-    if (order->op == REDUCE_SCATTER || order->op == SCATTER) {
-        length = (size_t)order->block;
-    } else if ((order->op == REDUCE || order->op == GATHER) && !is_root) {
+    if (request->op == REDUCE_SCATTER || request->op == SCATTER) {
+        length = (size_t)request->block;
+    } else if ((request->op == REDUCE || request->op == GATHER) && !is_root) {
         length = 0;
     }
     uint64_t wrong = 0;
     for (size_t i = 0; i < length; i++) {
-        wrong += !order->dtype->is(result + i * size, expected(order, i));
+        wrong += !request->dtype->is(result + i * size, expected(request, i));
     }
     return wrong;
 }
@@ -273,81 +273,81 @@ static uint64_t now(void)
  * large enough. Returns the number of values written, or 0 if the library does not support the
  * request.
  */
-static size_t carry_out(const struct order *order, struct buffers *buffers, uint64_t *stamps)
+static size_t execute(const struct request *request, struct buffers *buffers, uint64_t *stamps)
 {
     size_t used = 1;
     stamps[0] = 0;
-    if (order->op == SENDRECV && rank > 1) {
+    if (request->op == SENDRECV && rank > 1) {
         return used;
     }
-    provide(buffers, order);
-    if (order->verify) {
-        fill(buffers, order);
-        if (!call(order, buffers)) {
+    provide(buffers, request);
+    if (request->verify) {
+        fill(buffers, request);
+        if (!call(request, buffers)) {
             return 0;
         }
-        stamps[0] = count_wrong(buffers, order);
+        stamps[0] = count_wrong(buffers, request);
     }
-    if (order->rewrite != 0) {
-        rewrite(buffers, order->rewrite);
+    if (request->rewrite != 0) {
+        rewrite(buffers, request->rewrite);
     }
-    meet(order);
-    for (size_t number = 0; number < order->warm_up + order->calls; number++) {
-        if (order->rewrite != 0) {
-            rewrite(buffers, order->rewrite);
+    sync_participants(request);
+    for (size_t number = 0; number < request->warm_up + request->calls; number++) {
+        if (request->rewrite != 0) {
+            rewrite(buffers, request->rewrite);
         }
-        if (order->barrier) {
-            meet(order);
+        if (request->barrier) {
+            sync_participants(request);
         }
         uint64_t start = now();
-        int offered = call(order, buffers);
+        int is_supported = call(request, buffers);
         uint64_t end = now();
-        if (!offered) {
+        if (!is_supported) {
             return 0;
         }
-        if (number >= order->warm_up) {
+        if (number >= request->warm_up) {
             stamps[used++] = start;
             stamps[used++] = end;
         }
     }
     /* No rank may sleep while another rank still needs it. */
-    if (order->op != SENDRECV) {
-        meet_all();
+    if (request->op != SENDRECV) {
+        sync_all();
     }
     return used;
 }
 
-static int parse(const char *line, struct order *order)
+static int parse(const char *line, struct request *request)
 {
     char op[32], dtype[16], redop[8];
     long long count;
     unsigned long long warm_up, calls, word;
     int arena, asynchronous;
     int got = sscanf(line, "run %31s %15s %7s %lld %llu %llu %llu %d %d %d %d %d", op, dtype, redop, &count, &warm_up,
-                     &calls, &word, &order->barrier, &order->in_place, &arena, &asynchronous, &order->verify);
+                     &calls, &word, &request->barrier, &request->in_place, &arena, &asynchronous, &request->verify);
     if (got != 12 || count < 0 || count > INT_MAX) {
         return 0;
     }
-    order->op = NO_OP;
+    request->op = NO_OP;
     for (int number = 0; number < NO_OP; number++) {
-        order->op = strcmp(op, OPS[number]) == 0 ? (enum op)number : order->op;
+        request->op = strcmp(op, OPS[number]) == 0 ? (enum op)number : request->op;
     }
-    order->dtype = NULL;
+    request->dtype = NULL;
     for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
-        order->dtype = strcmp(dtype, DTYPES[i].name) == 0 ? &DTYPES[i] : order->dtype;
+        request->dtype = strcmp(dtype, DTYPES[i].name) == 0 ? &DTYPES[i] : request->dtype;
     }
-    order->redop = strcmp(redop, "min") == 0 ? MIN : strcmp(redop, "max") == 0 ? MAX : SUM;
-    order->count = (int)count;
-    order->block = order->count / ranks;
-    order->warm_up = (size_t)warm_up;
-    order->calls = (size_t)calls;
-    order->rewrite = word;
-    return order->op != NO_OP && order->dtype != NULL;
+    request->redop = strcmp(redop, "min") == 0 ? MIN : strcmp(redop, "max") == 0 ? MAX : SUM;
+    request->count = (int)count;
+    request->block = request->count / ranks;
+    request->warm_up = (size_t)warm_up;
+    request->calls = (size_t)calls;
+    request->rewrite = word;
+    return request->op != NO_OP && request->dtype != NULL;
 }
 
 static void name_file(char *path, size_t room, const char *ending)
 {
-    snprintf(path, room, "%s.%d%s", place, rank, ending);
+    snprintf(path, room, "%s.%d%s", path_prefix, rank, ending);
 }
 
 static void save(const uint64_t *numbers, size_t count)
@@ -356,7 +356,7 @@ static void save(const uint64_t *numbers, size_t count)
     name_file(path, sizeof path, ".sample");
     FILE *file = fopen(path, "wb");
     if (file == NULL) {
-        fail("the sample cannot be written");
+        fail("cannot write the sample");
     }
     int failed = 0;
     for (size_t i = 0; i < count; i++) {
@@ -367,37 +367,37 @@ static void save(const uint64_t *numbers, size_t count)
         failed |= fwrite(bytes, sizeof bytes, 1, file) != 1;
     }
     if (fclose(file) != 0 || failed) {
-        fail("the sample cannot be written");
+        fail("cannot write the sample");
     }
 }
 
-static void answer(int answers, const char *what)
+static void respond(int response_pipe, const char *what)
 {
     char text[64];
     int length = snprintf(text, sizeof text, "%d %s\n", rank, what);
-    if (write(answers, text, (size_t)length) != length) {
-        fail("the answer cannot be written");
+    if (write(response_pipe, text, (size_t)length) != length) {
+        fail("cannot write the response");
     }
 }
 
-static void obey(FILE *orders, int answers)
+static void serve_requests(FILE *requests, int response_pipe)
 {
     struct buffers buffers = {NULL, NULL, 0, 0};
     char line[256];
-    answer(answers, "ok");
-    while (fgets(line, sizeof line, orders) != NULL && strcmp(line, "quit\n") != 0) {
-        struct order order;
-        if (!parse(line, &order)) {
-            fail("an order cannot be understood");
+    respond(response_pipe, "ok");
+    while (fgets(line, sizeof line, requests) != NULL && strcmp(line, "quit\n") != 0) {
+        struct request request;
+        if (!parse(line, &request)) {
+            fail("not a valid request");
         }
-        uint64_t *stamps = (uint64_t *)malloc((1 + 2 * order.calls) * sizeof *stamps);
+        uint64_t *stamps = (uint64_t *)malloc((1 + 2 * request.calls) * sizeof *stamps);
         if (stamps == NULL) {
-            fail("there is no memory for the stamps");
+            fail("cannot allocate memory for the stamps");
         }
-        size_t count = carry_out(&order, &buffers, stamps);
+        size_t count = execute(&request, &buffers, stamps);
         save(stamps, count);
         free(stamps);
-        answer(answers, count > 0 ? "ok" : "not offered");
+        respond(response_pipe, count > 0 ? "ok" : "not offered");
     }
     free(buffers.first);
     free(buffers.second);
@@ -422,21 +422,21 @@ static void pin(void)
 }
 
 /* Runs the rank. The caller has started the library and set `rank` and `ranks`. */
-static void serve(const char *at)
+static void serve(const char *prefix)
 {
     char path[PATH_MAX];
-    place = at;
+    path_prefix = prefix;
     pin();
     name_file(path, sizeof path, ".orders");
-    FILE *orders = fopen(path, "r");
-    snprintf(path, sizeof path, "%s.answers", place);
-    int answers = open(path, O_WRONLY);
-    if (orders == NULL || answers < 0) {
-        fail("the pipes cannot be opened");
+    FILE *requests = fopen(path, "r");
+    snprintf(path, sizeof path, "%s.answers", path_prefix);
+    int response_pipe = open(path, O_WRONLY);
+    if (requests == NULL || response_pipe < 0) {
+        fail("cannot open the request or response pipe");
     }
-    obey(orders, answers);
-    fclose(orders);
-    close(answers);
+    serve_requests(requests, response_pipe);
+    fclose(requests);
+    close(response_pipe);
 }
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * A rank of `dist-bench --training` that uses MPI.
  *
- *     training PLACE
+ *     training PREFIX
  *
- * The plan is in the file PLACE.plan (format: training/plan.rs). Each rank writes a sample to
- * PLACE.RANK.sample. The program has two schemes:
+ * The plan is in the file PREFIX.plan (format: training/plan.rs). Each rank writes a sample to
+ * PREFIX.RANK.sample. The program has two schemes:
  *
  * openmpi: all gradients are in one vector. One all-reduce sums it after the backward pass. Then
  * the rank divides it.
@@ -53,28 +53,28 @@ static void *allocate(size_t bytes)
 {
     void *memory = NULL;
     if (posix_memalign(&memory, 4096, bytes + 1) != 0) {
-        fail("no memory");
+        fail("cannot allocate memory");
     }
     memset(memory, 0, bytes);
     return memory;
 }
 
-static void read_plan(const char *place)
+static void read_plan(const char *path_prefix)
 {
     char name[4096];
     FILE *file;
     int i;
-    snprintf(name, sizeof(name), "%s.plan", place);
+    snprintf(name, sizeof(name), "%s.plan", path_prefix);
     file = fopen(name, "r");
     if (file == NULL || fscanf(file, "%15s %15s %ld %ld %d %d %d", plan.candidate, plan.compute, &plan.gradient_ns,
                                &plan.last_rank_ns, &plan.steps, &plan.warm_up, &plan.n) != 7 || plan.n < 1) {
-        fail("the plan is not readable");
+        fail("cannot read the plan");
     }
     plan.counts = allocate(sizeof(size_t) * (size_t)plan.n);
     plan.offsets = allocate(sizeof(size_t) * (size_t)plan.n);
     for (i = 0; i < plan.n; i++) {
         if (fscanf(file, "%zu", &plan.counts[i]) != 1) {
-            fail("the plan is too short");
+            fail("the plan has too few element counts");
         }
         plan.offsets[i] = plan.total;
         plan.total += plan.counts[i];
@@ -133,9 +133,9 @@ static void check(int step)
     int param, i;
     for (param = 0; param < plan.n; param++) {
         float wanted = (float)(ranks + 1) / 2 * base_value(step, param), *gradient = gradients + plan.offsets[param];
-        size_t last = plan.counts[param] - 1, places[3] = { 0, last / 2, last };
+        size_t last = plan.counts[param] - 1, positions[3] = { 0, last / 2, last };
         for (i = 0; i < 3; i++) {
-            float error = gradient[places[i]] - wanted;
+            float error = gradient[positions[i]] - wanted;
             wrong += !(error < 0.01f * wanted && error > -0.01f * wanted);
         }
     }
@@ -153,7 +153,7 @@ static void divide(float *values, size_t count)
 static void sum(float *values, size_t count)
 {
     if (count > INT32_MAX) {
-        fail("too many elements for one call");
+        fail("too many elements for one MPI_Allreduce");
     }
     MPI_Allreduce(MPI_IN_PLACE, values, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
@@ -322,22 +322,22 @@ static long peak_bytes(void)
     return kib * 1024;
 }
 
-static void write_sample(const char *place, const int64_t *times)
+static void write_sample(const char *path_prefix, const int64_t *times)
 {
     char name[4096];
     FILE *file;
     int i;
-    snprintf(name, sizeof(name), "%s.%d.sample", place, rank);
+    snprintf(name, sizeof(name), "%s.%d.sample", path_prefix, rank);
     file = fopen(name, "w");
     if (file == NULL) {
-        fail("the sample is not writable");
+        fail("cannot write the sample");
     }
     fprintf(file, "%llu %llu %ld\n", (unsigned long long)wrong, (unsigned long long)bytes_copied, peak_bytes());
     for (i = 0; i < plan.steps; i++) {
         fprintf(file, "%lld %lld\n", (long long)times[2 * i], (long long)times[2 * i + 1]);
     }
     if (fclose(file) != 0) {
-        fail("the sample is not writable");
+        fail("cannot write the sample");
     }
 }
 
@@ -354,7 +354,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc != 2 || provided < MPI_THREAD_SERIALIZED) {
-        fail("training PLACE, with an MPI that has MPI_THREAD_SERIALIZED");
+        fail("usage: training PREFIX, with an MPI that supports MPI_THREAD_SERIALIZED");
     }
     read_plan(argv[1]);
     is_horovod = strcmp(plan.candidate, "horovod") == 0;
@@ -372,7 +372,7 @@ int main(int argc, char **argv)
     if (is_horovod) {
         fusion = allocate(FUSION_BYTES);
         if (pthread_create(&thread, NULL, run_cycles, params) != 0) {
-            fail("no thread");
+            fail("cannot create the thread");
         }
     }
     for (step = 0; step < plan.steps + plan.warm_up; step++) {

@@ -1,10 +1,11 @@
-"""A rank of `dist-bench --training` that averages gradients with torch's DistributedDataParallel on Gloo.
+"""A rank of `dist-bench --training` with torch's DistributedDataParallel on Gloo.
 
-    training.py RANK RANKS PLACE
+    training.py RANK RANKS PREFIX
 
-The plan is in PLACE.plan (training/plan.rs has its words); the rank writes its sample to PLACE.RANK.sample. The module is a
-chain of functions, one for each parameter, whose backward pass computes the gradient of the parameter, so that gradients become
-ready one by one. Steps without communication call the module without its wrapper.
+The plan is in the file PREFIX.plan (format: training/plan.rs). The rank writes its sample to
+PREFIX.RANK.sample. The module is a chain of functions, one per parameter. The backward pass of each
+function computes the gradient of its parameter, so that gradients become ready one by one. Steps
+without communication call the module without its wrapper.
 """
 
 import sys
@@ -16,21 +17,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Plan:
-    """What the driver asks for."""
+    """The plan from the driver."""
 
-    def __init__(self, place, rank, ranks):
-        with open(f"{place}.plan", encoding="ascii") as file:
+    def __init__(self, path_prefix, rank, ranks):
+        with open(f"{path_prefix}.plan", encoding="ascii") as file:
             words = file.read().split()
         self.compute = words[1]
         gradient_ns, last_rank_ns, self.steps, self.warm_up, n = map(int, words[2:7])
         self.gradient_ns = last_rank_ns if rank + 1 == ranks else gradient_ns
         self.counts = list(map(int, words[7:]))
         if len(self.counts) != n:
-            raise ValueError("the plan is too short")
+            raise ValueError("the plan has too few element counts")
 
 
 def base_value(step, param):
-    """The value of all elements of a gradient, but for the factor rank + 1."""
+    """Returns the value of all elements of a gradient without the factor rank + 1."""
     return 1.0 + (step + param) % 4
 
 
@@ -78,7 +79,7 @@ class Model(torch.nn.Module):
 
 
 def run_step(model, module, x):
-    """One step of `module`, which is the model or its wrapper; its time in nanoseconds."""
+    """Runs one step of the model or its wrapper. Returns its time in nanoseconds."""
     module.zero_grad(set_to_none=True)
     dist.barrier()
     start = time.monotonic_ns()
@@ -87,18 +88,18 @@ def run_step(model, module, x):
 
 
 def count_wrong(model, ranks):
-    """The wrong ones of three elements of each averaged gradient."""
+    """Counts the wrong elements among three elements of each averaged gradient."""
     wrong = 0
     for index, parameter in enumerate(model.weights):
         wanted = (ranks + 1) / 2 * base_value(model.step, index)
         last = parameter.numel() - 1
-        for place in (0, last // 2, last):
-            wrong += not abs(parameter.grad[place].item() - wanted) < 0.01 * wanted
+        for position in (0, last // 2, last):
+            wrong += not abs(parameter.grad[position].item() - wanted) < 0.01 * wanted
     return wrong
 
 
 def peak_bytes():
-    """The largest resident memory of this process."""
+    """Returns the peak resident memory of this process in bytes."""
     with open("/proc/self/status", encoding="ascii") as file:
         for line in file:
             if line.startswith("VmHWM:"):
@@ -107,9 +108,9 @@ def peak_bytes():
 
 
 def main():
-    rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    plan = Plan(place, rank, ranks)
-    store = dist.FileStore(f"{place}.store", ranks)
+    rank, ranks, path_prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    plan = Plan(path_prefix, rank, ranks)
+    store = dist.FileStore(f"{path_prefix}.store", ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     model = Model(plan, rank)
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -119,7 +120,7 @@ def main():
         with_communication = run_step(model, wrapped, x)
         wrong += count_wrong(model, ranks)
         times.append((with_communication, run_step(model, model, x)))
-    with open(f"{place}.{rank}.sample", "w", encoding="ascii") as file:
+    with open(f"{path_prefix}.{rank}.sample", "w", encoding="ascii") as file:
         file.write(f"{wrong} -1 {peak_bytes()}\n")
         for with_communication, without in times[plan.warm_up :]:
             file.write(f"{with_communication} {without}\n")

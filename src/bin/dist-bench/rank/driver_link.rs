@@ -23,12 +23,14 @@ impl DriverLink {
     /// The reason for the failure.
     pub(crate) fn open(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let with_context = |what: &'static str| move |cause| format!("{what}: {cause}");
-        let file = |ending: &str| PathBuf::from(format!("{path_prefix}.{rank}{ending}"));
-        let request_pipe =
-            BufReader::new(File::open(file(REQUEST_SUFFIX)).map_err(with_context("the orders"))?);
+        let file = |suffix: &str| PathBuf::from(format!("{path_prefix}.{rank}{suffix}"));
+        let request_pipe = BufReader::new(
+            File::open(file(REQUEST_SUFFIX))
+                .map_err(with_context("cannot open the request pipe"))?,
+        );
         let response_pipe =
             File::options().write(true).open(format!("{path_prefix}{RESPONSE_SUFFIX}"));
-        let response_pipe = response_pipe.map_err(with_context("the answers"))?;
+        let response_pipe = response_pipe.map_err(with_context("cannot open the response pipe"))?;
         Ok(Self { rank, sample_path: file(SAMPLE_SUFFIX), request_pipe, response_pipe })
     }
 
@@ -63,17 +65,17 @@ impl DriverLink {
             let mut line = String::new();
             self.request_pipe
                 .read_line(&mut line)
-                .map_err(|cause| format!("reading orders: {cause}"))?;
+                .map_err(|cause| format!("cannot read a request: {cause}"))?;
             // An empty read: the driver has exited.
             if line.is_empty() || line.trim_end() == QUIT_WORD {
                 return Ok(());
             }
             let request =
-                BenchRequest::parse(&line).ok_or_else(|| format!("not an order: {line}"))?;
+                BenchRequest::parse(&line).ok_or_else(|| format!("not a valid request: {line}"))?;
             response = UNSUPPORTED_RESPONSE;
             if let Some(stamps) = execute(&request)? {
                 fs::write(&self.sample_path, stamps.encode())
-                    .map_err(|cause| format!("writing the sample: {cause}"))?;
+                    .map_err(|cause| format!("cannot write the sample: {cause}"))?;
                 response = DONE_RESPONSE;
             }
         }
@@ -81,6 +83,8 @@ impl DriverLink {
 
     fn respond(&mut self, text: &str) -> Result<(), String> {
         let line = format!("{} {text}\n", self.rank);
-        self.response_pipe.write_all(line.as_bytes()).map_err(|cause| format!("answering: {cause}"))
+        self.response_pipe
+            .write_all(line.as_bytes())
+            .map_err(|cause| format!("cannot write a response: {cause}"))
     }
 }

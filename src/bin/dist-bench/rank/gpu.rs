@@ -1,5 +1,5 @@
 //! The GPU of a rank: device memory, and copies to and from it.
-#![allow(unsafe_code, reason = "a copy on the device is of memory that is lent to it")]
+#![allow(unsafe_code, reason = "device copies take raw pointers to host memory")]
 
 use dist::base::buffer::{Dst, Src};
 use dist::device::memory::DeviceMemory;
@@ -59,7 +59,10 @@ impl RankGpu {
         event.record(self.stream.handle()).map_err(|error| error.to_string())?;
         while !event.is_over().map_err(|error| error.to_string())? {
             if begun.elapsed() > COPY_TIMEOUT {
-                return Err(format!("a copy has not ended within {} s", COPY_TIMEOUT.as_secs()));
+                return Err(format!(
+                    "a copy on the GPU did not complete within {} s",
+                    COPY_TIMEOUT.as_secs()
+                ));
             }
             std::thread::yield_now();
         }

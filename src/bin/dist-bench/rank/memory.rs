@@ -1,6 +1,6 @@
 //! The buffers of one cell, in memory of the process, the library or a device. They are filled,
 //! rewritten and verified between calls.
-#![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
+#![allow(unsafe_code, reason = "C functions take raw pointers to the buffers")]
 
 use super::gpu::{GpuBuffer, RankGpu};
 use super::op_calls;
@@ -26,7 +26,7 @@ enum MemoryOwner {
     /// CUDA; the memory is on a device.
     Device(GpuBuffer),
     /// A shared segment, which another rank may have created.
-    Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
+    Segment(#[allow(dead_code, reason = "the field keeps the memory mapped")] Segment),
     /// The memory is empty and has no owner.
     Empty,
 }
@@ -60,7 +60,7 @@ impl AlignedMemory {
         // SAFETY: the length is not 0.
         let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
         if ptr.is_null() {
-            return Err(format!("there is no memory for {len} bytes"));
+            return Err(format!("cannot allocate {len} bytes for the buffers"));
         }
         Ok(Self { ptr, len, owner: MemoryOwner::Allocator(layout) })
     }
@@ -276,7 +276,7 @@ impl RankBuffers {
 mod tests {
     use super::*;
 
-    fn order(op: &str, in_place: u8) -> BenchRequest {
+    fn request(op: &str, in_place: u8) -> BenchRequest {
         BenchRequest::parse(&format!("run {op} f32 sum 12 0 1 0 0 {in_place} 0 0 1")).unwrap()
     }
 
@@ -287,7 +287,7 @@ mod tests {
             input,
             result,
             is_result_in_first: together,
-        } = BufferLayout::new(&order(op, in_place), rank, 3);
+        } = BufferLayout::new(&request(op, in_place), rank, 3);
         assert!(input.offset + input.len <= first);
         assert!(result.offset + result.len <= if together { first } else { second });
         ((input.offset, input.len), (result.offset, result.len), together)
@@ -310,10 +310,10 @@ mod tests {
 
     #[test]
     fn buffers_are_filled_rewritten_and_checked() {
-        let order = order("all_gather", 1);
-        let mut buffers = RankBuffers::new(&order, 1, 3, None).unwrap();
-        buffers.fill(&order, 1).unwrap();
-        let wrong = values::count_wrong(&order, 1, 3, buffers.result());
+        let request = request("all_gather", 1);
+        let mut buffers = RankBuffers::new(&request, 1, 3, None).unwrap();
+        buffers.fill(&request, 1).unwrap();
+        let wrong = values::count_wrong(&request, 1, 3, buffers.result());
         // The rank's own block is already there.
         assert_eq!(wrong, 8);
         buffers.rewrite(0x0102_0304_0506_0708);

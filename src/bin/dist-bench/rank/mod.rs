@@ -30,10 +30,11 @@ struct RankArguments {
 
 impl RankArguments {
     fn parse(words: &[String]) -> Option<Self> {
-        let [rank, ranks, transport, place, device] = words else { return None };
-        let (transport, place, device) = (transport.clone(), place.clone(), device.clone());
+        let [rank, ranks, transport, path_prefix, device] = words else { return None };
+        let (transport, device) = (transport.clone(), device.clone());
+        let path_prefix = path_prefix.clone();
         let (rank, ranks) = (rank.parse().ok()?, ranks.parse().ok()?);
-        Some(Self { rank, ranks, transport, path_prefix: place, device })
+        Some(Self { rank, ranks, transport, path_prefix, device })
     }
 }
 
@@ -42,8 +43,9 @@ impl RankArguments {
 /// # Errors
 /// The reason why it ended early; the driver has received it too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
-    let task = RankArguments::parse(words).ok_or("a rank is started by dist-bench itself")?;
-    DriverLink::open(task.rank, &task.path_prefix)?.run_and_report(|post| {
+    let task = RankArguments::parse(words)
+        .ok_or("only dist-bench itself starts ranks; run dist-bench without this argument")?;
+    DriverLink::open(task.rank, &task.path_prefix)?.run_and_report(|link| {
         let store_url = format!("file://{}.store", task.path_prefix);
         let gpu = match &*task.device {
             "" => None,
@@ -56,7 +58,7 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
         // see only one core.
         thread::pin_to_core(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
-        post.serve_requests(&mut |order| execute(&world, gpu.as_ref(), order, &mut buffers))?;
+        link.serve_requests(&mut |request| execute(&world, gpu.as_ref(), request, &mut buffers))?;
         drop(buffers);
         world.leave()
     })
@@ -75,12 +77,14 @@ fn execute(
     if request.op == BenchOp::SendRecv && rank > 1 {
         return Ok(Some(RankStamps::default()));
     }
-    if !cached_buffers.as_ref().is_some_and(|(before, _)| can_reuse_buffers(before, request)) {
+    if !cached_buffers.as_ref().is_some_and(|(previous, _)| can_reuse_buffers(previous, request)) {
         // Free the previous buffers first, since both may not fit in memory.
         *cached_buffers = None;
         *cached_buffers = Some((request.clone(), RankBuffers::new(request, rank, ranks, gpu)?));
     }
-    let Some((_, buffers)) = cached_buffers else { return Err("there are no buffers".to_owned()) };
+    let Some((_, buffers)) = cached_buffers else {
+        return Err("the request has no buffers".to_owned());
+    };
     let algorithm =
         request.algorithm.as_deref().map(AlgorithmOptions::for_algorithm).transpose()?;
     let call = OpCall::new(request, buffers, algorithm.as_ref());
@@ -145,9 +149,9 @@ pub(crate) fn measure_calls(
 }
 
 fn can_reuse_buffers(previous: &BenchRequest, request: &BenchRequest) -> bool {
-    let shape = |order: &BenchRequest| {
+    let shape = |request: &BenchRequest| {
         let BenchRequest { op, dtype, count, is_in_place: in_place, uses_arena: arena, .. } =
-            *order;
+            *request;
         (op, dtype, count, in_place, arena)
     };
     shape(previous) == shape(request)

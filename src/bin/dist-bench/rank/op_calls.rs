@@ -16,7 +16,7 @@ use std::ptr::{null, null_mut};
 
 /// The root as the type of ranks in the interface.
 const ROOT_RANK: i32 = 0;
-const _: () = assert!(ROOT == 0, "the two are the same rank");
+const _: () = assert!(ROOT == 0, "both constants name the root rank");
 
 /// The tags of ping-pong messages, and of the messages that synchronise its ranks.
 const PING_PONG_TAG: i32 = 0;

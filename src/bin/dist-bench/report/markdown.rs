@@ -51,7 +51,7 @@ fn summary_section(results: &BenchResults) -> String {
     if means.is_empty() {
         return String::new();
     }
-    let mut text = "### Time by the best peer's\n\n".to_owned();
+    let mut text = "### Ratio to the time of the best peer\n\n".to_owned();
     text.push_str(&table_header(&[
         ("operation", false),
         ("ranks", true),
@@ -82,11 +82,11 @@ fn summary_section(results: &BenchResults) -> String {
 }
 
 fn lost_cell_line(measured: &CellResult) -> Option<String> {
-    let why = measured.verdict()?.loss_reason()?;
+    let reason = measured.verdict()?.loss_reason()?;
     let (ratio, best) = (measured.ratio()?, measured.best_peer()?);
     let BenchCell { ranks, op, variant, .. } = measured.cell;
     Some(format!(
-        "* {} {}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
+        "* {} {}, {ranks} ranks, {}: {:.2} ({}) of {}, {reason}\n",
         op.name(),
         size_text(measured.cell.bytes()),
         variant.describe().join(", "),
@@ -172,11 +172,11 @@ fn limits_section(results: &BenchResults) -> String {
 fn operation_section(results: &BenchResults, op: BenchOp, plots: &str) -> String {
     let name = op.name();
     let mut text = format!("### {name}\n\n![{name}]({plots}/{name}.svg)\n");
-    let mut before = None;
+    let mut previous = None;
     for measured in results.cells.iter().filter(|measured| measured.cell.op == op) {
         let BenchCell { ranks, dtype, redop, variant, .. } = measured.cell;
-        if before != Some((ranks, variant)) {
-            before = Some((ranks, variant));
+        if previous != Some((ranks, variant)) {
+            previous = Some((ranks, variant));
             let redop =
                 if op.reduces() { format!(" {}", redop_name(redop)) } else { String::new() };
             let (words, dtype) = (variant.describe().join(", "), dtype.name());

@@ -61,8 +61,8 @@ pub(crate) fn replace_report(
 /// Writes a plot of the report to a file.
 pub(crate) fn write_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
     let plots = path.parent().unwrap_or(Path::new("")).join(PLOT_FOLDER);
-    let made = fs::create_dir_all(&plots);
-    made.map_err(|cause| Failure::new(format!("{}: {cause}", plots.display())))?;
+    let created = fs::create_dir_all(&plots);
+    created.map_err(|cause| Failure::new(format!("cannot create {}: {cause}", plots.display())))?;
     write_file(&plots.join(name), svg)
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn write_report(path: &Path, parts: &[BenchResults]) -> Result<(), Fa
 fn missing_markers(path: &Path, markers: &MarkerLines) -> Failure {
     let (begin, end) = (markers.begin.trim_end(), markers.end);
     Failure::new(format!(
-        "{}: it lacks the lines {begin} and {end}, between which the report is put",
+        "{}: the file lacks the lines {begin} and {end}; add them where the report belongs",
         path.display()
     ))
 }
@@ -115,14 +115,14 @@ fn measured_ops(results: &BenchResults) -> Vec<BenchOp> {
 /// Merges the cells of all parts in order. If several parts have a cell, the last part counts.
 fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
     let mut parts = parts.iter().cloned();
-    let mut all = parts.next().ok_or_else(|| Failure::new("a report of nothing"))?;
+    let mut all = parts.next().ok_or_else(|| Failure::new("--report-from names no result file"))?;
     for part in parts {
-        let (before, now) = (&all.run, &part.run);
-        if (&before.machine, &before.transport) != (&now.machine, &now.transport) {
-            let described = [before, now]
+        let (first_run, run) = (&all.run, &part.run);
+        if (&first_run.machine, &first_run.transport) != (&run.machine, &run.transport) {
+            let described = [first_run, run]
                 .map(|run| format!("{}, transport {}", run.machine.describe(), run.transport));
             return Err(Failure::new(format!(
-                "a report is of one machine and one transport, not of {}",
+                "--report-from: all result files must be of one machine and one transport, not of {}",
                 described.join(" and of ")
             )));
         }
@@ -132,7 +132,9 @@ fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
         all.limits = part.limits.or(all.limits);
     }
     if !all.cells.iter().all(|measured| has_type_of(&measured.cell, &all.cells)) {
-        return Err(Failure::new("a report is of one type of elements and one operator"));
+        return Err(Failure::new(
+            "--report-from: all cells must have one type of elements and one operator",
+        ));
     }
     all.cells.sort_by_key(|measured| sort_key(&measured.cell));
     Ok(all)
@@ -140,12 +142,12 @@ fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
 
 /// Returns the sort key of a cell in a report.
 fn sort_key(cell: &BenchCell) -> (usize, usize, [bool; 4], usize) {
-    let place = BenchOp::ALL.iter().position(|op| *op == cell.op);
+    let op_index = BenchOp::ALL.iter().position(|op| *op == cell.op);
     let [mode, buffers, in_place, call] = cell.variant.describe();
     // The usual variants come first.
     let unusual =
         [mode != "rewritten", buffers != "ordinary", in_place != "in place", call != "blocking"];
-    (place.unwrap_or(0), cell.ranks, unusual, cell.bytes())
+    (op_index.unwrap_or(0), cell.ranks, unusual, cell.bytes())
 }
 
 fn has_type_of(cell: &BenchCell, all: &[CellResult]) -> bool {

@@ -64,7 +64,7 @@ impl PlotAxis {
 /// Returns the plot.
 pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
     let names = series_names(panels);
-    #[allow(clippy::cast_precision_loss, reason = "a small number of panels and lines")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of panels and lines is small")]
     let (panel_count, lines) = (panels.len().max(1) as f64, names.len() as f64);
     let width = panel_count * (LEFT + WIDTH + RIGHT);
     let legend_rows = (lines * 120.0 / width).ceil();
@@ -131,7 +131,7 @@ fn draw_frame(text: &mut String, panel: &PlotPanel, x: PlotAxis, y: PlotAxis) {
         TOP - 8.0,
         panel.title
     ));
-    #[allow(clippy::cast_possible_truncation, reason = "exponents of times and sizes")]
+    #[allow(clippy::cast_possible_truncation, reason = "exponents of times and sizes are small")]
     let (decades, powers) = (y.low as i32..=y.high as i32, x.low.ceil() as i32..=x.high as i32);
     for decade in decades {
         let at = y.pixel(f64::from(decade));
@@ -180,12 +180,12 @@ fn draw_line(text: &mut String, series: &PlotSeries, shape: usize, x: PlotAxis, 
         .map(|&(bytes, us)| (x.pixel(bytes.max(1.0).log2()), y.pixel(us.log10())))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let coordinates: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let marks: String = points.iter().map(|&point| marker_path(shape, point)).collect();
     text.push_str(&format!(
         "<g class=\"c{}\"><polyline class=\"line\" points=\"{}\"/>{marks}</g>\n",
         series.colour % COLOURS,
-        places.join(" ")
+        coordinates.join(" ")
     ));
 }
 
@@ -205,7 +205,7 @@ fn marker_path(shape: usize, (x, y): (f64, f64)) -> String {
 fn draw_legend(text: &mut String, names: &[(String, usize)], width: f64) {
     let (mut x, mut y) = (LEFT, TOP + HEIGHT + BOTTOM - 4.0);
     for (shape, (name, colour)) in names.iter().enumerate() {
-        #[allow(clippy::cast_precision_loss, reason = "the length of a name")]
+        #[allow(clippy::cast_precision_loss, reason = "the length of a name is small")]
         let needed = 30.0 + 7.0 * name.len() as f64;
         if x + needed > width && x > LEFT {
             (x, y) = (LEFT, y + LEGEND);

@@ -35,8 +35,8 @@ pub(super) fn op_panels(results: &BenchResults, op: BenchOp) -> Vec<PlotPanel> {
         add_point(panel, &name, colour, &measured.cell, &measured.libdist);
         for peer in &measured.peers {
             let library = LIBRARIES.iter().position(|name| peer.engine.starts_with(name));
-            let name = library.map_or(peer.engine.as_str(), |place| LIBRARIES[place]);
-            let colour = library.map_or(OTHER_COLOUR, |place| place + 1);
+            let name = library.map_or(peer.engine.as_str(), |index| LIBRARIES[index]);
+            let colour = library.map_or(OTHER_COLOUR, |index| index + 1);
             add_point(panel, name, colour, &measured.cell, peer);
         }
     }
@@ -52,7 +52,7 @@ fn libdist_series_name(cell: &BenchCell) -> String {
 }
 
 /// Adds a point. If a size has several points, the lowest one remains.
-#[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
+#[allow(clippy::cast_precision_loss, reason = "a coordinate in a plot needs few digits")]
 fn add_point(
     panel: &mut PlotPanel,
     name: &str,

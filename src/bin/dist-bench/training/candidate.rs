@@ -29,13 +29,13 @@ const SOURCE: ProgramSource = ProgramSource {
 pub(crate) enum Candidate {
     /// libdist's reducer, which provides the memory of the gradients
     Arena,
-    /// The same with gradients in the caller's memory
+    /// libdist's reducer with gradients in the caller's memory
     Ordinary,
-    /// As arena, and a failed step can be repeated (DIST_REDUCER_RETRYABLE)
+    /// Like arena; a failed step can be repeated (DIST_REDUCER_RETRYABLE)
     Retryable,
-    /// As arena, with gradients of type bf16
+    /// Like arena, with gradients of type bf16
     Bf16,
-    /// torch's DistributedDataParallel on Gloo, gradient_as_bucket_view, buckets of 25 MiB
+    /// torch's DistributedDataParallel on Gloo, with gradient_as_bucket_view and buckets of 25 MiB
     TorchGloo,
     /// One all-reduce after the backward pass over Open MPI, then a division
     Openmpi,
@@ -95,17 +95,14 @@ impl Candidate {
     ///
     /// # Errors
     /// The message that names the missing program.
-    pub(super) fn find_program(self, stage: &mut RunContext) -> Result<TrainingProgram, Failure> {
+    pub(super) fn find_program(self, context: &mut RunContext) -> Result<TrainingProgram, Failure> {
         match self {
             Self::TorchGloo => {
                 let python = gloo::python_with_torch(
-                    stage,
-                    &self.remedy(
-                        "pip install torch, name another \
-                                                              Python in DIST_BENCH_PYTHON",
-                    ),
+                    context,
+                    &self.remedy("pip install torch, name another Python in DIST_BENCH_PYTHON"),
                 )?;
-                let script = stage.folder().join("training.py");
+                let script = context.folder().join("training.py");
                 let written = fs::write(&script, SCRIPT);
                 written.map_err(|cause| Failure::new(format!("{}: {cause}", script.display())))?;
                 Ok(TrainingProgram::Torch { python, script })
@@ -113,16 +110,16 @@ impl Candidate {
             Self::Openmpi | Self::Horovod => {
                 let mpi = MpiImplementation::Openmpi;
                 let packages = mpi.packages();
-                let remedy =
-                    self.remedy(&format!("install {packages} (the names of Debian and Ubuntu)"));
+                let remedy = self
+                    .remedy(&format!("install {packages} (package names of Debian and Ubuntu)"));
                 let compiler = find_program(mpi.compiler(), &remedy)?;
                 let launcher = find_program(mpi.launcher(), &remedy)?;
-                let program = SOURCE.find_or_compile(&compiler, &remedy, stage)?;
+                let program = SOURCE.find_or_compile(&compiler, &remedy, context)?;
                 Ok(TrainingProgram::Mpi { launcher, program })
             }
-            _ => std::env::current_exe()
-                .map(TrainingProgram::Ours)
-                .map_err(|cause| Failure::new(format!("finding this program: {cause}"))),
+            _ => std::env::current_exe().map(TrainingProgram::Ours).map_err(|cause| {
+                Failure::new(format!("cannot find the path of this program: {cause}"))
+            }),
         }
     }
 
@@ -198,15 +195,15 @@ mod tests {
 
     #[test]
     fn commands_name_the_rank_and_the_plan() {
-        let place = Path::new("/place");
-        let ours = TrainingProgram::Ours("bench".into()).commands(3, place);
-        assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/place"]);
+        let path_prefix = Path::new("/prefix");
+        let ours = TrainingProgram::Ours("bench".into()).commands(3, path_prefix);
+        assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/prefix"]);
         let torch =
             TrainingProgram::Torch { python: "python3".into(), script: "training.py".into() };
-        let torch = torch.commands(2, place);
-        assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/place"]);
+        let torch = torch.commands(2, path_prefix);
+        assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/prefix"]);
         let mpi = TrainingProgram::Mpi { launcher: "mpirun".into(), program: "training".into() };
-        let mpi = words(&mpi.commands(2, place)[0]);
-        assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/place"]);
+        let mpi = words(&mpi.commands(2, path_prefix)[0]);
+        assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/prefix"]);
     }
 }

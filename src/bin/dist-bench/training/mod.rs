@@ -90,7 +90,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     outcome?;
     let wrong: u64 = results.workloads.iter().map(WorkloadResult::wrong_elements).sum();
     if wrong > 0 {
-        return Err(Failure::new(format!("{} wrong", count_of(wrong, "averaged gradient"))));
+        return Err(Failure::new(format!(
+            "the averaged gradients have {}",
+            count_of(wrong, "wrong element")
+        )));
     }
     target.map_or(Ok(()), |path| put_report(path, &[results]))
 }
@@ -101,9 +104,11 @@ fn count_of(number: u64, thing: &str) -> String {
 
 /// Writes the tables of all parts into a file, and the plot into its plot folder.
 fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
-    let Some(first) = parts.first() else { return Err(Failure::new("a report of nothing")) };
+    let Some(first) = parts.first() else {
+        return Err(Failure::new("--report-from names no result file"));
+    };
     if parts.iter().any(|part| part.machine != first.machine) {
-        return Err(Failure::new("a report is of one machine"));
+        return Err(Failure::new("--report-from: all result files must be of one machine"));
     }
     let mut all: Vec<WorkloadResult> = Vec::new();
     for measured in parts.iter().flat_map(|part| &part.workloads) {
@@ -121,7 +126,7 @@ fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
 /// The measurement in progress.
 struct TrainingBenchmark<'a> {
     options: &'a Options,
-    stage: RunContext,
+    context: RunContext,
     programs: Vec<(Candidate, TrainingProgram)>,
     progress: ProgressLine,
     /// Shuffles the candidates of a pair.
@@ -133,24 +138,24 @@ impl<'a> TrainingBenchmark<'a> {
     /// Finds the programs of the candidates. A candidate that is not installed is skipped with a
     /// message.
     fn new(options: &'a Options) -> Result<Self, Failure> {
-        let mut stage = RunContext::new()?;
+        let mut context = RunContext::new()?;
         let mut programs = Vec::new();
         for candidate in options.training.candidates() {
-            match candidate.find_program(&mut stage) {
+            match candidate.find_program(&mut context) {
                 Ok(program) => programs.push((candidate, program)),
                 Err(failure) if failure.is_signal() => return Err(failure),
                 Err(failure) => {
-                    report_error(&format!("{} is left out: {}", candidate.name(), failure.message));
+                    report_error(&format!("{} is skipped: {}", candidate.name(), failure.message));
                 }
             }
         }
         if programs.is_empty() {
-            return Err(Failure::new("no candidate is left"));
+            return Err(Failure::new("all candidates are skipped: none is installed"));
         }
         let random = Mt64::new(clock::monotonic_ns());
         Ok(Self {
             options,
-            stage,
+            context,
             programs,
             progress: ProgressLine::new(0),
             random,
@@ -163,7 +168,7 @@ impl<'a> TrainingBenchmark<'a> {
         let groups = workloads.len() * self.options.pairs() * self.programs.len();
         self.progress = ProgressLine::new(groups);
         if cfg!(debug_assertions) {
-            write_output("This program is a debug build: its times do not count.\n")?;
+            write_output("This program is a debug build: its times are not valid.\n")?;
         }
         write_output(&format!(
             "{}, {}, {}, {} of {} each\n",
@@ -251,7 +256,10 @@ impl<'a> TrainingBenchmark<'a> {
     /// one by one.
     fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
-        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
+        report_error(&format!(
+            "{}\n  the measurement continues without this candidate",
+            failure.message
+        ));
         if let Some(measured) = self.workload_results.last_mut() {
             measured.candidates.retain(|figures| figures.candidate != candidate);
             measured.left_out.push(candidate.name().to_owned());
@@ -265,22 +273,23 @@ impl<'a> TrainingBenchmark<'a> {
         index: usize,
         steps: usize,
     ) -> Result<GroupRun, Failure> {
-        let Self { stage, programs, .. } = self;
+        let Self { context, programs, .. } = self;
         let (candidate, program) = &programs[index];
         // The number makes the name unique.
-        let name = format!("training-{}-{}", candidate.name(), stage.process_count());
-        let place = stage.folder().join(name);
+        let name = format!("training-{}-{}", candidate.name(), context.process_count());
+        let path_prefix = context.folder().join(name);
         let plan = GroupPlan::new(workload, *candidate, steps);
-        write_file(&with_suffix(&place, PLAN_SUFFIX), &plan.text())?;
-        let log = with_suffix(&place, ".log");
-        let mut members = Vec::new();
-        for mut command in program.commands(workload.ranks, &place) {
-            members.push(stage.start(&mut command, &log)?);
+        write_file(&with_suffix(&path_prefix, PLAN_SUFFIX), &plan.text())?;
+        let log = with_suffix(&path_prefix, ".log");
+        let mut process_indices = Vec::new();
+        for mut command in program.commands(workload.ranks, &path_prefix) {
+            process_indices.push(context.start(&mut command, &log)?);
         }
         let deadline = Deadline::after(GROUP_LIMIT + total_computation(&plan));
-        await_group(stage, &members, &deadline)
+        await_group(context, &process_indices, &deadline)
             .and_then(|()| {
-                let samples = (0..workload.ranks).map(|rank| read_sample(&place, rank, steps));
+                let samples =
+                    (0..workload.ranks).map(|rank| read_sample(&path_prefix, rank, steps));
                 samples.collect::<Result<Vec<RankSample>, Failure>>()
             })
             .map(|samples| GroupRun::from_samples(&samples))
@@ -298,45 +307,45 @@ fn total_computation(plan: &GroupPlan) -> Duration {
 /// Waits until all processes have succeeded. If one fails or the deadline passes, terminates the
 /// other processes.
 fn await_group(
-    stage: &mut RunContext,
-    members: &[usize],
+    context: &mut RunContext,
+    process_indices: &[usize],
     deadline: &Deadline,
 ) -> Result<(), Failure> {
     /// The interval at which the driver checks for a failed process.
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
     loop {
-        let mut endings = members.iter().filter_map(|&number| stage.exit_status(number));
-        let failed = endings.find(|ending| !ending.is_success());
-        if let Some(ending) = failed {
-            stage.terminate(members)?;
-            let status = ending.shell_status();
-            return Err(Failure::new(format!("a process ended with status {status}")));
+        let mut exits = process_indices.iter().filter_map(|&number| context.exit_status(number));
+        let failed = exits.find(|exit| !exit.is_success());
+        if let Some(exit) = failed {
+            context.terminate(process_indices)?;
+            let status = exit.shell_status();
+            return Err(Failure::new(format!("one of its processes ended with status {status}")));
         }
-        if stage.await_exits(members, &deadline.capped(POLL_INTERVAL))? {
+        if context.await_exits(process_indices, &deadline.capped(POLL_INTERVAL))? {
             // A last check of their exit statuses.
-            if members
+            if process_indices
                 .iter()
-                .all(|&number| stage.exit_status(number).is_some_and(|e| e.is_success()))
+                .all(|&number| context.exit_status(number).is_some_and(|exit| exit.is_success()))
             {
                 return Ok(());
             }
         } else if deadline.has_passed() {
-            stage.terminate(members)?;
+            context.terminate(process_indices)?;
             let seconds = deadline.timeout().as_secs();
-            return Err(Failure::new(format!("the group needs more than {seconds} s")));
+            return Err(Failure::new(format!("the process group did not end within {seconds} s")));
         }
     }
 }
 
 fn read_sample(path_prefix: &Path, rank: usize, steps: usize) -> Result<RankSample, Failure> {
     let path = with_suffix(path_prefix, &format!(".{rank}{SAMPLE_SUFFIX}"));
-    let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
+    let failed = |reason: String| Failure::new(format!("{}: {reason}", path.display()));
     let text = fs::read_to_string(&path).map_err(|cause| failed(cause.to_string()))?;
-    RankSample::parse(&text, steps).ok_or_else(|| failed("it is no sample".to_owned()))
+    RankSample::parse(&text, steps).ok_or_else(|| failed("not a valid sample".to_owned()))
 }
 
-fn with_suffix(path_prefix: &Path, ending: &str) -> PathBuf {
-    PathBuf::from(format!("{}{ending}", path_prefix.display()))
+fn with_suffix(path_prefix: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path_prefix.display()))
 }
 
 /// Adds the candidate and the last lines of its output to a failure.

@@ -15,7 +15,7 @@ pub(crate) enum TrainingModel {
     B,
     /// GPT-2 small: 148 parameters, 475 MiB
     C,
-    /// 12 parameters of 4 B to 16 KiB: only whether it runs
+    /// 12 parameters of 4 B to 16 KiB, for a functional check
     Tiny,
 }
 

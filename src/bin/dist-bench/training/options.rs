@@ -14,7 +14,7 @@ fn parse_models(text: &str) -> Result<ModelSelection, String> {
         "all" => Ok(ModelSelection(TrainingModel::ALL.to_vec())),
         name => TrainingModel::from_str(name, false)
             .map(|model| ModelSelection(vec![model]))
-            .map_err(|_| "there are a, b, c, tiny, all".to_owned()),
+            .map_err(|_| "expected one of: a, b, c, tiny, all".to_owned()),
     }
 }
 
@@ -22,15 +22,14 @@ fn parse_models(text: &str) -> Result<ModelSelection, String> {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct TrainingOptions {
-    /// Measure how much of the gradients' communication a training step exposes: the reducer of
-    /// libdist against other libraries. By default model a, sleep of 500 us, 2 ranks, all
-    /// candidates that are installed: about 8 minutes
+    /// Measure the exposed communication of a training step, for the reducer of libdist and for
+    /// other libraries. The default takes about 8 minutes: model a, a sleep of 500 us per
+    /// gradient, 2 ranks, all installed candidates
     #[arg(long)]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "ops", "sizes"])]
     pub(crate) training: bool,
 
-    /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (only whether it runs), or
-    /// all
+    /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (a functional check), or all
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_value = "a")]
     #[arg(value_parser = parse_models, requires = "training")]
     model: Vec<ModelSelection>,
@@ -40,17 +39,17 @@ pub(crate) struct TrainingOptions {
     #[arg(requires = "training")]
     compute: Vec<ComputeKind>,
 
-    /// Microseconds that a rank takes to compute one gradient
+    /// Time to compute one gradient, in microseconds
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "500")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000), requires = "training")]
     gradient_us: Vec<u32>,
 
-    /// The last rank takes 30 % longer for each gradient
+    /// Let the last rank take 30 % longer for each gradient
     #[arg(long, requires = "training")]
     slow_rank: bool,
 
-    /// Measured steps of each process group, and as many without communication [default: 10, with
-    /// --quick 3]
+    /// Measured steps of each process group; it runs the same number without communication
+    /// [default: 10, with --quick 3]
     #[arg(long, value_name = "N", requires = "training")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     steps: Option<u16>,

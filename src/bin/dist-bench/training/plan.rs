@@ -14,11 +14,11 @@ pub(super) const SAMPLE_SUFFIX: &str = ".sample";
 /// How a rank computes a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ComputeKind {
-    /// The rank sleeps: an accelerator computes
+    /// The rank sleeps, as if an accelerator computed
     Sleep,
-    /// The rank keeps its core busy: a CPU computes
+    /// The rank keeps its core busy, as if the CPU computed
     Spin,
-    /// Gradients are there at once
+    /// Gradients are ready immediately
     None,
 }
 
@@ -196,7 +196,7 @@ pub(crate) struct GroupRun {
 impl GroupRun {
     /// The figures of a group from the samples of its ranks.
     pub(super) fn from_samples(samples: &[RankSample]) -> Self {
-        #[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
+        #[allow(clippy::cast_precision_loss, reason = "a time below 2^53 ns, 104 days")]
         let middle = |times: &[u64]| -> f64 {
             median(&times.iter().map(|&ns| ns as f64).collect::<Vec<f64>>())
         };

@@ -18,7 +18,7 @@ const MARGIN: f64 = 12.0;
 /// Returns the plot.
 pub(super) fn svg(all: &[WorkloadResult]) -> String {
     let width = LABEL + BARS + VALUE;
-    #[allow(clippy::cast_precision_loss, reason = "a small number of bars")]
+    #[allow(clippy::cast_precision_loss, reason = "the number of bars is small")]
     let rows = |measured: &WorkloadResult| measured_candidates(measured).count() as f64;
     let height = TOP + MARGIN + all.iter().map(|panel| HEAD + ROW * rows(panel)).sum::<f64>();
     let title = "exposed communication of a training step";

@@ -24,15 +24,15 @@ pub(super) struct GradientBuffers {
 impl GradientBuffers {
     /// Writes a value to all elements of a gradient.
     pub(super) fn fill(&mut self, param: usize, value: f32) {
-        let (place, count) = self.gradients[param];
+        let (address, count) = self.gradients[param];
         if self.is_bf16 {
             // SAFETY: the reducer gave `count` elements of bf16, which no operation uses now.
-            let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<u16>(), count) };
+            let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<u16>(), count) };
             values.fill(to_bf16(value));
         } else {
             // SAFETY: `count` elements of f32 in the reducer or in `_own`, which no operation uses
             // now.
-            let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<f32>(), count) };
+            let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), count) };
             values.fill(value);
         }
     }
@@ -127,10 +127,10 @@ impl BenchReducer {
                 &raw mut handle,
             )
         })?;
-        let made = Self { reducer: handle, is_bf16, _values: values };
-        let places = (0..counts.len()).map(|param| made.gradient(param, false));
-        let places = places.collect::<Result<Vec<_>, String>>()?;
-        Ok((made, GradientBuffers { gradients: places, is_bf16, _own: caller_gradients }))
+        let reducer = Self { reducer: handle, is_bf16, _values: values };
+        let gradients = (0..counts.len()).map(|param| reducer.gradient(param, false));
+        let gradients = gradients.collect::<Result<Vec<_>, String>>()?;
+        Ok((reducer, GradientBuffers { gradients, is_bf16, _own: caller_gradients }))
     }
 
     /// Starts a step.
@@ -161,15 +161,15 @@ impl BenchReducer {
 
     /// Returns the first, the middle and the last element of an averaged gradient.
     pub(super) fn result(&self, param: usize) -> Result<[f32; 3], String> {
-        let (place, count) = self.gradient(param, true)?;
+        let (address, count) = self.gradient(param, true)?;
         let last = count - 1;
         Ok([0, last / 2, last].map(|element| {
             if self.is_bf16 {
-                let value = place.cast::<u16>().wrapping_add(element);
+                let value = address.cast::<u16>().wrapping_add(element);
                 // SAFETY: within the `count` elements that the reducer gave.
                 from_bf16(unsafe { *value })
             } else {
-                let value = place.cast::<f32>().wrapping_add(element);
+                let value = address.cast::<f32>().wrapping_add(element);
                 // SAFETY: within the `count` elements that the reducer gave.
                 unsafe { *value }
             }
@@ -207,17 +207,17 @@ impl BenchReducer {
     /// Returns the gradient of a parameter, or its average after a step, and the number of
     /// elements.
     fn gradient(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
-        let (mut place, mut count): (*mut c_void, usize) = (null_mut(), 0);
-        let (to_place, to_count) = (&raw mut place, &raw mut count);
+        let (mut address, mut count): (*mut c_void, usize) = (null_mut(), 0);
+        let (to_address, to_count) = (&raw mut address, &raw mut count);
         let status = if is_result {
             // SAFETY: a reducer that was not released, and variables that take the results.
-            unsafe { reducer::dist_reducer_result(self.reducer, param, to_place, to_count) }
+            unsafe { reducer::dist_reducer_result(self.reducer, param, to_address, to_count) }
         } else {
             // SAFETY: a reducer that was not released, and variables that receive the results.
-            unsafe { reducer::dist_reducer_grad(self.reducer, param, to_place, to_count) }
+            unsafe { reducer::dist_reducer_grad(self.reducer, param, to_address, to_count) }
         };
         check(status)?;
-        Ok((place, count))
+        Ok((address, count))
     }
 }
 

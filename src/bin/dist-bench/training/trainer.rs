@@ -13,21 +13,24 @@ use std::time::Duration;
 /// # Errors
 /// The reason for the failure.
 pub(crate) fn run_trainer(words: &[String]) -> Result<(), String> {
-    let [rank, ranks, place] = words else {
-        return Err("a training rank is started by dist-bench itself".to_owned());
+    let [rank, ranks, path_prefix] = words else {
+        return Err(
+            "only dist-bench itself starts training ranks; use dist-bench --training".to_owned()
+        );
     };
     let number = |word: &String| word.parse::<usize>().map_err(|error| error.to_string());
     let (rank, ranks) = (number(rank)?, number(ranks)?);
-    let text = fs::read_to_string(format!("{place}{PLAN_SUFFIX}"));
-    let text = text.map_err(|cause| format!("reading the plan: {cause}"))?;
-    let plan = GroupPlan::parse(&text).ok_or("the plan is not readable")?;
-    let world = RankWorld::join(&format!("file://{place}.store"), (rank, ranks), "auto", None)?;
+    let text = fs::read_to_string(format!("{path_prefix}{PLAN_SUFFIX}"));
+    let text = text.map_err(|cause| format!("cannot read the plan: {cause}"))?;
+    let plan = GroupPlan::parse(&text).ok_or("the plan is not valid")?;
+    let world =
+        RankWorld::join(&format!("file://{path_prefix}.store"), (rank, ranks), "auto", None)?;
     let mut trainer = TrainerRank::new(&world, plan)?;
     let sample = trainer.train()?;
     trainer.reducer.release()?;
     world.leave()?;
-    let path = format!("{place}.{rank}{SAMPLE_SUFFIX}");
-    fs::write(&path, sample.text()).map_err(|cause| format!("writing the sample: {cause}"))
+    let path = format!("{path_prefix}.{rank}{SAMPLE_SUFFIX}");
+    fs::write(&path, sample.text()).map_err(|cause| format!("cannot write the sample: {cause}"))
 }
 
 /// The state of a training rank.
@@ -112,7 +115,7 @@ impl<'w> TrainerRank<'w> {
 }
 
 /// Returns the factor of a rank's gradients.
-#[allow(clippy::cast_precision_loss, reason = "at most 61")]
+#[allow(clippy::cast_precision_loss, reason = "the number is at most 61")]
 fn rank_factor(rank: usize) -> f32 {
     (rank + 1) as f32
 }

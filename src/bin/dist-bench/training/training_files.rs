@@ -78,9 +78,9 @@ fn figures_json(measured: &WorkloadResult, figures: &CandidateResult) -> Value {
 
 /// Reads a result file.
 pub(super) fn read_results(path: &Path) -> Result<TrainingResults, Failure> {
-    let why = "it is not what dist-bench --training --json writes";
+    let reason = "not in the format of dist-bench --training --json";
     parse_results(&results_reader::read_json(path)?)
-        .ok_or_else(|| results_reader::read_failure(path, why))
+        .ok_or_else(|| results_reader::read_failure(path, reason))
 }
 
 fn parse_results(value: &Value) -> Option<TrainingResults> {

@@ -77,7 +77,7 @@ impl ClockCorrection {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
-        reason = "differences of times"
+        reason = "differences of times are far below 2^53 ns"
     )]
     fn apply(&self, ns: i64) -> i64 {
         let added = self.offset + self.rate * (ns.saturating_sub(self.origin)) as f64;
@@ -89,7 +89,9 @@ impl ClockAlignment {
     /// Converts a time of a clock domain to the common clock.
     pub(crate) fn to_common_clock(&self, domain: &str, ns: i64) -> i64 {
         let host = self.hosts.iter().find(|host| host.domain == domain);
-        host.map_or(ns, |host| host.corrections.iter().fold(ns, |ns, line| line.apply(ns)))
+        host.map_or(ns, |host| {
+            host.corrections.iter().fold(ns, |ns, correction| correction.apply(ns))
+        })
     }
 }
 
@@ -137,7 +139,7 @@ pub(crate) fn align_clocks(sources: &[TraceSource]) -> ClockAlignment {
 fn align_to_host(domain: &str, reference_host: &HostClock, bounds: &[OffsetBounds]) -> HostClock {
     let (correction, max_error) = estimate_correction(bounds);
     let host_error = match reference_host.source {
-        ClockSource::CommonOperations { max_error_ns: off_ns, .. } => off_ns,
+        ClockSource::CommonOperations { max_error_ns, .. } => max_error_ns,
         ClockSource::Reference | ClockSource::WallClock => 0,
     };
     let source = match reference_host.source {
@@ -147,14 +149,17 @@ fn align_to_host(domain: &str, reference_host: &HostClock, bounds: &[OffsetBound
             max_error_ns: max_error.saturating_add(host_error),
         },
     };
-    let lines: Vec<ClockCorrection> =
+    let corrections: Vec<ClockCorrection> =
         std::iter::once(correction).chain(reference_host.corrections.iter().copied()).collect();
     let middle = bounds[bounds.len() / 2].at;
-    let offset_ns = lines.iter().fold(middle, |ns, line| line.apply(ns)).saturating_sub(middle);
-    HostClock { domain: domain.to_owned(), source, offset_ns, corrections: lines }
+    let offset_ns = corrections
+        .iter()
+        .fold(middle, |ns, correction| correction.apply(ns))
+        .saturating_sub(middle);
+    HostClock { domain: domain.to_owned(), source, offset_ns, corrections }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "clocks on walls are not that exact")]
+#[allow(clippy::cast_precision_loss, reason = "wall clocks are less exact than this cast")]
 fn align_by_wall_clock(domain: &str, reference: i64, wall_offset: i64) -> HostClock {
     let offset_ns = wall_offset.saturating_sub(reference);
     let correction = ClockCorrection { offset: offset_ns as f64, rate: 0.0, origin: 0 };
@@ -174,21 +179,21 @@ fn wall_offset_ns(sources: &[&TraceSource]) -> i64 {
 
 fn operation_spans(sources: &[&TraceSource]) -> OperationSpans {
     let mut all = OperationSpans::new();
-    for sighting in sources.iter().flat_map(|source| &source.clock_samples) {
-        let (begun, ended) = all.entry(sighting.key).or_insert((i64::MIN, i64::MAX));
-        *begun = (*begun).max(sighting.begun_ns);
-        *ended = (*ended).min(sighting.ended_ns);
+    for sample in sources.iter().flat_map(|source| &source.clock_samples) {
+        let (begun, ended) = all.entry(sample.key).or_insert((i64::MIN, i64::MAX));
+        *begun = (*begun).max(sample.begun_ns);
+        *ended = (*ended).min(sample.ended_ns);
     }
     all
 }
 
 /// Returns the bounds for the second host's correction from common operations, ordered by time.
 fn offset_bounds(first: &OperationSpans, second: &OperationSpans) -> Vec<OffsetBounds> {
-    let both = second.iter().filter_map(|(key, theirs)| Some((first.get(key)?, theirs)));
-    let bounds = both.map(|(&(begun, ended), &(their_begun, their_ended))| OffsetBounds {
-        at: their_begun,
-        low: begun.saturating_sub(their_ended),
-        high: ended.saturating_sub(their_begun),
+    let both = second.iter().filter_map(|(key, second_span)| Some((first.get(key)?, second_span)));
+    let bounds = both.map(|(&(begun, ended), &(second_begun, second_ended))| OffsetBounds {
+        at: second_begun,
+        low: begun.saturating_sub(second_ended),
+        high: ended.saturating_sub(second_begun),
     });
     let mut bounds: Vec<OffsetBounds> = bounds.collect();
     bounds.sort_by_key(|bounds| bounds.at);
@@ -207,7 +212,7 @@ fn intersection(bounds: &[OffsetBounds]) -> (i64, i64) {
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
-    reason = "differences of times"
+    reason = "differences of times are far below 2^53 ns"
 )]
 fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     let (low, high) = intersection(bounds);
@@ -239,7 +244,7 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
 }
 
 /// Fits a least-squares line through the middles of periods; narrow periods have a larger weight.
-#[allow(clippy::cast_precision_loss, reason = "differences of times")]
+#[allow(clippy::cast_precision_loss, reason = "differences of times are far below 2^53 ns")]
 fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) -> ClockCorrection {
     let (mut weights, mut times, mut values) = (0.0, 0.0, 0.0);
     let (mut squares, mut products) = (0.0, 0.0);

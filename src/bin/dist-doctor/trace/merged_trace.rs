@@ -78,7 +78,7 @@ fn write_events(
 }
 
 /// Returns a time in microseconds after `first`.
-#[allow(clippy::cast_precision_loss, reason = "a viewer's times are doubles")]
+#[allow(clippy::cast_precision_loss, reason = "trace viewers store times as f64")]
 fn microseconds_since(first: i64, ns: i64) -> f64 {
     ns.saturating_sub(first) as f64 / 1000.0
 }
@@ -114,7 +114,8 @@ impl TraceFiles<'_> {
     /// Reads an event again.
     fn read_event(&mut self, entry: &EventLocation) -> Result<Value, String> {
         let path = &self.index.sources[entry.source as usize].path;
-        let failed = |cause: &dyn std::fmt::Display| format!("reading {}: {cause}", path.display());
+        let failed =
+            |cause: &dyn std::fmt::Display| format!("cannot read {}: {cause}", path.display());
         if !self.open.contains_key(&entry.source) {
             if self.open.len() >= MAX_OPEN_FILES {
                 self.open.clear();
@@ -130,6 +131,6 @@ impl TraceFiles<'_> {
         serde_json::from_slice(&bytes)
             .ok()
             .filter(Value::is_object)
-            .ok_or_else(|| failed(&"it has changed meanwhile"))
+            .ok_or_else(|| failed(&"the file changed during the merge"))
     }
 }

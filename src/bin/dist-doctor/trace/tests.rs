@@ -26,15 +26,15 @@ impl TraceFolder {
     }
 
     /// Merges the traces in the folder, and returns the parsed output file.
-    fn merge(&self, places: &[&str]) -> Result<Value, Failure> {
+    fn merge(&self, inputs: &[&str]) -> Result<Value, Failure> {
         let output = self.path("merged.json");
-        let places = places.iter().map(|place| self.path(place).into_os_string()).collect();
-        main(&TraceOptions { places, output: output.clone().into_os_string() })?;
+        let inputs = inputs.iter().map(|input| self.path(input).into_os_string()).collect();
+        main(&TraceOptions { inputs, output: output.clone().into_os_string() })?;
         Ok(serde_json::from_slice(&fs::read(output).unwrap()).unwrap())
     }
 
-    fn merge_error(&self, places: &[&str]) -> String {
-        let failure = self.merge(places).unwrap_err();
+    fn merge_error(&self, inputs: &[&str]) -> String {
+        let failure = self.merge(inputs).unwrap_err();
         assert_eq!(failure.status, 2);
         assert!(!self.path("merged.json").exists() && !self.path("merged.json.part").exists());
         failure.message
@@ -60,7 +60,7 @@ impl SampleRank {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
-        reason = "made-up times"
+        reason = "sample times are small"
     )]
     fn clock(&self, ns: i64) -> i64 {
         (ns as f64 * self.clock_rate) as i64 + self.clock_offset
@@ -73,7 +73,7 @@ impl SampleRank {
         }})
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "made-up times")]
+    #[allow(clippy::cast_precision_loss, reason = "sample times are small")]
     fn operation_event(&self, name: &str, sequence: i64, (begun, ended): (i64, i64)) -> Value {
         let (begun, ended) = (self.clock(begun), self.clock(ended));
         json!({
@@ -251,20 +251,20 @@ fn malformed_traces_are_refused_with_name_and_line() {
     old["args"]["version"] = json!(99);
     let mut bad_time = good.clone();
     bad_time["ts"] = json!(-1.0);
-    for (lines, why) in [
-        (vec![good.clone()], "no trace of libdist"),
-        (vec![old], "its version is 99"),
+    for (lines, expected) in [
+        (vec![good.clone()], "not a trace of libdist"),
+        (vec![old], "version 99 is not supported"),
         (
             vec![json!({"name": "libdist_trace", "args": {"version": 1}})],
-            "lacks a part of the clock",
+            "lacks a field of the clock",
         ),
-        (vec![NEAR_RANK.first_event(), json!([1]), good], "line 3 is no event"),
-        (vec![NEAR_RANK.first_event(), bad_time], "line 3: ts is no time"),
-        (vec![NEAR_RANK.first_event(), json!({"pid": "x", "ts": 1})], "line 3: pid is no rank"),
+        (vec![NEAR_RANK.first_event(), json!([1]), good], "line 3 is not a trace event"),
+        (vec![NEAR_RANK.first_event(), bad_time], "line 3: ts is not a time"),
+        (vec![NEAR_RANK.first_event(), json!({"pid": "x", "ts": 1})], "line 3: pid is not a rank"),
     ] {
         folder.write("bad.json", &trace_text(&lines, TRACE_END));
         let message = folder.merge_error(&["good.json", "bad.json"]);
-        assert!(message.contains("bad.json: ") && message.contains(why), "{message}");
+        assert!(message.contains("bad.json: ") && message.contains(expected), "{message}");
     }
     folder.write("bad.json", "");
     assert!(folder.merge_error(&["bad.json"]).contains("no event"));

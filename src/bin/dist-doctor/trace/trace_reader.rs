@@ -106,7 +106,7 @@ impl TraceIndex {
         let failed = |cause: std::io::Error| trace_error(cause.to_string());
         let metadata = std::fs::metadata(path).map_err(failed)?;
         if !metadata.is_file() {
-            return Err(not_a_trace_error("it is no ordinary file"));
+            return Err(not_a_trace_error("not a regular file"));
         }
         let mut lines = EventReader {
             reader: BufReader::new(File::open(path).map_err(failed)?),
@@ -124,7 +124,7 @@ impl TraceIndex {
                     source.is_complete = false;
                     break;
                 }
-                let message = format!("line {} is no event of a trace", line.line_number);
+                let message = format!("line {} is not a trace event", line.line_number);
                 return Err(if source.is_none() {
                     not_a_trace_error(message)
                 } else {
@@ -136,11 +136,11 @@ impl TraceIndex {
                 continue;
             };
             let with_line_number =
-                |why: String| trace_error(format!("line {}: {why}", line.line_number));
+                |problem: String| trace_error(format!("line {}: {problem}", line.line_number));
             let Some(ns) = source.add_event(&event).map_err(with_line_number)? else { continue };
             if self.events.len() == MAX_EVENTS {
                 let message = format!(
-                    "more than {MAX_EVENTS} events in all: merge fewer ranks, or shorter traces"
+                    "more than {MAX_EVENTS} events in all files: merge fewer ranks, or shorter traces"
                 );
                 return Err(trace_error(message));
             }
@@ -151,7 +151,7 @@ impl TraceIndex {
                 len: line.len,
             });
         }
-        let source = source.ok_or_else(|| not_a_trace_error("there is no event in it"))?;
+        let source = source.ok_or_else(|| not_a_trace_error("the file has no event"))?;
         self.sources.push(source);
         Ok(())
     }
@@ -162,13 +162,13 @@ fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceErr
     let args = &event["args"];
     if event["name"] != "libdist_trace" {
         return Err(not_a_trace_error(
-            "it is no trace of libdist, whose first event says which clock it is by",
+            "not a trace of libdist: the first event is not \"libdist_trace\"",
         ));
     }
     if args["version"] != FORMAT_VERSION {
         let version = crate::text::printable_line(&args["version"].to_string(), 20);
         return Err(trace_error(format!(
-            "its version is {version}; this program reads {FORMAT_VERSION}"
+            "version {version} is not supported; this program reads version {FORMAT_VERSION}"
         )));
     }
     let text = |name: &str| args[name].as_str().map(str::to_owned);
@@ -183,7 +183,7 @@ fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceErr
         })
     };
     let mut clock =
-        clock().ok_or_else(|| trace_error("its first event lacks a part of the clock"))?;
+        clock().ok_or_else(|| trace_error("the first event lacks a field of the clock"))?;
     if clock.domain.is_empty() {
         // Without a clock domain, no other process is known to share the clock.
         clock.domain = path.display().to_string();
@@ -209,28 +209,28 @@ impl TraceSource {
             return Ok(None);
         }
         let rank = event["pid"].as_u64().and_then(|rank| usize::try_from(rank).ok());
-        let rank = rank.filter(|&rank| rank < 1 << 32).ok_or("pid is no rank")?;
+        let rank = rank.filter(|&rank| rank < 1 << 32).ok_or("pid is not a rank")?;
         self.ranks.insert(rank);
         if event["ph"] == "M" {
             return Ok(Some(NO_TIME));
         }
-        let ns = microseconds_to_ns(&event["ts"]).ok_or("ts is no time in microseconds")?;
-        if let Some(sighting) = clock_sample(event, ns) {
-            self.add_clock_sample(sighting);
+        let ns = microseconds_to_ns(&event["ts"]).ok_or("ts is not a time in microseconds")?;
+        if let Some(sample) = clock_sample(event, ns) {
+            self.add_clock_sample(sample);
         }
         Ok(Some(ns))
     }
 
     /// Keeps the operations whose sequence numbers are multiples of a power of two. So all files
     /// keep the same operations.
-    fn add_clock_sample(&mut self, sighting: ClockSample) {
-        if sighting.key.1.is_multiple_of(self.stride) {
-            self.clock_samples.push(sighting);
+    fn add_clock_sample(&mut self, sample: ClockSample) {
+        if sample.key.1.is_multiple_of(self.stride) {
+            self.clock_samples.push(sample);
         }
         if self.clock_samples.len() > MAX_CLOCK_SAMPLES {
             self.stride *= 2;
             let stride = self.stride;
-            self.clock_samples.retain(|sighting| sighting.key.1.is_multiple_of(stride));
+            self.clock_samples.retain(|sample| sample.key.1.is_multiple_of(stride));
         }
     }
 }
@@ -258,7 +258,7 @@ fn clock_sample(event: &Value, ns: i64) -> Option<ClockSample> {
 }
 
 /// Converts microseconds to nanoseconds.
-#[allow(clippy::cast_possible_truncation, reason = "checked to be within the range")]
+#[allow(clippy::cast_possible_truncation, reason = "the line below checks the range")]
 fn microseconds_to_ns(us: &Value) -> Option<i64> {
     let ns = us.as_f64()? * 1000.0;
     (ns.is_finite() && (0.0..9e18).contains(&ns)).then(|| ns.round() as i64)

@@ -24,24 +24,24 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     if let Some(culprit) =
         most_named.culprit.filter(|rank| !most_named.message.contains(&format!("rank {rank} ")))
     {
-        text.push_str(&format!("; to blame is {}", group.describe_rank(culprit)));
+        text.push_str(&format!("; the culprit is {}", group.describe_rank(culprit)));
     }
     if ranks.len() > 1 {
-        text.push_str(&format!("; {} say so", text::ranks_text(ranks)));
+        text.push_str(&format!("; {} reported this", text::ranks_text(ranks)));
     }
     for (other, ranks) in &failures[1..] {
-        text.push_str(&format!(", but {}: {}", text::ranks_text(ranks), other.message));
+        text.push_str(&format!(", but {} reported: {}", text::ranks_text(ranks), other.message));
     }
     let culprits = failures.iter().filter_map(|(fault, _)| fault.culprit);
     let mut culprits: Vec<usize> = culprits.collect();
     culprits.sort_unstable();
     culprits.dedup();
     // The first call that failed; otherwise a rank noticed the failure outside of a call.
-    let failed = group.timelines.values().filter_map(|line| {
-        let dump = &job.dumps[line.dump_index];
-        let ended = job.calls(line).filter(|(_, entry)| entry.has_failed());
+    let failed = group.timelines.values().filter_map(|timeline| {
+        let dump = &job.dumps[timeline.dump_index];
+        let ended = job.calls(timeline).filter(|(_, entry)| entry.has_failed());
         let first = ended.filter_map(|(_, entry)| entry.ended_ns).min();
-        Some(dump.to_unix_ns(first.unwrap_or(dump.taken_ns))).filter(|_| line.failure.is_some())
+        Some(dump.to_unix_ns(first.unwrap_or(dump.taken_ns))).filter(|_| timeline.failure.is_some())
     });
     let since = failed.min().unwrap_or(u64::MAX);
     Some(Finding { class: FindingClass::Failure, group: number, text, culprits, since })
@@ -50,10 +50,10 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
 /// Returns the different failures with the ranks that report each, most frequent first.
 fn failures_by_ranks(job: &JobDumps, number: usize) -> Vec<(&GroupFailure, Vec<usize>)> {
     let mut failures: Vec<(&GroupFailure, Vec<usize>)> = Vec::new();
-    for (&rank, line) in &job.groups[number].timelines {
-        let Some(fault) = &line.failure else { continue };
-        let same = |known: &&mut (&GroupFailure, Vec<usize>)| {
-            (&known.0.kind, known.0.culprit) == (&fault.kind, fault.culprit)
+    for (&rank, timeline) in &job.groups[number].timelines {
+        let Some(fault) = &timeline.failure else { continue };
+        let same = |entry: &&mut (&GroupFailure, Vec<usize>)| {
+            (&entry.0.kind, entry.0.culprit) == (&fault.kind, fault.culprit)
         };
         match failures.iter_mut().find(same) {
             Some((_, ranks)) => ranks.push(rank),

@@ -13,11 +13,14 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
     // The ranks by sequence number and call.
     let mut calls: BTreeMap<u64, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
-    for (&rank, line) in &group.timelines {
-        let late_sequence =
-            line.entry_by_sequence.keys().next_back().filter(|_| line.is_last_call_after_failure);
+    for (&rank, timeline) in &group.timelines {
+        let late_sequence = timeline
+            .entry_by_sequence
+            .keys()
+            .next_back()
+            .filter(|_| timeline.is_last_call_after_failure);
         for (sequence, entry) in
-            job.calls(line).filter(|(sequence, _)| Some(sequence) != late_sequence)
+            job.calls(timeline).filter(|(sequence, _)| Some(sequence) != late_sequence)
         {
             let ranks_by_call = calls.entry(sequence).or_default();
             ranks_by_call.entry(&entry.description).or_default().push(rank);
@@ -26,9 +29,10 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let (sequence, mut parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
     // A call that was issued after the failure is no mismatch itself, but it counts for the
     // majority.
-    for (&rank, line) in group.timelines.iter().filter(|(_, line)| line.is_last_call_after_failure)
+    for (&rank, timeline) in
+        group.timelines.iter().filter(|(_, timeline)| timeline.is_last_call_after_failure)
     {
-        let call = job.entry(line, sequence).map(|entry| entry.description.as_str());
+        let call = job.entry(timeline, sequence).map(|entry| entry.description.as_str());
         call.and_then(|what| parties.get_mut(what)).into_iter().for_each(|party| party.push(rank));
     }
     parties.values_mut().for_each(|party| party.sort_unstable());
@@ -52,12 +56,12 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let mut parties_text =
         parties.iter().take(PARTIES_SHOWN).map(party_text).collect::<Vec<_>>().join(" and ");
     if more > 0 {
-        parties_text.push_str(&format!(", and there are {more} more"));
+        parties_text.push_str(&format!(", and {more} more operations differ"));
     }
     let issued = culprit_ranks.iter().filter_map(|rank| {
-        let line = &group.timelines[rank];
-        let entry = job.entry(line, sequence)?;
-        Some(job.dumps[line.dump_index].to_unix_ns(entry.issued_ns))
+        let timeline = &group.timelines[rank];
+        let entry = job.entry(timeline, sequence)?;
+        Some(job.dumps[timeline.dump_index].to_unix_ns(entry.issued_ns))
     });
     let since = issued.min().unwrap_or(u64::MAX);
     let text = format!("mismatch in group {}: {parties_text}", group.name);

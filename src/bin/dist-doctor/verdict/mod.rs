@@ -65,9 +65,11 @@ const EXIT_CULPRIT_FOUND: u8 = 1;
 
 /// Reads the dumps and prints the verdict.
 pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
-    let loaded = input_files::read_dumps(&options.places)?;
+    let loaded = input_files::read_dumps(&options.inputs)?;
     let mut job = JobDumps::from_dumps(loaded.dumps);
-    job.remarks.extend(loaded.skipped_files.iter().map(|why| format!("{why}; it is passed over")));
+    job.remarks.extend(
+        loaded.skipped_files.iter().map(|problem| format!("{problem}; the file is skipped")),
+    );
     let findings = diagnose(&job);
     let text = if options.json {
         format!("{:#}\n", report::report_json(&job, &findings))

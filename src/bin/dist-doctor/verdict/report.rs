@@ -21,10 +21,7 @@ fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     } else {
         String::new()
     };
-    format!(
-        "nothing wrong was found in {}{missing_note}",
-        text::count_text(job.dumps.len(), "dump")
-    )
+    format!("no fault found in {}{missing_note}", text::count_text(job.dumps.len(), "dump"))
 }
 
 /// Builds the report for users: the verdict, further findings, and the activity of each rank.
@@ -39,14 +36,14 @@ pub(super) fn report_text(job: &JobDumps, findings: &[Finding]) -> String {
         if !missing.is_empty() {
             lines.push(format!("  no dump of {}", text::ranks_text(&missing)));
         }
-        for (&rank, line) in group.timelines.iter().take(MAX_RANKS_SHOWN) {
+        for (&rank, timeline) in group.timelines.iter().take(MAX_RANKS_SHOWN) {
             let last = last_finished(job, group, rank).map_or_else(
-                || "it has finished nothing here".to_owned(),
-                |entry| format!("last finished here: {}", entry.description),
+                || "it has finished no operation of this group".to_owned(),
+                |entry| format!("last finished in this group: {}", entry.description),
             );
-            let activity = job.current_activity(line.dump_index);
+            let activity = job.current_activity(timeline.dump_index);
             lines.push(format!("  {}: {last}; {activity}", group.describe_rank(rank)));
-            if let Some(failure) = &line.failure {
+            if let Some(failure) = &timeline.failure {
                 lines.push(format!("    failed: {}", failure.message));
             }
         }
@@ -97,8 +94,8 @@ pub(super) fn report_json(job: &JobDumps, findings: &[Finding]) -> Value {
 
 fn group_json(job: &JobDumps, group: &JobGroup) -> Value {
     let rank = |&rank: &usize| {
-        let line = &group.timelines[&rank];
-        let dump = &job.dumps[line.dump_index];
+        let timeline = &group.timelines[&rank];
+        let dump = &job.dumps[timeline.dump_index];
         json!({
             "rank": rank,
             "job_rank": dump.rank,
@@ -106,8 +103,8 @@ fn group_json(job: &JobDumps, group: &JobGroup) -> Value {
             "host": dump.host,
             "file": dump.file,
             "last_finished": last_finished(job, group, rank).map(|entry| entry.description.as_str()),
-            "now": job.current_activity(line.dump_index),
-            "failure": line.failure.as_ref().map(|failure| json!({
+            "now": job.current_activity(timeline.dump_index),
+            "failure": timeline.failure.as_ref().map(|failure| json!({
                 "kind": failure.kind,
                 "message": failure.message,
                 "culprit": failure.culprit,

@@ -30,9 +30,9 @@ pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
     // The time of each rank in each operation.
     let mut times: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();
     let (mut earliest, mut latest) = (u64::MAX, 0);
-    for (&rank, line) in &group.timelines {
-        let dump = &job.dumps[line.dump_index];
-        for (sequence, entry) in job.calls(line) {
+    for (&rank, timeline) in &group.timelines {
+        let dump = &job.dumps[timeline.dump_index];
+        for (sequence, entry) in job.calls(timeline) {
             let is_common =
                 SYNCHRONISING_COLLECTIVES.iter().any(|name| entry.operation.starts_with(name));
             let (Some(started), Some(ended)) = (entry.started_ns, entry.ended_ns) else { continue };
@@ -67,8 +67,8 @@ pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "{} was the last to enter {calls} of {} operations of group {}; the others waited {} for it, {:.0} % of \
-         the time",
+        "{} was the last to enter {calls} of {} operations of group {}; the other ranks waited {} for it, {:.0} % \
+         of the time",
         group.describe_rank(rank),
         times.len(),
         group.name,

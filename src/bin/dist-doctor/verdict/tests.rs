@@ -28,7 +28,7 @@ fn first_finding(job: &JobDumps) -> (&'static str, Vec<usize>, String) {
     let findings = diagnose(job);
     let text = report::report_text(job, &findings);
     let json = report::report_json(job, &findings);
-    let first = findings.first().expect("something is wrong").clone();
+    let first = findings.first().expect("a finding").clone();
     assert_eq!(text.lines().next(), Some(first.text.as_str()));
     assert_eq!(json["verdict"], first.text);
     assert_eq!(json["findings"][0]["class"], first.class.name());
@@ -39,7 +39,7 @@ fn first_finding(job: &JobDumps) -> (&'static str, Vec<usize>, String) {
 fn running_job_has_no_findings() {
     let healthy = sample_job(&sample_dumps(4, |_, _| {}));
     assert!(diagnose(&healthy).is_empty());
-    assert!(report::report_text(&healthy, &[]).starts_with("nothing wrong was found in 4 dumps\n"));
+    assert!(report::report_text(&healthy, &[]).starts_with("no fault found in 4 dumps\n"));
     // Dumps are not taken simultaneously: two ranks have just begun an operation that the others
     // have not.
     let moving = sample_dumps(4, |rank, dump| {
@@ -62,8 +62,8 @@ fn skipping_rank_is_named_with_its_activity() {
     assert_eq!((class, culprits), ("behind", vec![2]));
     assert_eq!(
         text,
-        "rank 2 (pid 102, host a) never entered all_reduce #17 (f32, SUM, count 10) of group world; it is in no \
-         operation since 19.8 s, last finished all_reduce #16 of group world; 3 ranks wait for it"
+        "rank 2 (pid 102, host a) never entered all_reduce #17 (f32, SUM, count 10) of group world; it has been in no \
+         operation for 19.8 s; it last finished all_reduce #16 of group world; 3 ranks wait for it"
     );
 }
 
@@ -91,7 +91,7 @@ fn late_or_absent_rank_is_found_after_the_deadline() {
             "never entered"
         };
         assert!(
-            text.contains(expected) && text.ends_with("2 ranks waited for it, and failed"),
+            text.contains(expected) && text.ends_with("2 ranks waited for it and failed"),
             "{text}"
         );
     }
@@ -160,7 +160,7 @@ fn peer_failure_names_the_reporting_ranks() {
     drop(dead.remove(1));
     let (class, culprits, text) = first_finding(&sample_job(&dead));
     assert_eq!((class, culprits), ("failure", vec![1]));
-    assert_eq!(text, format!("group world has failed: {message}; ranks 0, 2 say so"));
+    assert_eq!(text, format!("group world has failed: {message}; ranks 0, 2 reported this"));
 }
 
 #[test]
@@ -171,7 +171,10 @@ fn disagreeing_ranks_are_reported() {
     });
     let (class, culprits, text) = first_finding(&sample_job(&split));
     assert_eq!((class, culprits), ("failure", vec![0, 2]));
-    assert!(text.contains("rank 0 died; ranks 1, 2 say so, but rank 0: rank 2 died"), "{text}");
+    assert!(
+        text.contains("rank 0 died; ranks 1, 2 reported this, but rank 0 reported: rank 2 died"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -186,7 +189,7 @@ fn calls_on_different_groups_are_a_deadlock() {
     assert_eq!(class, "deadlock");
     assert_eq!(
         text,
-        "deadlock, each waits for the next: rank 0 (pid 100, host a) waits in all_reduce #1 of group left for rank \
+        "deadlock, each rank waits for the next: rank 0 (pid 100, host a) waits in all_reduce #1 of group left for rank \
          1 (pid 101, host a); rank 1 (pid 101, host a) waits in barrier #1 of group right for rank 0 (pid 100, host \
          a)"
     );
@@ -249,7 +252,7 @@ fn unmatched_receive_counts_without_waiting_collective() {
     });
     let (class, culprits, text) = first_finding(&sample_job(&waits));
     assert_eq!((class, culprits), ("behind", vec![1]));
-    assert!(text.contains("has not answered the receive from rank 1, tag 7"), "{text}");
+    assert!(text.contains("has not matched the receive from rank 1, tag 7"), "{text}");
     let both = sample_dumps(2, |rank, dump| dump.add_receive(1, rank, 1 - rank));
     assert_eq!(first_finding(&sample_job(&both)).0, "deadlock");
 }
@@ -265,7 +268,7 @@ fn repeatedly_late_rank_is_slow() {
     });
     let (class, culprits, text) = first_finding(&sample_job(&slow));
     assert_eq!((class, culprits), ("slow", vec![2]));
-    let expected = "rank 2 (pid 102, host a) was the last to enter 54 of 70 operations of group world; the others waited";
+    let expected = "rank 2 (pid 102, host a) was the last to enter 54 of 70 operations of group world; the other ranks waited";
     assert!(text.starts_with(expected), "{text}");
 }
 

@@ -64,20 +64,20 @@ pub(super) fn find_wait_causes(job: &JobDumps, explained: &[bool]) -> Vec<Findin
 /// Returns the operation that a rank has entered and that has not completed successfully.
 fn unfinished_call<'a>(
     job: &'a JobDumps,
-    line: &'a RankTimeline,
+    timeline: &'a RankTimeline,
 ) -> Option<(u64, &'a OperationRecord)> {
     let unfinished = |entry: &OperationRecord| entry.is_under_way() || entry.has_failed();
-    job.calls(line)
+    job.calls(timeline)
         .find(|(_, entry)| unfinished(entry))
-        .filter(|_| !line.is_last_call_after_failure)
+        .filter(|_| !timeline.is_last_call_after_failure)
 }
 
 /// Returns true if a rank has entered an operation before a failure of the group.
-fn has_entered(line: &RankTimeline, sequence: u64) -> bool {
+fn has_entered(timeline: &RankTimeline, sequence: u64) -> bool {
     // An operation may have several sequence numbers; the first one is recorded.
-    let last = line.entry_by_sequence.keys().next_back();
+    let last = timeline.entry_by_sequence.keys().next_back();
     last.is_some_and(|&last| {
-        last > sequence || last == sequence && !line.is_last_call_after_failure
+        last > sequence || last == sequence && !timeline.is_last_call_after_failure
     })
 }
 
@@ -92,13 +92,13 @@ impl<'a> WaitGraph<'a> {
         let ranks_in_calls: Vec<(usize, u64, &OperationRecord, u64)> = group
             .timelines
             .iter()
-            .filter_map(|(&rank, line)| {
-                let (sequence, entry) = unfinished_call(job, line)?;
+            .filter_map(|(&rank, timeline)| {
+                let (sequence, entry) = unfinished_call(job, timeline)?;
                 Some((
                     rank,
                     sequence,
                     entry,
-                    job.dumps[line.dump_index].to_unix_ns(entry.issued_ns),
+                    job.dumps[timeline.dump_index].to_unix_ns(entry.issued_ns),
                 ))
             })
             .collect();
@@ -140,8 +140,8 @@ impl<'a> WaitGraph<'a> {
     fn add_messages(&mut self, number: usize) {
         let job = self.job;
         let group = &job.groups[number];
-        for (&waiter, line) in &group.timelines {
-            let dump = &job.dumps[line.dump_index];
+        for (&waiter, timeline) in &group.timelines {
+            let dump = &job.dumps[timeline.dump_index];
             let latest = dump.entries.iter().map(|entry| entry.ended_ns.max(Some(entry.issued_ns)));
             let latest = latest.max().flatten().unwrap_or(0);
             let is_idle = dump.taken_ns.saturating_sub(latest) >= MIN_WAIT_NS;
@@ -177,8 +177,8 @@ impl<'a> WaitGraph<'a> {
     /// Returns the node of a rank's process.
     fn process_node(&mut self, number: usize, rank: usize) -> usize {
         let group = &self.job.groups[number];
-        if let Some(line) = group.timelines.get(&rank) {
-            return line.dump_index;
+        if let Some(timeline) = group.timelines.get(&rank) {
+            return timeline.dump_index;
         }
         let key = match group.members.get(rank) {
             Some(member) => (member.host.clone(), member.pid),
@@ -210,24 +210,25 @@ impl<'a> WaitGraph<'a> {
         let first = edges.iter().min_by_key(|edge| (edge.entry.sequence, edge.since));
         let WaitEdge { group: number, awaited, entry, .. } = **first.unwrap_or(&edges[0]);
         let group = &job.groups[number];
-        let line = &group.timelines[&awaited];
+        let timeline = &group.timelines[&awaited];
         let same = edges.iter().filter(|edge| edge.group == number);
         let since = same.clone().map(|edge| edge.since).min().unwrap_or(0);
         let rank_description = group.describe_rank(awaited);
-        let late_call = job.entry(line, entry.sequence).filter(|_| line.is_last_call_after_failure);
+        let late_call =
+            job.entry(timeline, entry.sequence).filter(|_| timeline.is_last_call_after_failure);
         let cause = match (entry.message, late_call) {
             (Some(_), _) => {
                 let waiter = group.describe_rank(first.map_or(0, |edge| edge.waiter));
                 format!(
-                    "{rank_description} has not answered the {} of {waiter} in group {}",
+                    "{rank_description} has not matched the {} of {waiter} in group {}",
                     entry.description, group.name
                 )
             }
             (None, Some(late)) => {
                 let after =
-                    job.dumps[line.dump_index].to_unix_ns(late.issued_ns).saturating_sub(since);
+                    job.dumps[timeline.dump_index].to_unix_ns(late.issued_ns).saturating_sub(since);
                 format!(
-                    "{rank_description} entered {} of group {} only {} after the first of those who waited for it",
+                    "{rank_description} entered {} of group {} only {} after the first rank that waited for it",
                     late.description,
                     group.name,
                     text::span_text(after)
@@ -240,10 +241,10 @@ impl<'a> WaitGraph<'a> {
                 )
             }
         };
-        let now = job.current_activity(line.dump_index);
+        let now = job.current_activity(timeline.dump_index);
         let waiters: BTreeSet<usize> = same.clone().map(|edge| edge.waiter).collect();
         let verb = match waiters.len() {
-            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it, and failed",
+            _ if same.clone().all(|edge| edge.entry.has_failed()) => "waited for it and failed",
             1 => "waits for it",
             _ => "wait for it",
         };
@@ -263,8 +264,8 @@ impl<'a> WaitGraph<'a> {
             let waiters: Vec<usize> = waiters.into_iter().collect();
             let culprit_ranks = ranks_description(group, &culprits);
             let text = format!(
-                "there is no dump of {culprit_ranks}: dead, stopped, or its dump is not among these files; in group {} {} \
-                 in {}, and all of whom there are dumps have entered it",
+                "there is no dump of {culprit_ranks}: dead, stopped, or the dump is not among these files; in group {} {} \
+                 in {}, which all ranks with a dump have entered",
                 group.name,
                 if waiters.len() == 1 { format!("{} waits", ranks_description(group, &waiters)) } else { format!("{} wait", text::ranks_text(&waiters)) },
                 edges[0].entry.description
@@ -293,7 +294,7 @@ impl<'a> WaitGraph<'a> {
             format!("{waiter} waits in {} of group {} for {awaited}", edge.entry.name(), group.name)
         };
         let steps: Vec<String> = cycle.iter().map(step).collect();
-        let text = format!("deadlock, each waits for the next: {}", steps.join("; "));
+        let text = format!("deadlock, each rank waits for the next: {}", steps.join("; "));
         let first = cycle.first()?;
         let culprits =
             cycle.iter().filter(|edge| edge.group == first.group).map(|edge| edge.waiter);
@@ -323,20 +324,20 @@ fn stalled_finding(
     stalled_ranks: &[(usize, &OperationRecord, u64)],
 ) -> Option<Finding> {
     let group = &job.groups[number];
-    let running = |line: &RankTimeline| {
-        unfinished_call(job, line).is_some_and(|(_, entry)| entry.is_under_way())
+    let running = |timeline: &RankTimeline| {
+        unfinished_call(job, timeline).is_some_and(|(_, entry)| entry.is_under_way())
     };
     let (_, entry, since) = stalled_ranks.iter().min_by_key(|(_, entry, _)| entry.sequence)?;
     let age = group
         .timelines
         .values()
-        .map(|line| job.dumps[line.dump_index].taken_unix_ns().saturating_sub(*since))
+        .map(|timeline| job.dumps[timeline.dump_index].taken_unix_ns().saturating_sub(*since))
         .min()?;
     if age < STALLED_NS || !group.timelines.values().all(running) {
         return None;
     }
     let text = format!(
-        "all {} ranks of group {} are in {}, the first since {}, and it does not get on",
+        "all {} ranks of group {} are in {}, the first for {}, and it makes no progress",
         group.size,
         group.name,
         entry.description,
