@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 /// A snapshot: the open descriptors with their targets, the threads, and the mapped memfd files.
 #[derive(Debug)]
-pub(crate) struct Belongings(BTreeSet<String>);
+pub(crate) struct ResourceSnapshot(BTreeSet<String>);
 
-impl Belongings {
-    pub(crate) fn now() -> Self {
+impl ResourceSnapshot {
+    pub(crate) fn take() -> Self {
         let mut all = BTreeSet::new();
-        for fd in entries("/proc/self/fd") {
+        for fd in folder_entries("/proc/self/fd") {
             // If `read_link` fails, the descriptor is the one that listed the folder; it is already
             // closed.
             let target = fs::read_link(Path::new("/proc/self/fd").join(&fd));
@@ -25,7 +25,7 @@ impl Belongings {
                 all.insert(format!("descriptor {fd} of {}", target.display()));
             }
         }
-        for thread in entries("/proc/self/task") {
+        for thread in folder_entries("/proc/self/task") {
             let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
             if let Ok(name) = name {
                 all.insert(format!("thread {thread} called {}", name.trim()));
@@ -36,13 +36,13 @@ impl Belongings {
         Self(all)
     }
 
-    /// Returns the resources that this snapshot lacks. Repeats the comparison for up to `patience`,
+    /// Returns the resources that this snapshot lacks. Repeats the comparison for up to `grace`,
     /// since the process may still be releasing some of them.
-    pub(crate) fn more(&self, patience: Duration) -> Vec<String> {
+    pub(crate) fn leaked_since(&self, grace: Duration) -> Vec<String> {
         let began = Instant::now();
         loop {
-            let more: Vec<_> = Self::now().0.difference(&self.0).cloned().collect();
-            if more.is_empty() || began.elapsed() >= patience {
+            let more: Vec<_> = Self::take().0.difference(&self.0).cloned().collect();
+            if more.is_empty() || began.elapsed() >= grace {
                 return more;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -50,7 +50,7 @@ impl Belongings {
     }
 }
 
-fn entries(folder: &str) -> Vec<String> {
+fn folder_entries(folder: &str) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap();
     names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }

@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::library::{self, Failure, Group, Join, Message, Outcome, Role, Store, world};
 use crate::operation::{Operation, Watched, message, room, wrong_message};
 use crate::scenario::{Injection, Kind, Scenario, Step};
-use crate::worker::belongings::Belongings;
+use crate::worker::belongings::ResourceSnapshot;
 use crate::worker::now_us;
 use dist::ffi::types::DIST_ERR_INTERNAL;
 use std::fs::OpenOptions;
@@ -52,7 +52,7 @@ fn entry() {
     // One write per line, so that lines of several processes do not interleave.
     let say = |what: &str| drop(out.write_all(format!("{prefix}{what}\n").as_bytes()));
     let scenario = Scenario::parse(&origin);
-    let before = Belongings::now();
+    let before = ResourceSnapshot::take();
     let mut say = Reports(Box::new(say));
     say.line(&format!("start {}", std::process::id()));
     let role =
@@ -89,7 +89,7 @@ fn entry() {
         }
     }
     watched.touched.iter().for_each(|what| say.line(&format!("wrong {what}")));
-    let more = before.more(PATIENCE);
+    let more = before.leaked_since(PATIENCE);
     if !more.is_empty() {
         say.line(&format!("wrong not given back: {}", more.join("; ")));
     }

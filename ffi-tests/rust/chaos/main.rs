@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use worker::belongings::Belongings;
+use worker::belongings::ResourceSnapshot;
 
 /// The duration of the test if the user gives no number of seeds.
 const BUDGET: Duration = Duration::from_secs(60);
@@ -100,20 +100,20 @@ impl Drop for Folder {
 /// A snapshot for the leak check: resources, processes and files must be the same before and after
 /// a test.
 pub(crate) struct Quiet {
-    belongings: Belongings,
+    belongings: ResourceSnapshot,
     files: residue::Before,
 }
 
 impl Quiet {
     pub(crate) fn now() -> Self {
-        Self { belongings: Belongings::now(), files: residue::Before::now() }
+        Self { belongings: ResourceSnapshot::take(), files: residue::Before::now() }
     }
 
     /// Asserts that the test has left no process, file or resource.
     pub(crate) fn compare(&self) {
         let processes = residue::processes(&format!("{RUN}={}", std::process::id()));
         let mut left = self.files.left(Path::new("/nonexistent"), &processes);
-        left.extend(self.belongings.more(Duration::from_secs(10)));
+        left.extend(self.belongings.leaked_since(Duration::from_secs(10)));
         assert!(left.is_empty(), "left behind: {}", left.join("; "));
     }
 }

@@ -54,7 +54,7 @@ mod traffic;
 mod words;
 mod works;
 
-use belongings::Belongings;
+use belongings::ResourceSnapshot;
 use library::{Call, Group, Outcome, Store, WRONG_RESULT, world};
 use messages::Message;
 use serde_json::json;
@@ -128,7 +128,7 @@ impl Reporter {
 struct Worker {
     folder: PathBuf,
     reporter: Reporter,
-    belongings: Belongings,
+    belongings: ResourceSnapshot,
     store: Option<Store>,
     groups: HashMap<String, Group>,
     many: Vec<Group>,
@@ -143,7 +143,7 @@ impl Worker {
         let worker = Self {
             folder: folder.to_owned(),
             reporter: Reporter(file),
-            belongings: Belongings::now(),
+            belongings: ResourceSnapshot::take(),
             store: None,
             groups: HashMap::new(),
             many: Vec::new(),
@@ -235,7 +235,7 @@ impl Worker {
     }
 
     fn leaks(&self) -> Outcome {
-        let more = self.belongings.more(LIMIT / 12);
+        let more = self.belongings.leaked_since(LIMIT / 12);
         match more.is_empty() {
             true => success(),
             false => (WRONG_RESULT, format!("not given back: {}", more.join("; "))),
