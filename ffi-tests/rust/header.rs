@@ -73,7 +73,7 @@ fn summary(comment: &str) -> &str {
 
 /// Returns the faults in the form of a function's comment. Reference pages and stubs of other
 /// languages are made from it.
-fn faults(function: &interface::Function) -> Vec<String> {
+fn faults(function: &interface::HeaderFunction) -> Vec<String> {
     let mut faults = Vec::new();
     let comment = &function.comment;
     let head = summary(comment);
@@ -129,10 +129,10 @@ fn every_function_comment_has_the_required_form() {
 
 #[test]
 fn faults_of_comments_are_found() {
-    let function = |comment: &str| interface::Function {
+    let function = |comment: &str| interface::HeaderFunction {
         name: "dist_f".to_owned(),
         comment: comment.to_owned(),
-        parameters: vec![interface::Parameter { name: "a".to_owned(), is_pointer: true }],
+        parameters: vec![interface::HeaderParameter { name: "a".to_owned(), is_pointer: true }],
         is_void: false,
     };
     let good = "\n * Does it.\n *\n * @param a in, optional: what\n *   it is.\n * @agree nothing.\n \

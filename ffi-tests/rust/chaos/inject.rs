@@ -136,5 +136,5 @@ fn babble<S: std::io::Write + Into<OwnedFd>>(
     let bytes: Vec<u8> = (0..length).map(|_| random.next().to_le_bytes()[0]).collect();
     // If the rank closes the connection during the write, the error is expected.
     drop(stream.write_all(&bytes));
-    random.once_in(3).then(|| stream.into())
+    random.one_in(3).then(|| stream.into())
 }

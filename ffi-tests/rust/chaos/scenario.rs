@@ -174,8 +174,8 @@ impl Scenario {
         let injection = draw_injection(&mut random, only);
         let size = 2 + random.below(7);
         let victim = random.below(size);
-        let two_hosts = matches!(injection, Injection::Partition) || random.once_in(2);
-        let interleaved = random.once_in(3);
+        let two_hosts = matches!(injection, Injection::Partition) || random.one_in(2);
+        let interleaved = random.one_in(3);
         let host = |rank| match (two_hosts, interleaved) {
             (false, _) => 0,
             (true, true) => rank % 2,
@@ -187,8 +187,8 @@ impl Scenario {
             origin: format!("seed {seed}{}", only.map_or(String::new(), |name| format!(" {name}"))),
             size,
             hosts: (0..size).map(host).collect(),
-            transport: if random.once_in(5) { "tcp" } else { "auto" },
-            keeper: injection == Injection::StoreDeath || random.once_in(2),
+            transport: if random.one_in(5) { "tcp" } else { "auto" },
+            keeper: injection == Injection::StoreDeath || random.one_in(2),
             steps,
             injection,
             victim,
@@ -198,7 +198,7 @@ impl Scenario {
             connect_ms: LONG_MS,
             store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
-            arena: random.once_in(3),
+            arena: random.one_in(3),
         };
         scenario.choose_deadlines();
         scenario
@@ -276,7 +276,7 @@ impl Scenario {
     fn of_latency(kind: &str, number: u64, limit_ms: u64) -> Self {
         let mut random = Random::new(number);
         let two_hosts =
-            matches!(kind, "remote-kill" | "partition") || (kind == "stop" && random.once_in(2));
+            matches!(kind, "remote-kill" | "partition") || (kind == "stop" && random.one_in(2));
         let injection = match kind {
             "stop" => Injection::Stop,
             "partition" => Injection::Partition,
@@ -313,7 +313,7 @@ impl Scenario {
     fn of_round(number: u64) -> Self {
         let mut random = Random::new(number);
         let size = 3 + random.below(3);
-        let two_hosts = random.once_in(2);
+        let two_hosts = random.one_in(2);
         let kind = random.one_of(&Kind::ALL);
         let count = random.one_of(&[1, 1000, 50_000]);
         let calls = Step::Calls { kind, count, times: usize::MAX, ahead: 1 };
@@ -324,7 +324,7 @@ impl Scenario {
             transport: "auto",
             keeper: true,
             steps: vec![Step::Init, Step::Groups { split: true }, calls, Step::Finalize],
-            injection: Injection::Kill { two: random.once_in(3) },
+            injection: Injection::Kill { two: random.one_in(3) },
             // Neither the victim nor the next rank is the driver.
             victim: 1 + random.below(size - 2),
             watched: (1 + random.below(size - 1), random.below(3)),
@@ -382,7 +382,7 @@ fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<St
         }
     };
     let is_over = matches!(steps.last(), Some(Step::Shrink { .. }));
-    if focus != steps.len() && !is_over && random.once_in(2) {
+    if focus != steps.len() && !is_over && random.one_in(2) {
         steps.push(draw_step(random, size, false));
     }
     steps.push(Step::Finalize);
@@ -393,7 +393,7 @@ fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<St
 }
 
 fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> Step {
-    let is_large = random.once_in(3);
+    let is_large = random.one_in(3);
     let times = match (in_focus, is_large) {
         (false, _) => 1 + random.below(3),
         (true, false) => 20 + random.below(150),
@@ -402,14 +402,14 @@ fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> Step {
     let small = random.one_of(&[1, 17, 1000]);
     match random.below(13) {
         0 => Step::Store { setter: random.below(size), after_ms: random.next() % 30 },
-        1 => Step::Groups { split: random.once_in(2) },
+        1 => Step::Groups { split: random.one_in(2) },
         2 => Step::Ring { count: if is_large { 200_000 } else { small }, times },
         4 if in_focus => Step::Shrink { aborter: random.below(size), after_ms: random.next() % 30 },
         3 => Step::Pairs { count: if is_large { 200_000 } else { small }, times },
         _ => {
             let kind = random.one_of(&Kind::ALL);
             let large = if kind.has_blocks() { 30_000 } else { 200_000 };
-            let ahead = if random.once_in(3) { 3 } else { 1 };
+            let ahead = if random.one_in(3) { 3 } else { 1 };
             Step::Calls { kind, count: if is_large { large } else { small }, times, ahead }
         }
     }

@@ -183,7 +183,7 @@ impl<'s, 'p> Runner<'s, 'p> {
             Kind::ReduceScatter => memory.output.at(memory.offset),
             _ => memory.output.at(0),
         };
-        if may_block && self.random.once_in(2) {
+        if may_block && self.random.one_in(2) {
             self.group.collective(call, send, recv, None);
             memory.check();
             return;
@@ -204,7 +204,7 @@ impl<'s, 'p> Runner<'s, 'p> {
             recvs: recvs.iter().map(|&(place, _)| output.wrapping_add(place)).collect(),
             recv_counts: recvs.iter().map(|&(_, count)| count).collect(),
         };
-        if may_block && self.random.once_in(2) {
+        if may_block && self.random.one_in(2) {
             self.group.moves(call, &blocks, None);
             memory.check();
             return;
@@ -216,7 +216,7 @@ impl<'s, 'p> Runner<'s, 'p> {
 
     /// Makes a collective of byte strings.
     fn strings(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
-        if may_block && self.random.once_in(2) {
+        if may_block && self.random.one_in(2) {
             self.group.strings(call, &mut memory, None);
             memory.check();
             return;
@@ -265,7 +265,7 @@ impl<'s, 'p> Runner<'s, 'p> {
 
     fn send(&mut self, message: &Message, may_block: bool) {
         let input = contribution(message.id, self.rank, message.dtype, 0, message.count);
-        if may_block && self.random.once_in(3) {
+        if may_block && self.random.one_in(3) {
             self.group.send(message, input.as_ptr(), None);
             return;
         }
@@ -338,24 +338,24 @@ impl<'s, 'p> Runner<'s, 'p> {
                 _ => calls.next().into_iter().for_each(|call| self.collective(call, false)),
             }
         }
-        if self.random.once_in(2) {
+        if self.random.one_in(2) {
             batch_end(None);
             return;
         }
         let mut work = Work::none();
         batch_end(Some(&mut work));
-        if self.random.once_in(2) {
+        if self.random.one_in(2) {
             work.wait();
         }
         work.release();
     }
 
     fn keep(&mut self, pending: Pending) {
-        if self.random.once_in(4) {
+        if self.random.one_in(4) {
             pending.work.count_in(self.counter);
             self.counted += 1;
         }
-        if self.random.once_in(12) {
+        if self.random.one_in(12) {
             let counter = Counter::leaked();
             pending.work.count_in(counter);
             pending.work.release();
@@ -367,8 +367,7 @@ impl<'s, 'p> Runner<'s, 'p> {
 
     /// Waits, with some probability, for some of the pending operations in random order.
     fn look_around(&mut self) {
-        while self.pending.len() > MOST_PENDING
-            || !self.pending.is_empty() && self.random.once_in(3)
+        while self.pending.len() > MOST_PENDING || !self.pending.is_empty() && self.random.one_in(3)
         {
             let index = self.random.below(self.pending.len());
             let work = &self.pending[index].work;

@@ -134,7 +134,7 @@ impl Program {
             transport: maker.random.one_of(&["inproc", "inproc", "shm", "auto", "tcp"]),
             hosts,
             groups: (0..groups).map(|_| maker.steps(DEPTH)).collect(),
-            leaves_early: maker.random.once_in(3),
+            leaves_early: maker.random.one_in(3),
         }
     }
 }
@@ -161,10 +161,10 @@ impl Maker {
                     let together = self.together();
                     steps.push(Step::Batch(together, self.exchange(Asked::Exactly)));
                 }
-                _ if depth > 0 && self.random.once_in(2) => {
+                _ if depth > 0 && self.random.one_in(2) => {
                     steps.push(Step::Team(self.team(depth - 1)));
                 }
-                _ if self.random.once_in(2) => {
+                _ if self.random.one_in(2) => {
                     let exchange = self.exchange(Asked::Anything);
                     steps.extend([Step::Settle, Step::Exchange(exchange), Step::Settle]);
                 }
@@ -192,7 +192,7 @@ impl Maker {
 
     fn count(&mut self) -> usize {
         let count = self.random.one_of(COUNTS);
-        if self.random.once_in(2) { count } else { self.random.below(count + 1) }
+        if self.random.one_in(2) { count } else { self.random.below(count + 1) }
     }
 
     fn collective(&mut self) -> Collective {
@@ -225,7 +225,7 @@ impl Maker {
             op: self.random.one_of(dtype.ops()),
             count: self.count(),
             root: self.random.below(self.size),
-            in_place: self.random.once_in(2),
+            in_place: self.random.one_in(2),
         }
     }
 
