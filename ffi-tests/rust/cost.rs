@@ -7,7 +7,7 @@
 mod harness;
 mod worker;
 
-use harness::Job;
+use harness::TestJob;
 use std::fmt::Write as _;
 
 const RANKS: usize = 8;
@@ -18,19 +18,20 @@ const ALL_IN_USE: u64 = 8 << 20;
 const IDLE: u64 = 64 << 10;
 
 /// Returns the number `key` from a worker's `turn`th report of `what`.
-fn measured(reports: &[harness::Report], what: &str, turn: usize, key: &str) -> u64 {
-    let report = reports.iter().filter(|report| report.what == what).nth(turn).expect(what);
-    let value: serde_json::Value = serde_json::from_str(&report.succeeded().message).unwrap();
+fn measured(reports: &[harness::CommandReport], what: &str, turn: usize, key: &str) -> u64 {
+    let report = reports.iter().filter(|report| report.command == what).nth(turn).expect(what);
+    let value: serde_json::Value =
+        serde_json::from_str(&report.assert_succeeded().message).unwrap();
     value[key].as_u64().expect(key)
 }
 
 /// Runs the same program on all ranks of a job and returns their reports.
-fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Report>> {
-    let ended = Job::by_hand(ranks, program).finish();
+fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::CommandReport>> {
+    let ended = TestJob::without_launcher(ranks, program).finish();
     let reports = |rank: usize| {
         let reports = ended.reports(&rank.to_string());
         reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
-        assert_eq!(ended.status(&rank.to_string()), 0);
+        assert_eq!(ended.exit_status(&rank.to_string()), 0);
         reports
     };
     (0..ranks).map(reports).collect()

@@ -11,7 +11,7 @@ use dist::ffi::constants::{
     DIST_CULPRIT_ABORTED, DIST_CULPRIT_DIED, DIST_CULPRIT_LATE, DIST_CULPRIT_LEFT,
     DIST_CULPRIT_MISMATCH, DIST_CULPRIT_NONE, DIST_CULPRIT_STOPPED, DIST_CULPRIT_UNREACHABLE,
 };
-use harness::{Ended, Job, Place};
+use harness::{FinishedJob, TestHost, TestJob};
 
 const ONE_HOST: &[&str] = &["a", "a", "a"];
 /// Ranks 0 and 1 are the leaders of their hosts; rank 2 is on rank 1's host.
@@ -21,12 +21,17 @@ const TWO_HOSTS: &[&str] = &["a", "b", "b"];
 const SILENCE_MS: u64 = 1000;
 
 /// Starts the ranks of a job on hosts with these names.
-fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
-    let mut job = Job::new();
+fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> TestJob {
+    let mut job = TestJob::new();
     for (rank, host) in hosts.iter().enumerate() {
         let mut environment = job.environment(rank, hosts.len());
         environment.push(("DIST_HEARTBEAT_LIMIT_MS", SILENCE_MS.to_string()));
-        job.start_at(&Place::named(host), &rank.to_string(), &environment, &program(rank));
+        job.start_on_host(
+            &TestHost::on_this_network(host),
+            &rank.to_string(),
+            &environment,
+            &program(rank),
+        );
     }
     job
 }
@@ -36,11 +41,11 @@ fn names(hosts: &[&str]) -> Vec<String> {
 }
 
 /// Asserts that a rank reports this culprit for its group and for its work.
-fn told(ended: &Ended, name: &str, culprit: (usize, i32, u32)) {
+fn told(ended: &FinishedJob, name: &str, culprit: (usize, i32, u32)) {
     let (rank, kind, pid) = culprit;
     let wanted = format!("rank {rank}, kind {kind}, pid {pid}, host ");
-    for report in ended.reports(name).iter().filter(|it| it.what.ends_with("culprit")) {
-        let message = &report.succeeded().message;
+    for report in ended.reports(name).iter().filter(|it| it.command.ends_with("culprit")) {
+        let message = &report.assert_succeeded().message;
         let host = message.strip_prefix(&wanted);
         assert!(host.is_some_and(|host| !host.is_empty()), "{name}: {message}, not {wanted}");
     }
@@ -51,20 +56,20 @@ const SURVIVE: &str = "init\nbarrier\nbarrier async=yes\nwork_culprit\nculprit\n
 
 /// Kills or stops a victim while the other ranks wait for it; `kinds` has the kind that each of the
 /// other ranks must report.
-fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut Job, &str)) {
+fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut TestJob, &str)) {
     let mut job = start(hosts, |rank| match rank == victim {
         true => "init\nbarrier\ngate never\n".to_owned(),
         false => SURVIVE.to_owned(),
     });
     let names = names(hosts);
     for name in names.iter().filter(|name| **name != names[victim]) {
-        job.report(name, "barrier async=yes").succeeded();
+        job.await_report(name, "barrier async=yes").assert_succeeded();
     }
-    job.report(&names[victim], "at never");
+    job.await_report(&names[victim], "at never");
     let pid = job.pid(&names[victim]);
     act(&mut job, &names[victim]);
     for name in names.iter().filter(|name| **name != names[victim]) {
-        job.report(name, "finalize");
+        job.await_report(name, "finalize");
     }
     job.kill(&names[victim]);
     let ended = job.finish();
@@ -73,11 +78,11 @@ fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut Job, &st
     }
 }
 
-fn kill(job: &mut Job, name: &str) {
+fn kill(job: &mut TestJob, name: &str) {
     job.kill(name);
 }
 
-fn stop(job: &mut Job, name: &str) {
+fn stop(job: &mut TestJob, name: &str) {
     job.stop(name);
 }
 
@@ -163,7 +168,7 @@ fn group_without_failure_has_no_culprit() {
     for name in names(ONE_HOST) {
         for what in ["work_culprit", "culprit"] {
             let wanted = format!("rank -1, kind {DIST_CULPRIT_NONE}, pid 0, host ");
-            assert_eq!(ended.report(&name, what).succeeded().message, wanted);
+            assert_eq!(ended.report(&name, what).assert_succeeded().message, wanted);
         }
     }
 }

@@ -8,7 +8,7 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
-use harness::Job;
+use harness::TestJob;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ struct Said {
 
 impl Dumps {
     fn new() -> Self {
-        let name = format!("dumps-{}-{}", std::process::id(), harness::serial());
+        let name = format!("dumps-{}-{}", std::process::id(), harness::next_serial());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
         Self { folder }
@@ -47,7 +47,7 @@ impl Dumps {
     }
 
     /// Starts a job whose ranks write their dumps to this folder.
-    fn job(&self, size: usize, program: impl Fn(usize) -> String) -> Job {
+    fn job(&self, size: usize, program: impl Fn(usize) -> String) -> TestJob {
         self.job_told_by("DIST_FLIGHT_RECORDER_FILE", size, program)
     }
 
@@ -57,8 +57,8 @@ impl Dumps {
         variable: &'static str,
         size: usize,
         program: impl Fn(usize) -> String,
-    ) -> Job {
-        let mut job = Job::new();
+    ) -> TestJob {
+        let mut job = TestJob::new();
         for rank in 0..size {
             let mut environment = job.environment(rank, size);
             environment.push((variable, self.path("fr_")));
@@ -116,14 +116,14 @@ fn skipped_collective_is_explained_by_errors_and_dumps() {
         _ => format!("init\nbarrier\n{call}\nexit 0\n"),
     });
     for (rank, name) in ["0", "1"].into_iter().enumerate() {
-        job.report(name, call);
+        job.await_report(name, call);
         assert!(dumps.of(rank).exists(), "rank {rank} has told its failure without a dump");
     }
     // The waiting rank makes no call that could fail, but it writes its dump as well.
-    job.until("the dump of rank 2", |_| dumps.of(2).exists());
+    job.wait_until("the dump of rank 2", |_| dumps.of(2).exists());
     let (line, class, culprits) = dumps.verdict();
     let pid = job.pid("2");
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
 
     assert_eq!((class.as_str(), culprits), ("behind", vec![2]), "{line}");
@@ -137,21 +137,23 @@ fn skipped_collective_is_explained_by_errors_and_dumps() {
     let named = format!("rank 2 (pid {pid}, ");
     for name in ["0", "1", "2"] {
         let parts = [named.as_str(), "which last finished barrier #1", "500 ms"];
-        ended.report(name, call).failed(DIST_ERR_TIMEOUT, &parts);
+        ended.report(name, call).assert_failed(DIST_ERR_TIMEOUT, &parts);
     }
-    ended.report("2", "leaks").succeeded();
+    ended.report("2", "leaks").assert_succeeded();
 }
 
 #[test]
 fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
     let dumps = Dumps::new();
     let mut job = dumps.job(3, |_| "init\nloop all_reduce f32 SUM 10\nexit 0\n".to_owned());
-    job.all_report(&["0", "1", "2"], "ready");
+    job.await_reports(&["0", "1", "2"], "ready");
     let pid = job.pid("1");
     job.kill("1");
     let ended = job.finish();
     for name in ["0", "2"] {
-        ended.report(name, "all_reduce f32 SUM 10").failed(DIST_ERR_PEER_FAILED, &["rank 1 (pid "]);
+        ended
+            .report(name, "all_reduce f32 SUM 10")
+            .assert_failed(DIST_ERR_PEER_FAILED, &["rank 1 (pid "]);
     }
     let (line, class, culprits) = dumps.verdict();
     assert_eq!((class.as_str(), culprits), ("failure", vec![1]), "{line}");
@@ -174,7 +176,7 @@ fn mismatch_names_both_calls() {
     for (name, call) in
         [("0", "all_reduce f64 MAX 7"), ("1", "barrier"), ("2", "all_reduce f64 MAX 7")]
     {
-        ended.report(name, call).failed(DIST_ERR_MISMATCH, &["barrier #2"]);
+        ended.report(name, call).assert_failed(DIST_ERR_MISMATCH, &["barrier #2"]);
     }
     assert!((0..3).all(|rank| Path::new(&dumps.path(&format!("fr_{rank}"))).exists()));
     let (line, class, culprits) = dumps.verdict();
@@ -192,14 +194,14 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
         let hang = if rank == 1 { "gate end\n" } else { "" };
         format!("init\nbarrier\n{hang}{call}\nfinalize\nleaks\n")
     });
-    job.all_report(&["0", "1", "2"], "barrier");
+    job.await_reports(&["0", "1", "2"], "barrier");
     // Repeats the dumps until the ranks have waited long enough for a finding.
     let mut touches = 0;
     loop {
         (0..3).for_each(|rank| drop(fs::remove_file(dumps.of(rank))));
         touches += 1;
         fs::write(dumps.path("now"), format!("{touches}")).unwrap();
-        job.until("the dumps of all ranks", |_| dumps.all_exist(3));
+        job.wait_until("the dumps of all ranks", |_| dumps.all_exist(3));
         if dumps.diagnosis(&[]).status == 1 && touches > 1 {
             break;
         }
@@ -208,13 +210,13 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
     assert_eq!((class.as_str(), culprits), ("behind", vec![1]), "{line}");
     assert!(line.contains("never entered all_reduce #2 (f32, SUM, count 1000)"), "{line}");
     assert!(line.ends_with("; 2 ranks wait for it"), "{line}");
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
     for name in ["0", "1", "2"] {
-        ended.report(name, call).succeeded();
-        ended.report(name, "finalize").succeeded();
+        ended.report(name, call).assert_succeeded();
+        ended.report(name, "finalize").assert_succeeded();
         // The recorder's thread has ended as well.
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 

@@ -12,7 +12,7 @@ use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT};
 use dist::store::Store as _;
 use dist::store::file::replay::replay;
 use dist::store::file::{FileOptions, FileStore};
-use harness::{Ended, Job};
+use harness::{FinishedJob, TestJob};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,8 +63,8 @@ fn init(path: &Path, rank: usize, size: usize) -> String {
 }
 
 /// Starts the ranks of a job with a job id, as a launcher sets it.
-fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
-    let mut job = Job::new();
+fn start(path: &Path, size: usize, job_id: &str, then: &str) -> TestJob {
+    let mut job = TestJob::new();
     for (rank, name) in NAMES[..size].iter().enumerate() {
         let environment = [("TORCHELASTIC_RUN_ID", job_id.to_owned())];
         job.start(name, &environment, &format!("{}\n{then}", init(path, rank, size)));
@@ -73,10 +73,10 @@ fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
 }
 
 /// Asserts that all ranks have joined, used the group and released their resources.
-fn have_worked(ended: &Ended, size: usize) {
+fn have_worked(ended: &FinishedJob, size: usize) {
     for name in &NAMES[..size] {
-        ended.all_succeeded(name, 6);
-        assert_eq!(ended.status(name), 0);
+        ended.assert_all_succeeded(name, 6);
+        assert_eq!(ended.exit_status(name), 0);
     }
 }
 
@@ -89,7 +89,7 @@ fn store_file_is_removed_after_each_job() {
         assert!(!path.exists());
     }
     // The rank and the world size may also come from the environment or the options.
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.start_rank(0, 2, &format!("init url=file://{}\n{USE}", path.display()));
     let options = format!("init url=file://{}?world_size=2 rank=1", path.display());
     job.start("1", &[], &format!("{options}\n{USE}"));
@@ -102,11 +102,11 @@ fn stale_store_file_is_an_error_on_all_ranks() {
     let folder = Folder::new();
     let path = folder.file();
     let mut job = start(&path, 2, "first", "loop barrier\n");
-    job.all_report(&NAMES[..2], "ready");
+    job.await_reports(&NAMES[..2], "ready");
     // A surplus rank gets an error and has no effect on the other ranks.
     job.start("late", &[("TORCHELASTIC_RUN_ID", "first".to_owned())], &init(&path, 1, 2));
-    let report = job.report("late", &init(&path, 1, 2));
-    report.failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
+    let report = job.await_report("late", &init(&path, 1, 2));
+    report.assert_failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
     let pids = [job.pid("0"), job.pid("1")];
     job.kill("0");
     job.kill("1");
@@ -121,9 +121,9 @@ fn stale_store_file_is_an_error_on_all_ranks() {
         let ended = start(&path, 2, job_id, "leaks\n").finish();
         for (rank, name) in NAMES[..2].iter().enumerate() {
             let report = ended.report(name, &init(&path, rank, 2));
-            report.failed(DIST_ERR_MISMATCH, parts).within_ms(2000);
+            report.assert_failed(DIST_ERR_MISMATCH, parts).assert_within_ms(2000);
             assert!(dead.iter().any(|dead| report.message.contains(dead)), "{report:?}");
-            ended.report(name, "leaks").succeeded();
+            ended.report(name, "leaks").assert_succeeded();
         }
     }
     fs::remove_file(&path).unwrap();
@@ -135,7 +135,7 @@ fn stale_store_file_is_an_error_on_all_ranks() {
 fn failed_start_leaves_no_file() {
     let folder = Folder::new();
     let path = folder.file();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in [0, 2] {
         let program = format!("{} connect_timeout_ms=500\nleaks\n", init(&path, rank, 4));
         job.start(NAMES[rank], &[], &program);
@@ -143,8 +143,11 @@ fn failed_start_leaves_no_file() {
     let ended = job.finish();
     for rank in [0, 2] {
         let what = format!("{} connect_timeout_ms=500", init(&path, rank, 4));
-        ended.report(NAMES[rank], &what).failed(DIST_ERR_TIMEOUT, &["rank"]).within_ms(3000);
-        ended.report(NAMES[rank], "leaks").succeeded();
+        ended
+            .report(NAMES[rank], &what)
+            .assert_failed(DIST_ERR_TIMEOUT, &["rank"])
+            .assert_within_ms(3000);
+        ended.report(NAMES[rank], "leaks").assert_succeeded();
     }
     assert!(!path.exists());
     have_worked(&start(&path, 4, "", USE).finish(), 4);
@@ -159,10 +162,10 @@ fn killed_writer_leaves_a_readable_file() {
     let mut torn = 0;
     for turn in 0..TURNS {
         let keeper = open(&path);
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let program = format!("file_store {}\nfill value {BYTES}\n", path.display());
         job.start("writer", &[], &program);
-        job.report("writer", "ready");
+        job.await_report("writer", "ready");
         // Each kill happens at a different time of a write, on machines of any speed.
         std::thread::sleep(Duration::from_micros(turn * 700));
         job.kill("writer");
@@ -193,30 +196,30 @@ fn concurrent_counters_lose_no_increment() {
     let folder = Folder::new();
     let path = folder.file();
     let keeper = open(&path);
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for name in &NAMES[..3] {
         let program = format!("file_store {}\ncount n 200 6\nunstore\nleaks\n", path.display());
         job.start(name, &[], &program);
     }
     let ended = job.finish();
     for name in &NAMES[..3] {
-        ended.all_succeeded(name, 5);
+        ended.assert_all_succeeded(name, 5);
     }
     assert_eq!(keeper.get(b"n", &soon()).unwrap(), b"3600");
 }
 
 /// Checks a store whose disk is almost full; `why` is the expected reason in the error.
-fn goes_on_when_there_is_no_room(mut job: Job, why: &str) {
+fn goes_on_when_there_is_no_room(mut job: TestJob, why: &str) {
     let nothing = "nothing was stored";
-    let report = job.report("0", "fill large 5000000");
-    report.failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    let report = job.await_report("0", "fill large 5000000");
+    report.assert_failed(DIST_ERR_SYSTEM, &[why, nothing]);
     let ended = job.finish();
     // The small values fill the disk up to its last byte.
-    ended.report("0", "fill small 300").failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    ended.report("0", "fill small 300").assert_failed(DIST_ERR_SYSTEM, &[why, nothing]);
     for what in ["set before v", "get before v", "get between w", "unstore", "leaks"] {
-        ended.report("0", what).succeeded();
+        ended.report("0", what).assert_succeeded();
     }
-    assert_eq!(ended.status("0"), 0);
+    assert_eq!(ended.exit_status("0"), 0);
 }
 
 /// Returns the commands of a worker whose store is on an almost full disk.
@@ -245,7 +248,7 @@ fn full_disk_is_an_error_and_store_stays_usable() {
     }
     let mut command = small_disk();
     command.env(worker::NAME, "0");
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.start_under("0", command, &without_room(&folder.file()));
     goes_on_when_there_is_no_room(job, "is full");
 }
@@ -253,7 +256,7 @@ fn full_disk_is_an_error_and_store_stays_usable() {
 #[test]
 fn file_size_limit_is_an_error_without_sigxfsz() {
     let folder = Folder::new();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let program = format!("limit_file_size 600000\n{}", without_room(&folder.file()));
     job.start("0", &[], &program);
     goes_on_when_there_is_no_room(job, "largest size");

@@ -11,7 +11,7 @@ mod interface;
 mod toolchain;
 mod worker;
 
-use harness::{Job, Place};
+use harness::{TestHost, TestJob};
 use hosts::{ETHERNET, Hosts, Line};
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
@@ -26,15 +26,15 @@ fn at(host: &str) -> String {
 /// Sends bytes from one host to another and back. Returns the shortest round trip in microseconds.
 fn exchange(hosts: &Hosts, from: usize, to: usize, address: &str, what: &str) -> u64 {
     let address = at(address);
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let listen = format!("listen {address}");
-    job.start_at(&hosts.place(to), "server", &[], &format!("{listen}\necho\n"));
-    job.report("server", &listen).succeeded();
+    job.start_on_host(&hosts.place(to), "server", &[], &format!("{listen}\necho\n"));
+    job.await_report("server", &listen).assert_succeeded();
     let exchange = format!("exchange {address} {what}");
-    job.start_at(&hosts.place(from), "client", &[], &exchange);
+    job.start_on_host(&hosts.place(from), "client", &[], &exchange);
     let ended = job.finish();
-    ended.report("server", "echo").succeeded();
-    ended.report("client", &exchange).succeeded().message.parse().unwrap()
+    ended.report("server", "echo").assert_succeeded();
+    ended.report("client", &exchange).assert_succeeded().message.parse().unwrap()
 }
 
 #[test]
@@ -59,14 +59,14 @@ fn hosts_with_equal_addresses_coexist() {
     assert_eq!(names.len(), 6);
     let address = at(&first.ipv4(1, 0));
     assert_eq!(address, at(&second.ipv4(1, 0)));
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let (listen, exchange) = (format!("listen {address}"), format!("exchange {address} 10 1"));
-    job.start_at(&second.place(1), "server", &[], &format!("{listen}\necho\n"));
-    job.report("server", &listen).succeeded();
-    job.start_at(&first.place(0), "stranger", &[], &exchange);
-    assert!(job.report("stranger", &exchange).message.contains("refused"));
-    job.start_at(&second.place(0), "client", &[], &exchange);
-    job.report("client", &exchange).succeeded();
+    job.start_on_host(&second.place(1), "server", &[], &format!("{listen}\necho\n"));
+    job.await_report("server", &listen).assert_succeeded();
+    job.start_on_host(&first.place(0), "stranger", &[], &exchange);
+    assert!(job.await_report("stranger", &exchange).message.contains("refused"));
+    job.start_on_host(&second.place(0), "client", &[], &exchange);
+    job.await_report("client", &exchange).assert_succeeded();
     job.finish();
 }
 
@@ -75,32 +75,32 @@ fn ranks_on_several_hosts_meet_in_the_store_of_the_first() {
     let Some(hosts) = Hosts::find(3, ETHERNET) else { return };
     let places = [0, 1, 1, 2].map(|host| hosts.place(host));
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
-        let mut job = Job::spread(&places, &master, |rank| {
+        let mut job = TestJob::on_hosts(&places, &master, |rank| {
             // The rank that hosts the store leaves last.
             let (server, wait) = if rank == 0 { (" server=yes", "gate end\n") } else { ("", "") };
             format!(
                 "store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\n{wait}unstore\n"
             )
         });
-        job.all_report(&["1", "2", "3"], "unstore");
-        job.open("end");
+        job.await_reports(&["1", "2", "3"], "unstore");
+        job.open_gate("end");
         let ended = job.finish();
-        ended.all_succeeded("0", 8);
-        (1..4).for_each(|rank| ended.all_succeeded(&rank.to_string(), 6));
+        ended.assert_all_succeeded("0", 8);
+        (1..4).for_each(|rank| ended.assert_all_succeeded(&rank.to_string(), 6));
     }
 }
 
 #[test]
 fn hosts_have_names_of_their_own() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for host in 0..2 {
         let words = ["sh", "-c", "uname -n; echo $DIST_HOST_ID"];
-        job.start_program_at(&hosts.place(host), &format!("asked-{host}"), &[], &words);
+        job.start_program_on_host(&hosts.place(host), &format!("asked-{host}"), &[], &words);
     }
     let ended = job.finish();
-    assert_eq!(ended.output("asked-0"), "host-0\nhost-0\n");
-    assert_eq!(ended.output("asked-1"), "host-1\nhost-1\n");
+    assert_eq!(ended.stdout_text("asked-0"), "host-0\nhost-0\n");
+    assert_eq!(ended.stdout_text("asked-1"), "host-1\nhost-1\n");
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn disconnected_host_is_unreachable() {
     hosts.ip(1, "link set eth0 down");
     // Without the flush, the kernel would try the old neighbour entry for a while.
     hosts.ip(0, "neighbour flush dev eth0");
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let exchange = format!("exchange {} 10 1", at(&hosts.ipv4(1, 0)));
-    job.start_at(&hosts.place(0), "client", &[], &exchange);
+    job.start_on_host(&hosts.place(0), "client", &[], &exchange);
     let ended = job.finish();
     assert_ne!(ended.report("client", &exchange).status, 0);
 }
@@ -122,11 +122,16 @@ fn disconnected_host_is_unreachable() {
 fn leftover_listener_is_found() {
     // Without hosts there is no leftover to find, but the test must fail as expected.
     let Some(hosts) = Hosts::find(1, ETHERNET) else { panic!("; listener cannot be: no hosts") };
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let listen = format!("listen 0.0.0.0:{}", job.port);
-    job.start_at(&hosts.place(0), "worker", &[], &format!("{listen}\nfork_sleeper\ngate end\n"));
-    job.report("worker", &listen).succeeded();
-    job.open("end");
+    job.start_on_host(
+        &hosts.place(0),
+        "worker",
+        &[],
+        &format!("{listen}\nfork_sleeper\ngate end\n"),
+    );
+    job.await_report("worker", &listen).assert_succeeded();
+    job.open_gate("end");
     job.finish();
 }
 
@@ -184,17 +189,17 @@ fn let_through(seed: u64) -> Option<Vec<u32>> {
     let line = Line { seed, ..Line::new(1, 300_000) };
     let relay = hosts.line([0, 1], &line)?;
     let address = at(&hosts.ipv4(1, 0));
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let bind = format!("bind {address}");
-    job.start_at(&hosts.place(1), "receiver", &[], &format!("{bind}\nreceive 100\n"));
-    job.report("receiver", &bind).succeeded();
+    job.start_on_host(&hosts.place(1), "receiver", &[], &format!("{bind}\nreceive 100\n"));
+    job.await_report("receiver", &bind).assert_succeeded();
     // The sender sends 30 more datagrams, which tell the receiver that the first hundred have
     // arrived. At this loss rate at least one of them arrives.
     let send = format!("datagrams {address} 130");
-    job.start_at(&hosts.place(0), "sender", &[], &send);
+    job.start_on_host(&hosts.place(0), "sender", &[], &send);
     let ended = job.finish();
-    ended.report("sender", &send).succeeded();
-    let numbers = ended.report("receiver", "receive 100").succeeded().message.clone();
+    ended.report("sender", &send).assert_succeeded();
+    let numbers = ended.report("receiver", "receive 100").assert_succeeded().message.clone();
     relay.end();
     Some(numbers.split(' ').map(|number| number.parse().unwrap()).collect())
 }
@@ -209,8 +214,8 @@ fn the_seed_decides_which_packets_are_lost() {
 }
 
 /// Starts a process on a host that sleeps and is no worker of a job.
-fn sleeper(place: &Place) -> Child {
-    let (program, arguments) = place.prefix().split_first().unwrap();
+fn sleeper(place: &TestHost) -> Child {
+    let (program, arguments) = place.command_prefix().split_first().unwrap();
     let mut command = Command::new(program);
     command.args(arguments).args(["sh", "-c", "echo; exec sleep 600"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -247,7 +252,7 @@ fn leftovers_of_a_killed_test_are_removed() {
     let mut owner = Command::new("true").spawn().unwrap();
     owner.wait().unwrap();
     let name = hosts.names()[0].replace(&std::process::id().to_string(), &owner.id().to_string());
-    let ip = hosts.place(0).prefix()[0].clone();
+    let ip = hosts.place(0).command_prefix()[0].clone();
     assert!(Command::new(ip).args(["netns", "add", &name]).status().unwrap().success());
     drop(Hosts::try_new(1, ETHERNET).unwrap());
     assert!(!hosts::exists(&name));

@@ -8,7 +8,7 @@
 mod harness;
 mod worker;
 
-use harness::Job;
+use harness::TestJob;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -53,21 +53,21 @@ impl Launcher {
     /// job, it would report wrong sums or sizes to its own folder, or never join.
     fn runs_two_jobs_at_once(&self) {
         let Some(program) = self.find() else { return };
-        let mut jobs = [Job::new(), Job::new()];
+        let mut jobs = [TestJob::new(), TestJob::new()];
         for job in &mut jobs {
             job.start_under("launcher", self.command(&program), PROGRAM);
         }
         let names: Vec<String> = (0..RANKS).map(|rank| rank.to_string()).collect();
         for job in &mut jobs {
-            job.all_report(&names, "at both");
+            job.await_reports(&names, "at both");
         }
         for job in jobs {
-            job.open("both");
+            job.open_gate("both");
             let ended = job.finish();
             for name in &names {
-                ended.all_succeeded(name, 10);
+                ended.assert_all_succeeded(name, 10);
             }
-            assert_eq!(ended.status("launcher"), 0, "{}", ended.errors("launcher"));
+            assert_eq!(ended.exit_status("launcher"), 0, "{}", ended.stderr_text("launcher"));
         }
     }
 
@@ -77,11 +77,11 @@ impl Launcher {
         let mut command = Command::new(&program);
         let arguments = self.arguments.iter().map(|argument| argument.replace('4', "1"));
         command.args(arguments);
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let program = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
         job.start_under("launcher", command, program);
         let ended = job.finish();
-        ended.all_succeeded("0", 6);
+        ended.assert_all_succeeded("0", 6);
     }
 }
 

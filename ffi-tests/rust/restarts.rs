@@ -10,7 +10,7 @@ mod program;
 mod worker;
 
 use dist::ffi::types::DIST_ERR_TIMEOUT;
-use harness::Job;
+use harness::TestJob;
 use program::{Ended, Folder, Program, free_port, until};
 use std::process::Command;
 
@@ -103,7 +103,7 @@ fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
     let program = "init\nall_reduce f32 SUM 1000\nif 0 1 exit 3\nif 0 * loop barrier\nif 0 * exit 1\n\
                    broadcast f32 1000 0\nfinalize\nleaks\n";
     for port in [None, Some(free_port())] {
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let mut command = Command::new(DISTRUN);
         command.args(["--nproc-per-node", "3", "--max-restarts", "1"]);
         if let Some(port) = &port {
@@ -111,8 +111,8 @@ fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
         }
         job.start_under("distrun", command, program);
         let ended = job.finish();
-        let errors = ended.errors("distrun");
-        assert_eq!(ended.status("distrun"), 0, "{errors}");
+        let errors = ended.stderr_text("distrun");
+        assert_eq!(ended.exit_status("distrun"), 0, "{errors}");
         assert!(
             errors.contains("attempt 2 of 2 begins: rank 1 failed with exit status 3"),
             "{errors}"
@@ -126,7 +126,7 @@ fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
         }
         for name in ["0", "1", "2"] {
             for what in ["broadcast f32 1000 0", "finalize", "leaks"] {
-                ended.report(name, what).succeeded();
+                ended.report(name, what).assert_succeeded();
             }
         }
     }
@@ -136,17 +136,17 @@ fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
 fn the_store_of_an_attempt_begins_empty() {
     let port = free_port();
     for address in [&[][..], &["--master-port", port.as_str()]] {
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let mut command = Command::new(DISTRUN);
         command.args(["--no-secret", "--max-restarts", "1"]).args(address);
         let program = "if 0 * store\nif 0 * set left behind\nif 0 * exit 3\n\
                        store timeout_ms=300\nwait left\nunstore\n";
         job.start_under("distrun", command, program);
         let ended = job.finish();
-        assert_eq!(ended.status("distrun"), 0, "{}", ended.errors("distrun"));
-        ended.report("0", "set left behind").succeeded();
-        ended.report("0", "store timeout_ms=300").succeeded();
-        ended.report("0", "wait left").failed(DIST_ERR_TIMEOUT, &["left"]);
+        assert_eq!(ended.exit_status("distrun"), 0, "{}", ended.stderr_text("distrun"));
+        ended.report("0", "set left behind").assert_succeeded();
+        ended.report("0", "store timeout_ms=300").assert_succeeded();
+        ended.report("0", "wait left").assert_failed(DIST_ERR_TIMEOUT, &["left"]);
     }
 }
 

@@ -14,7 +14,7 @@ use dist::ffi::types::{
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Secret, Server, ServerOptions, TcpStore};
-use harness::{Job, Report};
+use harness::{CommandReport, TestJob};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -175,13 +175,13 @@ fn world_readable_secret_file_is_refused() {
 
 /// Runs the failing initialization of one of two ranks. Asserts that the process has released its
 /// resources, and returns the report.
-fn alone(variables: &[(&'static str, &str)]) -> Report {
-    let mut job = Job::new();
+fn alone(variables: &[(&'static str, &str)]) -> CommandReport {
+    let mut job = TestJob::new();
     let mut environment = job.environment(0, 2);
     environment.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
     job.start("0", &environment, "init\nleaks\n");
     let ended = job.finish();
-    ended.report("0", "leaks").succeeded();
+    ended.report("0", "leaks").assert_succeeded();
     ended.report("0", "init")
 }
 
@@ -200,10 +200,10 @@ fn unreadable_secret_is_an_immediate_error() {
     ] {
         let report = alone(variables);
         assert!(!report.message.contains("of the user"), "{report:?}");
-        report.failed(DIST_ERR_INVALID_ARGUMENT, &parts).within_ms(2000);
+        report.assert_failed(DIST_ERR_INVALID_ARGUMENT, &parts).assert_within_ms(2000);
     }
     let missing = alone(&[(FILE, "/no/such")]);
-    missing.failed(DIST_ERR_SYSTEM, &[FILE, "/no/such"]).within_ms(2000);
+    missing.assert_failed(DIST_ERR_SYSTEM, &[FILE, "/no/such"]).assert_within_ms(2000);
 }
 
 /// The program of every rank.
@@ -212,11 +212,11 @@ const PROGRAM: &str = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 #[test]
 fn secret_works_with_any_store_host() {
     let file = SecretFile::new("of the user", 0o600);
-    let mut launched = Job::new();
+    let mut launched = TestJob::new();
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_distrun"));
     launcher.args(["--nproc-per-node", "2"]);
     launched.start_under("distrun", launcher, PROGRAM);
-    let mut by_hand = Job::new();
+    let mut by_hand = TestJob::new();
     for rank in 0..2 {
         let mut environment = by_hand.environment(rank, 2);
         environment.push((FILE, file.path().to_owned()));
@@ -225,7 +225,7 @@ fn secret_works_with_any_store_host() {
     for job in [launched, by_hand] {
         let ended = job.finish();
         for rank in ["0", "1"] {
-            ended.all_succeeded(rank, 6);
+            ended.assert_all_succeeded(rank, 6);
         }
     }
 }
@@ -360,7 +360,7 @@ fn launcher_store_refuses_other_clients() {
 #[test]
 fn rank_without_the_secret_is_refused() {
     let file = SecretFile::new("of the user", 0o600);
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let mut environment = job.environment(0, 2);
     environment.push((FILE, file.path().to_owned()));
     job.start("0", &environment, "init connect_timeout_ms=3000\nleaks\n");
@@ -368,7 +368,7 @@ fn rank_without_the_secret_is_refused() {
     job.start("1", &environment, "init connect_timeout_ms=3000\nleaks\n");
     let ended = job.finish();
     let report = ended.report("1", "init connect_timeout_ms=3000");
-    report.failed(DIST_ERR_AUTH, &["asks for the job's secret", FILE]);
-    ended.report("1", "leaks").succeeded();
-    ended.report("0", "init connect_timeout_ms=3000").failed(DIST_ERR_TIMEOUT, &["1"]);
+    report.assert_failed(DIST_ERR_AUTH, &["asks for the job's secret", FILE]);
+    ended.report("1", "leaks").assert_succeeded();
+    ended.report("0", "init connect_timeout_ms=3000").assert_failed(DIST_ERR_TIMEOUT, &["1"]);
 }

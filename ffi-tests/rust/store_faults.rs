@@ -11,7 +11,7 @@ use dist::base::deadline::Deadline;
 use dist::ffi::types::DIST_ERR_CONNECTION;
 use dist::store::Store;
 use dist::store::tcp::{ClientOptions, TcpStore};
-use harness::Job;
+use harness::TestJob;
 
 /// The limit on a busy machine for the error of a waiting client after the server's death, in
 /// microseconds.
@@ -29,12 +29,12 @@ fn soon() -> Deadline {
 
 /// Starts a server and `clients` clients for each command that waits; the clients stop at a gate
 /// before it.
-fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
-    let mut job = Job::new();
+fn waiting(clients: usize, way: &str) -> (TestJob, Vec<String>) {
+    let mut job = TestJob::new();
     let environment =
         vec![("MASTER_PORT", job.port.to_string()), ("DIST_STORE_UNIX", way.to_owned())];
     job.start("server", &environment, SERVER);
-    job.report("server", "get here yes");
+    job.await_report("server", "get here yes");
     let mut names = Vec::new();
     for (kind, wait) in WAITS.iter().enumerate() {
         for client in 0..clients {
@@ -42,7 +42,7 @@ fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
             let program =
                 format!("store timeout_ms=60000\ngate go\n{wait}\nadd alive\nunstore\nleaks\n");
             job.start(&name, &environment, &program);
-            job.report(&name, "at go");
+            job.await_report(&name, "at go");
             names.push(name);
         }
     }
@@ -50,17 +50,17 @@ fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
 }
 
 /// Creates a client in this process.
-fn observer(job: &Job) -> TcpStore {
+fn observer(job: &TestJob) -> TcpStore {
     let host = "127.0.0.1".to_owned();
     let options = ClientOptions { host, port: job.port, ..ClientOptions::default() };
     TcpStore::connect(options, &soon()).unwrap()
 }
 
 /// Lets the clients wait, and returns when the store shows all clients of the barrier.
-fn let_wait(job: &mut Job, store: &dyn Store, clients: usize) {
-    job.open("go");
+fn let_wait(job: &mut TestJob, store: &dyn Store, clients: usize) {
+    job.open_gate("go");
     let all = clients.to_string().into_bytes();
-    job.until("the clients have come to the barrier", |_| {
+    job.wait_until("the clients have come to the barrier", |_| {
         store.check(&[b"corner"], &soon()).unwrap() && store.get(b"corner", &soon()).unwrap() == all
     });
 }
@@ -77,11 +77,11 @@ fn dead_server_ends_every_wait_immediately() {
         for (name, wait) in names.iter().zip(WAITS.iter().flat_map(|wait| [wait, wait])) {
             let report = ended.report(name, wait);
             last_us = last_us.max(report.at_us.saturating_sub(killed_at));
-            report.failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
+            report.assert_failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
             assert!(report.at_us < killed_at + AT_ONCE_US, "{report:?}, killed at {killed_at}");
             // A later call does not wait either.
-            ended.report(name, "add alive").failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
-            ended.report(name, "leaks").succeeded();
+            ended.report(name, "add alive").assert_failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
+            ended.report(name, "leaks").assert_succeeded();
         }
         println!("Unix socket {way}: {} waits ended within {last_us} us", names.len());
     }
@@ -106,17 +106,17 @@ fn dead_clients_do_not_affect_others() {
         }
         store.barrier(b"corner", 9, &soon()).unwrap();
         for name in names.iter().filter(|name| !victims.contains(name)) {
-            job.report(name, "leaks");
+            job.await_report(name, "leaks");
         }
         assert_eq!(store.get(b"alive", &soon()).unwrap(), b"4");
-        job.open("end");
+        job.open_gate("end");
         let ended = job.finish();
         for (name, wait) in names.iter().zip(WAITS.iter().flat_map(|wait| [wait, wait])) {
             if name.ends_with("-1") {
-                ended.report(name, wait).succeeded();
-                ended.report(name, "leaks").succeeded();
+                ended.report(name, wait).assert_succeeded();
+                ended.report(name, "leaks").assert_succeeded();
             }
         }
-        ended.report("server", "leaks").succeeded();
+        ended.report("server", "leaks").assert_succeeded();
     }
 }

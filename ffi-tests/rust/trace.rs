@@ -12,7 +12,7 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
-use harness::Job;
+use harness::TestJob;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        let name = format!("traces-{}-{}", std::process::id(), harness::serial());
+        let name = format!("traces-{}-{}", std::process::id(), harness::next_serial());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -60,8 +60,8 @@ impl Drop for Folder {
 
 /// Starts ranks without a launcher that write traces to a folder, on one host or each on its own
 /// host.
-fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> String) -> Job {
-    let mut job = Job::new();
+fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> String) -> TestJob {
+    let mut job = TestJob::new();
     for rank in 0..size {
         let mut environment = job.environment(rank, size);
         environment.push(("DIST_TRACE_FILE", folder.prefix()));
@@ -117,8 +117,8 @@ fn trace_has_every_operation_and_its_last_rank() {
                 "init\nbarrier\n{late}all_reduce f32 SUM 100\nbroadcast f64 10 1\n{message}finalize\nleaks\n"
             )
         });
-        job.all_report(&["0", "1", "2"], "barrier");
-        job.open("late");
+        job.await_reports(&["0", "1", "2"], "barrier");
+        job.open_gate("late");
         let ended = job.finish();
         for rank in 0..3 {
             assert!(ended.reports(&rank.to_string()).iter().all(|it| it.status == 0));
@@ -200,14 +200,14 @@ fn trace_of_killed_rank_is_merged_with_the_failure() {
     let mut job = job(&folder, 3, false, |_| {
         "init\nbarrier\nloop all_reduce f32 SUM 1000\nfinalize\n".to_owned()
     });
-    job.all_report(&["0", "1", "2"], "ready");
+    job.await_reports(&["0", "1", "2"], "ready");
     let written = format!("{}1.json", folder.prefix());
-    job.until("the trace to be written", |_| {
+    job.wait_until("the trace to be written", |_| {
         fs::read_to_string(&written).is_ok_and(|text| text.contains("\"barrier\""))
     });
     job.kill("1");
     let ended = job.finish();
-    ended.report("0", "all_reduce f32 SUM 1000").failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
+    ended.report("0", "all_reduce f32 SUM 1000").assert_failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
     let (events, said) = folder.merge();
     assert!(said.contains("tr_1.json has no end"), "{said}");
     for rank in 0..3 {
@@ -223,20 +223,20 @@ fn trace_of_killed_rank_is_merged_with_the_failure() {
 
 #[test]
 fn full_disk_ends_only_the_trace() {
-    let job = Job::by_hand(2, |rank| {
+    let job = TestJob::without_launcher(2, |rank| {
         let trace = if rank == 0 { "trace /dev/full\n" } else { "" };
         let untrace = if rank == 0 { "untrace\nuntrace\n" } else { "" };
         format!("init\n{trace}all_reduce f32 SUM 10\nbarrier\n{untrace}barrier\nfinalize\nleaks\n")
     });
     let ended = job.finish();
     let reports = ended.reports("0");
-    let stopped: Vec<_> = reports.iter().filter(|report| report.what == "untrace").collect();
+    let stopped: Vec<_> = reports.iter().filter(|report| report.command == "untrace").collect();
     assert_ne!(stopped[0].status, 0);
     assert!(stopped[0].message.contains("/dev/full"), "{stopped:?}");
-    stopped[1].succeeded();
-    let others = reports.iter().filter(|report| report.what != "untrace");
+    stopped[1].assert_succeeded();
+    let others = reports.iter().filter(|report| report.command != "untrace");
     others.chain(&ended.reports("1")).for_each(|report| {
-        report.succeeded();
+        report.assert_succeeded();
     });
 }
 
@@ -247,7 +247,7 @@ const NAPS_MS: [u64; 3] = [40, 160, 640];
 /// Returns the verdicts of all ranks and their logs after a loop in which the last rank sleeps for
 /// `nap_ms` before each call. With an algorithm in `apart`, the ranks are on different hosts.
 fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, String)> {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in 0..size {
         let mut environment = job.environment(rank, size);
         environment.push(("DIST_LOG_LEVEL", "WARN".to_owned()));
@@ -267,7 +267,10 @@ fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, Stri
         .map(|rank| {
             let name = rank.to_string();
             let told = ended.report(&name, "describe");
-            (serde_json::from_str(&told.succeeded().message).unwrap(), ended.errors(&name))
+            (
+                serde_json::from_str(&told.assert_succeeded().message).unwrap(),
+                ended.stderr_text(&name),
+            )
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 
 use crate::RUN;
 use crate::body::{KEEPER, LISTEN, MARK, NAME, ORIGIN, STORE};
-use crate::harness::{Place, residue};
+use crate::harness::{TestHost, leftovers};
 use crate::scenario::Scenario;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -115,7 +115,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) folder: &'a Path,
     /// The emulated hosts (network namespaces), in the scenario's order. If empty, all processes
     /// run on this host and only have different host names.
-    pub(crate) places: &'a [Place],
+    pub(crate) places: &'a [TestHost],
     /// The port of the store if the driver hosts it; the driver is then rank 0.
     pub(crate) served: Option<u16>,
 }
@@ -172,12 +172,12 @@ impl Crew {
         let program = std::env::current_exe().unwrap();
         let place =
             rank.map_or(ground.places.first(), |rank| ground.places.get(scenario.hosts[rank]));
-        let mut words = place.map_or(Vec::new(), |place| place.prefix().to_vec());
+        let mut words = place.map_or(Vec::new(), |place| place.command_prefix().to_vec());
         words.push(program.to_str().unwrap().to_owned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(ENTRY);
         let name = rank.map_or(KEEPER.to_owned(), |rank| rank.to_string());
-        let host = ground.places.first().map_or("127.0.0.1", Place::address);
+        let host = ground.places.first().map_or("127.0.0.1", TestHost::address);
         command.env(ORIGIN, &scenario.origin).env(NAME, name);
         command.env(RUN, std::process::id().to_string());
         command.env(STORE, format!("{host} {}", self.port));
@@ -278,7 +278,7 @@ impl Crew {
     /// Records the sockets that the processes hold at present.
     pub(crate) fn note_sockets(&mut self) {
         let pids: Vec<u32> = self.members.iter().map(|member| member.pid).collect();
-        self.sockets.extend(residue::sockets(&pids));
+        self.sockets.extend(leftovers::sockets_of(&pids));
     }
 
     /// Lets the waiting processes exit and receives their last reports. Returns false if a process
@@ -306,12 +306,12 @@ impl Crew {
 
     /// Returns the resources that remain after all processes have exited.
     pub(crate) fn left_behind(&self) -> Vec<String> {
-        let mut left = residue::on_network(&[], &self.sockets, NO_PORT);
+        let mut left = leftovers::leftover_sockets(&[], &self.sockets, NO_PORT);
         let began = Instant::now();
         // The kernel closes the descriptors of a process shortly after it reports the exit.
         while !left.is_empty() && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(5));
-            left = residue::on_network(&[], &self.sockets, NO_PORT);
+            left = leftovers::leftover_sockets(&[], &self.sockets, NO_PORT);
         }
         let files = fs::read_dir(self.folder.join("tmp")).into_iter().flatten().flatten();
         left.extend(files.map(|file| format!("file {}", file.path().display())));

@@ -4,7 +4,7 @@
 
 use crate::crew::Crew;
 use crate::generator::Random;
-use crate::harness::residue;
+use crate::harness::leftovers;
 use crate::hosts::Hosts;
 use crate::scenario::{Injection, Scenario};
 use crate::worker::now_us;
@@ -107,9 +107,10 @@ fn owned(returned: i64) -> Option<OwnedFd> {
 fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
     let mut random = Random::new(seed);
     let pids: Vec<u32> = crew.members.iter().map(|member| member.pid).collect();
-    let sockets = residue::sockets(&pids);
+    let sockets = leftovers::sockets_of(&pids);
     let mut silent = Vec::new();
-    for port in residue::listening(&sockets).into_iter().chain([crew.port]).collect::<BTreeSet<_>>()
+    for port in
+        leftovers::listening_ports(&sockets).into_iter().chain([crew.port]).collect::<BTreeSet<_>>()
     {
         let address = ([127, 0, 0, 1], port).into();
         if let Ok(stream) = TcpStream::connect_timeout(&address, BRIEFLY) {
@@ -117,7 +118,7 @@ fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
             silent.extend(babble(stream, &mut random));
         }
     }
-    for name in residue::abstract_names(&sockets) {
+    for name in leftovers::abstract_socket_names(&sockets) {
         let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
         if let Ok(stream) = UnixStream::connect_addr(&address) {
             drop(stream.set_write_timeout(Some(BRIEFLY)));

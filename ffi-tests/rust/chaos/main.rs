@@ -37,7 +37,7 @@ mod verdict;
 mod worker;
 
 use drive::Ending;
-use harness::residue;
+use harness::leftovers;
 use hosts::{ETHERNET, Hosts};
 use scenario::{INJECTIONS, Scenario};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        let name = format!("chaos-{}-{}", std::process::id(), harness::serial());
+        let name = format!("chaos-{}-{}", std::process::id(), harness::next_serial());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(path.join("tmp")).unwrap();
         Self(path)
@@ -101,18 +101,19 @@ impl Drop for Folder {
 /// a test.
 pub(crate) struct Quiet {
     belongings: ResourceSnapshot,
-    files: residue::Before,
+    files: leftovers::SharedFiles,
 }
 
 impl Quiet {
     pub(crate) fn now() -> Self {
-        Self { belongings: ResourceSnapshot::take(), files: residue::Before::now() }
+        Self { belongings: ResourceSnapshot::take(), files: leftovers::SharedFiles::take() }
     }
 
     /// Asserts that the test has left no process, file or resource.
     pub(crate) fn compare(&self) {
-        let processes = residue::processes(&format!("{RUN}={}", std::process::id()));
-        let mut left = self.files.left(Path::new("/nonexistent"), &processes);
+        let processes =
+            leftovers::processes_with_environment(&format!("{RUN}={}", std::process::id()));
+        let mut left = self.files.leftovers(Path::new("/nonexistent"), &processes);
         left.extend(self.belongings.leaked_since(Duration::from_secs(10)));
         assert!(left.is_empty(), "left behind: {}", left.join("; "));
     }

@@ -1,6 +1,6 @@
 //! Emulated hosts for tests: network namespaces, each with its own loopback interface and
 //! addresses, on networks that the test creates and removes. Processes run on a host through a
-//! [`Place`].
+//! [`TestHost`].
 //!
 //! Every network is a bridge in a further namespace, with a veth pair to each host. An emulated
 //! link with delay and losses between two hosts runs through a program (see [`Relay`]). The tests
@@ -18,7 +18,7 @@ mod space;
 
 pub(crate) use relay::{Line, Relay};
 
-use crate::harness::{Place, serial};
+use crate::harness::{TestHost, next_serial};
 use crate::toolchain::{Compiler, skip};
 use space::Space;
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ impl Hosts {
     /// error says which capability the machine or the user lacks.
     pub(crate) fn try_new(count: usize, networks: &[&str]) -> Result<Self, String> {
         space::remove_leftovers();
-        let serial = serial();
+        let serial = next_serial();
         let switch = Space::new(serial, "net").map_err(|why| format!("{why}; {REMEDY}"))?;
         for kind in ["bridge", "veth"] {
             let probe = format!("link add probe type {kind}\nlink del probe");
@@ -111,9 +111,9 @@ impl Hosts {
     }
 
     /// Returns the place for processes on a host.
-    pub(crate) fn place(&self, host: usize) -> Place {
+    pub(crate) fn place(&self, host: usize) -> TestHost {
         let name = format!("host-{host}");
-        Place::in_space(&name, &ipv4(host, 0), self.hosts[host].prefix(&name))
+        TestHost::in_namespace(&name, &ipv4(host, 0), self.hosts[host].prefix(&name))
     }
 
     /// Returns a host's IPv4 address in a network.

@@ -2,7 +2,7 @@
 //! several ranks per host, over a link with delay and losses, and with many ranks.
 
 use super::{all_is_right, block};
-use crate::harness::{Job, Place};
+use crate::harness::{TestHost, TestJob};
 use crate::hosts::{ETHERNET, Hosts, Line};
 use crate::interface::ROOT;
 use crate::toolchain::Compiler;
@@ -32,7 +32,7 @@ fn collectives_are_right(counts: &[usize]) {
     let places = block(&hosts, counts);
     let program = every_collective(places.len(), &[0, 1, 17, 3000, 200_003]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
-        let job = Job::spread(&places, &master, |_| program.clone());
+        let job = TestJob::on_hosts(&places, &master, |_| program.clone());
         all_is_right(&job.finish(), places.len(), &program);
     }
 }
@@ -55,9 +55,9 @@ fn collectives_on_four_hosts_of_different_sizes() {
 #[test]
 fn collectives_with_round_robin_placement() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
-    let places: Vec<Place> = [0, 1, 0, 1, 1].map(|host| hosts.place(host)).to_vec();
+    let places: Vec<TestHost> = [0, 1, 0, 1, 1].map(|host| hosts.place(host)).to_vec();
     let program = every_collective(places.len(), &[1, 17, 3000, 200_003]);
-    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
     all_is_right(&job.finish(), places.len(), &program);
 }
 
@@ -75,7 +75,7 @@ fn collectives_issued_ahead_are_right(counts: &[usize]) {
     let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
     let places = block(&hosts, counts);
     let program = issued_ahead(&every_collective(places.len(), &[0, 1, 17, 3000, 200_003]));
-    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
     all_is_right(&job.finish(), places.len(), &program);
 }
 
@@ -95,7 +95,7 @@ fn all_is_right_over_a_line(program: &str) {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
     let places = block(&hosts, &[2, 2]);
-    let job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.to_owned());
+    let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.to_owned());
     all_is_right(&job.finish(), places.len(), program);
     let counts = relay.end();
     assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
@@ -117,10 +117,10 @@ const MANY: usize = 64;
 
 /// Runs every collective once on many ranks; `host` gives the host of each rank.
 fn many_ranks(host: impl Fn(usize) -> usize) {
-    let place = |rank| Place::named(&format!("host-{}", host(rank)));
-    let places: Vec<Place> = (0..MANY).map(place).collect();
+    let place = |rank| TestHost::on_this_network(&format!("host-{}", host(rank)));
+    let places: Vec<TestHost> = (0..MANY).map(place).collect();
     let program = every_collective(MANY, &[100]);
-    let job = Job::spread(&places, "127.0.0.1", |_| program.clone());
+    let job = TestJob::on_hosts(&places, "127.0.0.1", |_| program.clone());
     all_is_right(&job.finish(), MANY, &program);
 }
 
@@ -135,20 +135,20 @@ fn many_ranks_share_four_hosts() {
 }
 
 /// Trains with one rank at each place and returns the loss of each epoch.
-fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
-    let mut job = Job::new();
+fn train(places: &[TestHost], master: &str, program: &str) -> Vec<f64> {
+    let mut job = TestJob::new();
     let data = format!("{ROOT}/c-examples/digits_training/data/digits.csv");
     for (rank, place) in places.iter().enumerate() {
-        let environment = job.environment_towards(master, rank, places.len());
+        let environment = job.environment_with_master(master, rank, places.len());
         let words = [program, "--epochs", "5", "--data", &data];
-        job.start_program_at(place, &rank.to_string(), &environment, &words);
+        job.start_program_on_host(place, &rank.to_string(), &environment, &words);
     }
     let ended = job.finish();
     for rank in 0..places.len() {
         let name = rank.to_string();
-        assert_eq!(ended.status(&name), 0, "rank {rank}: {}", ended.errors(&name));
+        assert_eq!(ended.exit_status(&name), 0, "rank {rank}: {}", ended.stderr_text(&name));
     }
-    let output = ended.output("0");
+    let output = ended.stdout_text("0");
     assert!(output.contains("weights identical on 4 ranks"), "{output}");
     let losses = output.lines().filter_map(|line| line.split_once("  loss ")?.1.parse().ok());
     losses.collect()
@@ -171,7 +171,7 @@ fn training_on_two_hosts_matches_one_host() {
     let program = compiler.program_with("train_digits_on_hosts", &files, &["-lm"]);
     let program = program.to_str().unwrap();
 
-    let on_one = train(&vec![Place::named("here"); 4], "127.0.0.1", program);
+    let on_one = train(&vec![TestHost::on_this_network("here"); 4], "127.0.0.1", program);
     let on_two = train(&block(&hosts, &[2, 2]), &hosts.ipv4(0, 0), program);
     assert_eq!((on_one.len(), on_two.len()), (5, 5));
     for (one, two) in on_one.iter().zip(&on_two) {

@@ -1,26 +1,26 @@
 //! The death of a rank is reported on all hosts, during collectives and during messages with it.
 
 use super::{AT_ONCE_MS, LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
-use crate::harness::{Job, Place};
+use crate::harness::{TestHost, TestJob};
 use crate::hosts::{ETHERNET, Hosts};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
 /// Kills one rank during a loop. Returns the times in microseconds until the ranks of other hosts,
 /// and the ranks of its own host, got the error.
-fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> [Vec<u64>; 2] {
+fn kill_one(hosts: &Hosts, places: &[TestHost], operation: &str, victim: usize) -> [Vec<u64>; 2] {
     let program = format!("init\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
-    let mut job = Job::spread(places, &hosts.ipv4(0, 0), |_| program.clone());
+    let mut job = TestJob::on_hosts(places, &hosts.ipv4(0, 0), |_| program.clone());
     let names: Vec<String> = (0..places.len()).map(|rank| rank.to_string()).collect();
-    job.all_report(&names, "ready");
+    job.await_reports(&names, "ready");
     let pid = job.pid(&names[victim]);
     let killed_at = job.kill(&names[victim]);
     let survivors = || (0..names.len()).filter(|&rank| rank != victim);
     for rank in survivors() {
-        job.report(&names[rank], "at end");
+        job.await_report(&names[rank], "at end");
     }
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
-    assert_eq!(ended.status(&names[victim]), 128 + 9);
+    assert_eq!(ended.exit_status(&names[victim]), 128 + 9);
 
     let died = format!("rank {victim} (pid {pid}, host {})", places[victim].identity());
     let verb = operation.split(' ').next().unwrap();
@@ -28,14 +28,14 @@ fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> 
     for rank in survivors() {
         let name = &names[rank];
         let first = ended.report(name, operation);
-        first.failed(DIST_ERR_PEER_FAILED, &[&died, &format!("{verb} #")]);
+        first.assert_failed(DIST_ERR_PEER_FAILED, &[&died, &format!("{verb} #")]);
         let is_near = places[rank].identity() == places[victim].identity();
         latencies[usize::from(is_near)].push(first.at_us.saturating_sub(killed_at));
         let after_loop = ended.report_after(name, "barrier", &format!("loop {operation}"));
-        after_loop.failed(DIST_ERR_PEER_FAILED, &[&died]).within_ms(AT_ONCE_MS);
-        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-        ended.report(name, "leaks").succeeded();
-        assert_eq!(ended.status(name), 0);
+        after_loop.assert_failed(DIST_ERR_PEER_FAILED, &[&died]).assert_within_ms(AT_ONCE_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").assert_succeeded();
+        assert_eq!(ended.exit_status(name), 0);
     }
     latencies
 }
@@ -104,27 +104,30 @@ fn death_is_reported_to_message_partners() {
                 "init\nbarrier\n{busy}\nsettle\nbarrier timeout_ms=20000\ngate end\nfinalize\nleaks\n"
             )
         };
-        let mut job = Job::spread(&places, &hosts.ipv4(0, 0), program);
+        let mut job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), program);
         for (rank, name) in names.iter().enumerate() {
             let busy = busy_with(victim, rank);
-            job.report(name, if rank == victim { "at never" } else { &busy }).succeeded();
+            job.await_report(name, if rank == victim { "at never" } else { &busy })
+                .assert_succeeded();
         }
         let pid = job.pid(&names[victim]);
         let killed_at = job.kill(&names[victim]);
         let survivors = || names.iter().filter(|name| **name != names[victim]);
-        survivors().for_each(|name| drop(job.report(name, "at end")));
-        job.open("end");
+        survivors().for_each(|name| drop(job.await_report(name, "at end")));
+        job.open_gate("end");
         let ended = job.finish();
         let died = format!("rank {victim} (pid {pid}, host {})", places[victim].identity());
         for name in survivors() {
             let told = ended.report(name, "settle");
-            told.failed(DIST_ERR_PEER_FAILED, &[&died]);
+            told.assert_failed(DIST_ERR_PEER_FAILED, &[&died]);
             let latency = told.at_us.saturating_sub(killed_at);
             assert!(latency < TOLD_WITHIN_MS * 1000, "{told:?}");
-            ended.report(name, "barrier timeout_ms=20000").failed(DIST_ERR_PEER_FAILED, &[&died]);
-            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-            ended.report(name, "leaks").succeeded();
-            assert_eq!(ended.status(name), 0);
+            ended
+                .report(name, "barrier timeout_ms=20000")
+                .assert_failed(DIST_ERR_PEER_FAILED, &[&died]);
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").assert_succeeded();
+            assert_eq!(ended.exit_status(name), 0);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! lead to the store, or the interfaces and ports that the user sets.
 
 use super::{all_is_right, block, names, start_ranks};
-use crate::harness::{Ended, Job, Report};
+use crate::harness::{CommandReport, FinishedJob, TestJob};
 use crate::hosts::Hosts;
 use dist::ffi::types::{DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_PEER_FAILED};
 use serde_json::Value;
@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Returns the addresses that a rank has published for other hosts.
-fn told(ended: &Ended, rank: usize) -> Vec<IpAddr> {
+fn told(ended: &FinishedJob, rank: usize) -> Vec<IpAddr> {
     let described: Value =
         serde_json::from_str(&ended.report(&rank.to_string(), "describe").message).unwrap();
     let addresses = described["native"]["network"]["addresses"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn ranks_use_the_interfaces_that_are_asked_for() {
             let value = |value: &str| value.replace("ADDRESS", &hosts.ipv4(rank, 2));
             case.variables.iter().map(|&(name, it)| (name, value(it))).collect()
         };
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         start_ranks(&mut job, &places, &hosts.ipv4(0, 1), variables, |_| program.clone());
         let ended = job.finish();
         all_is_right(&ended, places.len(), &program);
@@ -108,17 +108,17 @@ fn unknown_interface_error_lists_existing_interfaces() {
     let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
     let places = block(&hosts, &[1, 1]);
     let name = |rank| if rank == 1 { "eth7" } else { "eth" };
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let variables = |rank| vec![("DIST_SOCKET_IFNAME", name(rank).to_owned())];
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, |_| "init\nleaks\n".to_owned());
     let ended = job.finish();
     let wrong = ["DIST_SOCKET_IFNAME=\"eth7\"", "eth0 (10.77.0.2", "eth1 (10.77.1.2", "ib0 ("];
-    ended.report("1", "init").failed(DIST_ERR_INVALID_ARGUMENT, &wrong);
+    ended.report("1", "init").assert_failed(DIST_ERR_INVALID_ARGUMENT, &wrong);
     // The ranks that wait for rank 1 get the error as well.
     let parts = ["rank 1 (", wrong[0], wrong[1]];
-    ended.report("0", "init").failed(DIST_ERR_PEER_FAILED, &parts);
+    ended.report("0", "init").assert_failed(DIST_ERR_PEER_FAILED, &parts);
     for name in names(places.len()) {
-        ended.report(&name, "leaks").succeeded();
+        ended.report(&name, "leaks").assert_succeeded();
     }
 }
 
@@ -130,15 +130,15 @@ fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
     let variables = |_| vec![("DIST_PORT_RANGE", "23000-23001".to_owned())];
     let program = "init\nbarrier\nsend 9 PEER 1 async=yes\nrecv 9 PEER 1\nsettle\ngate look\nfinalize\nleaks\n";
     let program = |rank: usize| program.replace("PEER", &(3 - rank).to_string());
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, program);
-    job.all_report(&names, "at look");
+    job.await_reports(&names, "at look");
     for host in 0..2 {
         let mut ports = hosts.listening(host);
         assert_eq!(ports.remove(&job.port), host == 0, "{ports:?}");
         assert_eq!(Vec::from_iter(ports), [23000, 23001]);
     }
-    job.open("look");
+    job.open_gate("look");
     all_is_right(&job.finish(), places.len(), &program(0));
 }
 
@@ -147,20 +147,20 @@ fn full_port_range_is_reported() {
     let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
     let places = block(&hosts, &[1, 2]);
     let variables = |_| vec![("DIST_PORT_RANGE", "23000".to_owned())];
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, |_| "init\nleaks\n".to_owned());
     let ended = job.finish();
     let used_up = "all 1 ports of DIST_PORT_RANGE=23000-23000 are in use at 10.77.0.2";
     let reports =
         names(places.len()).iter().map(|name| ended.report(name, "init")).collect::<Vec<_>>();
-    let is_first_hand = |report: &&Report| report.status == DIST_ERR_CONNECTION;
+    let is_first_hand = |report: &&CommandReport| report.status == DIST_ERR_CONNECTION;
     assert_eq!(reports[1..].iter().filter(is_first_hand).count(), 1, "{reports:?}");
     for report in &reports {
-        report.failed(report.status, &[used_up, "widen the range"]);
+        report.assert_failed(report.status, &[used_up, "widen the range"]);
         assert!([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&report.status), "{report:?}");
     }
     for name in names(places.len()) {
-        ended.report(&name, "leaks").succeeded();
+        ended.report(&name, "leaks").assert_succeeded();
     }
 }
 
@@ -178,7 +178,7 @@ fn all_goes_well_with_networks_down(networks: &[&str], down: [Option<usize>; 2])
     }
     let variables = |_| vec![("DIST_SOCKET_IFNAME", "^lo".to_owned())];
     let program = "init\ndescribe\nall_reduce f32 SUM 300000\nbarrier\nfinalize\nleaks\n";
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     start_ranks(&mut job, &places, &master, variables, |_| program.to_owned());
     let ended = job.finish();
     all_is_right(&ended, places.len(), program);

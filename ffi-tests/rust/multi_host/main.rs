@@ -21,7 +21,7 @@ mod trouble;
 #[path = "../worker/mod.rs"]
 mod worker;
 
-use harness::{Ended, Job, Place};
+use harness::{FinishedJob, TestHost, TestJob};
 use hosts::Hosts;
 
 /// The limits on a busy machine for the report of a death, and for `finalize` after it, in
@@ -34,7 +34,7 @@ const LEFT_WITHIN_MS: u64 = 6000;
 const AT_ONCE_MS: u64 = 500;
 
 /// Returns the place of each rank; host `h` has `counts[h]` consecutive ranks.
-fn block(hosts: &Hosts, counts: &[usize]) -> Vec<Place> {
+fn block(hosts: &Hosts, counts: &[usize]) -> Vec<TestHost> {
     let of = |(host, &count): (usize, &usize)| vec![hosts.place(host); count];
     counts.iter().enumerate().flat_map(of).collect()
 }
@@ -44,27 +44,27 @@ fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// Starts the ranks of a job like [`Job::spread`], each with additional variables.
+/// Starts the ranks of a job like [`TestJob::on_hosts`], each with additional variables.
 fn start_ranks(
-    job: &mut Job,
-    places: &[Place],
+    job: &mut TestJob,
+    places: &[TestHost],
     master: &str,
     variables: impl Fn(usize) -> Vec<(&'static str, String)>,
     program: impl Fn(usize) -> String,
 ) {
     for (rank, place) in places.iter().enumerate() {
-        let mut environment = job.environment_towards(master, rank, places.len());
+        let mut environment = job.environment_with_master(master, rank, places.len());
         environment.extend(variables(rank));
-        job.start_at(place, &rank.to_string(), &environment, &program(rank));
+        job.start_on_host(place, &rank.to_string(), &environment, &program(rank));
     }
 }
 
 /// Asserts that every rank has executed its whole program with correct results.
-fn all_is_right(ended: &Ended, ranks: usize, program: &str) {
+fn all_is_right(ended: &FinishedJob, ranks: usize, program: &str) {
     for rank in 0..ranks {
         // The worker also reports its start, and its arrival at each gate.
         let gates = program.lines().filter(|line| line.starts_with("gate ")).count();
-        ended.all_succeeded(&rank.to_string(), program.lines().count() + gates + 1);
-        assert_eq!(ended.status(&rank.to_string()), 0);
+        ended.assert_all_succeeded(&rank.to_string(), program.lines().count() + gates + 1);
+        assert_eq!(ended.exit_status(&rank.to_string()), 0);
     }
 }

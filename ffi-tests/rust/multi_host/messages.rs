@@ -2,7 +2,7 @@
 //! in another order than sent; from any source; and messages without a sender or a receiver.
 
 use super::{TOLD_WITHIN_MS, all_is_right, block};
-use crate::harness::{Job, Place};
+use crate::harness::{TestHost, TestJob};
 use crate::hosts::{ETHERNET, Hosts, Line};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
@@ -42,9 +42,9 @@ fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
 }
 
 /// Asserts that all messages arrive with the right content.
-fn messages_are_right(places: &[Place], master: &str, sizes: &[usize]) {
+fn messages_are_right(places: &[TestHost], master: &str, sizes: &[usize]) {
     let program = |rank| every_message(places.len(), rank, sizes);
-    let job = Job::spread(places, master, program);
+    let job = TestJob::on_hosts(places, master, program);
     // All programs have the same length.
     all_is_right(&job.finish(), places.len(), &program(0));
 }
@@ -81,9 +81,9 @@ fn probe_and_sendrecv_around_a_ring() {
     let sizes = [0, 1, 48, 5000, 70_001, 1 << 22];
     // The ranks use shared memory, sockets, and both.
     for hosts in [vec!["a", "a"], vec!["a", "b", "c"], vec!["a", "a", "b", "a", "b"]] {
-        let places: Vec<_> = hosts.into_iter().map(Place::named).collect();
+        let places: Vec<_> = hosts.into_iter().map(TestHost::on_this_network).collect();
         let program = |rank| around_the_ring(places.len(), rank, &sizes);
-        let job = Job::spread(&places, "127.0.0.1", program);
+        let job = TestJob::on_hosts(&places, "127.0.0.1", program);
         all_is_right(&job.finish(), places.len(), &program(0));
     }
 }
@@ -91,40 +91,45 @@ fn probe_and_sendrecv_around_a_ring() {
 #[test]
 fn a_synchronous_send_waits_for_its_receive() {
     for hosts in [["a", "a"], ["a", "b"]] {
-        let places = hosts.map(Place::named);
+        let places = hosts.map(TestHost::on_this_network);
         let late = "send 4 1 7 timeout_ms=300 sync=yes";
-        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+        let mut job = TestJob::on_hosts(&places, "127.0.0.1", |rank| {
             let first = if rank == 0 { late } else { "gate over" };
             format!("init\nbarrier\n{first}\nbarrier\nfinalize\nleaks\n")
         });
-        job.report("0", late);
-        job.open("over");
+        job.await_report("0", late);
+        job.open_gate("over");
         let ended = job.finish();
         let parts = ["4 bytes with tag 7 to rank 1 (pid ", "was not received", "300 ms"];
-        ended.report("0", late).failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
-        assert!(["0", "1"].iter().all(|rank| ended.status(rank) == 0));
+        ended
+            .report("0", late)
+            .assert_failed(DIST_ERR_TIMEOUT, &parts)
+            .assert_within_ms(TOLD_WITHIN_MS);
+        assert!(["0", "1"].iter().all(|rank| ended.exit_status(rank) == 0));
     }
 }
 
 #[test]
 fn a_probe_ends_when_its_sender_dies() {
     for hosts in [["a", "a"], ["a", "b"]] {
-        let places = hosts.map(Place::named);
+        let places = hosts.map(TestHost::on_this_network);
         let probe = "probe 16 0 9";
-        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+        let mut job = TestJob::on_hosts(&places, "127.0.0.1", |rank| {
             let waits = if rank == 0 { "gate never" } else { probe };
             format!("init\nbarrier\n{waits}\n")
         });
-        job.all_report(&["0", "1"], "barrier");
+        job.await_reports(&["0", "1"], "barrier");
         job.kill("0");
         let ended = job.finish();
-        ended.report("1", probe).failed(DIST_ERR_PEER_FAILED, &["probe for a message of rank 0"]);
+        ended
+            .report("1", probe)
+            .assert_failed(DIST_ERR_PEER_FAILED, &["probe for a message of rank 0"]);
     }
 }
 
 #[test]
 fn messages_between_hosts_that_differ_only_in_name() {
-    let places = ["a", "b", "a", "c", "b"].map(Place::named);
+    let places = ["a", "b", "a", "c", "b"].map(TestHost::on_this_network);
     messages_are_right(&places, "127.0.0.1", SIZES);
 }
 
@@ -141,7 +146,7 @@ fn messages_over_a_slow_lossy_link() {
 
 #[test]
 fn unmatched_message_times_out_without_side_effects() {
-    let places = ["a", "b"].map(Place::named);
+    let places = ["a", "b"].map(TestHost::on_this_network);
     let late = [
         ("recv 16 1 5 timeout_ms=300", ["no message of rank 1 (pid ", "with tag 5 came", "300 ms"]),
         ("recv 16 any 6 timeout_ms=200", ["no message of any rank", "with tag 6 came", "200 ms"]),
@@ -153,22 +158,23 @@ fn unmatched_message_times_out_without_side_effects() {
     let calls: Vec<&str> = late.iter().map(|(call, _)| *call).collect();
     let after = "send 4194304 PEER 8 async=yes\nrecv 4194304 PEER 8\nsettle\n\
                  all_reduce f32 SUM 5000\nfinalize\nleaks\n";
-    let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+    let mut job = TestJob::on_hosts(&places, "127.0.0.1", |rank| {
         let calls = if rank == 0 { calls.join("\n") } else { "gate over".to_owned() };
         format!("init\nbarrier\n{calls}\n{}", after.replace("PEER", &(1 - rank).to_string()))
     });
-    job.report("0", late[2].0);
-    job.open("over");
+    job.await_report("0", late[2].0);
+    job.open_gate("over");
     let ended = job.finish();
     for (call, parts) in late {
         let report = ended.report("0", call);
-        report.failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
+        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(TOLD_WITHIN_MS);
     }
     for rank in ["0", "1"] {
-        for report in ended.reports(rank).iter().filter(|it| !calls.contains(&it.what.as_str())) {
-            report.succeeded();
+        for report in ended.reports(rank).iter().filter(|it| !calls.contains(&it.command.as_str()))
+        {
+            report.assert_succeeded();
         }
         ended.report(rank, "leaks");
-        assert_eq!(ended.status(rank), 0);
+        assert_eq!(ended.exit_status(rank), 0);
     }
 }

@@ -2,7 +2,7 @@
 //! time.
 
 use super::{all_is_right, block, names, start_ranks};
-use crate::harness::Job;
+use crate::harness::TestJob;
 use crate::hosts::{ETHERNET, Hosts};
 
 #[test]
@@ -21,21 +21,21 @@ fn garbage_connections_do_not_disturb_a_job() {
         knock(0, 1_000_000, 5),
         "gate end\n".to_owned(),
     ];
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let place = [hosts.place(1)];
-    job.start_at(&place[0], "stranger", &[], &stranger.concat());
-    job.report("stranger", "start");
+    job.start_on_host(&place[0], "stranger", &[], &stranger.concat());
+    job.await_report("stranger", "start");
     let program = "init\nall_reduce f32 SUM 1000\ngate knocked\nall_reduce f32 SUM 300000\n\
                    send 70000 PEER 1 async=yes\nrecv 70000 PEER 1\nsettle\nfinalize\nleaks\n";
     let program = |rank: usize| program.replace("PEER", &(1 - rank).to_string());
     let variables = |_| vec![("DIST_PORT_RANGE", port.to_string())];
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, program);
-    job.report("stranger", "at end");
-    job.all_report(&names, "at knocked");
-    job.open("knocked");
-    job.all_report(&names, "leaks");
-    job.open("end");
+    job.await_report("stranger", "at end");
+    job.await_reports(&names, "at knocked");
+    job.open_gate("knocked");
+    job.await_reports(&names, "leaks");
+    job.open_gate("end");
     let ended = job.finish();
     all_is_right(&ended, places.len(), &program(0));
-    ended.all_succeeded("stranger", stranger.len() + 2);
+    ended.assert_all_succeeded("stranger", stranger.len() + 2);
 }

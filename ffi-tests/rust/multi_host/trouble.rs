@@ -2,7 +2,7 @@
 //! other.
 
 use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names, start_ranks};
-use crate::harness::Job;
+use crate::harness::TestJob;
 use crate::hosts::{ETHERNET, Hosts};
 use crate::worker::now_us;
 use dist::ffi::types::{
@@ -51,16 +51,18 @@ fn mismatch_is_reported_on_all_hosts() {
             let program = |rank: usize| {
                 format!("init\nbarrier\n{}\nall_reduce f32 SUM 2\nfinalize\nleaks\n", call(rank))
             };
-            let ended = Job::spread(&places, &hosts.ipv4(0, 0), program).finish();
+            let ended = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), program).finish();
             for (rank, name) in names(places.len()).iter().enumerate() {
                 // The first three reports are the worker's start and two successful calls.
                 let outcome = &ended.reports(name)[3];
-                assert_eq!(outcome.what, call(rank));
-                outcome.failed(DIST_ERR_MISMATCH, described).within_ms(TOLD_WITHIN_MS);
+                assert_eq!(outcome.command, call(rank));
+                outcome
+                    .assert_failed(DIST_ERR_MISMATCH, described)
+                    .assert_within_ms(TOLD_WITHIN_MS);
                 let next = ended.report(name, "all_reduce f32 SUM 2");
-                next.failed(DIST_ERR_MISMATCH, described);
-                ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-                ended.report(name, "leaks").succeeded();
+                next.assert_failed(DIST_ERR_MISMATCH, described);
+                ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+                ended.report(name, "leaks").assert_succeeded();
             }
         }
     }
@@ -80,18 +82,18 @@ fn an_abort_on_one_host_ends_the_calls_on_the_other() {
         let abort = |rank| if rank == aborter { "abort_at now the loss is NaN\n" } else { "" };
         let program =
             |rank| format!("init\nbarrier\n{}{}\nfinalize\nleaks\n", abort(rank), call(rank));
-        let mut job = Job::spread(&places, &hosts.ipv4(0, 0), program);
-        job.all_report(&names, "barrier");
-        job.open("now");
-        let aborted_at = job.report(&names[aborter], "aborted").succeeded().at_us;
+        let mut job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), program);
+        job.await_reports(&names, "barrier");
+        job.open_gate("now");
+        let aborted_at = job.await_report(&names[aborter], "aborted").assert_succeeded().at_us;
         let ended = job.finish();
         let reason = format!("rank {aborter} aborted group world: the loss is NaN");
         for (rank, name) in names.iter().enumerate() {
             let outcome = ended.report(name, call(rank).lines().last().unwrap());
-            outcome.failed(DIST_ERR_ABORTED, &[&reason]);
+            outcome.assert_failed(DIST_ERR_ABORTED, &[&reason]);
             assert!(outcome.at_us < aborted_at + TOLD_WITHIN_MS * 1000, "{outcome:?}");
-            ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-            ended.report(name, "leaks").succeeded();
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "leaks").assert_succeeded();
         }
     }
 }
@@ -106,21 +108,21 @@ fn unreachable_hosts_time_out_at_init() {
     let names = names(places.len());
     let call = format!("all_reduce f32 SUM 1000 timeout_ms={ALLOWED_MS}");
     let program = format!("init\nloop {call}\nfinalize\nleaks\n");
-    let mut job = Job::spread(&places, &hosts.ipv4(0, 0), |_| program.clone());
-    job.all_report(&names, "ready");
+    let mut job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    job.await_reports(&names, "ready");
     let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
     hosts.ip(1, "link set eth0 down");
     let ended = job.finish();
     for (rank, name) in names.iter().enumerate() {
         let outcome = ended.report(name, &call);
-        outcome.within_ms(ALLOWED_MS + BEYOND_MS);
+        outcome.assert_within_ms(ALLOWED_MS + BEYOND_MS);
         let is_known = [DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED].contains(&outcome.status);
         assert!(is_known, "{outcome:?}");
         let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
         let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
         assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
-        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
@@ -134,27 +136,27 @@ fn network_partition_is_reported_on_both_sides() {
     let names = names(places.len());
     let call = "all_reduce f32 SUM 1000";
     let program = format!("init\nloop {call}\nfinalize\nleaks\n");
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let limit = |rank| match rank {
         0 => vec![("DIST_HEARTBEAT_LIMIT_MS", LIMIT_MS.to_string())],
         _ => Vec::new(),
     };
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), limit, |_| program.clone());
-    job.all_report(&names, "ready");
+    job.await_reports(&names, "ready");
     let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
     hosts.ip(1, "link set eth0 down");
     let parted_at = now_us();
     let ended = job.finish();
     for (rank, name) in names.iter().enumerate() {
         let outcome = ended.report(name, call);
-        outcome.failed(DIST_ERR_PEER_FAILED, &[]);
+        outcome.assert_failed(DIST_ERR_PEER_FAILED, &[]);
         let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
         let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
         assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
         let latency = outcome.at_us.saturating_sub(parted_at);
         println!("rank {rank} was told that the network has parted after {latency} us");
         assert!(latency <= (LIMIT_MS + BEYOND_MS) * 1000, "{outcome:?}");
-        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "leaks").assert_succeeded();
     }
 }

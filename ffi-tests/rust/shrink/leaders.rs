@@ -12,12 +12,12 @@ fn dead_coordinator_is_replaced() {
             let go_on = "shrink rest timeout_ms=20000\nall_reduce f32 SUM 10 on=rest\n";
             format!("init\nbarrier\nabort enough\n{late}gate all\n{go_on}{LEAVE}")
         });
-        job.all_report(&names[..3], "at all");
-        job.open("all");
+        job.await_reports(&names[..3], "at all");
+        job.open_gate("all");
         // The survivors have joined the rendezvous or are about to join it.
         std::thread::sleep(Duration::from_millis(100));
         job.kill("0");
-        job.open("late");
+        job.open_gate("late");
         went_on(&job.finish(), "rest", &[1, 2, 3]);
     }
 }
@@ -33,9 +33,9 @@ fn kill_after(hosts: &str, delay: Duration) {
             format!("init\nbarrier\ngate go\nabort enough\n{go_on}{LEAVE}")
         }
     });
-    job.all_report(&names, "at go");
+    job.await_reports(&names, "at go");
     let pid = job.pid("0");
-    job.open("go");
+    job.open_gate("go");
     let opened = Instant::now();
     while opened.elapsed() < delay {
         std::hint::spin_loop();
@@ -43,13 +43,13 @@ fn kill_after(hosts: &str, delay: Duration) {
     super::harness::signal("KILL", &[pid]);
     let ended = job.finish();
     for name in &names[1..] {
-        let rest = ended.report(name, "shrink rest").succeeded().message.clone();
+        let rest = ended.report(name, "shrink rest").assert_succeeded().message.clone();
         let possible = [listed(&[0, 1, 2, 3]), listed(&[1, 2, 3])];
         assert!(possible.contains(&rest), "rank {name} is in {rest} after {delay:?}");
         let last = ended.report(name, "shrink last on=rest");
-        assert_eq!(last.succeeded().message, listed(&[1, 2, 3]), "after {delay:?}");
-        ended.report(name, "all_reduce f32 SUM 100 on=last").succeeded();
-        ended.report(name, "leaks").succeeded();
+        assert_eq!(last.assert_succeeded().message, listed(&[1, 2, 3]), "after {delay:?}");
+        ended.report(name, "all_reduce f32 SUM 100 on=last").assert_succeeded();
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 

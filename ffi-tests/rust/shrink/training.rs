@@ -1,7 +1,7 @@
 //! `c-examples/survive`: a training that loses ranks reaches the accuracy of a training without
 //! losses.
 
-use super::harness::{Job, Place};
+use super::harness::{TestHost, TestJob};
 use super::toolchain::Compiler;
 
 /// The largest difference of the accuracies in percent. One of the 297 held-out digits is a third
@@ -15,14 +15,14 @@ struct Trained {
 }
 
 fn train(program: &str, kills: &[&str]) -> Trained {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let data = format!("{}/c-examples/digits_training/data/digits.csv", super::interface::ROOT);
     let mut words = vec![program, "--ranks", "8", "--epochs", "10", "--data", &data];
     words.extend(kills.iter().flat_map(|kill| ["--kill", kill]));
-    job.start_program_at(&Place::named("here"), "survive", &[], &words);
+    job.start_program_on_host(&TestHost::on_this_network("here"), "survive", &[], &words);
     let ended = job.finish();
-    let output = ended.output("survive");
-    assert_eq!(ended.status("survive"), 0, "{output}\n{}", ended.errors("survive"));
+    let output = ended.stdout_text("survive");
+    assert_eq!(ended.exit_status("survive"), 0, "{output}\n{}", ended.stderr_text("survive"));
     let result = output.lines().find_map(|line| line.strip_prefix("held-out accuracy: "));
     let accuracy = result.and_then(|text| text.split(' ').next()?.parse().ok());
     Trained { accuracy: accuracy.expect(&output), output }

@@ -3,23 +3,23 @@
 
 /// An emulated host.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TestHost {
     identity: String,
     address: String,
-    prefix: Vec<String>,
+    command_prefix: Vec<String>,
 }
 
-impl Place {
+impl TestHost {
     /// This machine under another name. Its processes treat each other as ranks of one host, and
     /// all other processes as ranks of other hosts.
-    pub(crate) fn named(identity: &str) -> Self {
+    pub(crate) fn on_this_network(identity: &str) -> Self {
         let address = "127.0.0.1".to_owned();
-        Self { identity: identity.to_owned(), address, prefix: Vec::new() }
+        Self { identity: identity.to_owned(), address, command_prefix: Vec::new() }
     }
 
-    /// A network namespace that `prefix` enters, with its own address.
-    pub(crate) fn in_space(identity: &str, address: &str, prefix: Vec<String>) -> Self {
-        Self { identity: identity.to_owned(), address: address.to_owned(), prefix }
+    /// A network namespace that `command_prefix` enters, with its own address.
+    pub(crate) fn in_namespace(identity: &str, address: &str, prefix: Vec<String>) -> Self {
+        Self { identity: identity.to_owned(), address: address.to_owned(), command_prefix: prefix }
     }
 
     /// The value of `DIST_HOST_ID` for its processes, since all namespaces of one machine have the
@@ -35,7 +35,7 @@ impl Place {
 
     /// The command prefix that runs a program on this host; empty for the network of the test
     /// itself.
-    pub(crate) fn prefix(&self) -> &[String] {
-        &self.prefix
+    pub(crate) fn command_prefix(&self) -> &[String] {
+        &self.command_prefix
     }
 }

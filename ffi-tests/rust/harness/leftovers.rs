@@ -6,24 +6,25 @@ use std::path::Path;
 use std::process::Command;
 
 /// The files that existed before a job.
-pub(crate) struct Before {
+pub(crate) struct SharedFiles {
     files: BTreeSet<String>,
 }
 
 /// Folders in which the library would leave files that no process removes.
 const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 
-impl Before {
-    pub(crate) fn now() -> Self {
-        Self { files: files() }
+impl SharedFiles {
+    pub(crate) fn take() -> Self {
+        Self { files: shared_files() }
     }
 
     /// Returns the living processes and the files that a job has left.
-    pub(crate) fn left(&self, folder: &Path, living: &[u32]) -> Vec<String> {
-        let mut left: Vec<String> = living.iter().map(|pid| format!("process {pid}")).collect();
-        left.extend(files().difference(&self.files).cloned());
-        left.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
-        left
+    pub(crate) fn leftovers(&self, folder: &Path, living: &[u32]) -> Vec<String> {
+        let mut leftovers: Vec<String> =
+            living.iter().map(|pid| format!("process {pid}")).collect();
+        leftovers.extend(shared_files().difference(&self.files).cloned());
+        leftovers.extend(entries(&folder.join("tmp")).map(|name| format!("TMPDIR/{name}")));
+        leftovers
     }
 }
 
@@ -33,7 +34,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = String> {
 }
 
 /// Returns the library's files in the shared folders.
-fn files() -> BTreeSet<String> {
+fn shared_files() -> BTreeSet<String> {
     let of = |folder: &'static str| {
         let names = entries(Path::new(folder)).filter(|name| name.contains("libdist"));
         names.map(move |name| format!("{folder}/{name}"))
@@ -42,23 +43,23 @@ fn files() -> BTreeSet<String> {
 }
 
 /// Returns the living processes whose environment has this entry.
-pub(crate) fn processes(entry: &str) -> Vec<u32> {
+pub(crate) fn processes_with_environment(entry: &str) -> Vec<u32> {
     let has_it = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|found| found == entry.as_bytes())
-            && state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+            && process_state(*pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
     };
     entries(Path::new("/proc")).filter_map(|name| name.parse().ok()).filter(has_it).collect()
 }
 
 /// Returns the state letter of a process, or `None` if the process does not exist.
-pub(crate) fn state(pid: u32) -> Option<char> {
+pub(crate) fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Returns the inodes of the sockets that the processes hold.
-pub(crate) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
+pub(crate) fn sockets_of(pids: &[u32]) -> BTreeSet<u64> {
     let mut inodes = BTreeSet::new();
     for pid in pids {
         let folder = format!("/proc/{pid}/fd");
@@ -73,16 +74,16 @@ pub(crate) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
 }
 
 /// The kernel's socket tables, each with the column of the inode.
-const TABLES: [(&str, usize); 3] = [("unix", 6), ("tcp", 9), ("tcp6", 9)];
+const SOCKET_TABLES: [(&str, usize); 3] = [("unix", 6), ("tcp", 9), ("tcp6", 9)];
 
-fn table(name: &str) -> String {
+fn socket_table(name: &str) -> String {
     fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default()
 }
 
 /// Returns a socket table of the network namespace that `prefix` enters; of this one if `prefix` is
 /// empty.
-fn table_of(prefix: &[String], name: &str) -> String {
-    let Some((program, arguments)) = prefix.split_first() else { return table(name) };
+fn socket_table_in(prefix: &[String], name: &str) -> String {
+    let Some((program, arguments)) = prefix.split_first() else { return socket_table(name) };
     let mut command = Command::new(program);
     command.args(arguments).args(["cat", &format!("/proc/net/{name}")]);
     String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
@@ -90,10 +91,14 @@ fn table_of(prefix: &[String], name: &str) -> String {
 
 /// Returns the remaining sockets of a job in a network namespace: the sockets in `sockets` that
 /// still exist, and listeners on the job's TCP port.
-pub(crate) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
+pub(crate) fn leftover_sockets(
+    prefix: &[String],
+    sockets: &BTreeSet<u64>,
+    port: u16,
+) -> Vec<String> {
     let mut lines = Vec::new();
-    for (name, column) in TABLES {
-        let text = table_of(prefix, name);
+    for (name, column) in SOCKET_TABLES {
+        let text = socket_table_in(prefix, name);
         for line in text.lines() {
             let inode = line.split_whitespace().nth(column).and_then(|text| text.parse().ok());
             if inode.is_some_and(|inode: u64| sockets.contains(&inode)) {
@@ -120,8 +125,8 @@ fn listeners(text: &str, port: u16) -> Vec<String> {
 }
 
 /// Returns the names of the library's abstract sockets among `sockets`.
-pub(crate) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
-    let text = table("unix");
+pub(crate) fn abstract_socket_names(sockets: &BTreeSet<u64>) -> Vec<String> {
+    let text = socket_table("unix");
     let held = text.lines().filter_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
         let inode: u64 = words.get(6)?.parse().ok()?;
@@ -132,11 +137,11 @@ pub(crate) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
 }
 
 /// Returns the TCP ports of the listening sockets among `sockets`.
-pub(crate) fn listening(sockets: &BTreeSet<u64>) -> Vec<u16> {
+pub(crate) fn listening_ports(sockets: &BTreeSet<u64>) -> Vec<u16> {
     const LISTEN: &str = "0A";
     let mut ports = Vec::new();
     for name in ["tcp", "tcp6"] {
-        ports.extend(table(name).lines().filter_map(|line| {
+        ports.extend(socket_table(name).lines().filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let inode: u64 = words.get(9)?.parse().ok()?;
             let port = words.get(1)?.rsplit_once(':')?.1;
