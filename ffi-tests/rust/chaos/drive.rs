@@ -36,7 +36,7 @@ pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> 
     }
     let hosts = hosts.filter(|_| needs_hosts);
     let places: Vec<_> =
-        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.place(host)).collect());
+        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.host(host)).collect());
     let ground = Ground { folder, places: &places, served: None };
     let crew = match scenario.injection {
         Injection::FullDisk { pages } => Crew::start_on_disk(scenario, &ground, pages),
@@ -46,7 +46,7 @@ pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> 
     let done = strike(scenario, &mut crew, hosts);
     let ended = await_end(scenario, &mut crew);
     if done.is_some() && needs_hosts {
-        hosts.iter().for_each(|hosts| hosts.heal(1));
+        hosts.iter().for_each(|hosts| hosts.reconnect(1));
     }
     let mut findings = verdict::judge(scenario, &crew);
     if crew.errors().contains("mount: ") {

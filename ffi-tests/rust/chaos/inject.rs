@@ -48,7 +48,7 @@ pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) ->
             signal(pid(scenario.victim), libc::SIGCONT);
         }
         Injection::Close { which } => close_socket(pid(scenario.victim), which),
-        Injection::Partition => hosts.iter().for_each(|hosts| hosts.cut(1)),
+        Injection::Partition => hosts.iter().for_each(|hosts| hosts.disconnect(1)),
         Injection::BadFrames { seed } => done.silent = send_rubbish(crew, seed),
         Injection::StoreDeath => signal(crew.member(None).pid, libc::SIGKILL),
         // The rank injects these faults itself, or they exist from the start.

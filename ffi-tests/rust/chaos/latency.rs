@@ -2,7 +2,7 @@
 //! until the call of each survivor returns. Also counts how many errors name the culprit.
 
 use crate::crew::{Crew, Ground, Said};
-use crate::hosts::{ETHERNET, Hosts};
+use crate::hosts::{Hosts, ONE_NETWORK};
 use crate::scenario::{Injection, Scenario};
 use crate::{Folder, Quiet, alone, drive, number, toolchain, wish};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_OK};
@@ -35,7 +35,7 @@ fn latencies() {
     let quiet = Quiet::now();
     let times = number("CHAOS_TIMES", FEW);
     let limit_ms = number("CHAOS_LIMIT_MS", HEARTBEAT_LIMIT_MS);
-    let hosts = Hosts::try_new(2, ETHERNET).map_err(|why| toolchain::skip(&why)).ok();
+    let hosts = Hosts::try_new(2, ONE_NETWORK).map_err(|why| toolchain::skip(&why)).ok();
     println!("| what happens | injections | survivors told | p50 | p99 | longest | named right |");
     println!("|---|---|---|---|---|---|---|");
     let mut wrong = Vec::new();
@@ -65,14 +65,14 @@ fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<St
     let scenario = Scenario::parse(origin);
     let folder = Folder::new();
     let places: Vec<_> =
-        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.place(host)).collect());
+        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.host(host)).collect());
     let ground = Ground { folder: folder.path(), places: &places, served: None };
     fs::create_dir_all(folder.path().join("tmp")).unwrap();
     let mut crew = Crew::start(&scenario, &ground);
     let done = drive::strike(&scenario, &mut crew, hosts);
     let ended = drive::await_end(&scenario, &mut crew);
     if scenario.injection == Injection::Partition {
-        hosts.iter().for_each(|hosts| hosts.heal(1));
+        hosts.iter().for_each(|hosts| hosts.reconnect(1));
     }
     let mut wrong: Vec<String> = ended.err().into_iter().collect();
     let Some(done) = done else { return vec![format!("{origin}: it was over before")] };

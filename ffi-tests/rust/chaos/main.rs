@@ -38,7 +38,7 @@ mod worker;
 
 use drive::Ending;
 use harness::leftovers;
-use hosts::{ETHERNET, Hosts};
+use hosts::{Hosts, ONE_NETWORK};
 use scenario::{INJECTIONS, Scenario};
 use std::collections::BTreeMap;
 use std::fs;
@@ -194,7 +194,7 @@ fn work(plan: &Plan, began: Instant, tally: &Mutex<Tally>) {
         }
         let scenario = Scenario::of_seed(seed, plan.only.as_deref());
         if scenario.injection == scenario::Injection::Partition {
-            hosts.get_or_insert_with(|| Hosts::try_new(2, ETHERNET).ok());
+            hosts.get_or_insert_with(|| Hosts::try_new(2, ONE_NETWORK).ok());
         }
         let place = folder.path().join(seed.to_string());
         fs::create_dir_all(place.join("tmp")).unwrap();

@@ -3,7 +3,7 @@
 
 use super::{all_is_right, block};
 use crate::harness::{TestHost, TestJob};
-use crate::hosts::{ETHERNET, Hosts, Line};
+use crate::hosts::{Hosts, LinkSettings, ONE_NETWORK};
 use crate::interface::ROOT;
 use crate::toolchain::Compiler;
 
@@ -28,7 +28,7 @@ fn every_collective(ranks: usize, counts: &[usize]) -> String {
 
 /// Runs every collective on hosts with these numbers of ranks, once over IPv4 and once over IPv6.
 fn collectives_are_right(counts: &[usize]) {
-    let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(counts.len(), ONE_NETWORK) else { return };
     let places = block(&hosts, counts);
     let program = every_collective(places.len(), &[0, 1, 17, 3000, 200_003]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
@@ -54,8 +54,8 @@ fn collectives_on_four_hosts_of_different_sizes() {
 
 #[test]
 fn collectives_with_round_robin_placement() {
-    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
-    let places: Vec<TestHost> = [0, 1, 0, 1, 1].map(|host| hosts.place(host)).to_vec();
+    let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
+    let places: Vec<TestHost> = [0, 1, 0, 1, 1].map(|host| hosts.host(host)).to_vec();
     let program = every_collective(places.len(), &[1, 17, 3000, 200_003]);
     let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
     all_is_right(&job.finish(), places.len(), &program);
@@ -72,7 +72,7 @@ fn issued_ahead(program: &str) -> String {
 }
 
 fn collectives_issued_ahead_are_right(counts: &[usize]) {
-    let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(counts.len(), ONE_NETWORK) else { return };
     let places = block(&hosts, counts);
     let program = issued_ahead(&every_collective(places.len(), &[0, 1, 17, 3000, 200_003]));
     let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
@@ -92,12 +92,12 @@ fn collectives_issued_ahead_on_four_hosts() {
 /// Runs the program on two hosts of two ranks each. The link between them delays each packet by 20
 /// ms and loses 1 % of the packets.
 fn all_is_right_over_a_line(program: &str) {
-    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
-    let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
+    let Some(mut hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
+    let Some(relay) = hosts.add_link([0, 1], &LinkSettings::new(20, 10_000)) else { return };
     let places = block(&hosts, &[2, 2]);
     let job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.to_owned());
     all_is_right(&job.finish(), places.len(), program);
-    let counts = relay.end();
+    let counts = relay.stop();
     assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
     println!("over a line with 20 ms and 1 % losses: {counts:?}");
 }
@@ -158,7 +158,7 @@ fn train(places: &[TestHost], master: &str, program: &str) -> Vec<f64> {
 fn training_on_two_hosts_matches_one_host() {
     /// The difference that another order of additions may cause, as in `cargo xtask test`.
     const TOLERANCE: f64 = 1e-4;
-    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
     let Some(compiler) = Compiler::find() else { return };
     let files = [
         "train_digits.c",

@@ -67,11 +67,11 @@ fn addresses(hosts: &Hosts, host: usize, case: &Case) -> Vec<IpAddr> {
 
 #[test]
 fn ranks_use_the_interfaces_that_are_asked_for() {
-    let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, INTERFACES) else { return };
     let places = block(&hosts, &[1, 1]);
     let program = format!("init\ndescribe\n{TRAFFIC}\nfinalize\nleaks\n");
     for case in CASES {
-        let sent = || -> Vec<u64> { INTERFACES.iter().map(|it| hosts.sent(1, it)).collect() };
+        let sent = || -> Vec<u64> { INTERFACES.iter().map(|it| hosts.bytes_sent(1, it)).collect() };
         let before = sent();
         let variables = |rank: usize| {
             let value = |value: &str| value.replace("ADDRESS", &hosts.ipv4(rank, 2));
@@ -105,7 +105,7 @@ fn ranks_use_the_interfaces_that_are_asked_for() {
 
 #[test]
 fn unknown_interface_error_lists_existing_interfaces() {
-    let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, INTERFACES) else { return };
     let places = block(&hosts, &[1, 1]);
     let name = |rank| if rank == 1 { "eth7" } else { "eth" };
     let mut job = TestJob::new();
@@ -124,7 +124,7 @@ fn unknown_interface_error_lists_existing_interfaces() {
 
 #[test]
 fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
-    let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, &["eth0"]) else { return };
     let places = block(&hosts, &[2, 2]);
     let names = names(places.len());
     let variables = |_| vec![("DIST_PORT_RANGE", "23000-23001".to_owned())];
@@ -134,7 +134,7 @@ fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
     start_ranks(&mut job, &places, &hosts.ipv4(0, 0), variables, program);
     job.await_reports(&names, "at look");
     for host in 0..2 {
-        let mut ports = hosts.listening(host);
+        let mut ports = hosts.listening_ports(host);
         assert_eq!(ports.remove(&job.port), host == 0, "{ports:?}");
         assert_eq!(Vec::from_iter(ports), [23000, 23001]);
     }
@@ -144,7 +144,7 @@ fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
 
 #[test]
 fn full_port_range_is_reported() {
-    let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, &["eth0"]) else { return };
     let places = block(&hosts, &[1, 2]);
     let variables = |_| vec![("DIST_PORT_RANGE", "23000".to_owned())];
     let mut job = TestJob::new();
@@ -167,7 +167,7 @@ fn full_port_range_is_reported() {
 /// Asserts that the ranks of two hosts reach each other over all interfaces, even if one interface
 /// of each host is down.
 fn all_goes_well_with_networks_down(networks: &[&str], down: [Option<usize>; 2]) {
-    let Some(hosts) = Hosts::find(2, networks) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, networks) else { return };
     let places = block(&hosts, &[1, 2]);
     let up = |network: &usize| !down.contains(&Some(*network));
     let master = hosts.ipv4(0, (0..networks.len()).find(up).unwrap());

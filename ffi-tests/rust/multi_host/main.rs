@@ -35,7 +35,7 @@ const AT_ONCE_MS: u64 = 500;
 
 /// Returns the place of each rank; host `h` has `counts[h]` consecutive ranks.
 fn block(hosts: &Hosts, counts: &[usize]) -> Vec<TestHost> {
-    let of = |(host, &count): (usize, &usize)| vec![hosts.place(host); count];
+    let of = |(host, &count): (usize, &usize)| vec![hosts.host(host); count];
     counts.iter().enumerate().flat_map(of).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use super::{TOLD_WITHIN_MS, all_is_right, block};
 use crate::harness::{TestHost, TestJob};
-use crate::hosts::{ETHERNET, Hosts, Line};
+use crate::hosts::{Hosts, LinkSettings, ONE_NETWORK};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
 /// Returns the program of one rank, in which messages of these sizes go from every rank to every
@@ -54,7 +54,7 @@ const SIZES: &[usize] = &[0, 1, 48, 5000, 70_001, 1 << 22];
 
 #[test]
 fn messages_between_two_hosts() {
-    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
+    let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
     let places = block(&hosts, &[2, 2]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
         messages_are_right(&places, &master, SIZES);
@@ -135,11 +135,11 @@ fn messages_between_hosts_that_differ_only_in_name() {
 
 #[test]
 fn messages_over_a_slow_lossy_link() {
-    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
-    let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
+    let Some(mut hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
+    let Some(relay) = hosts.add_link([0, 1], &LinkSettings::new(20, 10_000)) else { return };
     let places = block(&hosts, &[2, 2]);
     messages_are_right(&places, &hosts.ipv4(0, 0), &[0, 1, 5000, 5000, 100_000]);
-    let counts = relay.end();
+    let counts = relay.stop();
     assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
     println!("over a line with 20 ms and 1 % losses: {counts:?}");
 }

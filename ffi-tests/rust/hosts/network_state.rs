@@ -8,7 +8,7 @@ const LISTEN: &str = "0A";
 
 impl Hosts {
     /// Returns the ports with a listener, over IPv4 or IPv6.
-    pub(crate) fn listening(&self, host: usize) -> BTreeSet<u16> {
+    pub(crate) fn listening_ports(&self, host: usize) -> BTreeSet<u16> {
         let table = self.hosts[host].read(&["/proc/net/tcp", "/proc/net/tcp6"]);
         let port = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -20,7 +20,7 @@ impl Hosts {
     }
 
     /// Returns the number of bytes that a host has sent over an interface so far.
-    pub(crate) fn sent(&self, host: usize, interface: &str) -> u64 {
+    pub(crate) fn bytes_sent(&self, host: usize, interface: &str) -> u64 {
         let table = self.hosts[host].read(&["/proc/net/dev"]);
         let counts = table.lines().find_map(|line| line.trim().strip_prefix(interface));
         // The first eight columns count received data.
