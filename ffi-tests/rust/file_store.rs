@@ -247,7 +247,7 @@ fn full_disk_is_an_error_and_store_stays_usable() {
         return;
     }
     let mut command = small_disk();
-    command.env(worker::NAME, "0");
+    command.env(worker::NAME_VARIABLE, "0");
     let mut job = TestJob::new();
     job.start_under("0", command, &without_room(&folder.file()));
     goes_on_when_there_is_no_room(job, "is full");

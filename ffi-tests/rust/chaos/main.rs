@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use worker::belongings::ResourceSnapshot;
+use worker::resource_snapshot::ResourceSnapshot;
 
 /// The duration of the test if the user gives no number of seeds.
 const BUDGET: Duration = Duration::from_secs(60);

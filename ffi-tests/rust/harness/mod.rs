@@ -14,7 +14,7 @@ mod test_host;
 pub(crate) use command_report::CommandReport;
 pub(crate) use test_host::TestHost;
 
-use crate::worker::{FOLDER, NAME, PROGRAM, now_us};
+use crate::worker::{FOLDER_VARIABLE, NAME_VARIABLE, PROGRAM_VARIABLE, now_us};
 use leftovers::SharedFiles;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -133,7 +133,7 @@ impl TestJob {
     pub(crate) fn start(&mut self, name: &str, environment: &[(&str, String)], program: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         clear_launcher_variables(&mut command);
-        command.args(WORKER_ARGUMENTS).env(NAME, name).env(PROGRAM, program);
+        command.args(WORKER_ARGUMENTS).env(NAME_VARIABLE, name).env(PROGRAM_VARIABLE, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
     }
@@ -147,7 +147,7 @@ impl TestJob {
         program: &str,
     ) {
         let mut command = self.command_on_host(host, std::env::current_exe().unwrap().as_os_str());
-        command.args(WORKER_ARGUMENTS).env(NAME, name).env(PROGRAM, program);
+        command.args(WORKER_ARGUMENTS).env(NAME_VARIABLE, name).env(PROGRAM_VARIABLE, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
     }
@@ -184,14 +184,17 @@ impl TestJob {
     /// program.
     pub(crate) fn start_under(&mut self, name: &str, mut command: Command, program: &str) {
         clear_launcher_variables(&mut command);
-        command.arg(std::env::current_exe().unwrap()).args(WORKER_ARGUMENTS).env(PROGRAM, program);
+        command
+            .arg(std::env::current_exe().unwrap())
+            .args(WORKER_ARGUMENTS)
+            .env(PROGRAM_VARIABLE, program);
         self.launch(name, command);
     }
 
     fn launch(&mut self, name: &str, mut command: Command) {
         let file = |kind: &str| File::create(self.folder.join(format!("{name}.{kind}"))).unwrap();
         command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
-        command.env(FOLDER, &self.folder).env("TMPDIR", self.folder.join("tmp"));
+        command.env(FOLDER_VARIABLE, &self.folder).env("TMPDIR", self.folder.join("tmp"));
         let child = command.spawn().unwrap();
         self.processes.push(JobProcess { name: name.to_owned(), child, ended: None });
     }
@@ -332,7 +335,10 @@ impl TestJob {
 
     /// Returns the living processes of the job, including grandchildren.
     pub(crate) fn living_processes(&self) -> Vec<u32> {
-        leftovers::processes_with_environment(&format!("{FOLDER}={}", self.folder.display()))
+        leftovers::processes_with_environment(&format!(
+            "{FOLDER_VARIABLE}={}",
+            self.folder.display()
+        ))
     }
 }
 

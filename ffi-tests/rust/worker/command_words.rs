@@ -4,14 +4,14 @@ use std::str::FromStr;
 
 /// A parsed command.
 #[derive(Clone, Debug)]
-pub(super) struct Words<'a> {
+pub(super) struct CommandWords<'a> {
     line: &'a str,
     verb: &'a str,
     arguments: Vec<&'a str>,
     pairs: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> CommandWords<'a> {
     pub(super) fn parse(line: &'a str) -> Self {
         let line = line.trim();
         let mut words = line.split_whitespace();

@@ -1,7 +1,7 @@
 //! The memory and the CPU time that a worker's process has used.
 #![allow(unsafe_code, reason = "the standard library says neither")]
 
-use super::library::Outcome;
+use super::library::CommandOutcome;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,16 +9,16 @@ use std::os::unix::fs::MetadataExt as _;
 
 /// Reports the used bytes of the shared memory segments that this process holds, and the used bytes
 /// of its heap.
-pub(super) fn memory() -> Outcome {
+pub(super) fn report_memory() -> CommandOutcome {
     // SAFETY: the call takes no arguments and accesses no memory of this program.
     let heap = unsafe { libc::mallinfo2() };
-    let message = json!({ "shared": segments(), "heap": heap.uordblks + heap.hblkhd });
+    let message = json!({ "shared": shared_segment_bytes(), "heap": heap.uordblks + heap.hblkhd });
     (0, message.to_string())
 }
 
 /// Returns the allocated bytes of all segments. A segment with several descriptors counts once; an
 /// untouched page does not count.
-fn segments() -> u64 {
+fn shared_segment_bytes() -> u64 {
     let mut blocks = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
         let name = fs::read_link(entry.path()).unwrap_or_default();
@@ -31,7 +31,7 @@ fn segments() -> u64 {
 }
 
 /// Reports the CPU time of all threads of this process in microseconds.
-pub(super) fn time() -> Outcome {
+pub(super) fn report_cpu_time() -> CommandOutcome {
     // SAFETY: the structure consists of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for the result.

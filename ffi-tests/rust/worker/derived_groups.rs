@@ -1,8 +1,8 @@
 //! Subgroups that a worker creates.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use super::library::{Group, Outcome, defaults, outcome};
-use super::words::Words;
+use super::command_words::CommandWords;
+use super::library::{CommandOutcome, GroupHandle, defaults, outcome};
 use dist::ffi::group_new::{dist_group_new, dist_group_ranks};
 use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::types::{DIST_OK, dist_group_new_options_t, dist_shrink_options_t};
@@ -10,7 +10,10 @@ use std::ptr::null_mut;
 
 /// Executes `new NAME RANKS`, where RANKS is a list with commas, with `members=yes`, or `shrink
 /// NAME` with `timeout_ms=` and `connect_timeout_ms=`. Returns `None` if this rank is no member.
-pub(super) fn derive(words: &Words<'_>, from: Group) -> Result<Option<Group>, Outcome> {
+pub(super) fn derive_group(
+    words: &CommandWords<'_>,
+    from: GroupHandle,
+) -> Result<Option<GroupHandle>, CommandOutcome> {
     let mut made = null_mut();
     let status = if words.verb() == "shrink" {
         let mut options: dist_shrink_options_t = defaults();
@@ -31,13 +34,13 @@ pub(super) fn derive(words: &Words<'_>, from: Group) -> Result<Option<Group>, Ou
     };
     match status {
         DIST_OK if made.is_null() => Ok(None),
-        DIST_OK => Ok(Some(Group(made))),
+        DIST_OK => Ok(Some(GroupHandle(made))),
         status => Err(outcome(status)),
     }
 }
 
 /// Returns the group's ranks as ranks of the outermost group.
-pub(super) fn ranks(group: Group) -> String {
+pub(super) fn world_ranks_text(group: GroupHandle) -> String {
     let mut ranks = [-1; 64];
     // SAFETY: the buffer has the length that the call gets.
     let count = unsafe { dist_group_ranks(group.0, ranks.as_mut_ptr(), ranks.len()) };

@@ -1,28 +1,28 @@
 //! TCP and UDP traffic without the library, for tests of the network itself.
 
-use super::words::Words;
-use super::{LIMIT, Outcome, success};
+use super::command_words::CommandWords;
+use super::{COMMAND_TIMEOUT, CommandOutcome, success};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The status if the operating system reported an error or the received bytes were wrong.
-const FAILED: i32 = -998;
+const TRAFFIC_FAILED: i32 = -998;
 
 /// The length of a datagram in bytes; it contains its number.
-const DATAGRAM: usize = 4;
+const DATAGRAM_BYTES: usize = 4;
 
 /// The open sockets of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Traffic {
+pub(super) struct RawTraffic {
     listener: Option<TcpListener>,
     datagrams: Option<UdpSocket>,
     /// Idle connections that stay open.
-    silent: Vec<TcpStream>,
+    idle_connections: Vec<TcpStream>,
 }
 
-impl Traffic {
+impl RawTraffic {
     /// Executes a command:
     ///
     /// * `listen ADDRESS` and `echo`: sends all data of the next connection back.
@@ -34,7 +34,7 @@ impl Traffic {
     /// * `knock ADDRESS BYTES TIMES`: opens TIMES connections as soon as the address has a
     ///   listener, and sends BYTES garbage bytes on each. The peer must close the connection; with
     ///   0 bytes it stays open.
-    pub(super) fn carry_out(&mut self, words: &Words<'_>) -> Outcome {
+    pub(super) fn run_command(&mut self, words: &CommandWords<'_>) -> CommandOutcome {
         let done = match words.verb() {
             "listen" => TcpListener::bind(words.at(0)).map(|listener| {
                 self.listener = Some(listener);
@@ -44,30 +44,30 @@ impl Traffic {
                 self.datagrams = Some(socket);
                 String::new()
             }),
-            "echo" => echo(self.listener.as_ref().unwrap()),
+            "echo" => echo_connection(self.listener.as_ref().unwrap()),
             "exchange" => {
                 let times = words.at(2).parse().unwrap();
-                exchange(words.at(0), words.at(1).parse().unwrap(), times)
+                measure_round_trips(words.at(0), words.at(1).parse().unwrap(), times)
             }
             "knock" => {
                 let times = words.at(2).parse().unwrap();
-                self.knock(words.at(0), words.at(1).parse().unwrap(), times)
+                self.send_garbage(words.at(0), words.at(1).parse().unwrap(), times)
             }
-            "datagrams" => send(words.at(0), words.at(1).parse().unwrap()),
-            _ => receive(self.datagrams.as_ref().unwrap(), words.at(0).parse().unwrap()),
+            "datagrams" => send_datagrams(words.at(0), words.at(1).parse().unwrap()),
+            _ => receive_datagrams(self.datagrams.as_ref().unwrap(), words.at(0).parse().unwrap()),
         };
-        done.map_or_else(|cause| (FAILED, cause.to_string()), |text| (success().0, text))
+        done.map_or_else(|cause| (TRAFFIC_FAILED, cause.to_string()), |text| (success().0, text))
     }
 }
 
-impl Traffic {
-    fn knock(&mut self, address: &str, count: usize, times: usize) -> io::Result<String> {
+impl RawTraffic {
+    fn send_garbage(&mut self, address: &str, count: usize, times: usize) -> io::Result<String> {
         let rubbish: Vec<u8> = (0_u8..=250).cycle().take(count).collect();
         for _ in 0..times {
             let mut stream = connect_once_possible(address)?;
             prepare(&stream)?;
             if count == 0 {
-                self.silent.push(stream);
+                self.idle_connections.push(stream);
                 continue;
             }
             // If the peer closes the connection during the write, the error is expected.
@@ -88,7 +88,8 @@ fn connect_once_possible(address: &str) -> io::Result<TcpStream> {
     loop {
         match TcpStream::connect(address) {
             Err(cause)
-                if cause.kind() == io::ErrorKind::ConnectionRefused && began.elapsed() < LIMIT =>
+                if cause.kind() == io::ErrorKind::ConnectionRefused
+                    && began.elapsed() < COMMAND_TIMEOUT =>
             {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -99,11 +100,11 @@ fn connect_once_possible(address: &str) -> io::Result<TcpStream> {
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))
+    stream.set_read_timeout(Some(COMMAND_TIMEOUT))?;
+    stream.set_write_timeout(Some(COMMAND_TIMEOUT))
 }
 
-fn echo(listener: &TcpListener) -> io::Result<String> {
+fn echo_connection(listener: &TcpListener) -> io::Result<String> {
     let (mut stream, _) = listener.accept()?;
     prepare(&stream)?;
     let mut bytes = vec![0; 1 << 16];
@@ -115,9 +116,9 @@ fn echo(listener: &TcpListener) -> io::Result<String> {
     }
 }
 
-fn exchange(address: &str, count: usize, times: usize) -> io::Result<String> {
+fn measure_round_trips(address: &str, count: usize, times: usize) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+    let mut stream = TcpStream::connect_timeout(&address, COMMAND_TIMEOUT)?;
     prepare(&stream)?;
     // Neighbouring blocks of any size differ, since the period of 251 bytes and 256 have no common
     // factor.
@@ -141,7 +142,7 @@ fn exchange(address: &str, count: usize, times: usize) -> io::Result<String> {
     Ok(fastest.as_micros().to_string())
 }
 
-fn send(address: &str, count: u32) -> io::Result<String> {
+fn send_datagrams(address: &str, count: u32) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
@@ -151,11 +152,11 @@ fn send(address: &str, count: u32) -> io::Result<String> {
     Ok(String::new())
 }
 
-fn receive(socket: &UdpSocket, count: u32) -> io::Result<String> {
-    socket.set_read_timeout(Some(LIMIT))?;
+fn receive_datagrams(socket: &UdpSocket, count: u32) -> io::Result<String> {
+    socket.set_read_timeout(Some(COMMAND_TIMEOUT))?;
     let mut numbers = Vec::new();
     loop {
-        let mut bytes = [0; DATAGRAM];
+        let mut bytes = [0; DATAGRAM_BYTES];
         socket.recv(&mut bytes)?;
         let number = u32::from_le_bytes(bytes);
         if number >= count {

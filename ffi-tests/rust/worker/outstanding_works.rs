@@ -1,9 +1,9 @@
 //! Works that a worker has issued and not yet waited for.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use super::library::{self, Call, Group, Outcome, outcome};
-use super::messages::Message;
-use super::words::Words;
+use super::command_words::CommandWords;
+use super::library::{self, CollectiveCall, CommandOutcome, GroupHandle, outcome};
+use super::messages::MessageCall;
 use dist::ffi::types::{DIST_OK, DIST_WAIT_FOREVER, dist_status_t, dist_work_t};
 use dist::ffi::work::{
     dist_work_received_count, dist_work_release, dist_work_source, dist_work_tag, dist_work_wait,
@@ -12,13 +12,13 @@ use std::ptr::null_mut;
 
 /// A work handle.
 #[derive(Debug)]
-pub(super) struct Work(*mut dist_work_t);
+pub(super) struct WorkHandle(*mut dist_work_t);
 
-impl Work {
+impl WorkHandle {
     /// Makes a call and returns its work.
     pub(super) fn issued(
         call: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
-    ) -> Result<Self, Outcome> {
+    ) -> Result<Self, CommandOutcome> {
         let mut work = null_mut();
         match call(&raw mut work) {
             DIST_OK => Ok(Self(work)),
@@ -26,7 +26,7 @@ impl Work {
         }
     }
 
-    fn wait(&self) -> Outcome {
+    fn wait(&self) -> CommandOutcome {
         // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) })
     }
@@ -44,13 +44,13 @@ impl Work {
     }
 
     /// Returns the number of received elements.
-    pub(super) fn received(&self) -> usize {
+    pub(super) fn received_count(&self) -> usize {
         // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_received_count(self.0) }
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkHandle {
     fn drop(&mut self) {
         // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_release(self.0) };
@@ -58,24 +58,28 @@ impl Drop for Work {
 }
 
 /// The operation of a work, with its buffers.
-enum Operation {
-    Collective(Call<'static>),
-    Message(Message<'static>),
+enum IssuedOperation {
+    Collective(CollectiveCall<'static>),
+    Message(MessageCall<'static>),
 }
 
 /// All works that the worker has issued since the last wait for all works.
 #[derive(Default)]
-pub(super) struct Outstanding(Vec<(&'static str, Operation, Work)>);
+pub(super) struct OutstandingWorks(Vec<(&'static str, IssuedOperation, WorkHandle)>);
 
-impl Outstanding {
+impl OutstandingWorks {
     /// Issues a command as a work.
-    pub(super) fn issue(&mut self, words: &Words<'static>, group: Group) -> Outcome {
+    pub(super) fn issue(
+        &mut self,
+        words: &CommandWords<'static>,
+        group: GroupHandle,
+    ) -> CommandOutcome {
         let issued = if matches!(words.verb(), "send" | "recv" | "sendrecv") {
-            let mut message = Message::new(words.clone(), group);
-            message.issue().map(|work| (Operation::Message(message), work))
+            let mut message = MessageCall::new(words.clone(), group);
+            message.issue().map(|work| (IssuedOperation::Message(message), work))
         } else {
-            let mut call = Call::new(words.clone(), group);
-            call.issue().map(|work| (Operation::Collective(call), work))
+            let mut call = CollectiveCall::new(words.clone(), group);
+            call.issue().map(|work| (IssuedOperation::Collective(call), work))
         };
         match issued {
             Ok((operation, work)) => {
@@ -87,7 +91,7 @@ impl Outstanding {
     }
 
     /// Waits for the last issued work and reports the culprit of its error.
-    pub(super) fn culprit(&self) -> Outcome {
+    pub(super) fn last_work_culprit(&self) -> CommandOutcome {
         let (_, _, work) = self.0.last().unwrap();
         drop(work.wait());
         library::work_culprit(work.0)
@@ -95,7 +99,7 @@ impl Outstanding {
 
     /// Waits for all works in another order than they were issued, and checks the results. Returns
     /// the error of the first issued work that failed.
-    pub(super) fn settle(&mut self) -> Outcome {
+    pub(super) fn wait_for_all(&mut self) -> CommandOutcome {
         let issued = std::mem::take(&mut self.0);
         let waited_first = (0..issued.len()).rev().filter(|index| index % 2 == 0);
         let waited_last = (0..issued.len()).filter(|index| index % 2 == 1);
@@ -107,8 +111,8 @@ impl Outstanding {
             let mut outcome = work.wait();
             if outcome.0 == DIST_OK {
                 outcome = match operation {
-                    Operation::Collective(call) => call.judge(),
-                    Operation::Message(message) => message.judge(work),
+                    IssuedOperation::Collective(call) => call.check_result(),
+                    IssuedOperation::Message(message) => message.check_received(work),
                 };
             }
             if outcome.0 != DIST_OK {
