@@ -11,7 +11,7 @@ mod worker;
 
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 use harness::{FinishedJob, TestJob};
-use program::{Folder, Program};
+use program::{RunningProgram, TestFolder};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -129,10 +129,10 @@ fn unwritable_error_file_is_ignored() {
 }
 
 /// Runs distrun with a shell script.
-fn run(args: &[&str], script: &str) -> program::Ended {
+fn run(args: &[&str], script: &str) -> program::FinishedProgram {
     let mut command = Command::new(DISTRUN);
     command.args(args).args(["sh", "-c", script]);
-    Program::start(command, |_| {}).end()
+    RunningProgram::start(command, |_| {}).wait()
 }
 
 #[test]
@@ -168,22 +168,23 @@ fn blamed_rank_that_failed_alone_is_listed_first() {
         "if [ $RANK = 1 ]; then exec 3>$TMPDIR/pipe; echo '{blame}' >$TORCHELASTIC_ERROR_FILE; exit 4; fi; \
          cat <$TMPDIR/pipe; exit 6"
     );
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     assert!(Command::new("mkfifo").arg(folder.path("pipe")).status().unwrap().success());
     let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", "2", "sh", "-c", &script]).env("TMPDIR", &folder.0);
-    let ended = Program::start(command, |_| {}).end();
+    let ended = RunningProgram::start(command, |_| {}).wait();
     // On a busy host, distrun may have ended rank 0 before it failed by itself.
     if ended.status == 6 {
-        assert!(ended.err.contains("rank 0 failed first: exit status 6"), "{}", ended.err);
-        let other = ended.err.lines().find(|line| line.starts_with("    rank 1: exit status 4, "));
-        assert!(other.unwrap().ends_with(" ms later: rank 0 is gone"), "{}", ended.err);
+        assert!(ended.stderr.contains("rank 0 failed first: exit status 6"), "{}", ended.stderr);
+        let other =
+            ended.stderr.lines().find(|line| line.starts_with("    rank 1: exit status 4, "));
+        assert!(other.unwrap().ends_with(" ms later: rank 0 is gone"), "{}", ended.stderr);
     } else {
-        assert_eq!(ended.status, 4, "{}", ended.err);
+        assert_eq!(ended.status, 4, "{}", ended.stderr);
         assert!(
-            ended.err.contains("it blames rank 0, which had not ended by itself"),
+            ended.stderr.contains("it blames rank 0, which had not ended by itself"),
             "{}",
-            ended.err
+            ended.stderr
         );
     }
     assert!(!leftover(&folder.0), "the folder of error files is still there");
@@ -202,27 +203,27 @@ fn own_error_file_is_shown_else_the_last_line() {
     let ended = run(&[], &script);
     assert_eq!(ended.status, 5);
     let shown = "  its error:\n    Traceback:\n      train()\n    E: no data\n";
-    assert!(ended.err.contains(shown), "{}", ended.err);
+    assert!(ended.stderr.contains(shown), "{}", ended.stderr);
     // distrun skips a file that is no error report, and ignores the error file of a rank that
     // succeeds.
     let ended = run(&[], "echo '{' >$TORCHELASTIC_ERROR_FILE; exit 5");
-    assert!(ended.status == 5 && !ended.err.contains("its error"), "{}", ended.err);
+    assert!(ended.status == 5 && !ended.stderr.contains("its error"), "{}", ended.stderr);
     let ended = run(&[], &format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE"));
-    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
 }
 
 #[test]
 fn error_files_are_in_the_log_folder_where_there_is_one() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let logs = folder.path("logs");
     let script = "cd /; echo $TORCHELASTIC_ERROR_FILE; test -e $TORCHELASTIC_ERROR_FILE && exit 8; \
                   echo '{\"message\": \"oh\"}' >$TORCHELASTIC_ERROR_FILE; exit 3";
     // The second run must ignore the files of the first run.
     for _ in 0..2 {
         let ended = run(&["--log-dir", &logs], script);
-        assert_eq!(ended.status, 3, "{}", ended.err);
-        assert!(ended.err.contains("its error:\n    oh\n"), "{}", ended.err);
-        assert_eq!(ended.out, format!("[0] {}\n", folder.path("logs/0/error.json")));
+        assert_eq!(ended.status, 3, "{}", ended.stderr);
+        assert!(ended.stderr.contains("its error:\n    oh\n"), "{}", ended.stderr);
+        assert_eq!(ended.stdout, format!("[0] {}\n", folder.path("logs/0/error.json")));
     }
     assert!(folder.0.join("logs/0/error.json").exists());
 }

@@ -13,7 +13,7 @@ mod program;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
-use program::{Ended, Folder, Program};
+use program::{FinishedProgram, RunningProgram, TestFolder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use toolchain::Compiler;
@@ -54,27 +54,27 @@ fn compile(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs a training under distrun.
-fn train(program: &Path, ranks: &str, options: &[&str]) -> Ended {
+fn train(program: &Path, ranks: &str, options: &[&str]) -> FinishedProgram {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
     command.arg(program).args(SMALL).args(options);
-    let ended = Program::start(command, |_| {}).end();
-    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+    let ended = RunningProgram::start(command, |_| {}).wait();
+    assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
     ended
 }
 
 /// Returns the last loss of a training that ends on this number of ranks.
-fn final_loss(ended: &Ended, ranks: &str) -> f64 {
+fn final_loss(ended: &FinishedProgram, ranks: &str) -> f64 {
     let identical = format!("identical on {ranks} ranks");
-    let mut lines = ended.out.lines().filter(|line| line.ends_with(&identical));
-    let line = lines.next().unwrap_or_else(|| panic!("{}\n{}", ended.out, ended.err));
+    let mut lines = ended.stdout.lines().filter(|line| line.ends_with(&identical));
+    let line = lines.next().unwrap_or_else(|| panic!("{}\n{}", ended.stdout, ended.stderr));
     let (_, loss) = line.split_once("final loss ").expect(line);
     loss.split(' ').next().unwrap().parse().expect(line)
 }
 
 /// Returns the hash of the final parameters.
-fn parameters(ended: &Ended) -> &str {
-    let (_, hash) = ended.out.split_once("parameters ").expect(&ended.out);
+fn parameters(ended: &FinishedProgram) -> &str {
+    let (_, hash) = ended.stdout.split_once("parameters ").expect(&ended.stdout);
     hash.split(',').next().unwrap()
 }
 
@@ -105,9 +105,9 @@ fn training_continues_after_a_killed_rank() {
             let options = ["--survive", "--zero", zero, "--die-at", MIDDLE, "--die-rank", rank];
             let disturbed = train(&program, "4", &options);
             assert!(
-                disturbed.out.contains("after step 24: 3 of 4 ranks go on"),
+                disturbed.stdout.contains("after step 24: 3 of 4 ranks go on"),
                 "{}",
-                disturbed.out
+                disturbed.stdout
             );
             assert_close(final_loss(&disturbed, "3"), undisturbed, LOST_SEQUENCES);
         }
@@ -120,12 +120,12 @@ fn training_resumes_on_other_rank_count() {
     for zero in ["0", "1", "2"] {
         let whole = train(&program, "4", &["--zero", zero]);
         for ranks in ["4", "3", "1"] {
-            let folder = Folder::new();
+            let folder = TestFolder::new();
             let path = folder.path("checkpoint");
             let options = ["--zero", zero, "--checkpoint", &path];
             train(&program, "4", &[&options[..], &["--steps", MIDDLE]].concat());
             let resumed = train(&program, ranks, &[&options[..], &["--resume"]].concat());
-            assert!(resumed.out.contains("continues after step 25"), "{}", resumed.out);
+            assert!(resumed.stdout.contains("continues after step 25"), "{}", resumed.stdout);
             assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), ROUNDING);
             if ranks == "4" {
                 assert_eq!(parameters(&resumed), parameters(&whole));
@@ -137,13 +137,17 @@ fn training_resumes_on_other_rank_count() {
 #[test]
 fn a_checkpoint_of_another_model_is_refused() {
     let Some(program) = compile("gpt_refused") else { return };
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.path("checkpoint");
     train(&program, "2", &["--steps", "1", "--checkpoint", &path]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", "2"]).arg(&program);
     command.args(["--width", "64", "--checkpoint", &path, "--resume"]);
-    let refused = Program::start(command, |_| {}).end();
-    assert_eq!(refused.status, 2, "{}\n{}", refused.out, refused.err);
-    assert!(refused.err.contains("the checkpoint is of --width 32, not 64"), "{}", refused.err);
+    let refused = RunningProgram::start(command, |_| {}).wait();
+    assert_eq!(refused.status, 2, "{}\n{}", refused.stdout, refused.stderr);
+    assert!(
+        refused.stderr.contains("the checkpoint is of --width 32, not 64"),
+        "{}",
+        refused.stderr
+    );
 }

@@ -16,7 +16,7 @@ mod program;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
-use program::{Ended, Program};
+use program::{FinishedProgram, RunningProgram};
 use std::path::PathBuf;
 use std::process::Command;
 use toolchain::Compiler;
@@ -44,7 +44,7 @@ impl Training {
         Some(Self { program, folder, hook })
     }
 
-    fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> Ended {
+    fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> FinishedProgram {
         let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
         command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
         command
@@ -52,15 +52,15 @@ impl Training {
             .args([STEPS, self.folder.to_str().expect("UTF-8"), hosts])
             .args(rest)
             .envs(self.hook.map(|hook| ("RETRY_HOOK", hook)));
-        Program::start(command, |_| {}).end()
+        RunningProgram::start(command, |_| {}).wait()
     }
 }
 
 /// Returns the lines of the steps with this number of ranks, without the times.
-fn steps(ended: &Ended, ranks: usize) -> Vec<String> {
-    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+fn steps(ended: &FinishedProgram, ranks: usize) -> Vec<String> {
+    assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
     let with_ranks = format!(" ranks {ranks} ");
-    let lines = ended.out.lines().filter(|line| line.contains(&with_ranks));
+    let lines = ended.stdout.lines().filter(|line| line.contains(&with_ranks));
     lines.filter_map(|line| Some(line.split_once(" end ")?.0.to_owned())).collect()
 }
 
@@ -71,9 +71,9 @@ fn compare(name: &str, hosts: &str, marked: usize) {
 fn compare_with(name: &str, hosts: &str, marked: usize, hook: Option<&'static str>) {
     let Some(training) = Training::new(name, hook) else { return };
     let retried = training.run("4", hosts, &["kill", STEP, KILLED, &marked.to_string()]);
-    assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.out);
+    assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.stdout);
     let from_there = training.run("3", hosts, &["from", STEP, KILLED]);
-    assert_eq!(steps(&retried, 3).len(), 3, "{}\n{}", retried.out, retried.err);
+    assert_eq!(steps(&retried, 3).len(), 3, "{}\n{}", retried.stdout, retried.stderr);
     assert_eq!(steps(&retried, 3), steps(&from_there, 3));
 }
 
@@ -117,11 +117,11 @@ fn a_rank_killed_in_an_outer_step() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
         command.args(["--nproc-per-node", "3", "--on-failure", "continue"]);
         command.arg(&program).arg(delay_us);
-        let ended = Program::start(command, |_| {}).end();
-        assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+        let ended = RunningProgram::start(command, |_| {}).wait();
+        assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
         let outer_steps =
-            |ranks: &str| ended.out.lines().filter(|line| line.ends_with(ranks)).count();
+            |ranks: &str| ended.stdout.lines().filter(|line| line.ends_with(ranks)).count();
         let (whole, left) = (outer_steps(" ranks 3"), outer_steps(" ranks 2"));
-        assert!(whole >= 4 && left >= 6 && whole + left == 12, "{}", ended.out);
+        assert!(whole >= 4 && left >= 6 && whole + left == 12, "{}", ended.stdout);
     }
 }

@@ -13,7 +13,7 @@ use dist::store::tcp::ClientOptions;
 use dist::store::tcp::proto::{MAGIC, READY, StoreRequest};
 use dist::store::{Store as _, TcpStore};
 use dist::sys::limits;
-use program::{LIMIT, Program, until};
+use program::{PROGRAM_TIMEOUT, RunningProgram, wait_until};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -39,10 +39,10 @@ const TASK: &str = "DIST_TEST_CLIENTS";
 const KEY: &[u8] = b"go";
 const WIRE_KEY: &[u8] = b"/go";
 
-fn serve(mut command: Command) -> (Program, u16) {
+fn serve(mut command: Command) -> (RunningProgram, u16) {
     command.env_remove("DIST_LOG_LEVEL").env_remove("TORCH_CPP_LOG_LEVEL").stdin(Stdio::null());
-    let program = Program::start(command, |_| {});
-    let line = program.lines(1).remove(0);
+    let program = RunningProgram::start(command, |_| {});
+    let line = program.first_lines(1).remove(0);
     (program, line.strip_prefix("listening on 127.0.0.1:").unwrap().parse().unwrap())
 }
 
@@ -52,14 +52,14 @@ fn store(port: u16) -> TcpStore {
 }
 
 fn soon() -> Deadline {
-    Deadline::after(LIMIT)
+    Deadline::after(PROGRAM_TIMEOUT)
 }
 
 /// Opens a connection that waits for the key. The client sends a ping before and after the wait
 /// request; the second answer shows that the server has registered the wait.
 fn open(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(PROGRAM_TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
     for request in [
         StoreRequest::Validate(MAGIC),
@@ -106,11 +106,11 @@ fn clients() {
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
 }
 
-fn start_clients(port: u16, count: usize) -> Program {
+fn start_clients(port: u16, count: usize) -> RunningProgram {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["clients", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"]);
     command.env(TASK, format!("{port} {count}")).stdin(Stdio::piped());
-    Program::start(command, |_| {})
+    RunningProgram::start(command, |_| {})
 }
 
 /// Returns the number of descriptors of a process.
@@ -148,10 +148,11 @@ fn ten_thousand_clients_wait_for_one_key() {
     let (files, before) = (descriptors(pid), memory(pid));
 
     let share = count / PROCESSES;
-    let mut clients: Vec<Program> = (0..PROCESSES).map(|_| start_clients(port, share)).collect();
+    let mut clients: Vec<RunningProgram> =
+        (0..PROCESSES).map(|_| start_clients(port, share)).collect();
     let all = |what: &str| {
         let line = format!("{share} {what}\n");
-        until(&line, || clients.iter().all(|it| it.folder.text("out").contains(&line)));
+        wait_until(&line, || clients.iter().all(|it| it.folder.text("out").contains(&line)));
     };
     all("wait");
     assert_eq!(descriptors(pid), files + count);
@@ -169,12 +170,12 @@ fn ten_thousand_clients_wait_for_one_key() {
     assert!(each < BYTES_PER_CONNECTION && peak < BYTES_PER_CONNECTION, "{each}, {peak}");
 
     clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
-    clients.into_iter().for_each(|client| assert_eq!(client.end().status, 0));
-    until("the server to forget its clients", || descriptors(pid) == files);
+    clients.into_iter().for_each(|client| assert_eq!(client.wait().status, 0));
+    wait_until("the server to forget its clients", || descriptors(pid) == files);
     assert_eq!(store(port).get(KEY, &soon()).unwrap(), b"");
     server.signal("TERM");
-    let ended = server.end();
-    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+    let ended = server.wait();
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
 }
 
 /// The state of a client connection.
@@ -215,9 +216,9 @@ fn clients_beyond_descriptor_limit_are_refused() {
     assert!(is_served(&mut waiter));
 
     let mut crowd: Vec<(TcpStream, Fate)> = (0..100).map(|_| (open(port), Fate::Open)).collect();
-    server.until_error("store server: cannot take more clients: ");
-    server.until_error("; raise the limit of open files (ulimit -n)");
-    until("the server to be full", || {
+    server.wait_for_stderr("store server: cannot take more clients: ");
+    server.wait_for_stderr("; raise the limit of open files (ulimit -n)");
+    wait_until("the server to be full", || {
         crowd
             .iter_mut()
             .filter(|it| it.1 == Fate::Open)
