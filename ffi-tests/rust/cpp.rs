@@ -11,7 +11,7 @@ use interface::{ROOT, find_program, functions, library};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
-use toolchain::{Outcome, library_folder, run, skip};
+use toolchain::{ProgramOutcome, library_folder, run, skip};
 
 /// The time limit for the compilation or the run of one program.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -74,7 +74,7 @@ impl Cxx {
     }
 
     /// Checks the syntax of a program without code generation.
-    fn check(&self, name: &str) -> Outcome {
+    fn check(&self, name: &str) -> ProgramOutcome {
         let mut words = self.words();
         words.extend(["-fsyntax-only".to_owned(), source(name)]);
         run(&words, LIMIT)

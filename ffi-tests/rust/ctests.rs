@@ -14,7 +14,7 @@ use interface::{ROOT, find_program, functions, variable};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use toolchain::{BACKEND, Compiler, Outcome, run};
+use toolchain::{Compiler, EXAMPLE_BACKEND_FILES, ProgramOutcome, run};
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -122,7 +122,7 @@ const ODD_BACKENDS: &[(&str, &[&str])] = &[
 /// Runs a test program for back ends with the example's shared object.
 fn with_backend(name: &str, more: &[&str]) {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin(&format!("{name}_plugin"), BACKEND, &[]);
+    let object = compiler.plugin(&format!("{name}_plugin"), EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program(&format!("{name}_program"), &[&format!("{name}.c")]);
     let words = [program.display().to_string(), object.display().to_string()];
     let words: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
@@ -137,7 +137,7 @@ fn backend_store() {
 #[test]
 fn backend_of_processes() {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin("backend_processes_plugin", BACKEND, &[]);
+    let object = compiler.plugin("backend_processes_plugin", EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program("backend_processes", &["backend_load.c"]);
     let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
@@ -176,7 +176,7 @@ fn conforms(kind: &str) {
     has_passed(run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT), kind);
 }
 
-fn has_passed(outcome: Outcome, kind: &str) {
+fn has_passed(outcome: ProgramOutcome, kind: &str) {
     let output = outcome.expect_success().output;
     let passed = output.lines().find_map(|line| {
         line.split_once(&format!(" checks passed on {kind},"))?.0.parse::<usize>().ok()
@@ -210,7 +210,7 @@ conformance!(
 fn every_kind_of_store_is_listed() {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("store_conformance", CONFORMANCE);
-    let Outcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
+    let ProgramOutcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
     let kinds = output.trim().rsplit_once("the kinds are ").map(|(_, kinds)| kinds);
     let kinds: Vec<&str> = kinds.unwrap_or_default().split(' ').collect();
     assert_eq!((status, kinds.as_slice()), (Some(2), KINDS), "{output}");
@@ -254,7 +254,7 @@ fn conforms_and_leaks_nothing(kind: &str) {
 
 /// Returns the outcome of a program under Valgrind, or `None` if the compiler or Valgrind is
 /// missing.
-fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outcome> {
+fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<ProgramOutcome> {
     let compiler = Compiler::find()?;
     if find_program("valgrind").is_none() {
         toolchain::skip("valgrind is not installed");
@@ -264,7 +264,7 @@ fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outc
     Some(run_under_valgrind(&program, arguments))
 }
 
-fn run_under_valgrind(program: &Path, arguments: &[&str]) -> Outcome {
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
     let suppressions = format!("--suppressions={ROOT}/ffi-tests/sanitize/valgrind.supp");
     let words = [
         "valgrind",
@@ -464,7 +464,7 @@ fn the_header_is_clean_in_every_standard() {
         for compiler in names.into_iter().filter_map(Compiler::named) {
             for standard in standards {
                 let standard = format!("-std={standard}");
-                if compiler.knows(&standard, file) {
+                if compiler.supports_flag(&standard, file) {
                     let more: &[&str] = if file.ends_with(".cpp") { CXX_WARNINGS } else { &[] };
                     compiler.check(file, &[&[standard.as_str()], WARNINGS, more].concat());
                     tried += 1;
@@ -499,7 +499,8 @@ fn c_and_rust_type_layouts_agree() {
     assert_eq!(complete, covered, "a struct of the headers is missing here and in abi_layout.c");
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("abi_layout", &["abi_layout.c"]);
-    let Outcome { output, .. } = run(&[&program.display().to_string()], LIMIT).expect_success();
+    let ProgramOutcome { output, .. } =
+        run(&[&program.display().to_string()], LIMIT).expect_success();
     let printed: Vec<&str> = output.lines().collect();
     assert_eq!(printed, lines, "left: the C compiler; right: Rust");
 }

@@ -11,7 +11,7 @@ use interface::ROOT;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use toolchain::{Compiler, Outcome, run};
+use toolchain::{Compiler, ProgramOutcome, run};
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(80);
@@ -77,7 +77,7 @@ fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
 }
 
 /// Runs a command with these variables and asserts that the stubs' log of misuse is empty.
-fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> Outcome {
+fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> ProgramOutcome {
     let Some(compiler) = Compiler::find() else { panic!("there was a compiler a moment ago") };
     let stubs = stubs(&compiler).display().to_string();
     let log = format!("{}/nccl_{test}.log", env!("CARGO_TARGET_TMPDIR"));
@@ -277,7 +277,7 @@ fn death(backend: &str) {
 
 mod staging {
     //! The tests with staging through host memory.
-    use super::toolchain::BACKEND;
+    use super::toolchain::EXAMPLE_BACKEND_FILES;
     use super::{Compiler, building, death, passes, program, run_with};
 
     #[test]
@@ -292,7 +292,10 @@ mod staging {
         let program = program(&compiler, "operations", true);
         let plugin = {
             let _building = building();
-            compiler.plugin("backend_store_staged", BACKEND, &[]).display().to_string()
+            compiler
+                .plugin("backend_store_staged", EXAMPLE_BACKEND_FILES, &[])
+                .display()
+                .to_string()
         };
         // There are 8 types with 8 operators and 2 types with 6 operators, in 4 kinds of calls,
         // except PREMUL_SUM for reduce_scatter_v.

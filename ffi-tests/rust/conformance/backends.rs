@@ -13,7 +13,7 @@ use crate::matrix::{
     Choice, LAYOUTS, Layout, Scene, Size, Transport, Variant, has_in_place, scenes,
 };
 use crate::monitor::Monitor;
-use crate::toolchain::{BACKEND, Compiler};
+use crate::toolchain::{Compiler, EXAMPLE_BACKEND_FILES};
 use crate::values::mix;
 use dist::api::{Group, GroupOptions};
 use dist::base::error::ErrorKind;
@@ -135,7 +135,7 @@ fn run(served: &Served, ranks: usize, cases: &[Case], monitor: &Monitor) {
 #[test]
 fn covering_part_of_the_example() {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin("conformance_plugin", BACKEND, &[]);
+    let object = compiler.plugin("conformance_plugin", EXAMPLE_BACKEND_FILES, &[]);
     load(&object.display().to_string());
     let small = |size| matches!(size, Size::Exactly(_) | Size::Slot(_));
     // The first run has only native operations; in the other runs the library composes some
