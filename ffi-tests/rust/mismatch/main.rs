@@ -84,7 +84,7 @@ fn hear(layout: Layout, calls: &[Vec<What>]) -> Vec<Heard> {
     // departure instead.
     let done = Barrier::new(calls.len());
     let heard: Vec<Mutex<Heard>> = calls.iter().map(|_| Mutex::default()).collect();
-    ranks::run_with(options, calls.len(), |rank| {
+    ranks::run_ranks(options, calls.len(), |rank| {
         let me = rank.group().rank();
         // A rank that is still in the first call may get the error about the next call from it.
         let alike = [What::usual(OpKind::AllReduce, 3)];

@@ -1,6 +1,6 @@
 //! The errors on ranks of several nodes when their calls do not match or a call comes too late.
 
-use crate::nodes::TRANSPORTS;
+use crate::multi_node_groups::TRANSPORTS;
 use crate::ranks::{self, RankUnderTest};
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
@@ -10,8 +10,8 @@ use dist::base::op::ReduceOp;
 use std::sync::Mutex;
 
 /// The call that a rank makes.
-type Body = fn(&RankUnderTest) -> Result<()>;
-type Calls<'a> = &'a (dyn Fn(&RankUnderTest) -> Result<()> + Sync);
+type RankCall = fn(&RankUnderTest) -> Result<()>;
+type CallOnRank<'a> = &'a (dyn Fn(&RankUnderTest) -> Result<()> + Sync);
 
 fn options() -> CallOptions {
     CallOptions { timeout_ms: 20_000, ..CallOptions::default() }
@@ -34,14 +34,14 @@ fn barrier(rank: &RankUnderTest) -> Result<()> {
     rank.group().run(Call::barrier(), &options())
 }
 
-/// Makes one call on each rank, `odd_one` on rank `odd`, and two barriers if it succeeded. Returns
-/// the error of each rank.
-fn heard(
+/// Makes one call on each rank, `different_call` on rank `differing_rank`, and two barriers if it
+/// succeeded. Returns the error of each rank.
+fn rank_errors(
     transport: &str,
     layout: &str,
-    odd: usize,
-    usual: Calls<'_>,
-    odd_one: Calls<'_>,
+    differing_rank: usize,
+    usual: CallOnRank<'_>,
+    different_call: CallOnRank<'_>,
 ) -> Vec<Error> {
     let letters: Vec<char> = layout.chars().collect();
     // No rank leaves before all ranks have their error; otherwise a slower rank might report the
@@ -49,9 +49,9 @@ fn heard(
     let done = std::sync::Barrier::new(letters.len());
     let errors: Vec<Mutex<Option<Error>>> = letters.iter().map(|_| Mutex::new(None)).collect();
     let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
-    ranks::run_with(options, letters.len(), |rank| {
+    ranks::run_ranks(options, letters.len(), |rank| {
         let me = rank.group().rank();
-        let outcome = if me == odd { odd_one(rank) } else { usual(rank) };
+        let outcome = if me == differing_rank { different_call(rank) } else { usual(rank) };
         // A root may return before the other ranks arrive; it gets the error in its next call.
         let outcome = outcome.and_then(|()| barrier(rank)).and_then(|()| barrier(rank));
         *errors[me].lock().unwrap() = outcome.err();
@@ -61,22 +61,28 @@ fn heard(
 }
 
 /// Asserts that the error of every rank has both descriptions.
-fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2]) {
+fn check_mismatch(
+    layout: &str,
+    differing_rank: usize,
+    usual: RankCall,
+    different_call: RankCall,
+    both: [&str; 2],
+) {
     for transport in TRANSPORTS {
-        let errors = heard(transport, layout, odd, &usual, &odd_one);
+        let errors = rank_errors(transport, layout, differing_rank, &usual, &different_call);
         for (rank, error) in errors.iter().enumerate() {
             let what = format!("{layout} over {transport}, rank {rank}: {error}");
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
             assert!(both.iter().all(|text| error.message().contains(text)), "{what}");
-            assert!(error.message().contains(&format!("rank {odd} (pid ")), "{what}");
+            assert!(error.message().contains(&format!("rank {differing_rank} (pid ")), "{what}");
         }
     }
 }
 
-/// As [`heard`], with the same call on every rank.
-fn all_hear(layout: &str, body: Calls<'_>, texts: [&str; 2]) {
+/// As [`rank_errors`], with the same call on every rank.
+fn check_all_ranks_report(layout: &str, body: CallOnRank<'_>, texts: [&str; 2]) {
     for transport in TRANSPORTS {
-        for (rank, error) in heard(transport, layout, 0, body, body).iter().enumerate() {
+        for (rank, error) in rank_errors(transport, layout, 0, body, body).iter().enumerate() {
             let what = format!("{layout} over {transport}, rank {rank}: {error}");
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}");
             assert!(texts.iter().all(|text| error.message().contains(text)), "{what}");
@@ -88,39 +94,39 @@ const LAYOUTS: [&str; 4] = ["ab", "abcde", "aabb", "abaacc"];
 
 #[test]
 fn different_operation_is_reported_on_all_ranks() {
-    let other: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
+    let other: RankCall = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
-        for odd in [0, layout.len() - 1] {
+        for differing_rank in [0, layout.len() - 1] {
             let both = ["called barrier #1", "called all_reduce #1 (i32, SUM, count 10)"];
-            mismatch(layout, odd, barrier, other, both);
+            check_mismatch(layout, differing_rank, barrier, other, both);
         }
     }
 }
 
 #[test]
 fn different_count_or_operator_is_reported_on_all_ranks() {
-    let usual: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
+    let usual: RankCall = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
-        let other: Body = |rank| all_reduce(rank, 100_000, ReduceOp::Sum);
-        mismatch(layout, 1, usual, other, ["count 10)", "count 100000)"]);
-        let other: Body = |rank| all_reduce(rank, 10, ReduceOp::Max);
-        mismatch(layout, 1, usual, other, ["i32, SUM", "i32, MAX"]);
+        let other: RankCall = |rank| all_reduce(rank, 100_000, ReduceOp::Sum);
+        check_mismatch(layout, 1, usual, other, ["count 10)", "count 100000)"]);
+        let other: RankCall = |rank| all_reduce(rank, 10, ReduceOp::Max);
+        check_mismatch(layout, 1, usual, other, ["i32, SUM", "i32, MAX"]);
     }
 }
 
 #[test]
 fn different_root_or_order_is_reported_on_all_ranks() {
     for layout in LAYOUTS {
-        mismatch(
+        check_mismatch(
             layout,
             1,
             |rank| broadcast(rank, 0),
             |rank| broadcast(rank, 1),
             ["root 0", "root 1"],
         );
-        let swapped: Body = |rank| broadcast(rank, 0).and_then(|()| barrier(rank));
-        let usual: Body = |rank| barrier(rank).and_then(|()| broadcast(rank, 0));
-        mismatch(layout, 1, usual, swapped, ["barrier #", "broadcast #"]);
+        let swapped: RankCall = |rank| broadcast(rank, 0).and_then(|()| barrier(rank));
+        let usual: RankCall = |rank| barrier(rank).and_then(|()| broadcast(rank, 0));
+        check_mismatch(layout, 1, usual, swapped, ["barrier #", "broadcast #"]);
     }
 }
 
@@ -137,14 +143,14 @@ fn different_algorithm_is_reported_on_all_ranks() {
             rank.group().run(call, &options)
         };
         let texts = names.map(|name| format!("(i32, SUM, count 10) by the algorithm \"{name}\""));
-        all_hear(layout, &body, [&texts[0], &texts[1]]);
+        check_all_ranks_report(layout, &body, [&texts[0], &texts[1]]);
     }
 }
 
 #[test]
 fn mismatched_peers_across_nodes_are_detected() {
     // The ranks of the first node do not wait for the ranks of the other node, which wait for them.
-    let body: Body = |rank| {
+    let body: RankCall = |rank| {
         if rank.group().rank() < 2 {
             return all_reduce(rank, 1 << 18, ReduceOp::Sum);
         }
@@ -155,7 +161,7 @@ fn mismatched_peers_across_nodes_are_detected() {
         let call = Call::reduce(send, recv, DataType::I32, ReduceOp::Sum, 3);
         rank.group().run(call, &options())
     };
-    all_hear("aabb", &body, ["called all_reduce #1", "called reduce #1"]);
+    check_all_ranks_report("aabb", &body, ["called all_reduce #1", "called reduce #1"]);
 }
 
 #[test]
@@ -163,7 +169,7 @@ fn finished_rank_is_not_blamed() {
     for transport in TRANSPORTS {
         let options = |rank: usize| format!("transport={transport};host_id=h{rank}");
         let done = std::sync::Barrier::new(8);
-        ranks::run_with(options, 8, |rank| {
+        ranks::run_ranks(options, 8, |rank| {
             let me = rank.group().rank();
             let soon = CallOptions {
                 timeout_ms: if me == 7 { 600 } else { 20_000 },
@@ -192,17 +198,19 @@ fn late_rank_is_named_at_the_deadline() {
     let cases = [("ab", 1), ("abcde", 3), ("abcde", 0), ("aabb", 3), ("aabb", 0), ("abaacc", 1)];
     for transport in TRANSPORTS {
         for (layout, late) in cases {
-            [8, 2 << 20].into_iter().for_each(|bytes| late_one(transport, layout, late, bytes));
+            [8, 2 << 20]
+                .into_iter()
+                .for_each(|bytes| check_late_rank(transport, layout, late, bytes));
         }
     }
 }
 
 /// The late rank makes no call until all other ranks have given up.
-fn late_one(transport: &str, layout: &str, late: usize, bytes: usize) {
+fn check_late_rank(transport: &str, layout: &str, late: usize, bytes: usize) {
     let letters: Vec<char> = layout.chars().collect();
     let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
     let done = std::sync::Barrier::new(letters.len());
-    ranks::run_with(options, letters.len(), |rank| {
+    ranks::run_ranks(options, letters.len(), |rank| {
         barrier(rank).unwrap();
         if rank.group().rank() != late {
             let (input, mut output) = (vec![0; bytes], vec![0; bytes]);

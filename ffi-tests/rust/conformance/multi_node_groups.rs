@@ -10,13 +10,13 @@ use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
 /// The transport option for nodes that exchange messages through queues in memory.
-const QUEUES: &str = "inproc";
+const INPROC: &str = "inproc";
 
 /// The transports between nodes: queues, and TCP.
-pub(crate) const TRANSPORTS: [&str; 2] = [QUEUES, "auto"];
+pub(crate) const TRANSPORTS: [&str; 2] = [INPROC, "auto"];
 
 /// Runs `body` on one rank for each letter.
-fn run(
+fn run_ranks(
     transport: &str,
     layout: &str,
     slot_bytes: usize,
@@ -26,10 +26,10 @@ fn run(
     let options = |rank: usize| {
         format!("transport={transport};slot_bytes={slot_bytes};host_id={}", letters[rank])
     };
-    ranks::run_with(options, letters.len(), &body);
+    ranks::run_ranks(options, letters.len(), &body);
 }
 
-fn shape(layout: &str) -> GroupShape {
+fn node_shape(layout: &str) -> GroupShape {
     shape_of(&NodeMap::by_label(&layout.chars().collect::<Vec<_>>()))
 }
 
@@ -41,8 +41,8 @@ fn averages_of_narrow_floats_do_not_overflow() {
     let large: [(DataType, &[u8]); 3] =
         [(DataType::F16, &[0xe2, 0x78]), (DataType::F8E4M3, &[0x79]), (DataType::F8E5M2, &[0x79])];
     for layout in ["ab", "abcd", "aabb", "abbb"] {
-        let shape = shape(layout);
-        run(QUEUES, layout, 4096, |rank| {
+        let shape = node_shape(layout);
+        run_ranks(INPROC, layout, 4096, |rank| {
             let (me, size) = (rank.group().rank(), rank.group().size());
             for (dtype, element) in large {
                 let input = element.repeat(size * 3001);

@@ -3,12 +3,13 @@
 //! its own order.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use crate::arena::{Address, Arena};
+use crate::expected_results::PreparedScene;
+use crate::guarded_memory::{BlockAlignment, GuardedMemory};
+use crate::input_values::{InputKind, factor, mix_bits};
 use crate::matrix::{
-    Choice, LAYOUTS, Layout, SIZES, SLOT_BYTES, Scene, Variant, has_in_place, scenes,
+    AlgorithmChoice, CallScene, CallVariant, LAYOUTS, NodeLayout, SIZES, SLOT_BYTES, has_in_place,
+    scenes,
 };
-use crate::model::Prepared;
-use crate::values::{Inputs, factor, mix};
 use dist::base::buffer::{Dst, Src};
 use dist::base::op::ReduceOp;
 use dist::ffi::collective::*;
@@ -40,15 +41,15 @@ fn expect(status: dist_status_t) {
 
 /// A store handle that threads share.
 #[derive(Clone, Copy)]
-struct Store(*mut dist_store_t);
+struct SharedStore(*mut dist_store_t);
 
 // SAFETY: a handle is a token that the library looks up; its header says that any thread may use
 // it.
-unsafe impl Send for Store {}
+unsafe impl Send for SharedStore {}
 // SAFETY: as above.
-unsafe impl Sync for Store {}
+unsafe impl Sync for SharedStore {}
 
-fn join(store: Store, rank: usize, ranks: usize, layout: &Layout) -> *mut dist_group_t {
+fn join(store: SharedStore, rank: usize, ranks: usize, layout: &NodeLayout) -> *mut dist_group_t {
     let (name, wishes) = (c"abi", CString::new(layout.options(rank, SLOT_BYTES)).unwrap());
     // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
     let mut options: dist_group_options_t = unsafe { std::mem::zeroed() };
@@ -68,43 +69,43 @@ fn join(store: Store, rank: usize, ranks: usize, layout: &Layout) -> *mut dist_g
 }
 
 /// The pointers and counts that a C caller passes for one side of a call.
-struct Pointers<P> {
+struct BlockPointers<P> {
     all: Vec<P>,
     counts: Vec<usize>,
 }
 
-impl<P: Copy> Pointers<P> {
+impl<P: Copy> BlockPointers<P> {
     /// Returns the first block and its length; NULL and 0 if there is none.
     fn first(&self, null: P) -> (P, usize) {
         (self.all.first().copied().unwrap_or(null), self.counts.first().copied().unwrap_or(0))
     }
 }
 
-fn of_inputs(blocks: &[Src<'_>], width: usize) -> Pointers<*const c_void> {
+fn of_inputs(blocks: &[Src<'_>], width: usize) -> BlockPointers<*const c_void> {
     let pointer = |block: &Src<'_>| {
         if block.is_empty() { std::ptr::null() } else { block.as_ptr().cast::<c_void>() }
     };
     let counts = blocks.iter().map(|block| block.len() / width).collect();
-    Pointers { all: blocks.iter().map(pointer).collect(), counts }
+    BlockPointers { all: blocks.iter().map(pointer).collect(), counts }
 }
 
-fn of_outputs(blocks: &[Dst<'_>], width: usize) -> Pointers<*mut c_void> {
+fn of_outputs(blocks: &[Dst<'_>], width: usize) -> BlockPointers<*mut c_void> {
     let pointer = |block: &Dst<'_>| {
         if block.is_empty() { null_mut() } else { block.as_mut_ptr().cast::<c_void>() }
     };
     let counts = blocks.iter().map(|block| block.len() / width).collect();
-    Pointers { all: blocks.iter().map(pointer).collect(), counts }
+    BlockPointers { all: blocks.iter().map(pointer).collect(), counts }
 }
 
 /// Makes the call of a rank. If `work` is not null, the call only issues the operation.
 fn call(
     group: *mut dist_group_t,
-    (scene, root): (&Scene, usize),
+    (scene, root): (&CallScene, usize),
     (inputs, outputs): (&[Src<'_>], &[Dst<'_>]),
     options: &dist_call_options_t,
     work: *mut *mut dist_work_t,
 ) -> dist_status_t {
-    let Scene { kind, dtype, ranks, size, .. } = *scene;
+    let CallScene { kind, dtype, ranks, size, .. } = *scene;
     let count = size.elements(kind, dtype, ranks);
     let (sends, recvs) = (of_inputs(inputs, dtype.size()), of_outputs(outputs, dtype.size()));
     let ((send, sent), (recv, got)) = (sends.first(std::ptr::null()), recvs.first(null_mut()));
@@ -163,14 +164,14 @@ fn call(
 }
 
 /// Returns a sample of types and operators for each function, with small sizes, in place and not.
-fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
+fn selected_scenes(ranks: usize) -> Vec<(CallScene, bool)> {
     let sizes = [SIZES[0], SIZES[3], SIZES[6]];
-    let is_wanted = |scene: &Scene| {
-        let turn = scene.pair + scene.kind as usize + ranks;
+    let is_wanted = |scene: &CallScene| {
+        let turn = scene.pair_index + scene.kind as usize + ranks;
         let of = if scene.kind.is_reduction() { 11 } else { 3 };
         sizes.contains(&scene.size) && (scene.kind == OpKind::Barrier || turn.is_multiple_of(of))
     };
-    let places = |scene: Scene| {
+    let places = |scene: CallScene| {
         let in_place = has_in_place(scene.kind).then_some((scene, true));
         [Some((scene, false)), in_place].into_iter().flatten()
     };
@@ -178,23 +179,23 @@ fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
 }
 
 /// An issued call that has not completed.
-struct Pending {
+struct PendingCall {
     work: *mut dist_work_t,
-    arena: Arena,
+    arena: GuardedMemory,
     what: String,
 }
 
 /// The number of works in progress at a time.
-const AHEAD: usize = 12;
+const MAX_PENDING_CALLS: usize = 12;
 
-fn through_the_c_interface(layout: &Layout, ranks: usize) {
+fn run_through_c_api(layout: &NodeLayout, ranks: usize) {
     let mut handle = null_mut();
     // SAFETY: `handle` takes the store.
     expect(unsafe { dist_store_hash_create(&raw mut handle) });
-    let store = Store(handle);
-    let prepared: Vec<(Scene, bool, Prepared)> = wanted(ranks)
+    let store = SharedStore(handle);
+    let prepared: Vec<(CallScene, bool, PreparedScene)> = selected_scenes(ranks)
         .into_iter()
-        .map(|(scene, in_place)| (scene, in_place, Prepared::new(&scene, Inputs::Any)))
+        .map(|(scene, in_place)| (scene, in_place, PreparedScene::new(&scene, InputKind::Any)))
         .collect();
     std::thread::scope(|scope| {
         for rank in 0..ranks {
@@ -202,8 +203,12 @@ fn through_the_c_interface(layout: &Layout, ranks: usize) {
             scope.spawn(move || {
                 let store = store;
                 let group = join(store, rank, ranks, layout);
-                prepared.chunks(AHEAD).for_each(|some| blocking(group, rank, layout, some));
-                prepared.chunks(AHEAD).for_each(|some| issued(group, rank, layout, some));
+                prepared
+                    .chunks(MAX_PENDING_CALLS)
+                    .for_each(|some| run_blocking(group, rank, layout, some));
+                prepared
+                    .chunks(MAX_PENDING_CALLS)
+                    .for_each(|some| run_issued_ahead(group, rank, layout, some));
                 // SAFETY: the handle is live and not used after this call.
                 expect(unsafe { dist_group_release(group) });
             });
@@ -224,43 +229,49 @@ fn options(rank: usize) -> dist_call_options_t {
     options
 }
 
-type Case = (Scene, bool, Prepared);
+type PreparedCase = (CallScene, bool, PreparedScene);
 
-fn text((scene, in_place, _): &Case, layout: &Layout, rank: usize) -> String {
-    let variant = Variant { layout: *layout, in_place: *in_place, choice: Choice::Canonical };
+fn text((scene, in_place, _): &PreparedCase, layout: &NodeLayout, rank: usize) -> String {
+    let variant =
+        CallVariant { layout: *layout, in_place: *in_place, choice: AlgorithmChoice::Canonical };
     format!("{scene}{variant}, rank {rank}")
 }
 
-fn blocking(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case]) {
+fn run_blocking(group: *mut dist_group_t, rank: usize, layout: &NodeLayout, some: &[PreparedCase]) {
     for case in some {
         let (scene, in_place, prepared) = case;
-        let mut arena = Arena::new(scene, &prepared.parts[rank], *in_place);
-        arena.reset(Address::Odd);
+        let mut arena = GuardedMemory::new(scene, &prepared.parts[rank], *in_place);
+        arena.reset(BlockAlignment::Unaligned);
         let (inputs, outputs) = arena.views();
         let whole = (scene, prepared.root);
         expect(call(group, whole, (&inputs, &outputs), &options(rank), null_mut()));
-        assert_eq!(arena.fault(), None, "{}", text(case, layout, rank));
+        assert_eq!(arena.find_fault(), None, "{}", text(case, layout, rank));
     }
 }
 
-fn issued(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case]) {
+fn run_issued_ahead(
+    group: *mut dist_group_t,
+    rank: usize,
+    layout: &NodeLayout,
+    some: &[PreparedCase],
+) {
     let mut pending = Vec::new();
     for case in some {
         let (scene, in_place, prepared) = case;
-        let mut arena = Arena::new(scene, &prepared.parts[rank], *in_place);
-        arena.reset(Address::Odd);
+        let mut arena = GuardedMemory::new(scene, &prepared.parts[rank], *in_place);
+        arena.reset(BlockAlignment::Unaligned);
         let mut work = null_mut();
         let (inputs, outputs) = arena.views();
         let whole = (scene, prepared.root);
         expect(call(group, whole, (&inputs, &outputs), &options(rank), &raw mut work));
-        pending.push(Pending { work, arena, what: text(case, layout, rank) });
+        pending.push(PendingCall { work, arena, what: text(case, layout, rank) });
     }
     while !pending.is_empty() {
-        let next = mix((rank * 64 + pending.len()) as u64) % pending.len() as u64;
-        let Pending { work, arena, what } = pending.swap_remove(usize::try_from(next).unwrap());
+        let next = mix_bits((rank * 64 + pending.len()) as u64) % pending.len() as u64;
+        let PendingCall { work, arena, what } = pending.swap_remove(usize::try_from(next).unwrap());
         // SAFETY: the handle is live.
         expect(unsafe { dist_work_wait(work, DIST_WAIT_FOREVER) });
-        assert_eq!(arena.fault(), None, "{what}");
+        assert_eq!(arena.find_fault(), None, "{what}");
         // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_work_release(work) });
     }
@@ -269,11 +280,11 @@ fn issued(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case])
 #[test]
 fn every_collective_through_the_c_api() {
     for (layout, ranks) in LAYOUTS.iter().zip([2, 3, 4, 5, 3, 7]) {
-        through_the_c_interface(layout, ranks);
+        run_through_c_api(layout, ranks);
     }
 }
 
 #[test]
 fn single_rank_through_the_c_api() {
-    through_the_c_interface(&LAYOUTS[0], 1);
+    run_through_c_api(&LAYOUTS[0], 1);
 }

@@ -1,6 +1,6 @@
 //! The state of a run: progress, failures, and whether to continue.
 
-use crate::matrix::{Scene, Size, Transport, Variant};
+use crate::matrix::{CallScene, CallVariant, Transport, VectorSize};
 use dist::transport::OpKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The number of failures at which the run stops.
-const ENOUGH: usize = 10;
+const MAX_FAILURES: usize = 10;
 
 /// A class of cases with about the same cost: the number of ranks and the size.
-pub(crate) type Class = (usize, Size);
+pub(crate) type CostClass = (usize, VectorSize);
 
 /// The numbers of cases that have run.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     /// Cases by kind and transport.
     pub(crate) cases: BTreeMap<(u8, Transport), u64>,
     /// The number of cases, and their total time, by class.
-    pub(crate) classes: HashMap<Class, (u64, Duration)>,
+    pub(crate) classes: HashMap<CostClass, (u64, Duration)>,
     /// The scene in progress.
-    pub(crate) scene: Option<Scene>,
+    pub(crate) scene: Option<CallScene>,
 }
 
-impl Tally {
+impl RunTally {
     /// Returns the number of all cases.
     pub(crate) fn total(&self) -> u64 {
         self.cases.values().sum()
@@ -33,57 +33,58 @@ impl Tally {
 
 /// Collects the progress and the failures of a run.
 #[derive(Debug)]
-pub(crate) struct Monitor {
-    tally: Mutex<Tally>,
+pub(crate) struct RunMonitor {
+    tally: Mutex<RunTally>,
     /// The failures by case, each from the first rank that found it.
     failures: Mutex<BTreeMap<String, String>>,
     stopped: AtomicBool,
-    until: Option<Instant>,
+    end: Option<Instant>,
 }
 
-impl Monitor {
+impl RunMonitor {
     /// Returns a monitor that stops the run after `limit`, if given.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             tally: Mutex::default(),
             failures: Mutex::default(),
             stopped: AtomicBool::new(false),
-            until: limit.map(|limit| Instant::now() + limit),
+            end: limit.map(|limit| Instant::now() + limit),
         }
     }
 
     /// Returns true if the ranks must start no further case.
     pub(crate) fn is_over(&self) -> bool {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.end.is_some_and(|until| Instant::now() >= until) {
             self.stopped.store(true, Ordering::Relaxed);
         }
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Records a wrong result. The run continues until the number of failures reaches [`ENOUGH`].
-    pub(crate) fn wrong(&self, case: String, problem: String) {
+    /// Records a wrong result. The run continues until the number of failures reaches
+    /// [`MAX_FAILURES`].
+    pub(crate) fn record_wrong_result(&self, case: String, problem: String) {
         let mut failures = self.failures.lock().unwrap();
-        if failures.len() < ENOUGH {
+        if failures.len() < MAX_FAILURES {
             failures.entry(case).or_insert(problem);
         }
-        if failures.len() >= ENOUGH {
+        if failures.len() >= MAX_FAILURES {
             self.stopped.store(true, Ordering::Relaxed);
         }
     }
 
     /// Records a failed call and stops the run, since the group is unusable. Later failures are
     /// ignored, since they follow from the stop.
-    pub(crate) fn broken(&self, case: String, problem: String) {
+    pub(crate) fn record_failed_call(&self, case: String, problem: String) {
         if !self.stopped.swap(true, Ordering::Relaxed) {
             self.failures.lock().unwrap().insert(case, problem);
         }
     }
 
-    pub(crate) fn begins(&self, scene: &Scene) {
+    pub(crate) fn record_start(&self, scene: &CallScene) {
         self.tally.lock().unwrap().scene = Some(*scene);
     }
 
-    pub(crate) fn done(&self, scene: &Scene, variants: &[Variant], took: Duration) {
+    pub(crate) fn record_done(&self, scene: &CallScene, variants: &[CallVariant], took: Duration) {
         let mut tally = self.tally.lock().unwrap();
         for variant in variants {
             let key = (scene.kind as u8, variant.layout.transport);
@@ -95,7 +96,7 @@ impl Monitor {
     }
 
     /// Gives access to the tally.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Tally) -> T) -> T {
+    pub(crate) fn with_tally<T>(&self, look: impl FnOnce(&RunTally) -> T) -> T {
         look(&self.tally.lock().unwrap())
     }
 
@@ -113,7 +114,7 @@ impl Monitor {
             text += &format!("\n{:18}", kind.name());
             for transport in Transport::ALL {
                 let key = (kind as u8, transport);
-                let cases = self.look(|tally| tally.cases.get(&key).copied().unwrap_or(0));
+                let cases = self.with_tally(|tally| tally.cases.get(&key).copied().unwrap_or(0));
                 text += &format!("{cases:>10}");
             }
         }

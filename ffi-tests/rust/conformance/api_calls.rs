@@ -1,7 +1,7 @@
 //! Converts the blocks of a call of the matrix into a call of the library's Rust interface.
 #![allow(unsafe_code, reason = "views of memory that the test holds are joined")]
 
-use crate::matrix::Scene;
+use crate::matrix::CallScene;
 use dist::api::Call;
 use dist::base::buffer::{Dst, Src};
 use dist::base::op::ReduceOp;
@@ -24,13 +24,13 @@ fn joined_dst<'a>(blocks: &[Dst<'a>]) -> Dst<'a> {
 
 /// Returns the call of a rank.
 pub(crate) fn call<'a>(
-    scene: &Scene,
+    scene: &CallScene,
     root: usize,
     rank: usize,
     inputs: Vec<Src<'a>>,
     outputs: Vec<Dst<'a>>,
 ) -> Call<'a> {
-    let Scene { kind, dtype, ranks, .. } = *scene;
+    let CallScene { kind, dtype, ranks, .. } = *scene;
     let op = scene.op.unwrap_or(ReduceOp::Sum);
     let is_root = rank == root;
     let (send, recv) = (joined_src(&inputs), joined_dst(&outputs));

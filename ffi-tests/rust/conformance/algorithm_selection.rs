@@ -2,7 +2,7 @@
 //! and overrides by name.
 
 use crate::matrix::shape_of;
-use crate::ranks::{RankUnderTest, run_with};
+use crate::ranks::{RankUnderTest, run_ranks};
 use dist::algo::algorithms;
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
@@ -23,7 +23,7 @@ const KINDS: [OpKind; 6] = [
 ];
 
 /// Types and operators whose results depend on the order of the roundings.
-const FOLDS: [(DataType, ReduceOp); 6] = [
+const ORDER_DEPENDENT_REDUCTIONS: [(DataType, ReduceOp); 6] = [
     (DataType::F32, ReduceOp::Sum),
     (DataType::F32, ReduceOp::PremulSum),
     (DataType::Bf16, ReduceOp::Avg),
@@ -32,13 +32,13 @@ const FOLDS: [(DataType, ReduceOp); 6] = [
     (DataType::F8E5M2, ReduceOp::Avg),
 ];
 
-fn run(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest) + Sync) {
+fn run_on_layout(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest) + Sync) {
     let hosts: Vec<char> = layout.chars().collect();
     let options = |rank: usize| {
         let host = hosts[rank];
         format!("transport={transport};slot_bytes=4096;host_id={host};{more}")
     };
-    run_with(options, hosts.len(), body);
+    run_ranks(options, hosts.len(), body);
 }
 
 /// Returns positive numbers below 2, so that the sum of several ranks does not overflow.
@@ -110,8 +110,10 @@ fn canonical_results_do_not_depend_on_placement() {
         let nodes =
             if transport == "tcp" { NodeMap::one_per_rank(4) } else { NodeMap::by_label(&hosts) };
         let shape = shape_of(&nodes);
-        run(transport, layout, "", |rank| {
-            let all = KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with)));
+        run_on_layout(transport, layout, "", |rank| {
+            let all = KINDS
+                .into_iter()
+                .flat_map(|kind| ORDER_DEPENDENT_REDUCTIONS.map(|with| (kind, with)));
             for (kind, with) in all.filter(|(kind, (_, op))| kind.check_op(*op).is_ok()) {
                 for count in [1, 12, 1001, 20_011] {
                     let able = |row: &&dist::algo::Algorithm| {
@@ -145,7 +147,7 @@ fn call_overrides_precede_overrides_of_rank_0() {
         }
         _ => format!("transport=inproc;host_id={rank};algorithm=broadcast=binomial"),
     };
-    run_with(options, 3, |rank| {
+    run_ranks(options, 3, |rank| {
         let described = rank.group().describe();
         let chosen = |kind: &str| {
             let first = &described["native"]["algorithms"][kind]["chosen"][0];
@@ -178,7 +180,7 @@ fn narrow_sums_of_many_ranks_keep_small_values() {
         (DataType::Bf16, ReduceOp::Sum, vec![0x80, 0x3f], vec![0xa0, 0x41]),
     ];
     let options = |rank: usize| format!("transport=inproc;slot_bytes=4096;host_id={rank}");
-    run_with(options, 20, |rank| {
+    run_ranks(options, 20, |rank| {
         for (dtype, op, one, sum) in &cases {
             // With these counts some slices are empty.
             for count in [1, 700, 3000] {

@@ -2,9 +2,9 @@
 //! over every transport, with a reduction in rank order.
 #![allow(unsafe_code, reason = "an operator gets views of memory")]
 
+use crate::input_values::mix_bits;
 use crate::matrix::LAYOUTS;
-use crate::ranks::{RankUnderTest, run_with};
-use crate::values::mix;
+use crate::ranks::{RankUnderTest, run_ranks};
 use dist::api::operator::Combine;
 use dist::api::{Call, CallOptions, Operator, OperatorCall};
 use dist::base::buffer::{Dst, Src};
@@ -25,7 +25,7 @@ const KINDS: [OpKind; 6] = [
 
 /// Reduces one element: the lower rank's element into the higher rank's element, which becomes the
 /// result.
-type Fold = fn(&[u8], &mut [u8]);
+type FoldFn = fn(&[u8], &mut [u8]);
 
 /// Composes affine maps over the numbers below 16. The factor is in the lower half of the byte, the
 /// summand in the upper half. The lower rank's map applies first, so the result depends on the
@@ -54,12 +54,12 @@ fn largest(lower: &[u8], higher: &mut [u8]) {
 }
 
 #[derive(Debug)]
-struct OfElements {
+struct ElementOperator {
     element: usize,
-    fold: Fold,
+    fold: FoldFn,
 }
 
-impl Combine for OfElements {
+impl Combine for ElementOperator {
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
         assert_eq!((lower.len(), inout.len()), (count * self.element, count * self.element));
         // The expected alignment is the largest power of two that divides the element size, at most
@@ -81,21 +81,21 @@ impl Combine for OfElements {
 
 /// An operator, and the type that its calls pass.
 #[derive(Clone)]
-struct Case {
+struct OperatorCase {
     operator: Arc<Operator>,
-    fold: Fold,
+    fold: FoldFn,
     dtype: Option<DataType>,
 }
 
-fn operator(name: &str, element: usize, is_commutative: bool, fold: Fold) -> Arc<Operator> {
-    let function = Box::new(OfElements { element, fold });
+fn operator(name: &str, element: usize, is_commutative: bool, fold: FoldFn) -> Arc<Operator> {
+    let function = Box::new(ElementOperator { element, fold });
     Arc::new(Operator::new(name, element, is_commutative, function).unwrap())
 }
 
-fn cases() -> Vec<Case> {
-    let of = |element: usize, is_commutative, fold: Fold, dtype| {
+fn cases() -> Vec<OperatorCase> {
+    let of = |element: usize, is_commutative, fold: FoldFn, dtype| {
         let name = format!("operator {element} {is_commutative}");
-        Case { operator: operator(&name, element, is_commutative, fold), fold, dtype }
+        OperatorCase { operator: operator(&name, element, is_commutative, fold), fold, dtype }
     };
     vec![
         of(1, false, compose_small, None),
@@ -109,11 +109,11 @@ fn cases() -> Vec<Case> {
 }
 
 fn input(rank: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| mix((rank << 40 | at) as u64).to_le_bytes()[3]).collect()
+    (0..bytes).map(|at| mix_bits((rank << 40 | at) as u64).to_le_bytes()[3]).collect()
 }
 
 /// Returns the reduction of the vectors of ranks 0 to `number` - 1.
-fn expected(case: &Case, number: usize, input: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+fn expected(case: &OperatorCase, number: usize, input: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let element = case.operator.element_bytes();
     let mut all = (0..number).map(input);
     let first = all.next().unwrap_or_default();
@@ -132,7 +132,7 @@ fn block_len(count: usize, rank: usize) -> usize {
 /// Makes one call on one rank and returns its result and the expected result.
 fn fold(
     rank: &RankUnderTest,
-    case: &Case,
+    case: &OperatorCase,
     kind: OpKind,
     (count, in_place): (usize, bool),
 ) -> (Vec<u8>, Vec<u8>) {
@@ -190,7 +190,7 @@ fn operators_fold_in_rank_order_over_every_transport() {
     let cases = cases();
     for layout in LAYOUTS {
         for ranks in (1..=5).filter(|&ranks| layout.applies(ranks)) {
-            run_with(
+            run_ranks(
                 |rank| layout.options(rank, 4096),
                 ranks,
                 |rank| {
@@ -218,8 +218,9 @@ fn operators_fold_in_rank_order_over_every_transport() {
 
 #[test]
 fn long_vectors_are_split_into_chunks() {
-    let case = Case { operator: operator("long", 12, false, compose), fold: compose, dtype: None };
-    run_with(
+    let case =
+        OperatorCase { operator: operator("long", 12, false, compose), fold: compose, dtype: None };
+    run_ranks(
         |_| "transport=inproc".to_owned(),
         2,
         |rank| {
@@ -233,7 +234,7 @@ fn long_vectors_are_split_into_chunks() {
 
 /// How the call of the differing rank differs from the calls of the other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Odd {
+enum OperatorDifference {
     Name,
     Element,
     Flags,
@@ -242,20 +243,23 @@ enum Odd {
     Builtin,
 }
 
-fn odd_call(rank: &RankUnderTest, odd: Option<Odd>) -> Result<()> {
+fn call_with_difference(
+    rank: &RankUnderTest,
+    difference: Option<OperatorDifference>,
+) -> Result<()> {
     let (input, mut output) = ([1_u8; 64], [0_u8; 64]);
     let (send, recv) = (Src::from(&input[..]), Dst::from(&mut output[..]));
     let (byte, any) = (DataType::U8, ReduceOp::Sum);
     let options = CallOptions { timeout_ms: 20_000, ..CallOptions::default() };
-    if odd == Some(Odd::Builtin) {
+    if difference == Some(OperatorDifference::Builtin) {
         return rank.group().run(Call::all_reduce(send, recv, byte, any), &options);
     }
-    let name = if odd == Some(Odd::Name) { "other" } else { "usual" };
-    let element = if odd == Some(Odd::Element) { 16 } else { 8 };
-    let operator = operator(name, element, odd == Some(Odd::Flags), compose);
-    let dtype = (odd == Some(Odd::Type)).then_some(DataType::F64);
-    let call = match odd {
-        Some(Odd::Kind) => Call::scan(send, recv, byte, any),
+    let name = if difference == Some(OperatorDifference::Name) { "other" } else { "usual" };
+    let element = if difference == Some(OperatorDifference::Element) { 16 } else { 8 };
+    let operator = operator(name, element, difference == Some(OperatorDifference::Flags), compose);
+    let dtype = (difference == Some(OperatorDifference::Type)).then_some(DataType::F64);
+    let call = match difference {
+        Some(OperatorDifference::Kind) => Call::scan(send, recv, byte, any),
         _ => Call::all_reduce(send, recv, byte, any),
     };
     rank.group().run_operator(OperatorCall::new(call, operator, dtype).unwrap(), &options)
@@ -266,23 +270,32 @@ fn operator_mismatch_names_both_operators() {
     for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "abc"), ("auto", "aab")]
     {
         let hosts: Vec<char> = layout.chars().collect();
-        for odd in [Odd::Name, Odd::Element, Odd::Flags, Odd::Type, Odd::Kind, Odd::Builtin] {
-            let told = Barrier::new(hosts.len());
+        for difference in [
+            OperatorDifference::Name,
+            OperatorDifference::Element,
+            OperatorDifference::Flags,
+            OperatorDifference::Type,
+            OperatorDifference::Kind,
+            OperatorDifference::Builtin,
+        ] {
+            let all_reported = Barrier::new(hosts.len());
             let options = |rank: usize| format!("transport={transport};host_id={}", hosts[rank]);
-            run_with(options, hosts.len(), |rank| {
-                let error = odd_call(rank, (rank.group().rank() == 1).then_some(odd)).unwrap_err();
-                told.wait();
-                assert_eq!(error.kind(), ErrorKind::Mismatch, "{odd:?}: {error}");
-                let words: &[&str] = match odd {
-                    Odd::Name => &["\"usual\"", "\"other\"", "rank 1"],
-                    Odd::Element => &["of 8 bytes", "of 16 bytes", "rank 1"],
-                    Odd::Flags => &["commutative", "rank 1"],
-                    Odd::Type => &["f64", "rank 1"],
-                    Odd::Kind => &["scan (", "all_reduce (", "rank 1"],
-                    Odd::Builtin => &["caller's operator", "SUM", "rank 1"],
+            run_ranks(options, hosts.len(), |rank| {
+                let error =
+                    call_with_difference(rank, (rank.group().rank() == 1).then_some(difference))
+                        .unwrap_err();
+                all_reported.wait();
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{difference:?}: {error}");
+                let words: &[&str] = match difference {
+                    OperatorDifference::Name => &["\"usual\"", "\"other\"", "rank 1"],
+                    OperatorDifference::Element => &["of 8 bytes", "of 16 bytes", "rank 1"],
+                    OperatorDifference::Flags => &["commutative", "rank 1"],
+                    OperatorDifference::Type => &["f64", "rank 1"],
+                    OperatorDifference::Kind => &["scan (", "all_reduce (", "rank 1"],
+                    OperatorDifference::Builtin => &["caller's operator", "SUM", "rank 1"],
                 };
                 for word in words {
-                    assert!(error.message().contains(word), "{odd:?}: {word}: {error}");
+                    assert!(error.message().contains(word), "{difference:?}: {word}: {error}");
                 }
                 assert!(rank.group().failure().is_some());
             });
@@ -292,7 +305,7 @@ fn operator_mismatch_names_both_operators() {
 
 #[test]
 fn calls_unsupported_by_an_operator_are_refused() {
-    run_with(
+    run_ranks(
         |_| "transport=inproc".to_owned(),
         2,
         |rank| {
@@ -313,7 +326,7 @@ fn calls_unsupported_by_an_operator_are_refused() {
             rank.group().run_operator(call, &canonical).unwrap();
             for (name, element) in [("", 1), (&*"n".repeat(49), 1), ("none", 0), ("much", 2 << 20)]
             {
-                let function = Box::new(OfElements { element, fold: compose });
+                let function = Box::new(ElementOperator { element, fold: compose });
                 assert!(Operator::new(name, element, false, function).is_err(), "{name}");
             }
         },

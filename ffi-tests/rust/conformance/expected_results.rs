@@ -2,13 +2,13 @@
 //!
 //! In every operation a rank has a list of input blocks and a list of output blocks. An output
 //! block is a copy of one input block, or the reduction of one input block per rank in rank order.
-//! [`Sides`] gives the lists and [`sources`] gives the input blocks of an output block; the other
-//! code here does not depend on the operation.
+//! [`BlockLayout`] gives the lists and [`sources`] gives the input blocks of an output block; the
+//! other code here does not depend on the operation.
 
-use crate::bound::Reference;
-use crate::matrix::{Scene, Size};
+use crate::error_bound::ReferenceValues;
+use crate::input_values::{self, ElementPosition, InputKind, factor, mix_bits};
+use crate::matrix::{CallScene, VectorSize};
 use crate::oracle;
-use crate::values::{self, Inputs, Place, factor, mix};
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 
 /// Blocks repeat after this number of elements, so that the oracle computes less. The number is
 /// prime, so that chunks begin at different elements of the period.
-const PERIOD: usize = 1009;
+const BLOCK_PERIOD: usize = 1009;
 
 /// The number of elements in each input block and each output block of a rank.
 #[derive(Debug)]
-pub(crate) struct Sides {
+pub(crate) struct BlockLayout {
     pub(crate) inputs: Vec<usize>,
     pub(crate) outputs: Vec<usize>,
     /// In place: the indices of the input block and of the output block that share memory.
@@ -32,14 +32,14 @@ pub(crate) struct Sides {
 
 /// The lengths of the blocks of a call.
 #[derive(Clone, Copy, Debug)]
-struct Lengths {
+struct BlockLengths {
     count: usize,
     ranks: usize,
     /// The rank with the longest block, if the lengths differ.
     turn: usize,
 }
 
-impl Lengths {
+impl BlockLengths {
     /// Returns the length of the block at this distance from the longest one; some lengths are 0.
     fn by_distance(&self, distance: usize) -> usize {
         let count = self.count;
@@ -65,11 +65,11 @@ impl Lengths {
     }
 }
 
-impl Sides {
-    fn new(scene: &Scene, rank: usize, root: usize) -> Self {
-        let Scene { kind, dtype, ranks, size, .. } = *scene;
+impl BlockLayout {
+    fn new(scene: &CallScene, rank: usize, root: usize) -> Self {
+        let CallScene { kind, dtype, ranks, size, .. } = *scene;
         let count = size.elements(kind, dtype, ranks);
-        let lengths = Lengths { count, ranks, turn: (root + 1) % ranks };
+        let lengths = BlockLengths { count, ranks, turn: (root + 1) % ranks };
         let (one, each, none) = (vec![count], vec![count; ranks], Vec::new());
         let own = vec![lengths.of(rank)];
         let all: Vec<usize> = (0..ranks).map(|rank| lengths.of(rank)).collect();
@@ -102,12 +102,12 @@ impl Sides {
             (_, 1) => Some((rank, 0)),
             _ => None,
         };
-        Self { inputs, outputs, shared, is_contiguous: !is_v(kind) }
+        Self { inputs, outputs, shared, is_contiguous: !has_block_lengths(kind) }
     }
 }
 
 /// Returns true if the operation has a separate length and address per block.
-pub(crate) fn is_v(kind: OpKind) -> bool {
+pub(crate) fn has_block_lengths(kind: OpKind) -> bool {
     use OpKind::{AllGatherV, AllToAllV, GatherV, ReduceScatterV, ScatterV};
     matches!(kind, AllGatherV | GatherV | ScatterV | ReduceScatterV | AllToAllV)
 }
@@ -135,14 +135,14 @@ fn sources(
 
 /// A block whose elements repeat after a period.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct PeriodicBlock {
     period: Arc<[u8]>,
     bytes: usize,
 }
 
-impl Block {
+impl PeriodicBlock {
     fn new(count: usize, width: usize, element: impl FnMut(usize) -> Vec<u8>) -> Self {
-        let period = (0..count.min(PERIOD)).flat_map(element).collect();
+        let period = (0..count.min(BLOCK_PERIOD)).flat_map(element).collect();
         Self { period, bytes: count * width }
     }
 
@@ -165,58 +165,67 @@ impl Block {
 }
 
 /// An output block, and its reference if only an error bound is known.
-type Output = (Block, Option<Arc<Reference>>);
+type ExpectedOutput = (PeriodicBlock, Option<Arc<ReferenceValues>>);
 
 /// The inputs and expected outputs of one rank.
 #[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) sides: Sides,
-    pub(crate) inputs: Vec<Block>,
-    pub(crate) outputs: Vec<Block>,
+pub(crate) struct RankBlocks {
+    pub(crate) block_layout: BlockLayout,
+    pub(crate) inputs: Vec<PeriodicBlock>,
+    pub(crate) outputs: Vec<PeriodicBlock>,
     /// One reference per output block if only an error bound is known.
-    pub(crate) references: Vec<Arc<Reference>>,
+    pub(crate) references: Vec<Arc<ReferenceValues>>,
 }
 
 /// The inputs and expected outputs of a scene, computed once for all ranks and variants.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) inputs: Inputs,
+pub(crate) struct PreparedScene {
+    pub(crate) inputs: InputKind,
     pub(crate) root: usize,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<RankBlocks>,
     /// The number of barrier calls that have begun.
     pub(crate) arrived: AtomicUsize,
     /// The hash of the result of each variant, from the first rank that finished; all ranks must
     /// have the same result.
-    pub(crate) agreed: Mutex<HashMap<usize, u64>>,
+    pub(crate) digest_by_case: Mutex<HashMap<usize, u64>>,
 }
 
-impl Prepared {
-    pub(crate) fn new(scene: &Scene, inputs: Inputs) -> Self {
-        let Scene { kind, dtype, op, ranks, .. } = *scene;
+impl PreparedScene {
+    pub(crate) fn new(scene: &CallScene, inputs: InputKind) -> Self {
+        let CallScene { kind, dtype, op, ranks, .. } = *scene;
         let root = root(scene);
         let width = dtype.size();
-        let mut parts: Vec<Part> = Vec::with_capacity(ranks);
+        let mut parts: Vec<RankBlocks> = Vec::with_capacity(ranks);
         for rank in 0..ranks {
-            let sides = Sides::new(scene, rank, root);
+            let sides = BlockLayout::new(scene, rank, root);
             let block = |(block, &count): (usize, &usize)| {
-                let at = |index| Place { rank, ranks, block, index };
-                Block::new(count, width, |index| values::element(inputs, dtype, op, at(index)))
+                let at = |index| ElementPosition { rank, ranks, block, index };
+                PeriodicBlock::new(count, width, |index| {
+                    input_values::element(inputs, dtype, op, at(index))
+                })
             };
             let inputs = sides.inputs.iter().enumerate().map(block).collect();
-            parts.push(Part { sides, inputs, outputs: Vec::new(), references: Vec::new() });
+            parts.push(RankBlocks {
+                block_layout: sides,
+                inputs,
+                outputs: Vec::new(),
+                references: Vec::new(),
+            });
         }
         // Output blocks with the same sources share one computed block.
-        let mut known: HashMap<Vec<(usize, usize)>, Output> = HashMap::new();
+        let mut known: HashMap<Vec<(usize, usize)>, ExpectedOutput> = HashMap::new();
         for rank in 0..ranks {
-            let counts = parts[rank].sides.outputs.clone();
+            let counts = parts[rank].block_layout.outputs.clone();
             for (block, count) in counts.into_iter().enumerate() {
                 let from = sources(kind, rank, block, ranks, root);
-                let blocks: Vec<(usize, &Block)> =
+                let blocks: Vec<(usize, &PeriodicBlock)> =
                     from.iter().map(|&(rank, block)| (rank, &parts[rank].inputs[block])).collect();
                 let (output, reference) = known.entry(from.clone()).or_insert_with(|| {
-                    let output = Block::new(count, width, |index| fold(scene, &blocks, index));
-                    let reference = (inputs == Inputs::Rough)
-                        .then(|| Arc::new(Reference::new(scene, count.min(PERIOD), &blocks)));
+                    let output =
+                        PeriodicBlock::new(count, width, |index| fold(scene, &blocks, index));
+                    let reference = (inputs == InputKind::OrderDependent).then(|| {
+                        Arc::new(ReferenceValues::new(scene, count.min(BLOCK_PERIOD), &blocks))
+                    });
                     (output, reference)
                 });
                 assert_eq!(output.bytes, count * width, "{scene}: rank {rank}, block {block}");
@@ -226,22 +235,26 @@ impl Prepared {
             }
         }
         let (arrived, agreed) = (AtomicUsize::new(0), Mutex::default());
-        Self { inputs, root, parts, arrived, agreed }
+        Self { inputs, root, parts, arrived, digest_by_case: agreed }
     }
 }
 
 /// Returns the root of a scene; over all scenes every rank is the root.
-fn root(scene: &Scene) -> usize {
-    let Scene { kind, dtype, op, ranks, size, .. } = *scene;
-    let count = if size == Size::Large { 7 } else { size.elements(kind, dtype, ranks) };
+fn root(scene: &CallScene) -> usize {
+    let CallScene { kind, dtype, op, ranks, size, .. } = *scene;
+    let count = if size == VectorSize::Large { 7 } else { size.elements(kind, dtype, ranks) };
     let op = op.map_or(0, |op| op as u64 + 1);
-    let word = mix((count as u64) << 16 | op << 8 | dtype as u64);
+    let word = mix_bits((count as u64) << 16 | op << 8 | dtype as u64);
     usize::try_from(word % ranks as u64).unwrap()
 }
 
 /// Returns the elements of an output block's sources, scaled if the operator scales.
-pub(crate) fn elements(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<Vec<u8>> {
-    let element = |&(rank, block): &(usize, &Block)| {
+pub(crate) fn elements(
+    scene: &CallScene,
+    blocks: &[(usize, &PeriodicBlock)],
+    index: usize,
+) -> Vec<Vec<u8>> {
+    let element = |&(rank, block): &(usize, &PeriodicBlock)| {
         let element = block.at(index, scene.dtype.size());
         match scene.op {
             Some(ReduceOp::PremulSum) => oracle::scale_element(scene.dtype, factor(rank), element),
@@ -252,7 +265,7 @@ pub(crate) fn elements(scene: &Scene, blocks: &[(usize, &Block)], index: usize) 
 }
 
 /// Computes one element of an output block.
-fn fold(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<u8> {
+fn fold(scene: &CallScene, blocks: &[(usize, &PeriodicBlock)], index: usize) -> Vec<u8> {
     let elements = elements(scene, blocks, index);
     match scene.op {
         None => elements.concat(),

@@ -4,8 +4,8 @@
 //! One comparison of the whole memory finds wrong results, writes outside of a block, changed
 //! inputs, and changes of output bytes that receive no data.
 
-use crate::matrix::Scene;
-use crate::model::{Block, Part};
+use crate::expected_results::{PeriodicBlock, RankBlocks};
+use crate::matrix::CallScene;
 use dist::base::buffer::{Dst, Src};
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use std::ops::Range;
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 32;
 /// The content of an output before the call.
-const RUBBISH: u8 = 0x77;
+const OUTPUT_FILL_BYTE: u8 = 0x77;
 
 /// The alignment of the first block of a contiguous list, and of each block of other lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub(crate) enum BlockAlignment {
     /// An odd address without alignment.
-    Odd,
+    Unaligned,
     /// A multiple of [`GUARD_BYTES`].
     Aligned,
 }
@@ -28,24 +28,24 @@ pub(crate) enum Address {
 /// The memory of one rank for one call: its content before the call, the expected content, and the
 /// working copy.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct GuardedMemory {
     before: Vec<u8>,
     after: Vec<u8>,
     /// The working copy; it has additional bytes so that its start can be aligned.
-    work: Vec<u8>,
+    current: Vec<u8>,
     start: usize,
     inputs: Vec<Range<usize>>,
     outputs: Vec<Range<usize>>,
 }
 
-impl Arena {
-    pub(crate) fn new(scene: &Scene, part: &Part, in_place: bool) -> Self {
+impl GuardedMemory {
+    pub(crate) fn new(scene: &CallScene, part: &RankBlocks, in_place: bool) -> Self {
         let width = scene.dtype.size();
-        let sides = &part.sides;
+        let sides = &part.block_layout;
         let bytes = |counts: &[usize]| counts.iter().map(|count| count * width).collect::<Vec<_>>();
         let (sends, recvs) = (bytes(&sides.inputs), bytes(&sides.outputs));
         let mut end = GUARD_BYTES;
-        let mut place = |lens: &[usize]| place(lens, sides.is_contiguous, &mut end);
+        let mut place = |lens: &[usize]| place_blocks(lens, sides.is_contiguous, &mut end);
         // If the call is in place, the longer list determines the address of the other list's only
         // block.
         let (inputs, outputs) = match sides.shared.filter(|_| in_place) {
@@ -61,25 +61,25 @@ impl Arena {
             None => (place(&sends), place(&recvs)),
         };
         let mut before = vec![GUARD; end];
-        outputs.iter().for_each(|range| before[range.clone()].fill(RUBBISH));
+        outputs.iter().for_each(|range| before[range.clone()].fill(OUTPUT_FILL_BYTE));
         write(&part.inputs, &inputs, &mut before);
         let mut after = before.clone();
         write(&part.outputs, &outputs, &mut after);
         let work = vec![0; end + 2 * GUARD_BYTES];
-        Self { before, after, work, start: 0, inputs, outputs }
+        Self { before, after, current: work, start: 0, inputs, outputs }
     }
 
     /// Restores the content before the call at the given alignment.
-    pub(crate) fn reset(&mut self, address: Address) {
-        let odd = usize::from(address == Address::Odd);
-        let base = self.work.as_ptr().addr();
-        self.start = base.next_multiple_of(GUARD_BYTES) - base + odd;
-        self.work[self.start..][..self.before.len()].copy_from_slice(&self.before);
+    pub(crate) fn reset(&mut self, address: BlockAlignment) {
+        let unaligned_offset = usize::from(address == BlockAlignment::Unaligned);
+        let base = self.current.as_ptr().addr();
+        self.start = base.next_multiple_of(GUARD_BYTES) - base + unaligned_offset;
+        self.current[self.start..][..self.before.len()].copy_from_slice(&self.before);
     }
 
     /// Returns the blocks for a call.
     pub(crate) fn views(&mut self) -> (Vec<Src<'_>>, Vec<Dst<'_>>) {
-        let whole = Dst::from(&mut self.work[self.start..][..self.before.len()]);
+        let whole = Dst::from(&mut self.current[self.start..][..self.before.len()]);
         let view = |range: &Range<usize>| whole.slice(range.start, range.len());
         let inputs = self.inputs.iter().map(|range| view(range).as_src()).collect();
         (inputs, self.outputs.iter().map(view).collect())
@@ -92,15 +92,15 @@ impl Arena {
 
     /// Takes the present outputs as the expected ones. All other bytes must still be as before the
     /// call.
-    pub(crate) fn adopt_outputs(&mut self) {
+    pub(crate) fn expect_current_outputs(&mut self) {
         for range in &self.outputs {
-            let got = &self.work[self.start..][range.clone()];
+            let got = &self.current[self.start..][range.clone()];
             self.after[range.clone()].copy_from_slice(got);
         }
     }
 
     /// Returns a description of the first unexpected byte, if any.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub(crate) fn find_fault(&self) -> Option<String> {
         let image = self.image();
         if image == self.after {
             return None;
@@ -119,12 +119,12 @@ impl Arena {
     }
 
     fn image(&self) -> &[u8] {
-        &self.work[self.start..][..self.before.len()]
+        &self.current[self.start..][..self.before.len()]
     }
 }
 
 /// Assigns addresses to the blocks from `end` on: contiguous, or each with its own guard bytes.
-fn place(lens: &[usize], is_contiguous: bool, end: &mut usize) -> Vec<Range<usize>> {
+fn place_blocks(lens: &[usize], is_contiguous: bool, end: &mut usize) -> Vec<Range<usize>> {
     let guard = |end: usize| (end + GUARD_BYTES).next_multiple_of(GUARD_BYTES);
     let mut ranges = Vec::with_capacity(lens.len());
     for &len in lens {
@@ -138,6 +138,6 @@ fn place(lens: &[usize], is_contiguous: bool, end: &mut usize) -> Vec<Range<usiz
     ranges
 }
 
-fn write(blocks: &[Block], places: &[Range<usize>], memory: &mut [u8]) {
-    blocks.iter().zip(places).for_each(|(block, place)| block.write(&mut memory[place.clone()]));
+fn write(blocks: &[PeriodicBlock], ranges: &[Range<usize>], memory: &mut [u8]) {
+    blocks.iter().zip(ranges).for_each(|(block, place)| block.write(&mut memory[place.clone()]));
 }

@@ -11,14 +11,14 @@ use dist::base::op::ReduceOp;
 #[test]
 fn undefined_pairs_are_refused_by_every_reduction() {
     for size in [1, 2] {
-        ranks::run_with(
+        ranks::run_ranks(
             |_| "transport=inproc".to_owned(),
             size,
             |rank| {
                 let mut refused = 0;
                 for dtype in DataType::ALL {
                     for op in ReduceOp::ALL.into_iter().filter(|op| !op.is_defined_for(dtype)) {
-                        refuse(rank, dtype, op);
+                        assert_refused(rank, dtype, op);
                         refused += 1;
                     }
                 }
@@ -30,7 +30,7 @@ fn undefined_pairs_are_refused_by_every_reduction() {
     }
 }
 
-fn refuse(rank: &ranks::RankUnderTest, dtype: DataType, op: ReduceOp) {
+fn assert_refused(rank: &ranks::RankUnderTest, dtype: DataType, op: ReduceOp) {
     let size = rank.group().size();
     let width = dtype.size();
     let (input, mut output) = (vec![0; size * width], vec![7; width]);
@@ -59,7 +59,7 @@ fn refuse(rank: &ranks::RankUnderTest, dtype: DataType, op: ReduceOp) {
 
 #[test]
 fn averages_of_prefixes_are_refused() {
-    ranks::run_with(
+    ranks::run_ranks(
         |_| "transport=inproc".to_owned(),
         2,
         |rank| {

@@ -8,15 +8,15 @@
 //! comparison uses numbers with a known error bound; there all ranks and both runs must have the
 //! same bits.
 
-use crate::arena::{Address, Arena};
-use crate::bound;
-use crate::calls::call;
-use crate::matrix::{Choice, LAYOUTS, Layout, Scene, Variant};
-use crate::model::Prepared;
-use crate::monitor::Monitor;
-use crate::processes::Apart;
+use crate::api_calls::call;
+use crate::error_bound;
+use crate::expected_results::PreparedScene;
+use crate::guarded_memory::{BlockAlignment, GuardedMemory};
+use crate::input_values::{InputKind, depends_on_order, factor};
+use crate::matrix::{AlgorithmChoice, CallScene, CallVariant, LAYOUTS, NodeLayout};
+use crate::processes::ProcessRank;
 use crate::ranks::LIMIT_MS;
-use crate::values::{Inputs, depends_on_order, factor};
+use crate::run_monitor::RunMonitor;
 use dist::api::{CallOptions, Group, GroupOptions};
 use dist::store::{HashStore, Store};
 use dist::transport::OpKind;
@@ -27,42 +27,42 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 /// The scenes to run with one number of ranks.
-pub(crate) struct Run<'a> {
+pub(crate) struct MatrixRun<'a> {
     pub(crate) ranks: usize,
-    pub(crate) scenes: &'a [Scene],
+    pub(crate) scenes: &'a [CallScene],
     /// Returns the variants of a scene to run; the result must be the same for every rank.
-    pub(crate) variants: &'a (dyn Fn(usize, &Scene) -> Vec<Variant> + Sync),
-    pub(crate) monitor: &'a Monitor,
+    pub(crate) variants: &'a (dyn Fn(usize, &CallScene) -> Vec<CallVariant> + Sync),
+    pub(crate) monitor: &'a RunMonitor,
     /// The back end under test; `None` for the native one.
-    pub(crate) served: Option<&'a Served>,
+    pub(crate) backend: Option<&'a BackendUnderTest>,
 }
 
 /// The name and the options of a back end.
-pub(crate) struct Served {
+pub(crate) struct BackendUnderTest {
     pub(crate) name: String,
     pub(crate) options: String,
 }
 
 /// The layout and the slot size of a group.
-type Meeting = (Layout, usize);
+type GroupKey = (NodeLayout, usize);
 
 /// Prepared data that the first rank computes.
-type Lazy = Arc<OnceLock<Prepared>>;
+type LazyExpected = Arc<OnceLock<PreparedScene>>;
 
 /// Prepared data of the scenes, each with the number of ranks that have used it. The last rank
 /// removes it.
-struct Shared {
+struct ExpectedCache {
     ranks: usize,
-    known: Mutex<HashMap<(usize, Inputs), (usize, Lazy)>>,
+    entries: Mutex<HashMap<(usize, InputKind), (usize, LazyExpected)>>,
 }
 
-impl Shared {
+impl ExpectedCache {
     fn new(ranks: usize) -> Self {
-        Self { ranks, known: Mutex::default() }
+        Self { ranks, entries: Mutex::default() }
     }
 
-    fn take(&self, number: usize, inputs: Inputs) -> Lazy {
-        let mut all = self.known.lock().unwrap();
+    fn get_or_create(&self, number: usize, inputs: InputKind) -> LazyExpected {
+        let mut all = self.entries.lock().unwrap();
         let (uses, entry) = all.entry((number, inputs)).or_default();
         *uses += 1;
         let entry = Arc::clone(entry);
@@ -73,60 +73,67 @@ impl Shared {
     }
 }
 
-impl Run<'_> {
+impl MatrixRun<'_> {
     /// Runs all scenes; the monitor collects the failures.
-    pub(crate) fn go(&self) {
-        let layouts = self.layouts();
+    pub(crate) fn run_all(&self) {
+        let layouts = self.needed_groups();
         let stores: Vec<Arc<HashStore>> = layouts.iter().map(|_| Arc::default()).collect();
-        let shared = Shared::new(self.ranks);
+        let shared = ExpectedCache::new(self.ranks);
         std::thread::scope(|scope| {
             for rank in 0..self.ranks {
                 let (layouts, stores, shared) = (&layouts, &stores, &shared);
                 scope.spawn(move || {
-                    let join = |(place, store): (&Meeting, &Arc<HashStore>)| {
+                    let join = |(place, store): (&GroupKey, &Arc<HashStore>)| {
                         (*place, self.join(rank, place, Arc::clone(store) as Arc<dyn Store>))
                     };
                     let groups = layouts.iter().zip(stores).map(join).collect();
-                    Rank { rank, run: self, shared, groups, apart: None }.go();
+                    MatrixRank { rank, run: self, shared, groups, process_rank: None }.run_scenes();
                 });
             }
         });
     }
 
     /// Runs all scenes as the only rank of this process; the other ranks are other processes.
-    pub(crate) fn go_apart(&self, apart: &Apart) {
-        let layouts = self.layouts();
-        let shared = Shared::new(1);
-        let join = |place: &Meeting| (*place, self.join(apart.rank, place, apart.store()));
+    pub(crate) fn run_as_process(&self, apart: &ProcessRank) {
+        let layouts = self.needed_groups();
+        let shared = ExpectedCache::new(1);
+        let join = |place: &GroupKey| (*place, self.join(apart.rank, place, apart.store()));
         let groups = layouts.iter().map(join).collect();
-        Rank { rank: apart.rank, run: self, shared: &shared, groups, apart: Some(apart) }.go();
+        MatrixRank {
+            rank: apart.rank,
+            run: self,
+            shared: &shared,
+            groups,
+            process_rank: Some(apart),
+        }
+        .run_scenes();
     }
 
     /// Returns the layouts of all selected variants, with their slot sizes.
-    fn layouts(&self) -> Vec<Meeting> {
-        let mut wanted = Vec::new();
+    fn needed_groups(&self) -> Vec<GroupKey> {
+        let mut needed = Vec::new();
         for (number, scene) in self.scenes.iter().enumerate() {
             for variant in (self.variants)(number, scene) {
                 let meeting = (variant.layout, scene.size.slot_bytes());
-                if !wanted.contains(&meeting) {
-                    wanted.push(meeting);
+                if !needed.contains(&meeting) {
+                    needed.push(meeting);
                 }
             }
-            if wanted.len() == 2 * LAYOUTS.len() {
+            if needed.len() == 2 * LAYOUTS.len() {
                 break;
             }
         }
-        wanted
+        needed
     }
 
-    fn join(&self, rank: usize, (layout, slot_bytes): &Meeting, store: Arc<dyn Store>) -> Group {
+    fn join(&self, rank: usize, (layout, slot_bytes): &GroupKey, store: Arc<dyn Store>) -> Group {
         let options = GroupOptions {
             device: None,
             store,
             rank,
             size: self.ranks,
-            backend: self.served.map(|served| served.name.clone()),
-            backend_options: match self.served {
+            backend: self.backend.map(|served| served.name.clone()),
+            backend_options: match self.backend {
                 Some(served) => served.options.clone(),
                 None => layout.options(rank, *slot_bytes),
             },
@@ -140,96 +147,105 @@ impl Run<'_> {
 }
 
 /// Returns the kinds of input numbers with which a case runs.
-fn inputs_of(scene: &Scene, variant: &Variant) -> &'static [Inputs] {
+fn input_kinds(scene: &CallScene, variant: &CallVariant) -> &'static [InputKind] {
     let between = variant.layout.nodes(scene.ranks).node_count() > 1;
     match variant.choice {
-        Choice::Own | Choice::Named(_) if between && !is_ordered(scene, variant) => {
+        AlgorithmChoice::Automatic | AlgorithmChoice::Named(_)
+            if between && !is_ordered(scene, variant) =>
+        {
             if depends_on_order(scene.dtype, scene.op) {
-                &[Inputs::Exact, Inputs::Rough]
+                &[InputKind::Exact, InputKind::OrderDependent]
             } else {
-                &[Inputs::Any]
+                &[InputKind::Any]
             }
         }
-        _ => &[Inputs::Any],
+        _ => &[InputKind::Any],
     }
 }
 
 /// Returns true if the algorithm reduces all vectors in rank order.
-fn is_ordered(scene: &Scene, variant: &Variant) -> bool {
-    let Choice::Named(name) = variant.choice else { return false };
+fn is_ordered(scene: &CallScene, variant: &CallVariant) -> bool {
+    let AlgorithmChoice::Named(name) = variant.choice else { return false };
     dist::algo::algorithms(scene.kind).any(|row| row.name == name && row.ordered)
 }
 
 /// The state of one rank.
-struct Rank<'a> {
+struct MatrixRank<'a> {
     rank: usize,
-    run: &'a Run<'a>,
-    shared: &'a Shared,
-    groups: Vec<(Meeting, Group)>,
+    run: &'a MatrixRun<'a>,
+    shared: &'a ExpectedCache,
+    groups: Vec<(GroupKey, Group)>,
     /// The link to the other ranks if they are other processes.
-    apart: Option<&'a Apart>,
+    process_rank: Option<&'a ProcessRank>,
 }
 
 /// A call failed, and all groups are unusable.
-struct Broken;
+struct GroupFailed;
 
-impl Rank<'_> {
-    fn go(&self) {
+impl MatrixRank<'_> {
+    fn run_scenes(&self) {
         for (number, scene) in self.run.scenes.iter().enumerate() {
             if self.run.monitor.is_over() {
-                return self.leave();
+                return self.abort_groups();
             }
             let variants = (self.run.variants)(number, scene);
             let began = Instant::now();
             if self.rank == 0 {
-                self.run.monitor.begins(scene);
+                self.run.monitor.record_start(scene);
             }
-            if self.scene(number, scene, &variants).is_err() {
-                return self.leave();
+            if self.run_scene(number, scene, &variants).is_err() {
+                return self.abort_groups();
             }
             if self.rank == 0 {
-                self.run.monitor.done(scene, &variants, began.elapsed());
+                self.run.monitor.record_done(scene, &variants, began.elapsed());
             }
         }
     }
 
     /// Aborts the groups, so that the other ranks do not wait for this rank.
-    fn leave(&self) {
+    fn abort_groups(&self) {
         self.groups.iter().for_each(|(_, group)| group.abort("the run is over"));
     }
 
-    fn scene(&self, number: usize, scene: &Scene, variants: &[Variant]) -> Result<(), Broken> {
-        for inputs in [Inputs::Any, Inputs::Exact, Inputs::Rough] {
-            let with =
-                |&(_, variant): &(usize, &Variant)| inputs_of(scene, variant).contains(&inputs);
-            let wanted: Vec<_> = variants.iter().enumerate().filter(with).collect();
-            if wanted.is_empty() {
+    fn run_scene(
+        &self,
+        number: usize,
+        scene: &CallScene,
+        variants: &[CallVariant],
+    ) -> Result<(), GroupFailed> {
+        for inputs in [InputKind::Any, InputKind::Exact, InputKind::OrderDependent] {
+            let with = |&(_, variant): &(usize, &CallVariant)| {
+                input_kinds(scene, variant).contains(&inputs)
+            };
+            let selected: Vec<_> = variants.iter().enumerate().filter(with).collect();
+            if selected.is_empty() {
                 continue;
             }
-            let lazy = self.shared.take(number, inputs);
-            let prepared = lazy.get_or_init(|| Prepared::new(scene, inputs));
+            let lazy = self.shared.get_or_create(number, inputs);
+            let prepared = lazy.get_or_init(|| PreparedScene::new(scene, inputs));
             for in_place in [false, true] {
-                let mut wanted = wanted.iter().filter(|(_, v)| v.in_place == in_place).peekable();
-                if wanted.peek().is_none() {
+                let mut selected_in_place =
+                    selected.iter().filter(|(_, v)| v.in_place == in_place).peekable();
+                if selected_in_place.peek().is_none() {
                     continue;
                 }
-                let mut arena = Arena::new(scene, &prepared.parts[self.rank], in_place);
-                for &(place, variant) in wanted {
-                    self.case(scene, prepared, place, variant, &mut arena)?;
+                let mut arena = GuardedMemory::new(scene, &prepared.parts[self.rank], in_place);
+                for &(place, variant) in selected_in_place {
+                    self.run_case(scene, prepared, place, variant, &mut arena)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn case(
+    fn run_case(
         &self,
-        scene: &Scene,
-        prepared: &Prepared,
-        place: usize,
-        variant: &Variant,
-        arena: &mut Arena,
-    ) -> Result<(), Broken> {
+        scene: &CallScene,
+        prepared: &PreparedScene,
+        variant_index: usize,
+        variant: &CallVariant,
+        arena: &mut GuardedMemory,
+    ) -> Result<(), GroupFailed> {
         let monitor = self.run.monitor;
         let (rank, root) = (self.rank, prepared.root);
         let text = || format!("{scene}{variant}");
@@ -238,58 +254,59 @@ impl Rank<'_> {
             format!("on rank {rank}, root {root}, {inputs:?} inputs: {problem}")
         };
         let meeting = (variant.layout, scene.size.slot_bytes());
-        let found = self.groups.iter().find(|(known, _)| *known == meeting);
-        let (_, group) = found.unwrap();
+        let group = self.groups.iter().find(|(known, _)| *known == meeting);
+        let (_, group) = group.unwrap();
         let options = CallOptions {
             premul_scale: factor(rank),
-            canonical: variant.choice == Choice::Canonical,
+            canonical: variant.choice == AlgorithmChoice::Canonical,
             algorithm: match variant.choice {
-                Choice::Named(name) => Some(name.to_owned()),
+                AlgorithmChoice::Named(name) => Some(name.to_owned()),
                 _ => None,
             },
             ..CallOptions::default()
         };
-        for address in [Address::Odd, Address::Aligned] {
+        for address in [BlockAlignment::Unaligned, BlockAlignment::Aligned] {
             arena.reset(address);
-            let all = self.arrives(scene, prepared);
+            let all = self.expected_arrivals(scene, prepared);
             let (inputs, outputs) = arena.views();
             let outcome = group.run(call(scene, root, rank, inputs, outputs), &options);
             if let Err(error) = outcome {
-                monitor.broken(text(), at(&error));
-                return Err(Broken);
+                monitor.record_failed_call(text(), at(&error));
+                return Err(GroupFailed);
             }
             if scene.kind == OpKind::Barrier {
-                let come = match self.apart {
-                    Some(apart) => apart.come(),
+                let arrived = match self.process_rank {
+                    Some(apart) => apart.arrivals(),
                     None => prepared.arrived.load(Ordering::Relaxed),
                 };
-                if come < all {
-                    monitor.wrong(text(), at(&"not all have come"));
+                if arrived < all {
+                    monitor.record_wrong_result(text(), at(&"not all have come"));
                 }
             }
-            if prepared.inputs == Inputs::Rough && address == Address::Odd {
-                check_rough(scene, prepared, place, variant, rank, arena)
+            if prepared.inputs == InputKind::OrderDependent && address == BlockAlignment::Unaligned
+            {
+                check_within_bound(scene, prepared, variant_index, variant, rank, arena)
                     .into_iter()
-                    .for_each(|problem| monitor.wrong(text(), at(&problem)));
-                if let (Some(apart), OpKind::AllReduce) = (self.apart, scene.kind) {
-                    apart.note(text(), digest(arena.output(0)));
+                    .for_each(|problem| monitor.record_wrong_result(text(), at(&problem)));
+                if let (Some(apart), OpKind::AllReduce) = (self.process_rank, scene.kind) {
+                    apart.record_digest(text(), digest(arena.output(0)));
                 }
-                arena.adopt_outputs();
+                arena.expect_current_outputs();
             }
-            if let Some(fault) = arena.fault() {
-                monitor.wrong(text(), at(&fault));
+            if let Some(fault) = arena.find_fault() {
+                monitor.record_wrong_result(text(), at(&fault));
             }
         }
         Ok(())
     }
 }
 
-impl Rank<'_> {
+impl MatrixRank<'_> {
     /// Returns, before a barrier, the number of barrier calls that all ranks together must have
     /// begun before this call returns.
-    fn arrives(&self, scene: &Scene, prepared: &Prepared) -> usize {
-        match self.apart {
-            Some(apart) if scene.kind == OpKind::Barrier => apart.arrive(scene.ranks),
+    fn expected_arrivals(&self, scene: &CallScene, prepared: &PreparedScene) -> usize {
+        match self.process_rank {
+            Some(apart) if scene.kind == OpKind::Barrier => apart.record_arrival(scene.ranks),
             Some(_) => 0,
             // All ranks make the same number of calls.
             None => {
@@ -308,26 +325,26 @@ fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// Checks results that only have an error bound.
-fn check_rough(
-    scene: &Scene,
-    prepared: &Prepared,
-    place: usize,
-    variant: &Variant,
+fn check_within_bound(
+    scene: &CallScene,
+    prepared: &PreparedScene,
+    variant_index: usize,
+    variant: &CallVariant,
     rank: usize,
-    arena: &Arena,
+    arena: &GuardedMemory,
 ) -> Option<String> {
-    let units = bound::units(scene, variant);
+    let units = error_bound::allowed_units(scene, variant);
     for (block, reference) in prepared.parts[rank].references.iter().enumerate() {
         let got = arena.output(block);
-        if let Some((at, got, wanted)) = reference.violated(got, units) {
+        if let Some((at, got, wanted)) = reference.first_violation(got, units) {
             return Some(format!(
                 "number {at} of output block {block} is {got}, and {wanted} is more than {units} ulps away"
             ));
         }
         if scene.kind == OpKind::AllReduce {
             let own = digest(got);
-            let mut agreed = prepared.agreed.lock().unwrap();
-            if *agreed.entry(place).or_insert(own) != own {
+            let mut agreed = prepared.digest_by_case.lock().unwrap();
+            if *agreed.entry(variant_index).or_insert(own) != own {
                 return Some("other bits than on another rank".to_owned());
             }
         }

@@ -1,7 +1,7 @@
 //! Tests the errors when two ranks disagree about the length of a block, in operations where only
 //! those two ranks know the length.
 
-use crate::ranks::{RankUnderTest, run_with};
+use crate::ranks::{RankUnderTest, run_ranks};
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
@@ -13,7 +13,7 @@ const DTYPE: DataType = DataType::I32;
 const ROOT: usize = 0;
 
 /// Returns the number of elements that one rank sends to another.
-fn sent(from: usize, to: usize) -> usize {
+fn sent_count(from: usize, to: usize) -> usize {
     70_000 * (from + 1) + to
 }
 
@@ -22,7 +22,7 @@ fn call(rank: &RankUnderTest, kind: OpKind, expects: impl Fn(usize) -> usize) ->
     let (me, size) = (rank.group().rank(), rank.group().size());
     let is_root = me == ROOT;
     let memory = |count: usize| vec![0; count * DTYPE.size()];
-    let inputs: Vec<Vec<u8>> = (0..size).map(|to| memory(sent(me, to))).collect();
+    let inputs: Vec<Vec<u8>> = (0..size).map(|to| memory(sent_count(me, to))).collect();
     let mut outputs: Vec<Vec<u8>> = (0..size).map(|from| memory(expects(from))).collect();
     let sends: Vec<Src<'_>> = inputs.iter().map(|block| Src::from(block.as_slice())).collect();
     let recvs: Vec<Dst<'_>> =
@@ -38,19 +38,19 @@ fn call(rank: &RankUnderTest, kind: OpKind, expects: impl Fn(usize) -> usize) ->
 
 /// A rank expects one element more than its peer sends. The error names both ranks and both
 /// lengths.
-fn conflicts(transport: &str, layout: &str) {
+fn check_conflict(transport: &str, layout: &str) {
     let hosts: Vec<char> = layout.chars().collect();
     let options =
         |rank: usize| format!("transport={transport};slot_bytes=4096;host_id={}", hosts[rank]);
     for kind in [OpKind::GatherV, OpKind::ScatterV, OpKind::AllToAllV] {
         let (from, to) = if kind == OpKind::ScatterV { (0, 1) } else { (1, 0) };
         // No rank leaves before all ranks have got their results.
-        let told = Barrier::new(hosts.len());
-        run_with(options, hosts.len(), |rank| {
+        let all_reported = Barrier::new(hosts.len());
+        run_ranks(options, hosts.len(), |rank| {
             let me = rank.group().rank();
             let more = |peer| usize::from((peer, me) == (from, to));
-            let outcome = call(rank, kind, |peer| sent(peer, me) + more(peer));
-            told.wait();
+            let outcome = call(rank, kind, |peer| sent_count(peer, me) + more(peer));
+            all_reported.wait();
             // A rank that has finished its part may not know of the conflict; the rank that finds
             // it must report it.
             let is_shared = transport != "tcp" && !layout.contains('b');
@@ -60,7 +60,7 @@ fn conflicts(transport: &str, layout: &str) {
                 return;
             };
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
-            let sent = sent(from, to);
+            let sent = sent_count(from, to);
             for part in [
                 format!("rank {from} "),
                 format!("sends {sent} elements to rank {to} "),
@@ -85,6 +85,6 @@ fn length_conflict_names_both_ranks_and_lengths() {
         ("inproc", "abcbcc"),
     ];
     for (transport, layout) in layouts {
-        conflicts(transport, layout);
+        check_conflict(transport, layout);
     }
 }

@@ -1,24 +1,24 @@
 //! The error bound of a sum whose vectors are reduced in arrival order: H units in the last place
 //! of the sum of absolute values, where H is the number of roundings, one per host.
 
-use crate::matrix::{Choice, Scene, Variant};
-use crate::model::{Block, elements};
-use crate::values::{decode, part_of};
+use crate::expected_results::{PeriodicBlock, elements};
+use crate::input_values::{decode, part_of};
+use crate::matrix::{AlgorithmChoice, CallScene, CallVariant};
 use dist::algo::{AlgorithmBody, algorithms};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
 /// The results of a block in f64, with the magnitude of their operands.
 #[derive(Debug)]
-pub(crate) struct Reference {
+pub(crate) struct ReferenceValues {
     part: DataType,
     /// For each number (a complex element has two): the result, and its unit in the last place.
     numbers: Vec<(f64, f64)>,
 }
 
-impl Reference {
+impl ReferenceValues {
     /// Computes the reference of the first `count` elements of these blocks.
-    pub(crate) fn new(scene: &Scene, count: usize, blocks: &[(usize, &Block)]) -> Self {
+    pub(crate) fn new(scene: &CallScene, count: usize, blocks: &[(usize, &PeriodicBlock)]) -> Self {
         let part = part_of(scene.dtype);
         let number = |bytes: &[Vec<u8>], at: usize| {
             let values = bytes.iter().map(|bytes| decode(part, &bytes[at..at + part.size()]));
@@ -35,7 +35,7 @@ impl Reference {
                 }
                 _ => (values.iter().sum(), absolute),
             };
-            (result, unit(part, size))
+            (result, unit_in_last_place(part, size))
         };
         let of_element = |index| {
             let elements = elements(scene, blocks, index);
@@ -47,7 +47,7 @@ impl Reference {
 
     /// Returns the first number that differs by more than `units`: its index, its value and the
     /// expected value.
-    pub(crate) fn violated(&self, bytes: &[u8], units: f64) -> Option<(usize, f64, f64)> {
+    pub(crate) fn first_violation(&self, bytes: &[u8], units: f64) -> Option<(usize, f64, f64)> {
         let numbers = bytes.chunks_exact(self.part.size()).enumerate();
         let mut numbers = numbers.zip(self.numbers.iter().cycle());
         numbers.find_map(|((at, bytes), &(wanted, unit))| {
@@ -60,7 +60,7 @@ impl Reference {
 }
 
 /// Returns the unit in the last place of numbers of this magnitude.
-fn unit(part: DataType, size: f64) -> f64 {
+fn unit_in_last_place(part: DataType, size: f64) -> f64 {
     let (mantissa, least) = match part {
         DataType::F16 => (10, -14),
         DataType::Bf16 => (7, -126),
@@ -75,7 +75,7 @@ fn unit(part: DataType, size: f64) -> f64 {
 }
 
 /// Returns the allowed number of units.
-pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
+pub(crate) fn allowed_units(scene: &CallScene, variant: &CallVariant) -> f64 {
     let nodes = variant.layout.nodes(scene.ranks).node_count();
     let is_narrow = part_of(scene.dtype).size() < 4;
     let by_messages = |name| {
@@ -84,7 +84,7 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
     };
     let rounded = match variant.choice {
         // A message algorithm that is selected by name treats each rank as a host.
-        Choice::Named(name) if by_messages(name) => scene.ranks,
+        AlgorithmChoice::Named(name) if by_messages(name) => scene.ranks,
         // Numbers of 4 bytes and more are rounded at each addition.
         _ if !is_narrow => scene.ranks,
         _ => nodes,
@@ -92,7 +92,7 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
     // If the reference is no wider than the type, it has the same number of roundings.
     let reference = if part_of(scene.dtype) == DataType::F64 { scene.ranks } else { 0 };
     match scene.op {
-        Some(ReduceOp::Product) => factors(part_of(scene.dtype), rounded + reference),
+        Some(ReduceOp::Product) => rounded_factor_units(part_of(scene.dtype), rounded + reference),
         // The division is one more rounding, of each part or of the whole.
         Some(ReduceOp::Avg) => (rounded + 1 + reference) as f64,
         _ => (rounded + reference) as f64,
@@ -102,8 +102,8 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
 /// Returns the error bound of a product in units: each factor is rounded by half of its own unit,
 /// and the product itself is rounded. Relative errors multiply, and the relative error of a number
 /// just above a power of two is the largest.
-fn factors(part: DataType, rounded: usize) -> f64 {
-    let half_a_unit = unit(part, 1.0) / 2.0;
+fn rounded_factor_units(part: DataType, rounded: usize) -> f64 {
+    let half_a_unit = unit_in_last_place(part, 1.0) / 2.0;
     let times = (rounded + 1) as f64;
     (times * half_a_unit.ln_1p()).exp_m1() / half_a_unit
 }
