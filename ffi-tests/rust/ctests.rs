@@ -26,7 +26,7 @@ const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(600);
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Compiles and runs a program, and expects success. The program prints its own errors.
-fn passes(name: &str) {
+fn compile_and_run(name: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(name, &[&format!("{name}.c")]);
     run(&[&program.display().to_string()], LIMIT).expect_success();
@@ -37,7 +37,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name));
+                compile_and_run(stringify!($name));
             }
         )+
         const PROGRAMS: &[&str] = &[$(stringify!($name)),+];
@@ -111,7 +111,7 @@ const CONFORMANCE: &[&str] = &[
 
 /// Invalid plug-ins: without an entry point, of an old version, of another version, with a failing
 /// entry point, and without a name.
-const ODD_BACKENDS: &[(&str, &[&str])] = &[
+const FAULTY_BACKENDS: &[(&str, &[&str])] = &[
     ("no_backend", &["-DENTRY=something_else"]),
     ("old_backend", &["-DENTRY=dist_backend_plugin_v1"]),
     ("other_backend", &["-DENTRY=dist_backend_plugin_v2", "-DVERSION=7"]),
@@ -156,32 +156,35 @@ fn backend_trouble() {
 #[test]
 fn backend_load() {
     let Some(compiler) = Compiler::find() else { return };
-    let odd = |(name, flags): &(&str, &[&str])| {
+    let check_backend = |(name, flags): &(&str, &[&str])| {
         compiler.plugin(name, &["backend_odd.c"], flags).display().to_string()
     };
-    let odd: Vec<String> = ODD_BACKENDS.iter().map(odd).collect();
-    with_backend("backend_load", &odd.iter().map(String::as_str).collect::<Vec<_>>());
+    let failures: Vec<String> = FAULTY_BACKENDS.iter().map(check_backend).collect();
+    with_backend("backend_load", &failures.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// The time limit of the suite with one store kind, including its waits for timeouts.
 const CONFORMANCE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The minimum number of checks for every store kind.
-const CHECKS: usize = 60;
+const MIN_CONFORMANCE_CHECKS: usize = 60;
 
 /// Runs the suite with one store kind.
-fn conforms(kind: &str) {
+fn run_conformance(kind: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("store_conformance_{kind}"), CONFORMANCE);
-    has_passed(run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT), kind);
+    assert_conformance_passed(
+        run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT),
+        kind,
+    );
 }
 
-fn has_passed(outcome: ProgramOutcome, kind: &str) {
+fn assert_conformance_passed(outcome: ProgramOutcome, kind: &str) {
     let output = outcome.expect_success().output;
     let passed = output.lines().find_map(|line| {
         line.split_once(&format!(" checks passed on {kind},"))?.0.parse::<usize>().ok()
     });
-    assert!(passed.is_some_and(|passed| passed >= CHECKS), "{output}");
+    assert!(passed.is_some_and(|passed| passed >= MIN_CONFORMANCE_CHECKS), "{output}");
 }
 
 macro_rules! conformance {
@@ -189,7 +192,7 @@ macro_rules! conformance {
         $(
             #[test]
             fn $test() {
-                conforms(stringify!($kind));
+                run_conformance(stringify!($kind));
             }
         )+
         const KINDS: &[&str] = &[$(stringify!($kind)),+];
@@ -237,18 +240,18 @@ fn stubs() {
 }
 
 /// Runs a program under Valgrind and expects no invalid access and no leak.
-fn leaks_nothing(name: &str) {
+fn check_no_leaks(name: &str) {
     if let Some(outcome) = under_valgrind(name, &[&format!("{name}.c")], &[]) {
         outcome.expect_success();
     }
 }
 
 /// Runs the store suite under Valgrind with one store kind.
-fn conforms_and_leaks_nothing(kind: &str) {
+fn check_conformance_without_leaks(kind: &str) {
     if let Some(outcome) =
         under_valgrind(&format!("store_conformance_{kind}"), CONFORMANCE, &[kind])
     {
-        has_passed(outcome, kind);
+        assert_conformance_passed(outcome, kind);
     }
 }
 
@@ -303,63 +306,63 @@ fn more_groups_than_descriptors() {
 
 #[test]
 fn leak_groups() {
-    leaks_nothing("groups");
+    check_no_leaks("groups");
 }
 
 #[test]
 fn leak_handles() {
-    leaks_nothing("api_handles");
+    check_no_leaks("api_handles");
 }
 
 #[test]
 fn leak_lifecycle() {
-    leaks_nothing("api_lifecycle");
+    check_no_leaks("api_lifecycle");
 }
 
 #[test]
 fn leak_null() {
-    leaks_nothing("api_null");
+    check_no_leaks("api_null");
 }
 
 #[test]
 fn leak_null_calls() {
-    leaks_nothing("api_null_calls");
+    check_no_leaks("api_null_calls");
 }
 
 #[test]
 fn leak_null_training() {
-    leaks_nothing("api_null_training");
+    check_no_leaks("api_null_training");
 }
 
 #[test]
 fn leak_memory() {
-    leaks_nothing("memory");
+    check_no_leaks("memory");
 }
 
 /// Valgrind also checks the children.
 #[test]
 fn leak_spawn() {
-    leaks_nothing("spawn");
+    check_no_leaks("spawn");
 }
 
 #[test]
 fn leak_store_custom() {
-    leaks_nothing("store_custom");
+    check_no_leaks("store_custom");
 }
 
 #[test]
 fn leak_store_conformance_custom() {
-    conforms_and_leaks_nothing("custom");
+    check_conformance_without_leaks("custom");
 }
 
 #[test]
 fn leak_store_conformance_hash() {
-    conforms_and_leaks_nothing("hash");
+    check_conformance_without_leaks("hash");
 }
 
 #[test]
 fn leak_store_conformance_tcp() {
-    conforms_and_leaks_nothing("tcp");
+    check_conformance_without_leaks("tcp");
 }
 
 /// Runs all parts of the self-test except the operations, which would double the time.
@@ -376,12 +379,12 @@ fn leak_stubs() {
 
 #[test]
 fn leak_threads() {
-    leaks_nothing("threads");
+    check_no_leaks("threads");
 }
 
 #[test]
 fn leak_works() {
-    leaks_nothing("works");
+    check_no_leaks("works");
 }
 
 /// Random trainings of `cargo xtask random`; the environment has the first seed and the number of
