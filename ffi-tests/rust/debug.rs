@@ -37,14 +37,14 @@ fn names(size: usize) -> Vec<String> {
 }
 
 /// Waits until one line of a process's log contains all parts.
-fn until_said(job: &mut TestJob, name: &str, parts: &[&str]) {
+fn wait_for_log(job: &mut TestJob, name: &str, parts: &[&str]) {
     let is_said = |line: &str| parts.iter().all(|part| line.contains(part));
     job.wait_until(&format!("{name} to say {parts:?}"), |job| {
         job.stderr_text(name).lines().any(is_said)
     });
 }
 
-fn all_leave(ended: &FinishedJob, size: usize) {
+fn assert_all_left(ended: &FinishedJob, size: usize) {
     for name in names(size) {
         ended.report(&name, "finalize").assert_succeeded();
         ended.report(&name, "leaks").assert_succeeded();
@@ -76,7 +76,7 @@ fn detail_level_names_all_missing_ranks() {
             }
             ended.report(&name, "all_reduce f32 SUM 7").assert_succeeded();
         }
-        all_leave(&ended, 4);
+        assert_all_left(&ended, 4);
     }
 }
 
@@ -95,7 +95,7 @@ fn detail_level_names_missing_rank_0() {
         let report = ended.report(&name, operation);
         report.assert_failed(DIST_ERR_TIMEOUT, &[&format!("rank 0 (pid {pid}, "), "waiting for"]);
     }
-    all_leave(&ended, 3);
+    assert_all_left(&ended, 3);
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn nan_input_is_reported_to_all_ranks() {
             let parts = [format!("rank 1 (pid {pid}, "), "element 777 of it is NaN".to_owned()];
             let verb = call.split(' ').next().unwrap();
             for name in names(3) {
-                let told = ended.report(&name, "barrier");
+                let report = ended.report(&name, "barrier");
                 let what = format!("aborted group world: {verb} #2 (f32");
-                told.assert_failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what, "its input"]);
+                report.assert_failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what, "its input"]);
             }
-            all_leave(&ended, 3);
+            assert_all_left(&ended, 3);
         }
     }
 }
@@ -167,7 +167,7 @@ fn message_with_nan_is_not_sent() {
     });
     let ended = job.finish();
     ended.report("1", "recv 100 0 3").assert_succeeded();
-    all_leave(&ended, 2);
+    assert_all_left(&ended, 2);
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn unusable_variables_are_named() {
         ("DIST_SLOW_WARNING_MS", "soon", "not usable"),
     ] {
         let ended = job(1, &[(name, value)], |_| "init\nleaks\n".to_owned()).finish();
-        let said = format!("{name}=\"{value}\"");
-        ended.report("0", "init").assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&said, word]);
+        let expected = format!("{name}=\"{value}\"");
+        ended.report("0", "init").assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&expected, word]);
     }
 }
 
@@ -193,34 +193,35 @@ fn info_level_logs_group_creation() {
     let ended = job(2, &[("DIST_DEBUG_LEVEL", "INFO")], |_| program.to_owned()).finish();
     for name in names(2) {
         let log = ended.stderr_text(&name);
-        let said = |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
-        said(&format!("group world, rank {name} of 2 was made in "));
-        said("transport shm");
-        said("members: rank 0 (pid ");
-        said("takes algorithms: {");
-        said(&format!(
+        let assert_logged =
+            |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
+        assert_logged(&format!("group world, rank {name} of 2 was made in "));
+        assert_logged("transport shm");
+        assert_logged("members: rank 0 (pid ");
+        assert_logged("takes algorithms: {");
+        assert_logged(&format!(
             "group world, rank {name} ends after 2 collective operations and 0 messages"
         ));
     }
-    all_leave(&ended, 2);
+    assert_all_left(&ended, 2);
     for variables in [
         &[("DIST_DEBUG_LEVEL", "DETAIL"), ("DIST_LOG_LEVEL", "OFF")][..],
         &[("DIST_LOG_LEVEL", "INFO")],
     ] {
         let ended = job(2, variables, |_| program.to_owned()).finish();
         assert!(!ended.stderr_text("0").contains("was made in"), "{}", ended.stderr_text("0"));
-        all_leave(&ended, 2);
+        assert_all_left(&ended, 2);
     }
 }
 
 /// Variables that make a rank log a wait after 100 ms.
-const SOON: [(&str, &str); 2] =
+const EARLY_WARNINGS: [(&str, &str); 2] =
     [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];
 
 #[test]
 fn late_rank_is_logged_during_a_long_wait() {
     for transport in TRANSPORTS {
-        let variables = [SOON[0], SOON[1], ("DIST_TRANSPORT", *transport)];
+        let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1], ("DIST_TRANSPORT", *transport)];
         let mut job = job(3, &variables, |rank| {
             let late = if rank == 2 { "gate late\n" } else { "" };
             format!("init\nbarrier\n{late}all_reduce f32 SUM 10\nfinalize\nleaks\n")
@@ -229,8 +230,8 @@ fn late_rank_is_logged_during_a_long_wait() {
         let late = format!("for rank 2 (pid {pid}, host ");
         let did = if *transport == "auto" { "which last finished barrier #1" } else { "" };
         let parts = ["all_reduce #2 (f32", "of group world", "has waited ", &late, did];
-        until_said(&mut job, "0", &parts);
-        until_said(&mut job, "1", &parts);
+        wait_for_log(&mut job, "0", &parts);
+        wait_for_log(&mut job, "1", &parts);
         job.open_gate("late");
         let ended = job.finish();
         for name in names(3) {
@@ -241,29 +242,29 @@ fn late_rank_is_logged_during_a_long_wait() {
 
 #[test]
 fn slow_receives_and_barriers_are_logged() {
-    let variables = [SOON[0], SOON[1]];
+    let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1]];
     let mut job = job(2, &variables, |rank| match rank {
         0 => "init\nrecv 10 1 4\nmonitored_barrier 60000\nfinalize\nleaks\n".to_owned(),
         _ => "init\ngate send\nsend 10 0 4\ngate come\nmonitored_barrier 60000\nfinalize\nleaks\n"
             .to_owned(),
     });
-    until_said(&mut job, "0", &["receive from rank 1, tag 4", "on group world", "has waited "]);
+    wait_for_log(&mut job, "0", &["receive from rank 1, tag 4", "on group world", "has waited "]);
     job.open_gate("send");
-    until_said(&mut job, "0", &["monitored_barrier #1", "has waited ", "for rank 1 (pid "]);
+    wait_for_log(&mut job, "0", &["monitored_barrier #1", "has waited ", "for rank 1 (pid "]);
     job.open_gate("come");
-    all_leave(&job.finish(), 2);
+    assert_all_left(&job.finish(), 2);
 }
 
 #[test]
 fn detail_level_logs_slow_detail_barrier() {
-    let variables = [SOON[0], SOON[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
+    let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
     let mut job = job(3, &variables, |rank| {
         let late = if rank > 0 { "gate late\n" } else { "" };
         format!("init\n{late}barrier\nfinalize\nleaks\n")
     });
-    until_said(&mut job, "0", &["barrier #1", "has waited ", "rank 1 (pid ", "rank 2 (pid "]);
+    wait_for_log(&mut job, "0", &["barrier #1", "has waited ", "rank 1 (pid ", "rank 2 (pid "]);
     job.open_gate("late");
-    all_leave(&job.finish(), 3);
+    assert_all_left(&job.finish(), 3);
 }
 
 #[test]
@@ -271,32 +272,34 @@ fn rank_that_does_not_join_is_logged_with_store_address() {
     let mut job = TestJob::new();
     let program = "init\nbarrier\nfinalize\nleaks\n";
     for rank in [0, 1] {
-        start(&mut job, rank, 3, &SOON, program);
+        start(&mut job, rank, 3, &EARLY_WARNINGS, program);
     }
-    let place = format!("the ranks meet at 127.0.0.1:{}", job.port);
+    let store_address = format!("the ranks meet at 127.0.0.1:{}", job.port);
     for name in ["0", "1"] {
-        let parts = ["group world: rank 2 (of 3) has not joined after ", place.as_str()];
-        until_said(&mut job, name, &parts);
+        let parts = ["group world: rank 2 (of 3) has not joined after ", store_address.as_str()];
+        wait_for_log(&mut job, name, &parts);
     }
-    start(&mut job, 2, 3, &SOON, program);
-    all_leave(&job.finish(), 3);
+    start(&mut job, 2, 3, &EARLY_WARNINGS, program);
+    assert_all_left(&job.finish(), 3);
 }
 
 #[test]
 fn slow_store_wait_is_logged_with_the_key() {
-    for way in ["on", "off"] {
+    for unix_socket in ["on", "off"] {
         let mut job = TestJob::new();
-        let mut environment =
-            vec![("MASTER_PORT", job.port.to_string()), ("DIST_STORE_UNIX", way.to_owned())];
+        let mut environment = vec![
+            ("MASTER_PORT", job.port.to_string()),
+            ("DIST_STORE_UNIX", unix_socket.to_owned()),
+        ];
         job.start(
             "server",
             &environment,
             "store server=yes\ngate go\nset late x\ngate end\nunstore\n",
         );
         job.await_report("server", "store server=yes");
-        environment.extend(SOON.map(|(name, value)| (name, value.to_owned())));
+        environment.extend(EARLY_WARNINGS.map(|(name, value)| (name, value.to_owned())));
         job.start("client", &environment, "store\nget late x\nunstore\nleaks\n");
-        until_said(&mut job, "client", &["get of ", "has waited ", "for \"late\""]);
+        wait_for_log(&mut job, "client", &["get of ", "has waited ", "for \"late\""]);
         job.open_gate("go");
         job.await_report("client", "leaks");
         job.open_gate("end");

@@ -15,19 +15,19 @@ use harness::{CommandReport, TestJob};
 use std::process::Command;
 
 /// The limits in milliseconds for the report of a death, and for `finalize` after it.
-const TOLD_WITHIN_MS: u64 = 2000;
-const LEFT_WITHIN_MS: u64 = 6000;
+const MAX_REPORT_MS: u64 = 2000;
+const MAX_FINALIZE_MS: u64 = 6000;
 
 /// The limit in milliseconds for a call on a failed group on a busy host; the call waits for no
 /// rank.
-const AT_ONCE_MS: u64 = 500;
+const MAX_IMMEDIATE_MS: u64 = 500;
 
 /// Kills each rank of groups of 2, 3 and 4 in turn, during a loop of one operation.
-fn kill_each(operation: &str) {
+fn kill_each_rank(operation: &str) {
     let mut latencies = Vec::new();
     for size in 2..=4 {
         for victim in 0..size {
-            latencies.extend(kill_one(operation, size, victim));
+            latencies.extend(kill_rank(operation, size, victim));
         }
     }
     latencies.sort_unstable();
@@ -36,7 +36,7 @@ fn kill_each(operation: &str) {
 }
 
 /// Kills one rank and returns the times in microseconds until each other rank got the error.
-fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
+fn kill_rank(operation: &str, size: usize, victim: usize) -> Vec<u64> {
     // The store exists only while the rank that hosts it is alive.
     let use_store = if victim == 0 { "" } else { "store\nset key here\nget key here\nunstore\n" };
     let program =
@@ -63,15 +63,15 @@ fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
         first.assert_failed(DIST_ERR_PEER_FAILED, &[&died, "died; it ", &format!("{verb} #")]);
         latencies.push(first.at_us.saturating_sub(killed_at));
         let after_loop = ended.report_after(name, "barrier", &format!("loop {operation}"));
-        after_loop.assert_failed(DIST_ERR_PEER_FAILED, &[&died]).assert_within_ms(AT_ONCE_MS);
+        after_loop.assert_failed(DIST_ERR_PEER_FAILED, &[&died]).assert_within_ms(MAX_IMMEDIATE_MS);
         if victim != 0 {
             ended.report(name, "get key here").assert_succeeded();
         }
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
         assert_eq!(ended.exit_status(name), 0);
     }
-    assert!(latencies.iter().all(|&us| us < TOLD_WITHIN_MS * 1000), "{latencies:?}");
+    assert!(latencies.iter().all(|&us| us < MAX_REPORT_MS * 1000), "{latencies:?}");
     latencies
 }
 
@@ -92,13 +92,13 @@ fn monitored_barrier_reports_killed_rank_immediately() {
         let died = format!("rank {victim} (pid {pid}, host ");
         let list = format!("(list: [{victim}])");
         for name in names.iter().filter(|name| *name != victim_name) {
-            let told = ended.report(name, "monitored_barrier 60000");
-            told.assert_failed(DIST_ERR_PEER_FAILED, &["monitored_barrier #1", &died]);
+            let report = ended.report(name, "monitored_barrier 60000");
+            report.assert_failed(DIST_ERR_PEER_FAILED, &["monitored_barrier #1", &died]);
             // Rank 0 may have a more precise error; all other ranks list all absent ranks.
-            assert!(name == "0" || told.message.contains(&list), "{}", told.message);
-            let told_after = told.at_us.saturating_sub(killed_at);
-            assert!(told_after < TOLD_WITHIN_MS * 1000, "told after {told_after} us");
-            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            assert!(name == "0" || report.message.contains(&list), "{}", report.message);
+            let told_after = report.at_us.saturating_sub(killed_at);
+            assert!(told_after < MAX_REPORT_MS * 1000, "told after {told_after} us");
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
             assert_eq!(ended.exit_status(name), 0);
         }
     }
@@ -106,26 +106,26 @@ fn monitored_barrier_reports_killed_rank_immediately() {
 
 #[test]
 fn a_killed_rank_is_named_in_small_all_reduces() {
-    kill_each("all_reduce f32 SUM 1");
+    kill_each_rank("all_reduce f32 SUM 1");
 }
 
 #[test]
 fn a_killed_rank_is_named_in_large_all_reduces() {
-    kill_each("all_reduce f32 SUM 1048576");
+    kill_each_rank("all_reduce f32 SUM 1048576");
 }
 
 #[test]
 fn a_killed_rank_is_named_in_barriers() {
-    kill_each("barrier");
+    kill_each_rank("barrier");
 }
 
 #[test]
 fn a_killed_rank_is_named_in_broadcasts() {
-    kill_each("broadcast f32 5000 0");
+    kill_each_rank("broadcast f32 5000 0");
 }
 
 /// Returns the report of each of three ranks on a command.
-fn of_three(ended: &harness::FinishedJob, what: &str) -> [CommandReport; 3] {
+fn reports_of_three(ended: &harness::FinishedJob, what: &str) -> [CommandReport; 3] {
     std::array::from_fn(|rank| ended.report(&rank.to_string(), what))
 }
 
@@ -155,17 +155,17 @@ fn finalized_rank_fails_later_calls_without_waiting() {
         job.open_gate("go");
         let ended = job.finish();
         for name in ["0", "1", "2"].into_iter().filter(|name| *name != leaver) {
-            let left = format!("rank {leaver} (pid {pid}, ");
+            let finalized = format!("rank {leaver} (pid {pid}, ");
             ended
                 .report(name, "barrier")
                 .assert_failed(
                     DIST_ERR_PEER_FAILED,
-                    &[&left, "has left the group", "all_reduce #1"],
+                    &[&finalized, "has left the group", "all_reduce #1"],
                 )
-                .assert_within_ms(TOLD_WITHIN_MS);
-            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+                .assert_within_ms(MAX_REPORT_MS);
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         }
-        assert!(of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
+        assert!(reports_of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
     }
 }
 
@@ -182,7 +182,7 @@ fn exit_without_finalize_is_a_death() {
         let died = format!("rank 1 (pid {pid}, ");
         let parts = [died.as_str(), "died; it last finished barrier #1"];
         ended.report(name, "all_reduce f32 SUM 3").assert_failed(DIST_ERR_PEER_FAILED, &parts);
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
     }
 }
@@ -202,14 +202,14 @@ fn late_rank_is_named_with_its_last_operation() {
     let late = format!("rank 2 (pid {pid}, ");
     let parts =
         [late.as_str(), "which last finished all_reduce #1 (f32, SUM, count 100)", "300 ms"];
-    for report in of_three(&ended, broadcast) {
-        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(TOLD_WITHIN_MS);
+    for report in reports_of_three(&ended, broadcast) {
+        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(MAX_REPORT_MS);
     }
-    for report in of_three(&ended, "barrier") {
-        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(AT_ONCE_MS);
+    for report in reports_of_three(&ended, "barrier") {
+        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(MAX_IMMEDIATE_MS);
     }
-    assert!(of_three(&ended, "finalize").iter().all(|report| report.status == DIST_OK));
-    assert!(of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
+    assert!(reports_of_three(&ended, "finalize").iter().all(|report| report.status == DIST_OK));
+    assert!(reports_of_three(&ended, "leaks").iter().all(|report| report.status == DIST_OK));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn the_deadline_of_the_options_holds_for_every_call() {
     });
     let report = job.await_report("0", "barrier");
     report.assert_failed(DIST_ERR_TIMEOUT, &["rank 1 (pid ", "has entered no operation yet"]);
-    report.assert_within_ms(TOLD_WITHIN_MS);
+    report.assert_within_ms(MAX_REPORT_MS);
     assert!(report.took_us >= 300_000, "{report:?}");
     job.open_gate("late");
     let ended = job.finish();
@@ -232,62 +232,62 @@ fn the_deadline_of_the_options_holds_for_every_call() {
 }
 
 /// A call of most ranks, the mismatching call of one rank, and their descriptions in the messages.
-struct Odd {
-    most: &'static str,
-    odd: &'static str,
-    described: [&'static str; 2],
+struct MismatchCase {
+    usual_call: &'static str,
+    different_call: &'static str,
+    descriptions: [&'static str; 2],
 }
 
-const ODD: &[Odd] = &[
-    Odd {
-        most: "all_reduce f32 SUM 10",
-        odd: "barrier",
-        described: ["all_reduce #2 (f32, SUM, count 10)", "barrier #2"],
+const MISMATCH_CASES: &[MismatchCase] = &[
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 10",
+        different_call: "barrier",
+        descriptions: ["all_reduce #2 (f32, SUM, count 10)", "barrier #2"],
     },
-    Odd {
-        most: "all_reduce f32 SUM 10",
-        odd: "all_reduce f64 SUM 10",
-        described: ["#2 (f32, SUM, count 10)", "#2 (f64, SUM, count 10)"],
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 10",
+        different_call: "all_reduce f64 SUM 10",
+        descriptions: ["#2 (f32, SUM, count 10)", "#2 (f64, SUM, count 10)"],
     },
-    Odd {
-        most: "all_reduce f32 SUM 10",
-        odd: "all_reduce f32 MAX 10",
-        described: ["#2 (f32, SUM, count 10)", "#2 (f32, MAX, count 10)"],
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 10",
+        different_call: "all_reduce f32 MAX 10",
+        descriptions: ["#2 (f32, SUM, count 10)", "#2 (f32, MAX, count 10)"],
     },
-    Odd {
-        most: "all_reduce f32 SUM 10",
-        odd: "all_reduce f32 SUM 12",
-        described: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 12)"],
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 10",
+        different_call: "all_reduce f32 SUM 12",
+        descriptions: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 12)"],
     },
-    Odd {
-        most: "all_reduce f32 SUM 100000",
-        odd: "all_reduce f32 SUM 100001",
-        described: ["#2 (f32, SUM, count 100000)", "#2 (f32, SUM, count 100001)"],
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 100000",
+        different_call: "all_reduce f32 SUM 100001",
+        descriptions: ["#2 (f32, SUM, count 100000)", "#2 (f32, SUM, count 100001)"],
     },
-    Odd {
-        most: "all_reduce f32 SUM 10",
-        odd: "all_reduce f32 SUM 1000000",
-        described: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 1000000)"],
+    MismatchCase {
+        usual_call: "all_reduce f32 SUM 10",
+        different_call: "all_reduce f32 SUM 1000000",
+        descriptions: ["#2 (f32, SUM, count 10)", "#2 (f32, SUM, count 1000000)"],
     },
-    Odd {
-        most: "broadcast f32 10 0",
-        odd: "broadcast f32 10 1",
-        described: ["#2 (f32, root 0, count 10)", "#2 (f32, root 1, count 10)"],
+    MismatchCase {
+        usual_call: "broadcast f32 10 0",
+        different_call: "broadcast f32 10 1",
+        descriptions: ["#2 (f32, root 0, count 10)", "#2 (f32, root 1, count 10)"],
     },
-    Odd {
-        most: "broadcast f32 300000 0",
-        odd: "broadcast f32 300000 1",
-        described: ["#2 (f32, root 0, count 300000)", "#2 (f32, root 1, count 300000)"],
+    MismatchCase {
+        usual_call: "broadcast f32 300000 0",
+        different_call: "broadcast f32 300000 1",
+        descriptions: ["#2 (f32, root 0, count 300000)", "#2 (f32, root 1, count 300000)"],
     },
-    Odd {
-        most: "reduce f32 SUM 10 0",
-        odd: "reduce f32 SUM 10 1",
-        described: ["#2 (f32, SUM, root 0, count 10)", "#2 (f32, SUM, root 1, count 10)"],
+    MismatchCase {
+        usual_call: "reduce f32 SUM 10 0",
+        different_call: "reduce f32 SUM 10 1",
+        descriptions: ["#2 (f32, SUM, root 0, count 10)", "#2 (f32, SUM, root 1, count 10)"],
     },
-    Odd {
-        most: "broadcast f32 10 0",
-        odd: "all_gather f32 10",
-        described: ["broadcast #2 (f32, root 0, count 10)", "all_gather #2 (f32, count 10)"],
+    MismatchCase {
+        usual_call: "broadcast f32 10 0",
+        different_call: "all_gather f32 10",
+        descriptions: ["broadcast #2 (f32, root 0, count 10)", "all_gather #2 (f32, count 10)"],
     },
 ];
 
@@ -305,8 +305,9 @@ fn may_have_left(rank: usize, calls: &[&str]) -> bool {
 }
 
 /// Runs two or three ranks; one of them makes a mismatching call.
-fn mismatch(case: &Odd, size: usize, odd: usize) {
-    let call = |rank: usize| if rank == odd { case.odd } else { case.most };
+fn check_mismatch(case: &MismatchCase, size: usize, different_rank: usize) {
+    let call =
+        |rank: usize| if rank == different_rank { case.different_call } else { case.usual_call };
     let calls: Vec<&str> = (0..size).map(call).collect();
     let job = TestJob::without_launcher(size, |rank| {
         let call = calls[rank];
@@ -321,29 +322,29 @@ fn mismatch(case: &Odd, size: usize, odd: usize) {
         assert_eq!(outcome.command, calls[rank]);
         if outcome.status != DIST_OK || !may_have_left(rank, &calls) {
             outcome
-                .assert_failed(DIST_ERR_MISMATCH, &case.described)
-                .assert_within_ms(TOLD_WITHIN_MS);
+                .assert_failed(DIST_ERR_MISMATCH, &case.descriptions)
+                .assert_within_ms(MAX_REPORT_MS);
         }
         let next = ended.report(&name, "all_reduce f32 SUM 2");
-        next.assert_failed(DIST_ERR_MISMATCH, &case.described);
+        next.assert_failed(DIST_ERR_MISMATCH, &case.descriptions);
         next.assert_failed(DIST_ERR_MISMATCH, &["rank ", "(pid ", "called different operations"]);
-        ended.report(&name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(&name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(&name, "leaks").assert_succeeded();
     }
 }
 
 #[test]
 fn mismatch_of_two_ranks_is_reported_to_both() {
-    for case in ODD {
-        mismatch(case, 2, 1);
+    for case in MISMATCH_CASES {
+        check_mismatch(case, 2, 1);
     }
 }
 
 #[test]
 fn mismatch_of_three_ranks_is_reported_to_all() {
-    for case in ODD {
-        mismatch(case, 3, 0);
-        mismatch(case, 3, 2);
+    for case in MISMATCH_CASES {
+        check_mismatch(case, 3, 0);
+        check_mismatch(case, 3, 2);
     }
 }
 
@@ -364,7 +365,7 @@ fn an_abort_ends_every_call_with_its_reason() {
     let aborted_at = job.await_report("1", "aborted").assert_succeeded().at_us;
     for name in ["0", "1"] {
         let told_at = job.await_report(name, "all_reduce f32 SUM 100000").at_us;
-        assert!(told_at < aborted_at + TOLD_WITHIN_MS * 1000);
+        assert!(told_at < aborted_at + MAX_REPORT_MS * 1000);
     }
     job.open_gate("after");
     let ended = job.finish();
@@ -372,7 +373,7 @@ fn an_abort_ends_every_call_with_its_reason() {
         let parts = ["rank 1 aborted group world: the loss is NaN"];
         ended.report(name, "all_reduce f32 SUM 100000").assert_failed(DIST_ERR_ABORTED, &parts);
         ended.report(name, "all_reduce f32 SUM 1").assert_failed(DIST_ERR_ABORTED, &parts);
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         // The thread that called the abort belongs to the worker, and has ended.
         ended.report(name, "leaks").assert_succeeded();
     }
@@ -396,7 +397,7 @@ fn stopped_rank_is_named_at_deadline_and_resumes_safely() {
         let pid = job.pid(&stopped);
         job.stop(&stopped);
         for name in names.into_iter().filter(|name| *name != stopped) {
-            job.await_report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            job.await_report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         }
         job.resume(&stopped);
         job.open_gate("end");
@@ -412,7 +413,7 @@ fn stopped_rank_is_named_at_deadline_and_resumes_safely() {
             }
             first.assert_failed(DIST_ERR_TIMEOUT, &parts);
             ended.report(name, "barrier").assert_failed(DIST_ERR_TIMEOUT, &parts);
-            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
             ended.report(name, "leaks").assert_succeeded();
         }
     }
@@ -436,8 +437,8 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent() {
             let died = format!("rank {victim} (pid {pid}, ");
             let first = ended.report(name, "all_reduce f32 SUM 10");
             first.assert_failed(DIST_ERR_PEER_FAILED, &[&died, "died; it ", "all_reduce #"]);
-            assert!(first.at_us.saturating_sub(killed_at) < TOLD_WITHIN_MS * 1000, "{first:?}");
-            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            assert!(first.at_us.saturating_sub(killed_at) < MAX_REPORT_MS * 1000, "{first:?}");
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
             ended.report(name, "leaks").assert_succeeded();
         }
     }
@@ -454,7 +455,7 @@ fn launcher_ends_job_and_names_killed_rank() {
     let ended = job.finish();
     let took_us = worker::now_us() - killed_at;
     println!("under distrun the job ended {took_us} us after the kill");
-    assert!(took_us < TOLD_WITHIN_MS * 1000, "{took_us}");
+    assert!(took_us < MAX_REPORT_MS * 1000, "{took_us}");
     let text = ended.stderr_text("distrun");
     assert!(text.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{text}");
     assert_eq!(ended.exit_status("distrun"), 128 + 9);
