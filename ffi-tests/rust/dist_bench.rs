@@ -40,7 +40,7 @@ fn cells(folder: &TestFolder) -> Vec<(String, Value)> {
     cells.iter().map(|cell| (cell["op"].as_str().unwrap().to_owned(), cell.clone())).collect()
 }
 
-fn all_right(figures: &Value) {
+fn assert_all_correct(figures: &Value) {
     assert_eq!(figures["wrong"], json!(0), "{figures}");
     let (p50, p99) = (figures["p50_us"].as_f64().unwrap(), figures["p99_us"].as_f64().unwrap());
     assert!(p50 > 0.0 && p50 <= p99, "{figures}");
@@ -55,7 +55,7 @@ fn all_operations_are_measured_with_correct_results() {
     // A barrier has only one size.
     assert_eq!(cells.len(), 19);
     for (op, cell) in &cells {
-        all_right(&cell["ours"]);
+        assert_all_correct(&cell["ours"]);
         assert_eq!((&cell["ratio"], &cell["ranks"]), (&Value::Null, &json!(2)));
         assert_eq!(
             cell["ours"]["root_p50_us"].is_null(),
@@ -74,8 +74,10 @@ fn tuning_file_is_accepted_by_the_library() {
     let folder = TestFolder::new();
     let ended = run("--tune tuned.json --quick --ops all_reduce,all_gather,sendrecv", &folder);
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{}", ended.stdout);
-    for told in ["all_reduce, 2 ranks", "all_gather, 2 ranks", "own choice", "one_shot", "staged"] {
-        assert!(ended.stdout.contains(told), "{told}: {}", ended.stdout);
+    for expected in
+        ["all_reduce, 2 ranks", "all_gather, 2 ranks", "own choice", "one_shot", "staged"]
+    {
+        assert!(ended.stdout.contains(expected), "{expected}: {}", ended.stdout);
     }
     // The tuning run skips algorithms that run only between nodes.
     assert!(
@@ -113,13 +115,13 @@ fn every_call_variant_is_measured() {
         let cells = cells(&folder);
         // Each number of ranks has separate cells.
         assert_eq!(cells.len(), count, "{args}");
-        cells.iter().for_each(|(_, cell)| all_right(&cell["ours"]));
+        cells.iter().for_each(|(_, cell)| assert_all_correct(&cell["ours"]));
     }
 }
 
 /// Runs against a peer library. Returns `None` if a part of it is missing: the compiler, the
 /// launcher, the header that some packages leave out, or torch.
-fn against(name: &str, args: &str, folder: &TestFolder) -> Option<FinishedProgram> {
+fn run_against_peer(name: &str, args: &str, folder: &TestFolder) -> Option<FinishedProgram> {
     let ended = run(&format!("{args} --json result.json --peer {name}"), folder);
     if ended.status == 1
         && [": install lib", ": pip install"].iter().any(|t| ended.stderr.contains(t))
@@ -135,7 +137,7 @@ fn against(name: &str, args: &str, folder: &TestFolder) -> Option<FinishedProgra
 }
 
 /// Returns true if a peer library has the operation.
-fn offers(name: &str, op: &str, is_in_place: bool) -> bool {
+fn peer_supports(name: &str, op: &str, is_in_place: bool) -> bool {
     match name {
         "gloo" => is_in_place || !["all_reduce", "reduce"].contains(&op),
         "gloo-cpp" => op != "reduce_scatter",
@@ -145,19 +147,21 @@ fn offers(name: &str, op: &str, is_in_place: bool) -> bool {
 
 /// Runs all operations on three ranks, so that a block is not half of the vector. The ranks may be
 /// slow, so the number of calls is small.
-fn all_operations_are_right(names: [&str; 2]) {
+fn check_all_operations(names: [&str; 2]) {
     for name in names {
         let folder = TestFolder::new();
         let args = "--ranks 3 --ops all --sizes 4,24K --calls 1 --pairs 1";
         for (more, is_in_place) in [("", true), ("--out-of-place --dtype i8 --redop min", false)] {
-            let Some(_) = against(name, &format!("{args} {more}"), &folder) else { continue };
+            let Some(_) = run_against_peer(name, &format!("{args} {more}"), &folder) else {
+                continue;
+            };
             let cells = cells(&folder);
             assert_eq!(cells.len(), 19);
             for (op, cell) in cells {
                 let peers = cell["peers"].as_array().unwrap();
-                assert_eq!(!peers.is_empty(), offers(name, &op, is_in_place), "{name} {op}");
+                assert_eq!(!peers.is_empty(), peer_supports(name, &op, is_in_place), "{name} {op}");
                 assert_eq!(cell["left_out"], json!([]), "{name} {op}");
-                peers.iter().for_each(all_right);
+                peers.iter().for_each(assert_all_correct);
             }
         }
     }
@@ -165,19 +169,19 @@ fn all_operations_are_right(names: [&str; 2]) {
 
 #[test]
 fn mpi_results_are_correct() {
-    all_operations_are_right(["openmpi", "mpich"]);
+    check_all_operations(["openmpi", "mpich"]);
 }
 
 #[test]
 fn gloo_results_are_correct() {
-    all_operations_are_right(["gloo", "gloo-cpp"]);
+    check_all_operations(["gloo", "gloo-cpp"]);
 }
 
 #[test]
 fn unsupported_peer_is_left_out_of_a_cell() {
     let folder = TestFolder::new();
     let args = "--ops all_reduce,sendrecv --dtype i16 --sizes 4K --calls 1 --pairs 1";
-    let Some(ended) = against("gloo", args, &folder) else { return };
+    let Some(ended) = run_against_peer("gloo", args, &folder) else { return };
     let with_peers: Vec<String> = cells(&folder)
         .into_iter()
         .filter(|(_, cell)| !cell["peers"].as_array().unwrap().is_empty())
@@ -206,7 +210,7 @@ fn peers_alternate_with_libdist() {
     for name in ["openmpi", "mpich"] {
         let folder = TestFolder::new();
         let args = "--ops all_reduce,barrier --sizes 64 --calls 5 --pairs 6";
-        let Some(ended) = against(name, args, &folder) else { continue };
+        let Some(ended) = run_against_peer(name, args, &folder) else { continue };
         for (op, cell) in cells(&folder) {
             assert_eq!(cell["best_peer"], json!(name), "{op}");
             let [low, ratio, high] =
@@ -246,7 +250,7 @@ fn against_alternates_and_prints_a_verdict() {
     for (op, cell) in &cells {
         let [ours, before] = [&cell["ours"], &cell["peers"][0]];
         assert_eq!(before["engine"], json!("baseline"), "{op}");
-        [ours, before].into_iter().for_each(all_right);
+        [ours, before].into_iter().for_each(assert_all_correct);
         let runs = |figures: &Value| figures["runs_p50_us"].as_array().unwrap().len();
         // Six pairs; six more, at most twice, if a limit was exceeded.
         assert!([6, 12, 18].contains(&runs(ours)) && runs(ours) == runs(before), "{cell}");
@@ -306,7 +310,7 @@ fn limits_are_printed_first() {
 }
 
 /// Writes a file with the markers for a report and returns its path.
-fn with_marks(folder: &TestFolder) -> String {
+fn file_with_markers(folder: &TestFolder) -> String {
     let path = folder.path("REPORT.md");
     std::fs::write(&path, "before\n<!-- dist-bench:begin -->\nold\n<!-- dist-bench:end -->\n")
         .unwrap();
@@ -316,7 +320,7 @@ fn with_marks(folder: &TestFolder) -> String {
 #[test]
 fn report_from_files_equals_report_of_the_run() {
     let folder = TestFolder::new();
-    let path = with_marks(&folder);
+    let path = file_with_markers(&folder);
     let measured = |args: &str| {
         let ended = run(&format!("--quick --sizes 64K {args}"), &folder);
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{}", ended.stdout);
@@ -362,7 +366,7 @@ fn all_reduce_has_share_of_its_bound() {
     for (buffers, bound) in &bounds {
         let name = if *buffers == json!("arena") { "direct" } else { "cma_read" };
         assert_eq!(bound["engine"], json!(name));
-        all_right(bound);
+        assert_all_correct(bound);
     }
     // A machine with one core has no bounds, and some machines forbid one of the two kinds of
     // memory access.
@@ -396,7 +400,7 @@ fn results_so_far_are_kept_after_a_signal() {
 #[test]
 fn usage_and_write_errors_are_reported() {
     let folder = TestFolder::new();
-    with_marks(&folder);
+    file_with_markers(&folder);
     for (name, text) in [("unmarked.md", "text\n"), ("other.json", "{}")] {
         std::fs::write(folder.path(name), text).unwrap();
     }
@@ -458,8 +462,9 @@ fn libdist_reducers_average_correctly() {
     let ended = run(&args, &folder);
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{}", ended.stdout);
     let candidates = training_candidates(&folder);
-    let found: Vec<&Value> = candidates.iter().map(|candidate| &candidate["candidate"]).collect();
-    assert_eq!(found, names.map(|name| json!(name)).iter().collect::<Vec<&Value>>());
+    let candidate_names: Vec<&Value> =
+        candidates.iter().map(|candidate| &candidate["candidate"]).collect();
+    assert_eq!(candidate_names, names.map(|name| json!(name)).iter().collect::<Vec<&Value>>());
     for candidate in &candidates {
         assert_eq!(candidate["wrong"], json!(0), "{candidate}");
         let number = |name: &str| candidate[name].as_f64().unwrap();

@@ -32,7 +32,7 @@ fn run(args: &[&str]) -> FinishedProgram {
 }
 
 /// Returns the lines of a rank without the prefix `[rank] `.
-fn of_rank(out: &str, rank: usize) -> Vec<&str> {
+fn lines_of_rank(out: &str, rank: usize) -> Vec<&str> {
     let prefix = format!("[{rank}] ");
     out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
 }
@@ -45,7 +45,7 @@ fn ranks_get_the_environment_that_torchrun_gives() {
     .wait();
     assert_eq!(ended.status, 0, "{}", ended.stderr);
     for rank in 0..3 {
-        let lines = of_rank(&ended.stdout, rank);
+        let lines = lines_of_rank(&ended.stdout, rank);
         let has = |text: String| assert!(lines.contains(&text.as_str()), "{rank}: {text}");
         for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
             has(format!("{name}={rank}"));
@@ -77,7 +77,7 @@ fn omp_num_threads_is_set_only_for_several_ranks() {
     let job = start_with(&["--nproc-per-node", "2", "env"], |command| {
         command.env("OMP_NUM_THREADS", "5");
     });
-    assert!(of_rank(&job.wait().stdout, 1).contains(&"OMP_NUM_THREADS=5"));
+    assert!(lines_of_rank(&job.wait().stdout, 1).contains(&"OMP_NUM_THREADS=5"));
     assert!(!run(&["env"]).stdout.contains("OMP_NUM_THREADS"));
 }
 
@@ -90,9 +90,9 @@ fn lines_are_prefixed_whole_and_in_order() {
     for rank in 0..4 {
         let mut expected: Vec<_> = (0..400).map(|i| format!("out {i}")).collect();
         expected.push("last".to_owned());
-        assert_eq!(of_rank(&ended.stdout, rank), expected);
+        assert_eq!(lines_of_rank(&ended.stdout, rank), expected);
         let expected: Vec<_> = (0..400).map(|i| format!("err {i}")).collect();
-        assert_eq!(of_rank(&ended.stderr, rank), expected);
+        assert_eq!(lines_of_rank(&ended.stderr, rank), expected);
     }
     assert_eq!(ended.stdout.lines().count(), 4 * 401);
 }
@@ -100,7 +100,7 @@ fn lines_are_prefixed_whole_and_in_order() {
 #[test]
 fn very_long_lines_are_split() {
     let ended = run(&["sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo y"]);
-    let pieces = of_rank(&ended.stdout, 0);
+    let pieces = lines_of_rank(&ended.stdout, 0);
     assert_eq!(pieces.concat(), format!("{}y", "x".repeat(200_000)));
     assert!(pieces.iter().all(|piece| piece.len() <= 64 * 1024));
 }
@@ -161,7 +161,7 @@ fn job_within_max_lost_ranks_continues() {
     let ended = run(&[&job[..], &[script]].concat());
     assert_eq!(ended.status, 0, "{}", ended.stderr);
     for rank in [0, 3] {
-        assert_eq!(of_rank(&ended.stdout, rank), ["done"]);
+        assert_eq!(lines_of_rank(&ended.stdout, rank), ["done"]);
     }
     for rank in [1, 2] {
         let text = format!("rank {rank} failed; the job goes on with ");
@@ -204,7 +204,7 @@ fn job_ends_within_2_s_if_ranks_ignore_sigterm() {
     let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
     let job = start(&["--nproc-per-node", "3", "sh", "-c", script]);
     job.first_lines(3);
-    let victim = of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
+    let victim = lines_of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
     let killed = Instant::now();
     kill("KILL", victim);
     let ended = job.wait();
@@ -233,7 +233,7 @@ fn a_signal_is_passed_on_and_becomes_the_exit_status() {
         let ended = job.wait();
         assert_eq!(ended.status, 128 + number);
         for rank in 0..2 {
-            assert_eq!(of_rank(&ended.stdout, rank), ["ready", "got"]);
+            assert_eq!(lines_of_rank(&ended.stdout, rank), ["ready", "got"]);
         }
         assert!(ended.stderr.contains(&format!("distrun: SIG{name} received")), "{}", ended.stderr);
     }
@@ -280,7 +280,7 @@ fn nothing_outlives_a_killed_launcher() {
 fn orphans_of_a_successful_rank_are_killed() {
     let ended = run(&["sh", "-c", "sleep 300 & echo $!; exit 0"]);
     assert_eq!(ended.status, 0, "{}", ended.stderr);
-    assert!(!is_alive(of_rank(&ended.stdout, 0)[0].parse().unwrap()));
+    assert!(!is_alive(lines_of_rank(&ended.stdout, 0)[0].parse().unwrap()));
 }
 
 #[test]
@@ -430,10 +430,10 @@ fn two_nodes_make_one_job() {
     let (first, second) = (first.wait(), second.wait());
     assert_eq!((first.status, second.status), (0, 0), "{}{}", first.stderr, second.stderr);
     let (first, second) = (first.stdout, second.stdout);
-    assert_eq!(of_rank(&first, 0), [format!("0 0 4 0 2 {port}")]);
-    assert_eq!(of_rank(&first, 1), [format!("1 1 4 0 2 {port}")]);
-    assert_eq!(of_rank(&second, 2), [format!("2 0 4 1 2 {port}")]);
-    assert_eq!(of_rank(&second, 3), [format!("3 1 4 1 2 {port}")]);
+    assert_eq!(lines_of_rank(&first, 0), [format!("0 0 4 0 2 {port}")]);
+    assert_eq!(lines_of_rank(&first, 1), [format!("1 1 4 0 2 {port}")]);
+    assert_eq!(lines_of_rank(&second, 2), [format!("2 0 4 1 2 {port}")]);
+    assert_eq!(lines_of_rank(&second, 3), [format!("3 1 4 1 2 {port}")]);
 }
 
 #[test]
