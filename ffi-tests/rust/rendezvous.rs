@@ -28,7 +28,7 @@ const LOOPBACK: &str = "127.0.0.1";
 const REMEDY: &str = "start the program with distrun, torchrun, mpirun or srun";
 
 /// A program that uses a group and finalizes.
-const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+const USE_AND_LEAVE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// Starts a store outside of the ranks, as a launcher hosts it.
 fn launcher_store() -> Arc<Server> {
@@ -43,7 +43,7 @@ fn client(port: u16) -> TcpStore {
 }
 
 /// Returns the environment of a rank whose launcher hosts the store.
-fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
+fn agent_environment(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
     vec![
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", size.to_string()),
@@ -55,11 +55,11 @@ fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, 
 }
 
 /// Variables and their values.
-type Environment<'a> = &'a [(&'a str, &'a str)];
+type EnvironmentVariables<'a> = &'a [(&'a str, &'a str)];
 
 /// Runs a failing call in one process without peers. Asserts that the process has released its
 /// resources, and returns the report.
-fn alone(environment: Environment<'_>, command: &str) -> CommandReport {
+fn run_single_worker(environment: EnvironmentVariables<'_>, command: &str) -> CommandReport {
     let mut job = TestJob::new();
     let mut all: Vec<(&str, String)> = vec![("MASTER_PORT", job.port.to_string())];
     all.extend(environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
@@ -70,7 +70,7 @@ fn alone(environment: Environment<'_>, command: &str) -> CommandReport {
 }
 
 /// Asserts that these ranks have joined, used the group and released their resources.
-fn have_worked(ended: &FinishedJob, names: &[&str], init: &str) {
+fn assert_worked(ended: &FinishedJob, names: &[&str], init: &str) {
     for name in names {
         for what in [init, "all_reduce f32 SUM 10", "barrier", "finalize", "leaks"] {
             ended.report(name, what).assert_succeeded();
@@ -82,7 +82,7 @@ fn have_worked(ended: &FinishedJob, names: &[&str], init: &str) {
 #[test]
 fn a_wrong_environment_is_named_with_its_remedy_at_once() {
     let (rank, size, address) = (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK));
-    let wrong: &[(Environment<'_>, &[&str])] = &[
+    let wrong: &[(EnvironmentVariables<'_>, &[&str])] = &[
         (&[size, address], &["WORLD_SIZE is set but RANK is not", REMEDY]),
         (&[rank, address], &["RANK is set but WORLD_SIZE is not", REMEDY]),
         (&[address], &["rank", "environment variable RANK", REMEDY]),
@@ -101,7 +101,7 @@ fn a_wrong_environment_is_named_with_its_remedy_at_once() {
         (&[rank, size, address, ("DIST_LOG_LEVEL", "LOUD")], &["DIST_LOG_LEVEL=\"LOUD\"", "WARN"]),
     ];
     for (environment, parts) in wrong {
-        alone(environment, "init")
+        run_single_worker(environment, "init")
             .assert_failed(DIST_ERR_INVALID_ARGUMENT, parts)
             .assert_within_ms(2000);
     }
@@ -120,7 +120,7 @@ fn wrong_options_are_named_at_once() {
         ("init group=a/b", &["\"a/b\" is no group name"]),
     ];
     for (command, parts) in wrong {
-        alone(&environment, command)
+        run_single_worker(&environment, command)
             .assert_failed(DIST_ERR_INVALID_ARGUMENT, parts)
             .assert_within_ms(2000);
     }
@@ -128,7 +128,7 @@ fn wrong_options_are_named_at_once() {
     // it.
     for rank in ["0", "1"] {
         let environment = [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
-        alone(&environment, "init backend=fast")
+        run_single_worker(&environment, "init backend=fast")
             .assert_failed(DIST_ERR_NOT_FOUND, &["\"fast\"", "native"])
             .assert_within_ms(2000);
     }
@@ -205,7 +205,7 @@ fn store_may_listen_on_another_address() {
     // An address for documentation, which does not belong to this host, as behind a load balancer
     // or a service name.
     let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
-    alone(&elsewhere, "init")
+    run_single_worker(&elsewhere, "init")
         .assert_failed(
             DIST_ERR_SYSTEM,
             &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"],
@@ -219,9 +219,9 @@ fn store_may_listen_on_another_address() {
             environment.push(("MASTER_ADDR", "192.0.2.1".to_owned()));
             environment.push(("DIST_STORE_BIND_ADDRESS", LOOPBACK.to_owned()));
         }
-        job.start(&rank.to_string(), &environment, &format!("init\n{USE}"));
+        job.start(&rank.to_string(), &environment, &format!("init\n{USE_AND_LEAVE}"));
     }
-    have_worked(&job.finish(), &["0", "1"], "init");
+    assert_worked(&job.finish(), &["0", "1"], "init");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_rank_with_another_version_is_named() {
         let deadline = Deadline::after_ms(20_000);
         client(server.port()).set(b"dist/world/rank/1", entry.as_bytes(), &deadline).unwrap();
         let mut job = TestJob::new();
-        job.start("0", &under_agent(0, 2, &server), "init\nleaks\n");
+        job.start("0", &agent_environment(0, 2, &server), "init\nleaks\n");
         let ended = job.finish();
         ended.report("0", "init").assert_failed(DIST_ERR_MISMATCH, parts).assert_within_ms(5000);
         ended.report("0", "leaks").assert_succeeded();
@@ -268,22 +268,23 @@ fn await_rank(store: &TcpStore, rank: usize) {
 fn replaced_rank_gets_an_error_and_new_one_joins() {
     let mut job = TestJob::new();
     for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE}"));
+        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
     }
     await_rank(&client(job.port), 1);
     let environment = job.environment(1, 3);
-    job.start("1-again", &environment, &format!("init\n{USE}"));
+    job.start("1-again", &environment, &format!("init\n{USE_AND_LEAVE}"));
     let again = job.pid("1-again");
     let taken = format!("taken by another process (pid {again}, ");
     job.await_report("1", "init")
         .assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&taken, "the same rank"]);
-    job.start_rank(2, 3, &format!("init\n{USE}"));
-    have_worked(&job.finish(), &["0", "1-again", "2"], "init");
+    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
+    assert_worked(&job.finish(), &["0", "1-again", "2"], "init");
 }
 
 #[test]
 fn duplicate_rank_does_not_disturb_a_running_group() {
-    let mut job = TestJob::without_launcher(2, |_| format!("init\nbarrier\ngate go\n{USE}"));
+    let mut job =
+        TestJob::without_launcher(2, |_| format!("init\nbarrier\ngate go\n{USE_AND_LEAVE}"));
     job.await_reports(&["0", "1"], "at go");
     let init = "init connect_timeout_ms=700";
     for rank in [0, 1] {
@@ -297,7 +298,7 @@ fn duplicate_rank_does_not_disturb_a_running_group() {
     again.assert_within_ms(3000);
     job.open_gate("go");
     let ended = job.finish();
-    have_worked(&ended, &["0", "1"], "init");
+    assert_worked(&ended, &["0", "1"], "init");
     ended.report("0-again", "leaks").assert_succeeded();
     ended.report("1-again", "leaks").assert_succeeded();
 }
@@ -306,18 +307,18 @@ fn duplicate_rank_does_not_disturb_a_running_group() {
 fn rank_may_restart_before_the_group_forms() {
     let mut job = TestJob::new();
     for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE}"));
+        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
     }
     await_rank(&client(job.port), 1);
     job.kill("1");
     // Rank 0 now finds all ranks and offers them the group; the dead process of rank 1 does not
     // answer.
-    job.start_rank(2, 3, &format!("init\n{USE}"));
+    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
     await_rank(&client(job.port), 2);
     // The offer to rank 2 also names the dead process.
     let environment = job.environment(1, 3);
-    job.start("1-anew", &environment, &format!("init\n{USE}"));
-    have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+    job.start("1-anew", &environment, &format!("init\n{USE_AND_LEAVE}"));
+    assert_worked(&job.finish(), &["0", "1-anew", "2"], "init");
 }
 
 #[test]
@@ -341,8 +342,9 @@ fn death_during_init_is_reported_in_time() {
                 formed += 1;
                 ended.report(name, "barrier").assert_failed(DIST_ERR_PEER_FAILED, &["died"]);
             } else {
-                let told = [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
-                assert!(told.contains(&outcome.status), "{outcome:?}");
+                let expected_statuses =
+                    [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
+                assert!(expected_statuses.contains(&outcome.status), "{outcome:?}");
             }
             ended.report(name, "leaks").assert_succeeded();
         }
@@ -356,7 +358,7 @@ fn restarted_job_ignores_keys_of_earlier_attempt() {
     let names = ["0", "1", "2"];
     let mut job = TestJob::new();
     for (rank, name) in names.iter().enumerate() {
-        job.start(name, &under_agent(rank, 3, &server), "init\nloop barrier\n");
+        job.start(name, &agent_environment(rank, 3, &server), "init\nloop barrier\n");
     }
     // The ranks are killed during their calls, so no rank removes its keys from the store.
     job.await_reports(&names, "ready");
@@ -368,10 +370,14 @@ fn restarted_job_ignores_keys_of_earlier_attempt() {
     for size in [3, 2, 3] {
         let mut job = TestJob::new();
         for (rank, name) in names[..size].iter().enumerate() {
-            job.start(name, &under_agent(rank, size, &server), &format!("init\n{USE}"));
+            job.start(
+                name,
+                &agent_environment(rank, size, &server),
+                &format!("init\n{USE_AND_LEAVE}"),
+            );
         }
         let ended = job.finish();
-        have_worked(&ended, &names[..size], "init");
+        assert_worked(&ended, &names[..size], "init");
         for name in &names[..size] {
             ended.report(name, "init").assert_within_ms(5000);
         }
@@ -386,8 +392,8 @@ fn named_jobs_share_a_store() {
     for rank in 0..2 {
         for group in ["left", "right"] {
             let name = format!("{group}-{rank}");
-            let program = format!("init group={group}\ngate both\n{USE}");
-            job.start(&name, &under_agent(rank, 2, &server), &program);
+            let program = format!("init group={group}\ngate both\n{USE_AND_LEAVE}");
+            job.start(&name, &agent_environment(rank, 2, &server), &program);
             names.push(name);
         }
     }
@@ -396,7 +402,7 @@ fn named_jobs_share_a_store() {
     let ended = job.finish();
     for name in &names {
         let group = name.split('-').next().unwrap();
-        have_worked(&ended, &[name], &format!("init group={group}"));
+        assert_worked(&ended, &[name], &format!("init group={group}"));
     }
 }
 
@@ -410,7 +416,7 @@ fn groups_of_one_process_are_independent() {
              all_reduce f32 SUM 10 on=b\nall_reduce f32 SUM 100000 on=a\nrelease a\n\
              barrier on=b\nrelease b\nunstore\nleaks\n"
         );
-        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+        job.start(&rank.to_string(), &agent_environment(rank, 2, &server), &program);
     }
     let ended = job.finish();
     for name in ["0", "1"] {
@@ -424,11 +430,11 @@ fn url_or_store_needs_no_environment() {
     let url = |rank| format!("url=tcp://{LOOPBACK}:{}?rank={rank}&world_size=3", job.port);
     let inits: Vec<String> = (0..3).map(|rank| format!("init {}", url(rank))).collect();
     for (rank, init) in inits.iter().enumerate() {
-        job.start(&rank.to_string(), &[], &format!("{init}\n{USE}"));
+        job.start(&rank.to_string(), &[], &format!("{init}\n{USE_AND_LEAVE}"));
     }
     let ended = job.finish();
     for (rank, init) in inits.iter().enumerate() {
-        have_worked(&ended, &[&rank.to_string()], init);
+        assert_worked(&ended, &[&rank.to_string()], init);
     }
 
     let server = launcher_store();
@@ -436,12 +442,12 @@ fn url_or_store_needs_no_environment() {
     for rank in 0..3 {
         let environment = [("MASTER_PORT", server.port().to_string())];
         let init = format!("init store=yes rank={rank} size=3");
-        job.start(&rank.to_string(), &environment, &format!("{init}\n{USE}"));
+        job.start(&rank.to_string(), &environment, &format!("{init}\n{USE_AND_LEAVE}"));
     }
     let ended = job.finish();
     for rank in 0..3 {
         let init = format!("init store=yes rank={rank} size=3");
-        have_worked(&ended, &[&rank.to_string()], &init);
+        assert_worked(&ended, &[&rank.to_string()], &init);
     }
 }
 
@@ -451,8 +457,8 @@ fn rank_0_is_a_client_of_the_launcher_store() {
     let mut job = TestJob::new();
     for rank in 0..2 {
         // A process may also join again after it has finalized.
-        let program = format!("init\n{USE}init\n{USE}");
-        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+        let program = format!("init\n{USE_AND_LEAVE}init\n{USE_AND_LEAVE}");
+        job.start(&rank.to_string(), &agent_environment(rank, 2, &server), &program);
     }
     let ended = job.finish();
     for name in ["0", "1"] {
@@ -462,30 +468,30 @@ fn rank_0_is_a_client_of_the_launcher_store() {
 
 /// Sends garbage data to all sockets on which ranks of the job listen. Returns the number of
 /// connections that accepted it.
-fn disturb(job: &TestJob) -> usize {
-    let mut heard = 0;
+fn send_garbage(job: &TestJob) -> usize {
+    let mut answered_connections = 0;
     for name in job.abstract_sockets() {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let Ok(mut stream) = UnixStream::connect_addr(&address) else { continue };
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        heard += usize::from(stream.write_all(&[0x5a; 300]).is_ok());
+        answered_connections += usize::from(stream.write_all(&[0x5a; 300]).is_ok());
     }
-    heard
+    answered_connections
 }
 
 #[test]
 fn init_of_8_ranks_survives_garbage_connections() {
     const RANKS: usize = 8;
-    let mut heard = 0;
+    let mut answered_connections = 0;
     // The sockets exist only for a few milliseconds, so the test repeats the job up to 10 times;
     // the first job usually suffices.
     for _ in 0..10 {
         let mut job = TestJob::without_launcher(RANKS, |_| {
-            format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE}")
+            format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE_AND_LEAVE}")
         });
         let mut strangers: Vec<TcpStream> = Vec::new();
         job.wait_until("all ranks to come", |job| {
-            heard += disturb(job);
+            answered_connections += send_garbage(job);
             if let Ok(mut stream) = TcpStream::connect((LOOPBACK, job.port)) {
                 // The store may drop the connection before all of the data arrives.
                 drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"));
@@ -504,12 +510,12 @@ fn init_of_8_ranks_survives_garbage_connections() {
         for rank in 0..RANKS {
             ended.report(&rank.to_string(), "all_reduce f32 SUM 100000").assert_succeeded();
             ended.report(&rank.to_string(), "broadcast f32 70000 5").assert_succeeded();
-            have_worked(&ended, &[&rank.to_string()], "init");
+            assert_worked(&ended, &[&rank.to_string()], "init");
         }
-        if heard > 0 {
+        if answered_connections > 0 {
             break;
         }
     }
-    println!("{heard} connections were made to the sockets of ranks");
-    assert!(heard > 0);
+    println!("{answered_connections} connections were made to the sockets of ranks");
+    assert!(answered_connections > 0);
 }
