@@ -53,11 +53,11 @@ fn the_first_fatal_error_is_written_once_in_torchruns_form() {
     let ended = job.finish();
     for rank in 0..2 {
         let message = message(&ended, rank);
-        let told = ended.report(&rank.to_string(), "all_reduce f32 SUM 10");
-        told.assert_failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
+        let report = ended.report(&rank.to_string(), "all_reduce f32 SUM 10");
+        report.assert_failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
         let text = message["message"].as_str().unwrap();
         // The message of the call begins with the function's name.
-        let own = told.message.split_once(": ").unwrap().1;
+        let own = report.message.split_once(": ").unwrap().1;
         assert_eq!(text, format!("libdist: {own}"));
         let extra = &message["extraInfo"];
         assert_eq!(extra["py_callstack"], message["message"]);
@@ -187,11 +187,11 @@ fn blamed_rank_that_failed_alone_is_listed_first() {
             ended.stderr
         );
     }
-    assert!(!leftover(&folder.0), "the folder of error files is still there");
+    assert!(!has_leftover_files(&folder.0), "the folder of error files is still there");
 }
 
 /// Returns true if a folder of distrun remains.
-fn leftover(folder: &Path) -> bool {
+fn has_leftover_files(folder: &Path) -> bool {
     let mut names = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name());
     names.any(|name| name.to_string_lossy().contains("distrun"))
 }

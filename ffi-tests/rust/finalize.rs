@@ -13,7 +13,7 @@ use dist::ffi::types::{
 use harness::{FinishedJob, TestJob};
 
 /// The limit for `finalize` on a busy machine, in milliseconds.
-const LEFT_WITHIN_MS: u64 = 6000;
+const MAX_FINALIZE_MS: u64 = 6000;
 
 /// Returns the names of some ranks.
 fn names(ranks: impl IntoIterator<Item = usize>) -> Vec<String> {
@@ -21,9 +21,9 @@ fn names(ranks: impl IntoIterator<Item = usize>) -> Vec<String> {
 }
 
 /// Asserts that these ranks have finalized in time and have released their resources.
-fn have_left(ended: &FinishedJob, names: &[String]) {
+fn assert_finalized(ended: &FinishedJob, names: &[String]) {
     for name in names {
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
         assert_eq!(ended.exit_status(name), 0);
     }
@@ -40,7 +40,7 @@ fn survivors_of_a_killed_rank_finalize_in_time() {
             job.kill(&victim.to_string());
             job.open_gate("go");
             let ended = job.finish();
-            have_left(&ended, &names((0..4).filter(|&rank| rank != victim)));
+            assert_finalized(&ended, &names((0..4).filter(|&rank| rank != victim)));
         }
     }
 }
@@ -58,12 +58,12 @@ fn pending_works_are_aborted_and_stay_queryable() {
     job.await_reports(&names(0..2), "finalize");
     job.open_gate("go");
     let ended = job.finish();
-    have_left(&ended, &names(0..3));
+    assert_finalized(&ended, &names(0..3));
     for name in names(0..2) {
-        let told = ended.report(&name, "settle");
+        let report = ended.report(&name, "settle");
         let text =
             "dist_finalize was called with 3 asynchronous operations that did not end within 5 s";
-        told.assert_failed(DIST_ERR_ABORTED, &[text]).assert_within_ms(1000);
+        report.assert_failed(DIST_ERR_ABORTED, &[text]).assert_within_ms(1000);
     }
 }
 
@@ -80,7 +80,7 @@ fn pending_works_fail_when_their_peer_dies() {
     job.kill("2");
     job.open_gate("go");
     let ended = job.finish();
-    have_left(&ended, &names(0..2));
+    assert_finalized(&ended, &names(0..2));
     for name in names(0..2) {
         ended.report(&name, "settle").assert_failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
     }
@@ -98,7 +98,7 @@ fn the_rank_that_hosts_the_store_leaves_last() {
     job.await_reports(&names(1..3), "at go");
     job.open_gate("go");
     let ended = job.finish();
-    have_left(&ended, &names(0..3));
+    assert_finalized(&ended, &names(0..3));
     let host = ended.report("0", "finalize").at_us;
     for rank in 1..3 {
         let name = rank.to_string();
@@ -120,10 +120,10 @@ fn second_finalize_is_an_error_and_new_init_works() {
     let ended = job.finish();
     for name in names(0..2) {
         let reports = ended.reports(&name);
-        let left = reports.iter().filter(|report| report.command == "finalize");
-        let left: Vec<i32> = left.map(|report| report.status).collect();
+        let finalize_reports = reports.iter().filter(|report| report.command == "finalize");
+        let finalize_statuses: Vec<i32> = finalize_reports.map(|report| report.status).collect();
         let twice = [0, DIST_ERR_NOT_INITIALIZED];
-        assert_eq!(left, [twice, twice].concat());
+        assert_eq!(finalize_statuses, [twice, twice].concat());
         for report in reports.iter().filter(|report| report.command != "finalize") {
             report.assert_succeeded();
         }
@@ -143,7 +143,7 @@ fn finalize_with_stopped_rank_is_bounded() {
         job.await_reports(&others, "leaks");
         job.resume(&stopped.to_string());
         let ended = job.finish();
-        have_left(&ended, &names(0..3));
+        assert_finalized(&ended, &names(0..3));
     }
 }
 
@@ -157,7 +157,7 @@ fn pending_work_of_stopped_rank_adds_no_delay() {
     job.await_reports(&["0", "2"], "leaks");
     job.resume("1");
     let ended = job.finish();
-    have_left(&ended, &names(0..3));
+    assert_finalized(&ended, &names(0..3));
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn finalize_after_timeout_does_not_wait_again() {
         _ => "init\ngate go\nfinalize\nleaks\n".to_owned(),
     });
     job.await_report("0", "barrier").assert_failed(DIST_ERR_TIMEOUT, &["rank 1"]);
-    let left = job.await_report("0", "finalize");
-    left.assert_succeeded().assert_within_ms(3000);
+    let finalize_report = job.await_report("0", "finalize");
+    finalize_report.assert_succeeded().assert_within_ms(3000);
     job.open_gate("go");
-    have_left(&job.finish(), &names(0..2));
+    assert_finalized(&job.finish(), &names(0..2));
 }

@@ -53,9 +53,10 @@ fn a_failed_job_is_started_again_until_it_succeeds() {
     );
     let mut ids = Vec::new();
     for attempt in 0..3 {
-        let told = lines_with(&ended.stdout, &[&format!("attempt {attempt} of 5 id ")]).len();
+        let attempt_lines =
+            lines_with(&ended.stdout, &[&format!("attempt {attempt} of 5 id ")]).len();
         // A rank that was ended early may have printed nothing.
-        assert!(told == 3 || attempt < 2 && told >= 1, "{}", ended.stdout);
+        assert!(attempt_lines == 3 || attempt < 2 && attempt_lines >= 1, "{}", ended.stdout);
         let log = folder.text(&format!("logs/attempt_{attempt}/1/stdout.log"));
         ids.push(log.split(" id ").nth(1).expect("the job's id").to_owned());
     }
@@ -162,7 +163,7 @@ fn multi_node_restarts_are_refused() {
 
 #[test]
 fn local_rank_is_passed_as_argument_without_use_env() {
-    let said = |flag: &[&str]| {
+    let output = |flag: &[&str]| {
         let args =
             [&["--nproc-per-node", "2"], flag, &["echo", "train.py", "--epochs", "3"]].concat();
         let ended = run(&args);
@@ -172,10 +173,10 @@ fn local_rank_is_passed_as_argument_without_use_env() {
         lines
     };
     let plain = ["[0] train.py --epochs 3", "[1] train.py --epochs 3"];
-    assert_eq!(said(&[]), plain);
-    assert_eq!(said(&["--use_env"]), plain);
-    assert_eq!(said(&["--use-env=True"]), plain);
-    let older = said(&["--use-env=false"]);
+    assert_eq!(output(&[]), plain);
+    assert_eq!(output(&["--use_env"]), plain);
+    assert_eq!(output(&["--use-env=True"]), plain);
+    let older = output(&["--use-env=false"]);
     assert_eq!(
         older,
         [0, 1].map(|rank| format!("[{rank}] train.py --epochs 3 --local-rank={rank}"))
