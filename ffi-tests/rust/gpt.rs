@@ -19,14 +19,14 @@ use std::process::Command;
 use toolchain::Compiler;
 
 /// The largest relative difference between the losses of different numbers of ranks.
-const ROUNDING: f64 = 1e-4;
+const LOSS_TOLERANCE: f64 = 1e-4;
 /// The largest relative difference for a training that lost a rank: one step uses only the
 /// sequences of the remaining ranks.
-const LOST_SEQUENCES: f64 = 0.05;
+const LOSS_TOLERANCE_AFTER_KILL: f64 = 0.05;
 /// The options of a model that trains in about a second.
-const SMALL: [&str; 4] = ["--width", "32", "--context", "24"];
+const SMALL_MODEL: [&str; 4] = ["--width", "32", "--context", "24"];
 /// The middle step of a training of 50 steps.
-const MIDDLE: &str = "25";
+const MIDDLE_STEP: &str = "25";
 
 const FILES: [&str; 15] = [
     "gpt.c",
@@ -57,7 +57,7 @@ fn compile(name: &str) -> Option<PathBuf> {
 fn train(program: &Path, ranks: &str, options: &[&str]) -> FinishedProgram {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
-    command.arg(program).args(SMALL).args(options);
+    command.arg(program).args(SMALL_MODEL).args(options);
     let ended = RunningProgram::start(command, |_| {}).wait();
     assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
     ended
@@ -91,7 +91,7 @@ fn losses_do_not_depend_on_ranks_or_shares() {
     for ranks in ["3", "4"] {
         for zero in ["0", "1", "2"] {
             let shared = train(&program, ranks, &["--zero", zero]);
-            assert_close(final_loss(&shared, ranks), alone, ROUNDING);
+            assert_close(final_loss(&shared, ranks), alone, LOSS_TOLERANCE);
         }
     }
 }
@@ -102,14 +102,15 @@ fn training_continues_after_a_killed_rank() {
     let undisturbed = final_loss(&train(&program, "4", &[]), "4");
     for zero in ["0", "1"] {
         for rank in ["0", "2"] {
-            let options = ["--survive", "--zero", zero, "--die-at", MIDDLE, "--die-rank", rank];
+            let options =
+                ["--survive", "--zero", zero, "--die-at", MIDDLE_STEP, "--die-rank", rank];
             let disturbed = train(&program, "4", &options);
             assert!(
                 disturbed.stdout.contains("after step 24: 3 of 4 ranks go on"),
                 "{}",
                 disturbed.stdout
             );
-            assert_close(final_loss(&disturbed, "3"), undisturbed, LOST_SEQUENCES);
+            assert_close(final_loss(&disturbed, "3"), undisturbed, LOSS_TOLERANCE_AFTER_KILL);
         }
     }
 }
@@ -123,10 +124,10 @@ fn training_resumes_on_other_rank_count() {
             let folder = TestFolder::new();
             let path = folder.path("checkpoint");
             let options = ["--zero", zero, "--checkpoint", &path];
-            train(&program, "4", &[&options[..], &["--steps", MIDDLE]].concat());
+            train(&program, "4", &[&options[..], &["--steps", MIDDLE_STEP]].concat());
             let resumed = train(&program, ranks, &[&options[..], &["--resume"]].concat());
             assert!(resumed.stdout.contains("continues after step 25"), "{}", resumed.stdout);
-            assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), ROUNDING);
+            assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), LOSS_TOLERANCE);
             if ranks == "4" {
                 assert_eq!(parameters(&resumed), parameters(&whole));
             }

@@ -11,10 +11,10 @@ use family::{Family, alone, mismatch, refusal, told};
 const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
 
 /// Returns a lookup function for these environment variables.
-fn set(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+fn environment_lookup(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
     move |name| {
-        let found = variables.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| (*value).to_owned())
+        let entry = variables.iter().find(|(known, _)| *known == name);
+        entry.map(|(_, value)| (*value).to_owned())
     }
 }
 
@@ -44,12 +44,15 @@ fn mpi_family_is_found_from_its_version_text() {
 
 #[test]
 fn job_size_is_read_from_launcher_variables() {
-    let nothing = set(&[]);
-    let both = set(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
+    let nothing = environment_lookup(&[]);
+    let both = environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
     assert_eq!((told(Family::OpenMpi, &both), told(Family::Mpich, &both)), (Some(4), Some(2)));
     for family in BOTH {
         assert_eq!(told(family, &nothing), None);
-        assert_eq!(told(family, &set(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])), None);
+        assert_eq!(
+            told(family, &environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])),
+            None
+        );
     }
 }
 
@@ -60,12 +63,12 @@ fn launcher_of_another_mpi_is_refused_before_mpi_init() {
         (Family::Mpich, "OMPI_COMM_WORLD_SIZE", "libdist_mpi_openmpi.so", "mpiexec.mpich"),
     ];
     for (own, variable, plugin, launcher) in cases {
-        let refused = refusal(own, &set(&[(variable, "3")])).unwrap();
+        let refused = refusal(own, &environment_lookup(&[(variable, "3")])).unwrap();
         for words in [own.name(), own.other().name(), variable, "is 3", plugin, launcher] {
             assert!(refused.contains(words), "{words}: {refused}");
         }
         // A job of one rank needs no launcher.
-        assert_eq!(refusal(own, &set(&[(variable, "1")])), None);
+        assert_eq!(refusal(own, &environment_lookup(&[(variable, "1")])), None);
     }
 }
 
@@ -74,27 +77,27 @@ fn unknown_launchers_are_accepted() {
     let open_mpi = ("OMPI_COMM_WORLD_SIZE", "2");
     let mpich = ("PMI_SIZE", "2");
     for own in BOTH {
-        assert_eq!(refusal(own, &set(&[])), None);
+        assert_eq!(refusal(own, &environment_lookup(&[])), None);
         // The environment of one launcher inside of another launcher's job.
-        assert_eq!(refusal(own, &set(&[open_mpi, mpich])), None);
+        assert_eq!(refusal(own, &environment_lookup(&[open_mpi, mpich])), None);
         for other in [open_mpi, mpich] {
-            assert_eq!(refusal(own, &set(&[other, ("SLURM_PROCID", "0")])), None);
+            assert_eq!(refusal(own, &environment_lookup(&[other, ("SLURM_PROCID", "0")])), None);
         }
     }
-    assert_eq!(refusal(Family::OpenMpi, &set(&[open_mpi])), None);
-    assert_eq!(refusal(Family::Mpich, &set(&[mpich])), None);
+    assert_eq!(refusal(Family::OpenMpi, &environment_lookup(&[open_mpi])), None);
+    assert_eq!(refusal(Family::Mpich, &environment_lookup(&[mpich])), None);
 }
 
 #[test]
 fn single_rank_error_names_the_launcher() {
-    let text = alone(Family::Mpich, 4, &set(&[]));
+    let text = alone(Family::Mpich, 4, &environment_lookup(&[]));
     for words in ["MPICH finds a process alone", "of 4 in the group", "mpiexec.mpich"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(!text.contains("has told"), "{text}");
-    let text = alone(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
+    let text = alone(Family::Mpich, 4, &environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "4")]));
     assert!(text.contains("The launcher of Open MPI has told of 4 ranks"), "{text}");
-    let text = alone(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
+    let text = alone(Family::OpenMpi, 2, &environment_lookup(&[("PMI_SIZE", "1")]));
     assert!(text.contains("mpirun.openmpi") && !text.contains("has told"), "{text}");
 }
 
