@@ -1,7 +1,7 @@
 //! Rules that keep the source readable: one meaning for each type name, comments of at most 100
 //! columns, and an architecture page whose paths exist.
 
-use super::scan::{File, source_files};
+use super::scan::{SourceFile, source_files};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn repeated_types(files: &[File]) -> Vec<String> {
+fn repeated_types(files: &[SourceFile]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in files {
         for name in file.types() {
@@ -41,9 +41,12 @@ fn a_type_name_has_one_meaning() {
 #[test]
 fn repeated_type_names_are_found() {
     let files = [
-        File::new("src/store/x.rs", "struct Peer { rank: u32 } trait Stored { type Value; }"),
-        File::new("src/algo/x.rs", "enum Peer { None } impl A for B { type Value = u8; }"),
-        File::new("src/wait/x.rs", "// struct Stored;\n#[cfg(test)] mod tests { struct Peer; }"),
+        SourceFile::new("src/store/x.rs", "struct Peer { rank: u32 } trait Stored { type Value; }"),
+        SourceFile::new("src/algo/x.rs", "enum Peer { None } impl A for B { type Value = u8; }"),
+        SourceFile::new(
+            "src/wait/x.rs",
+            "// struct Stored;\n#[cfg(test)] mod tests { struct Peer; }",
+        ),
     ];
     assert_eq!(repeated_types(&files), ["Peer: src/store/x.rs, src/algo/x.rs"]);
 }
