@@ -17,12 +17,12 @@ use std::time::Duration;
 
 /// A collective operation, `send` or `recv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct OperationKind {
     pub(crate) name: &'static str,
     pub(crate) collective: Option<OpKind>,
 }
 
-impl Kind {
+impl OperationKind {
     /// Returns every kind, in the order of their numbers.
     pub(crate) fn all() -> Vec<Self> {
         let collectives =
@@ -42,31 +42,31 @@ impl Kind {
 
 /// The memory of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
+pub(crate) enum BufferDevice {
     Host,
     Gpu,
 }
 
 /// Queries one back end.
-pub(crate) type Ask = Box<dyn Fn(&SupportQuery) -> bool>;
+pub(crate) type BackendQueryFn = Box<dyn Fn(&SupportQuery) -> bool>;
 
 /// Returns the back ends with the names of their columns.
-pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
-    let mpi = plugin::register("declared-mpi", |_| Arc::new(Declared)).unwrap();
+pub(crate) fn backends() -> Vec<(&'static str, BackendQueryFn)> {
+    let mpi = plugin::register("declared-mpi", |_| Arc::new(DeclaredOnlyBackend)).unwrap();
     vec![
-        ("native", over("native", 2)),
-        ("mpi", over(mpi, 1)),
-        ("nccl", Box::new(|it| nccl_does(it, NEWEST))),
+        ("native", multi_host_query("native", 2)),
+        ("mpi", multi_host_query(mpi, 1)),
+        ("nccl", Box::new(|it| nccl_supports(it, NEWEST_NCCL))),
     ]
 }
 
 /// An NCCL version that supports all features.
-const NEWEST: i32 = i32::MAX;
+const NEWEST_NCCL: i32 = i32::MAX;
 
 /// Returns the oldest accepted version of NCCL that supports a call.
-pub(crate) fn nccl_since(query: &SupportQuery) -> Option<i32> {
+pub(crate) fn nccl_minimum_version(query: &SupportQuery) -> Option<i32> {
     let versions = (OLDEST_MINOR..=NEWEST_MINOR).map(|minor| 20_000 + minor * 100);
-    versions.into_iter().find(|&version| nccl_does(query, version))
+    versions.into_iter().find(|&version| nccl_supports(query, version))
 }
 
 /// The library accepts NCCL 2.14 and later. The newest version in the query has no additional
@@ -74,7 +74,7 @@ pub(crate) fn nccl_since(query: &SupportQuery) -> Option<i32> {
 pub(crate) const OLDEST_MINOR: i32 = 14;
 const NEWEST_MINOR: i32 = 99;
 
-fn nccl_does(query: &SupportQuery, version: i32) -> bool {
+fn nccl_supports(query: &SupportQuery, version: i32) -> bool {
     match query.gpu {
         Some(_) => nccl::check_support(query, version, 2).is_ok(),
         None => nccl::check_host_support(query).is_ok(),
@@ -82,7 +82,7 @@ fn nccl_does(query: &SupportQuery, version: i32) -> bool {
 }
 
 /// Returns a query that asks a group over this back end.
-fn over(backend: &'static str, size: usize) -> Ask {
+fn multi_host_query(backend: &'static str, size: usize) -> BackendQueryFn {
     let store = Arc::new(HashStore::new());
     let join = |rank| {
         let store = Arc::clone(&store);
@@ -122,9 +122,9 @@ fn over(backend: &'static str, size: usize) -> Ask {
 
 /// The declared support of the MPI plug-in, without MPI; it executes no operation.
 #[derive(Debug)]
-struct Declared;
+struct DeclaredOnlyBackend;
 
-impl Plugin for Declared {
+impl Plugin for DeclaredOnlyBackend {
     fn create(
         &self,
         _: &GroupContext<'_>,
@@ -136,11 +136,11 @@ impl Plugin for Declared {
     }
 }
 
-fn nothing<T>() -> Result<T> {
+fn unimplemented_error<T>() -> Result<T> {
     Err(Error::internal("this back end is only asked"))
 }
 
-impl Communicator for Declared {
+impl Communicator for DeclaredOnlyBackend {
     /// The plug-in's table has no such function, so it supports all calls within the limits of its
     /// operators.
     fn supports(&self, query: &SupportQuery) -> Result<()> {
@@ -152,7 +152,7 @@ impl Communicator for Declared {
     }
 
     fn submit(&self, _: &PluginTask<'_>) -> Result<SubmitOutcome> {
-        nothing()
+        unimplemented_error()
     }
 
     fn has_fast_path(&self) -> bool {
@@ -164,15 +164,15 @@ impl Communicator for Declared {
     }
 
     fn test(&self, _: PluginRequest) -> Result<Option<PluginMessageStatus>> {
-        nothing()
+        unimplemented_error()
     }
 
     fn wait(&self, _: PluginRequest, _: Duration) -> Result<Option<PluginMessageStatus>> {
-        nothing()
+        unimplemented_error()
     }
 
     fn release(&self, _: PluginRequest) -> Result<ReleaseReport> {
-        nothing()
+        unimplemented_error()
     }
 
     fn abort(&self, _: &Error) {}
@@ -192,11 +192,11 @@ impl Communicator for Declared {
 
 /// Returns the support query of a call.
 pub(crate) fn query(
-    kind: Kind,
+    kind: OperationKind,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
-    on: Device,
+    on: BufferDevice,
 ) -> SupportQuery {
-    let gpu = (on == Device::Gpu).then_some(0);
+    let gpu = (on == BufferDevice::Gpu).then_some(0);
     SupportQuery { name: kind.name, kind: kind.collective, dtype, op, gpu }
 }
