@@ -1,7 +1,7 @@
 //! An abort of a group also aborts its subgroups; a death does not affect groups without the dead
 //! rank.
 
-use super::{listed, start};
+use super::{rank_list, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
 const GROUPS: &str = "new child 0,1,2\nnew grand 0,1 on=child\n";
@@ -32,8 +32,8 @@ fn abort_reaches_child_and_grandchild_groups() {
         for (name, waited) in [("0", "grand"), ("1", "child"), ("2", "child")] {
             let from = if waited == "grand" { "world[0,1,2]" } else { "world" };
             let made_from = format!("made from group {from}");
-            let told = ended.report(name, &format!("barrier on={waited}"));
-            told.assert_failed(DIST_ERR_ABORTED, &[reason, &made_from]).assert_within_ms(5000);
+            let report = ended.report(name, &format!("barrier on={waited}"));
+            report.assert_failed(DIST_ERR_ABORTED, &[reason, &made_from]).assert_within_ms(5000);
         }
         ended.report("0", "barrier on=child").assert_failed(DIST_ERR_ABORTED, &[reason]);
         ended.report("3", "all_reduce f32 SUM 1").assert_failed(DIST_ERR_ABORTED, &[]);
@@ -93,7 +93,7 @@ fn death_does_not_fail_groups_without_the_dead_rank() {
             }
             assert_eq!(
                 ended.report(name, "shrink rest").assert_succeeded().message,
-                listed(&[0, 1])
+                rank_list(&[0, 1])
             );
         }
     }

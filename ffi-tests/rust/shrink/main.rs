@@ -5,11 +5,11 @@
 #![allow(clippy::print_stdout, reason = "a test says why it is skipped")]
 
 mod aborts;
+mod coordinators;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[path = "../interface.rs"]
 mod interface;
-mod leaders;
 mod survivors;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
@@ -20,10 +20,10 @@ mod worker;
 use harness::{FinishedJob, TestHost, TestJob};
 
 /// The commands of every survivor after the failure of its group.
-const GO_ON: &str = "shrink rest\nall_reduce f32 SUM 1000 on=rest\nbarrier on=rest\n";
+const CONTINUE_COMMANDS: &str = "shrink rest\nall_reduce f32 SUM 1000 on=rest\nbarrier on=rest\n";
 
 /// The last commands of every program.
-const LEAVE: &str = "release rest\nfinalize\nleaks\n";
+const LEAVE_COMMANDS: &str = "release rest\nfinalize\nleaks\n";
 
 /// Returns one place per letter. Ranks with the same letter are on one host; the emulated hosts
 /// differ only in their names.
@@ -37,7 +37,7 @@ fn names(ranks: usize) -> Vec<String> {
 }
 
 /// Returns a list of ranks in the format of a worker's report.
-fn listed(ranks: &[usize]) -> String {
+fn rank_list(ranks: &[usize]) -> String {
     format!("{ranks:?}")
 }
 
@@ -47,12 +47,12 @@ fn start(hosts: &str, program: impl Fn(usize) -> String) -> (TestJob, Vec<String
 }
 
 /// Asserts that these ranks have used the new group and finalized without an error.
-fn went_on(ended: &FinishedJob, group: &str, survivors: &[usize]) {
+fn assert_continued(ended: &FinishedJob, group: &str, survivors: &[usize]) {
     for rank in survivors {
         let name = rank.to_string();
         for report in ended.reports(&name) {
             if report.command.starts_with(&format!("shrink {group}")) {
-                assert_eq!(report.assert_succeeded().message, listed(survivors), "rank {rank}");
+                assert_eq!(report.assert_succeeded().message, rank_list(survivors), "rank {rank}");
             } else if report.command.ends_with(&format!("on={group}")) || report.command == "leaks"
             {
                 report.assert_succeeded();

@@ -1,48 +1,49 @@
 //! The members of the new group, and the errors of the ranks that are no members.
 
 use super::harness::{TestJob, signal};
-use super::{GO_ON, LEAVE, listed, start, went_on};
+use super::{CONTINUE_COMMANDS, LEAVE_COMMANDS, assert_continued, rank_list, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
 /// Kills several ranks so that none of them notices the death of another.
-fn kill_at_once(job: &mut TestJob, names: &[String], victims: &[usize]) {
+fn kill_together(job: &mut TestJob, names: &[String], victims: &[usize]) {
     victims.iter().for_each(|&victim| job.stop(&names[victim]));
     let pids: Vec<u32> = victims.iter().map(|&victim| job.pid(&names[victim])).collect();
     signal("KILL", &pids);
 }
 
 /// Kills these ranks at the same time during a loop; the survivors continue.
-fn kill(hosts: &str, victims: &[usize]) {
-    let program = format!("init\nloop all_reduce f32 SUM 1000\n{GO_ON}{LEAVE}");
+fn check_shrink_after_kill(hosts: &str, victims: &[usize]) {
+    let program =
+        format!("init\nloop all_reduce f32 SUM 1000\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}");
     let (mut job, names) = start(hosts, |_| program.clone());
     job.await_reports(&names, "ready");
-    kill_at_once(&mut job, &names, victims);
+    kill_together(&mut job, &names, victims);
     let ended = job.finish();
     let survivors: Vec<usize> = (0..names.len()).filter(|rank| !victims.contains(rank)).collect();
-    went_on(&ended, "rest", &survivors);
+    assert_continued(&ended, "rest", &survivors);
 }
 
 #[test]
 fn two_of_three_shrink_after_any_death() {
     for victim in 0..3 {
-        kill("aaa", &[victim]);
+        check_shrink_after_kill("aaa", &[victim]);
     }
 }
 
 #[test]
 fn survivors_shrink_after_simultaneous_deaths() {
     for victims in [&[0, 1][..], &[0, 3], &[2, 3], &[0, 1, 2], &[1, 2, 4], &[0, 2, 3, 4]] {
-        kill("aaaaa", victims);
+        check_shrink_after_kill("aaaaa", victims);
     }
 }
 
 #[test]
 fn survivors_on_several_hosts_shrink() {
     for victims in [&[0][..], &[3], &[1, 2], &[2, 3], &[0, 1]] {
-        kill("aabb", victims);
+        check_shrink_after_kill("aabb", victims);
     }
-    kill("abc", &[0]);
-    kill("abab", &[0, 1]);
+    check_shrink_after_kill("abc", &[0]);
+    check_shrink_after_kill("abab", &[0, 1]);
 }
 
 #[test]
@@ -52,10 +53,10 @@ fn shrink_twice_from_eight_to_five_to_three() {
     let program = format!("init\n{once}{twice}release rest\nrelease last\nfinalize\nleaks\n");
     let (mut job, names) = start("aaaaaaaa", |_| program.clone());
     job.await_reports(&names, "ready");
-    kill_at_once(&mut job, &names, &[0, 3, 6]);
+    kill_together(&mut job, &names, &[0, 3, 6]);
     for rank in [1, 2, 4, 5, 7] {
         let report = job.await_report(&names[rank], "shrink rest");
-        assert_eq!(report.assert_succeeded().message, listed(&[1, 2, 4, 5, 7]));
+        assert_eq!(report.assert_succeeded().message, rank_list(&[1, 2, 4, 5, 7]));
         job.wait_until("the loop on the rest to be under way", |job| {
             job.reports_so_far(&names[rank])
                 .iter()
@@ -64,8 +65,8 @@ fn shrink_twice_from_eight_to_five_to_three() {
                 == 2
         });
     }
-    kill_at_once(&mut job, &names, &[1, 7]);
-    went_on(&job.finish(), "last", &[2, 4, 5]);
+    kill_together(&mut job, &names, &[1, 7]);
+    assert_continued(&job.finish(), "last", &[2, 4, 5]);
 }
 
 #[test]
@@ -77,7 +78,9 @@ fn stopped_rank_is_excluded_and_gets_an_error() {
                 "init\nbarrier\ngate stopped\nbarrier\nshrink rest\nfinalize\nleaks\n".to_owned()
             }
             false => {
-                format!("init\nbarrier\n{others}all_reduce f32 SUM 10 on=rest\ngate end\n{LEAVE}")
+                format!(
+                    "init\nbarrier\n{others}all_reduce f32 SUM 10 on=rest\ngate end\n{LEAVE_COMMANDS}"
+                )
             }
         });
         job.await_reports(&names, "at stopped");
@@ -88,17 +91,17 @@ fn stopped_rank_is_excluded_and_gets_an_error() {
             job.await_report(&names[*rank], "all_reduce f32 SUM 10 on=rest");
         }
         job.resume(&names[stopped]);
-        let told = job.await_report(&names[stopped], "shrink rest");
+        let shrink_report = job.await_report(&names[stopped], "shrink rest");
         let excluded =
             format!("rank {stopped} is excluded from epoch 1, which is ranks {survivors:?}");
-        told.assert_failed(
+        shrink_report.assert_failed(
             DIST_ERR_ABORTED,
             &[&excluded, "did not call dist_group_shrink in time"],
         );
-        told.assert_within_ms(5000);
+        shrink_report.assert_within_ms(5000);
         job.open_gate("end");
         let ended = job.finish();
-        went_on(&ended, "rest", &survivors);
+        assert_continued(&ended, "rest", &survivors);
         ended.report(&names[stopped], "leaks").assert_succeeded();
     }
 }
@@ -109,8 +112,8 @@ fn absent_rank_is_waited_for_until_the_timeout() {
         let (mut job, names) = start("aaa", |rank| match rank == absent {
             true => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
             false => {
-                let go_on = GO_ON.replace("shrink rest", "shrink rest timeout_ms=400");
-                format!("init\nbarrier\nabort enough\n{go_on}gate end\n{LEAVE}")
+                let go_on = CONTINUE_COMMANDS.replace("shrink rest", "shrink rest timeout_ms=400");
+                format!("init\nbarrier\nabort enough\n{go_on}gate end\n{LEAVE_COMMANDS}")
             }
         });
         let survivors: Vec<usize> = (0..3).filter(|&rank| rank != absent).collect();
@@ -121,7 +124,7 @@ fn absent_rank_is_waited_for_until_the_timeout() {
         }
         job.open_gate("end");
         let ended = job.finish();
-        went_on(&ended, "rest", &survivors);
+        assert_continued(&ended, "rest", &survivors);
         ended.report(&names[absent], "leaks").assert_succeeded();
     }
 }
@@ -131,7 +134,9 @@ fn death_ends_the_wait_for_an_absent_rank() {
     for hosts in ["aaa", "aab"] {
         let (mut job, names) = start(hosts, |rank| match rank {
             2 => "init\nbarrier\ngate never\n".to_owned(),
-            _ => format!("init\nbarrier\nabort enough\ngate all\n{GO_ON}{LEAVE}"),
+            _ => format!(
+                "init\nbarrier\nabort enough\ngate all\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}"
+            ),
         });
         job.await_reports(&names[..2], "at all");
         job.await_report(&names[2], "at never");
@@ -141,7 +146,7 @@ fn death_ends_the_wait_for_an_absent_rank() {
         job.kill(&names[2]);
         let ended = job.finish();
         ended.report(&names[0], "shrink rest").assert_within_ms(5000);
-        went_on(&ended, "rest", &[0, 1]);
+        assert_continued(&ended, "rest", &[0, 1]);
     }
 }
 
@@ -170,7 +175,9 @@ fn pending_works_end_and_do_not_block_shrink() {
         for victim in [0, 2] {
             let program = |rank| match rank == victim {
                 true => "init\nbarrier\ngate never\n".to_owned(),
-                false => format!("init\nbarrier\n{load}gate go\n{GO_ON}settle\n{LEAVE}"),
+                false => format!(
+                    "init\nbarrier\n{load}gate go\n{CONTINUE_COMMANDS}settle\n{LEAVE_COMMANDS}"
+                ),
             };
             let (mut job, names) = start(hosts, program);
             let survivors: Vec<usize> = (0..4).filter(|&rank| rank != victim).collect();
@@ -181,7 +188,7 @@ fn pending_works_end_and_do_not_block_shrink() {
             job.kill(&names[victim]);
             job.open_gate("go");
             let ended = job.finish();
-            went_on(&ended, "rest", &survivors);
+            assert_continued(&ended, "rest", &survivors);
             for rank in &survivors {
                 let settled = ended.report(&names[*rank], "settle");
                 let expected = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&settled.status);

@@ -1,6 +1,6 @@
 //! The coordinator dies at different times while it creates the new group.
 
-use super::{LEAVE, listed, start, went_on};
+use super::{LEAVE_COMMANDS, assert_continued, rank_list, start};
 use std::time::{Duration, Instant};
 
 /// The survivors wait for rank 3, and their coordinator dies during the wait.
@@ -10,7 +10,7 @@ fn dead_coordinator_is_replaced() {
         let (mut job, names) = start(hosts, |rank| {
             let late = if rank == 3 { "gate late\n" } else { "" };
             let go_on = "shrink rest timeout_ms=20000\nall_reduce f32 SUM 10 on=rest\n";
-            format!("init\nbarrier\nabort enough\n{late}gate all\n{go_on}{LEAVE}")
+            format!("init\nbarrier\nabort enough\n{late}gate all\n{go_on}{LEAVE_COMMANDS}")
         });
         job.await_reports(&names[..3], "at all");
         job.open_gate("all");
@@ -18,7 +18,7 @@ fn dead_coordinator_is_replaced() {
         std::thread::sleep(Duration::from_millis(100));
         job.kill("0");
         job.open_gate("late");
-        went_on(&job.finish(), "rest", &[1, 2, 3]);
+        assert_continued(&job.finish(), "rest", &[1, 2, 3]);
     }
 }
 
@@ -30,7 +30,7 @@ fn kill_after(hosts: &str, delay: Duration) {
         _ => {
             let go_on = "shrink rest\nbarrier on=rest\nshrink last on=rest\n";
             let go_on = format!("{go_on}all_reduce f32 SUM 100 on=last\nrelease last\n");
-            format!("init\nbarrier\ngate go\nabort enough\n{go_on}{LEAVE}")
+            format!("init\nbarrier\ngate go\nabort enough\n{go_on}{LEAVE_COMMANDS}")
         }
     });
     job.await_reports(&names, "at go");
@@ -44,10 +44,10 @@ fn kill_after(hosts: &str, delay: Duration) {
     let ended = job.finish();
     for name in &names[1..] {
         let rest = ended.report(name, "shrink rest").assert_succeeded().message.clone();
-        let possible = [listed(&[0, 1, 2, 3]), listed(&[1, 2, 3])];
+        let possible = [rank_list(&[0, 1, 2, 3]), rank_list(&[1, 2, 3])];
         assert!(possible.contains(&rest), "rank {name} is in {rest} after {delay:?}");
         let last = ended.report(name, "shrink last on=rest");
-        assert_eq!(last.assert_succeeded().message, listed(&[1, 2, 3]), "after {delay:?}");
+        assert_eq!(last.assert_succeeded().message, rank_list(&[1, 2, 3]), "after {delay:?}");
         ended.report(name, "all_reduce f32 SUM 100 on=last").assert_succeeded();
         ended.report(name, "leaks").assert_succeeded();
     }
