@@ -1,7 +1,7 @@
 //! Ranks of several hosts whose calls do not match, that give up, or that can no longer reach each
 //! other.
 
-use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names, start_ranks};
+use super::{MAX_FINALIZE_MS, MAX_REPORT_MS, block_placement, names, start_ranks};
 use crate::harness::TestJob;
 use crate::hosts::{Hosts, ONE_NETWORK};
 use crate::worker::now_us;
@@ -10,9 +10,9 @@ use dist::ffi::types::{
 };
 
 /// The usual call, the differing call, and their descriptions in error messages.
-type Odd = [&'static str; 4];
+type MismatchCase = [&'static str; 4];
 
-const ODD: &[Odd] = &[
+const MISMATCH_CASES: &[MismatchCase] = &[
     [
         "all_reduce f32 SUM 10",
         "all_reduce f32 SUM 12",
@@ -43,25 +43,23 @@ const ODD: &[Odd] = &[
 #[test]
 fn mismatch_is_reported_on_all_hosts() {
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
-    let places = block(&hosts, &[2, 2]);
-    for [most, odd, described @ ..] in ODD {
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
+    for [most, odd, described @ ..] in MISMATCH_CASES {
         // The differing ranks: a rank that is no leader, a leader, and a whole host.
         for odd_ranks in [&[3][..], &[2], &[2, 3]] {
             let call = |rank: usize| if odd_ranks.contains(&rank) { *odd } else { *most };
             let program = |rank: usize| {
                 format!("init\nbarrier\n{}\nall_reduce f32 SUM 2\nfinalize\nleaks\n", call(rank))
             };
-            let ended = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), program).finish();
-            for (rank, name) in names(places.len()).iter().enumerate() {
+            let ended = TestJob::on_hosts(&rank_hosts, &hosts.ipv4(0, 0), program).finish();
+            for (rank, name) in names(rank_hosts.len()).iter().enumerate() {
                 // The first three reports are the worker's start and two successful calls.
                 let outcome = &ended.reports(name)[3];
                 assert_eq!(outcome.command, call(rank));
-                outcome
-                    .assert_failed(DIST_ERR_MISMATCH, described)
-                    .assert_within_ms(TOLD_WITHIN_MS);
+                outcome.assert_failed(DIST_ERR_MISMATCH, described).assert_within_ms(MAX_REPORT_MS);
                 let next = ended.report(name, "all_reduce f32 SUM 2");
                 next.assert_failed(DIST_ERR_MISMATCH, described);
-                ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+                ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
                 ended.report(name, "leaks").assert_succeeded();
             }
         }
@@ -71,8 +69,8 @@ fn mismatch_is_reported_on_all_hosts() {
 #[test]
 fn an_abort_on_one_host_ends_the_calls_on_the_other() {
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
-    let places = block(&hosts, &[2, 2]);
-    let names = names(places.len());
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
+    let names = names(rank_hosts.len());
     for aborter in [0, 3] {
         let call = |rank| match rank {
             1 => "recv 16 2 5",
@@ -82,7 +80,7 @@ fn an_abort_on_one_host_ends_the_calls_on_the_other() {
         let abort = |rank| if rank == aborter { "abort_at now the loss is NaN\n" } else { "" };
         let program =
             |rank| format!("init\nbarrier\n{}{}\nfinalize\nleaks\n", abort(rank), call(rank));
-        let mut job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), program);
+        let mut job = TestJob::on_hosts(&rank_hosts, &hosts.ipv4(0, 0), program);
         job.await_reports(&names, "barrier");
         job.open_gate("now");
         let aborted_at = job.await_report(&names[aborter], "aborted").assert_succeeded().at_us;
@@ -91,8 +89,8 @@ fn an_abort_on_one_host_ends_the_calls_on_the_other() {
         for (rank, name) in names.iter().enumerate() {
             let outcome = ended.report(name, call(rank).lines().last().unwrap());
             outcome.assert_failed(DIST_ERR_ABORTED, &[&reason]);
-            assert!(outcome.at_us < aborted_at + TOLD_WITHIN_MS * 1000, "{outcome:?}");
-            ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+            assert!(outcome.at_us < aborted_at + MAX_REPORT_MS * 1000, "{outcome:?}");
+            ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
             ended.report(name, "leaks").assert_succeeded();
         }
     }
@@ -104,11 +102,11 @@ fn unreachable_hosts_time_out_at_init() {
     const ALLOWED_MS: u64 = 3000;
     const BEYOND_MS: u64 = 1500;
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
-    let places = block(&hosts, &[2, 2]);
-    let names = names(places.len());
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
+    let names = names(rank_hosts.len());
     let call = format!("all_reduce f32 SUM 1000 timeout_ms={ALLOWED_MS}");
     let program = format!("init\nloop {call}\nfinalize\nleaks\n");
-    let mut job = TestJob::on_hosts(&places, &hosts.ipv4(0, 0), |_| program.clone());
+    let mut job = TestJob::on_hosts(&rank_hosts, &hosts.ipv4(0, 0), |_| program.clone());
     job.await_reports(&names, "ready");
     let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
     hosts.ip(1, "link set eth0 down");
@@ -118,10 +116,10 @@ fn unreachable_hosts_time_out_at_init() {
         outcome.assert_within_ms(ALLOWED_MS + BEYOND_MS);
         let is_known = [DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED].contains(&outcome.status);
         assert!(is_known, "{outcome:?}");
-        let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
+        let others = (0..rank_hosts.len()).filter(|other| other / 2 != rank / 2);
         let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
         assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
     }
 }
@@ -132,8 +130,8 @@ fn network_partition_is_reported_on_both_sides() {
     const LIMIT_MS: u64 = 1000;
     const BEYOND_MS: u64 = 500;
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
-    let places = block(&hosts, &[2, 2]);
-    let names = names(places.len());
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
+    let names = names(rank_hosts.len());
     let call = "all_reduce f32 SUM 1000";
     let program = format!("init\nloop {call}\nfinalize\nleaks\n");
     let mut job = TestJob::new();
@@ -141,7 +139,7 @@ fn network_partition_is_reported_on_both_sides() {
         0 => vec![("DIST_HEARTBEAT_LIMIT_MS", LIMIT_MS.to_string())],
         _ => Vec::new(),
     };
-    start_ranks(&mut job, &places, &hosts.ipv4(0, 0), limit, |_| program.clone());
+    start_ranks(&mut job, &rank_hosts, &hosts.ipv4(0, 0), limit, |_| program.clone());
     job.await_reports(&names, "ready");
     let pids: Vec<u32> = names.iter().map(|name| job.pid(name)).collect();
     hosts.ip(1, "link set eth0 down");
@@ -150,13 +148,13 @@ fn network_partition_is_reported_on_both_sides() {
     for (rank, name) in names.iter().enumerate() {
         let outcome = ended.report(name, call);
         outcome.assert_failed(DIST_ERR_PEER_FAILED, &[]);
-        let others = (0..places.len()).filter(|other| other / 2 != rank / 2);
+        let others = (0..rank_hosts.len()).filter(|other| other / 2 != rank / 2);
         let mut others = others.map(|other| format!("rank {other} (pid {}", pids[other]));
         assert!(others.any(|other| outcome.message.contains(&other)), "{outcome:?}");
         let latency = outcome.at_us.saturating_sub(parted_at);
         println!("rank {rank} was told that the network has parted after {latency} us");
         assert!(latency <= (LIMIT_MS + BEYOND_MS) * 1000, "{outcome:?}");
-        ended.report(name, "finalize").assert_succeeded().assert_within_ms(LEFT_WITHIN_MS);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
         ended.report(name, "leaks").assert_succeeded();
     }
 }
