@@ -15,7 +15,7 @@ const LIMIT_MS: u64 = 15_000;
 
 /// The arguments of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct What {
+pub(crate) struct CallDescription {
     pub(crate) kind: OpKind,
     pub(crate) dtype: DataType,
     pub(crate) op: ReduceOp,
@@ -26,9 +26,9 @@ pub(crate) struct What {
     pub(crate) label: &'static str,
 }
 
-impl What {
+impl CallDescription {
     /// Returns the usual call, which all ranks but the differing one make.
-    pub(crate) fn usual(kind: OpKind, count: usize) -> Self {
+    pub(crate) fn typical(kind: OpKind, count: usize) -> Self {
         let (dtype, op) = (DataType::F32, ReduceOp::Sum);
         Self { kind, dtype, op, root: 0, count, algorithm: None, label: "" }
     }
@@ -46,7 +46,7 @@ impl What {
 
     /// Returns the known part of the description that error messages have for this call at this
     /// sequence number.
-    pub(crate) fn described(self, sequence: usize) -> String {
+    pub(crate) fn error_text(self, sequence: usize) -> String {
         let mut parts = Vec::new();
         if self.kind != OpKind::Barrier {
             parts.push(self.dtype.to_string());
@@ -81,8 +81,8 @@ impl What {
         let (me, size, Self { dtype, op, root, .. }) = (group.rank(), group.size(), self);
         let block = self.count * dtype.size();
         let (input, mut output) = (vec![0; block * size], vec![0; block * size]);
-        if self.gathers() {
-            return self.gathering(rank, &input, &mut output);
+        if self.is_gathering() {
+            return self.call_gathering(rank, &input, &mut output);
         }
         let (all, one) = (Src::from(input.as_slice()), Src::from(&input[..block]));
         let recv = Dst::from(&mut output[..block]);
@@ -110,12 +110,12 @@ impl What {
     }
 
     /// Returns true if a rank receives one block per rank.
-    fn gathers(self) -> bool {
+    fn is_gathering(self) -> bool {
         use OpKind::{AllGather, AllGatherV, AllToAll, AllToAllV, Gather, GatherV};
         matches!(self.kind, AllGather | Gather | AllToAll | AllGatherV | GatherV | AllToAllV)
     }
 
-    fn gathering(self, rank: &RankUnderTest, input: &[u8], output: &mut [u8]) -> Result<()> {
+    fn call_gathering(self, rank: &RankUnderTest, input: &[u8], output: &mut [u8]) -> Result<()> {
         let group = rank.group();
         let (me, size, Self { dtype, root, .. }) = (group.rank(), group.size(), self);
         let block = self.count * dtype.size();
@@ -148,7 +148,7 @@ impl What {
 
     /// Returns true if this rank may complete the call before a rank finds the mismatch. The rank
     /// then only sends, or only receives from a root with the same call.
-    pub(crate) fn may_leave(self, me: usize, others: &[Self]) -> bool {
+    pub(crate) fn may_finish_early(self, me: usize, others: &[Self]) -> bool {
         match self.kind {
             OpKind::Broadcast | OpKind::Scatter | OpKind::ScatterV => others[self.root] == self,
             OpKind::Reduce | OpKind::Gather | OpKind::GatherV => me != self.root,
