@@ -1,7 +1,9 @@
 //! Safe wrappers of the C ABI functions that the random programs use.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use crate::program::{Collective, Kind, Made, Message, Team};
+use crate::program::{
+    CollectiveCall, CollectiveKind, PlannedMessage, SubgroupCreation, SubgroupPlan,
+};
 use dist::ffi::batch::{dist_batch_begin, dist_batch_end};
 use dist::ffi::callbacks::dist_work_on_complete;
 use dist::ffi::collective::{
@@ -49,15 +51,15 @@ pub(crate) fn expect(status: dist_status_t) {
 
 /// A store handle that threads share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Store(*mut dist_store_t);
+pub(crate) struct StoreHandle(*mut dist_store_t);
 
 // SAFETY: a handle is a token that the library looks up; its header says that any thread may use
 // it.
-unsafe impl Send for Store {}
+unsafe impl Send for StoreHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Store {}
+unsafe impl Sync for StoreHandle {}
 
-impl Store {
+impl StoreHandle {
     pub(crate) fn new() -> Self {
         let mut store = null_mut();
         // SAFETY: `store` takes the handle.
@@ -73,7 +75,7 @@ impl Store {
 
 /// The blocks of a collective with one block per rank, on one rank.
 #[derive(Debug)]
-pub(crate) struct Blocks {
+pub(crate) struct BlockArguments {
     pub(crate) sends: Vec<*const u8>,
     pub(crate) send_counts: Vec<usize>,
     pub(crate) recvs: Vec<*mut u8>,
@@ -82,13 +84,19 @@ pub(crate) struct Blocks {
 
 /// A group handle of one rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group(pub(crate) *mut dist_group_t);
+pub(crate) struct GroupHandle(pub(crate) *mut dist_group_t);
 
-// SAFETY: a handle is a token that the library looks up, as for `Store`.
-unsafe impl Send for Group {}
+// SAFETY: a handle is a token that the library looks up, as for `StoreHandle`.
+unsafe impl Send for GroupHandle {}
 
-impl Group {
-    pub(crate) fn join(store: Store, name: &str, rank: usize, size: usize, options: &str) -> Self {
+impl GroupHandle {
+    pub(crate) fn join(
+        store: StoreHandle,
+        name: &str,
+        rank: usize,
+        size: usize,
+        options: &str,
+    ) -> Self {
         let (name, wishes) = (CString::new(name).unwrap(), CString::new(options).unwrap());
         // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
         let mut options: dist_group_options_t = unsafe { std::mem::zeroed() };
@@ -112,31 +120,38 @@ impl Group {
         expect(unsafe { dist_group_release(self.0) });
     }
 
-    /// Creates a subgroup of this group of `size` ranks. `place` is this rank's number in the
-    /// subgroup, or `None` if it is no member.
-    pub(crate) fn team(self, team: &Team, size: usize, place: Option<usize>) -> Option<Self> {
+    /// Creates a subgroup of this group of `size` ranks. `subgroup_rank` is this rank's number in
+    /// the subgroup, or `None` if it is no member.
+    pub(crate) fn create_subgroup(
+        self,
+        team: &SubgroupPlan,
+        size: usize,
+        subgroup_rank: Option<usize>,
+    ) -> Option<Self> {
         let name = CString::new(format!("team{}", team.id)).unwrap();
         // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
         let mut options: dist_group_new_options_t = unsafe { std::mem::zeroed() };
         options.struct_size = size_of::<dist_group_new_options_t>();
         options.name = name.as_ptr();
         options.connect_timeout_ms = LIMIT_MS;
-        options.use_local_synchronization = i64::from(team.made == Made::Members);
-        if team.made == Made::Members && place.is_none() {
+        options.use_local_synchronization = i64::from(team.creation == SubgroupCreation::Members);
+        if team.creation == SubgroupCreation::Members && subgroup_rank.is_none() {
             return None;
         }
         let ranks: Vec<i32> = team.members.iter().map(|&r| i32::try_from(r).unwrap()).collect();
-        let (ranks, n) = match are_all(&team.members, size) {
+        let (ranks, n) = match is_whole_group(&team.members, size) {
             true => (std::ptr::null(), 0),
             false => (ranks.as_ptr(), ranks.len()),
         };
-        let key = place.map_or(0, |place| 10 * i32::try_from(place).unwrap());
-        let color = if place.is_some() { 3 } else { DIST_NO_COLOR };
+        let key = subgroup_rank.map_or(0, |place| 10 * i32::try_from(place).unwrap());
+        let color = if subgroup_rank.is_some() { 3 } else { DIST_NO_COLOR };
         let (parent, options, mut group) = (self.0, &raw const options, null_mut());
         // SAFETY (both): options, name and ranks outlive the call, and `group` takes the handle.
-        let status = match team.made {
+        let status = match team.creation {
             // SAFETY: as above.
-            Made::Split => unsafe { dist_group_split(parent, color, key, options, &raw mut group) },
+            SubgroupCreation::Split => unsafe {
+                dist_group_split(parent, color, key, options, &raw mut group)
+            },
             // SAFETY: as above.
             _ => unsafe { dist_group_new(parent, ranks, n, options, &raw mut group) },
         };
@@ -146,49 +161,54 @@ impl Group {
 
     /// Makes a collective; the caller keeps the buffers until it completes. With a `work`, the call
     /// is asynchronous.
-    pub(crate) fn collective(
+    pub(crate) fn issue_collective(
         self,
-        call: &Collective,
+        call: &CollectiveCall,
         send: *const u8,
         recv: *mut u8,
-        work: Option<&mut Work>,
+        work: Option<&mut WorkHandle>,
     ) {
-        let Collective { kind, dtype, op, count, root, .. } = *call;
+        let CollectiveCall { kind, dtype, op, count, root, .. } = *call;
         let (group, dtype, op) = (self.0, dtype.number(), op.number());
         let (send, recv) = (send.cast::<c_void>(), recv.cast::<c_void>());
         let root = i32::try_from(root).unwrap();
-        let (options, work) = (std::ptr::null(), place(work));
+        let (options, work) = (std::ptr::null(), work_slot(work));
         // SAFETY (all): the buffers have the sizes that the call gives, and outlive the operation.
         let status = match kind {
             // SAFETY: as above.
-            Kind::AllReduce => unsafe {
+            CollectiveKind::AllReduce => unsafe {
                 dist_all_reduce(group, send, recv, count, dtype, op, options, work)
             },
             // SAFETY: as above.
-            Kind::Reduce => unsafe {
+            CollectiveKind::Reduce => unsafe {
                 dist_reduce(group, send, recv, count, dtype, op, root, options, work)
             },
             // SAFETY: as above.
-            Kind::Broadcast => unsafe {
+            CollectiveKind::Broadcast => unsafe {
                 dist_broadcast(group, recv, count, dtype, root, options, work)
             },
             // SAFETY: as above.
-            Kind::AllGather => unsafe {
+            CollectiveKind::AllGather => unsafe {
                 dist_all_gather(group, send, recv, count, dtype, options, work)
             },
             // SAFETY: as above.
-            Kind::ReduceScatter => unsafe {
+            CollectiveKind::ReduceScatter => unsafe {
                 dist_reduce_scatter(group, send, recv, count, dtype, op, options, work)
             },
             // SAFETY: as above.
-            Kind::Barrier => unsafe { dist_barrier(group, options, work) },
+            CollectiveKind::Barrier => unsafe { dist_barrier(group, options, work) },
             _ => panic!("{call:?} has blocks"),
         };
         expect(status);
     }
 
-    /// Makes a collective with one block per rank, like [`Self::collective`].
-    pub(crate) fn moves(self, call: &Collective, blocks: &Blocks, work: Option<&mut Work>) {
+    /// Makes a collective with one block per rank, like [`Self::issue_collective`].
+    pub(crate) fn issue_block_move(
+        self,
+        call: &CollectiveCall,
+        blocks: &BlockArguments,
+        work: Option<&mut WorkHandle>,
+    ) {
         let (group, dtype, op) = (self.0, call.dtype.number(), call.op.number());
         let (count, root) = (call.count, i32::try_from(call.root).unwrap());
         let sends: Vec<*const c_void> = blocks.sends.iter().map(|ptr| ptr.cast()).collect();
@@ -199,41 +219,41 @@ impl Group {
         let recv = recvs.first().copied().unwrap_or(null_mut());
         let (from, to) = (sends.as_ptr(), recvs.as_ptr());
         let (send_counts, recv_counts) = (blocks.send_counts.as_ptr(), blocks.recv_counts.as_ptr());
-        let (options, work) = (std::ptr::null(), place(work));
+        let (options, work) = (std::ptr::null(), work_slot(work));
         // SAFETY (all): the lists have one entry per rank where the header requires a list, and the
         // buffers have the sizes that the call gives. The lists outlive the call, and the buffers
         // outlive the operation.
         let status = match call.kind {
             // SAFETY: as above.
-            Kind::Gather => unsafe {
+            CollectiveKind::Gather => unsafe {
                 dist_gather(group, send, recv, count, dtype, root, options, work)
             },
             // SAFETY: as above.
-            Kind::Scatter => unsafe {
+            CollectiveKind::Scatter => unsafe {
                 dist_scatter(group, send, recv, count, dtype, root, options, work)
             },
             // SAFETY: as above.
-            Kind::AllToAll => unsafe {
+            CollectiveKind::AllToAll => unsafe {
                 dist_all_to_all(group, send, recv, count, dtype, options, work)
             },
             // SAFETY: as above.
-            Kind::AllGatherV => unsafe {
+            CollectiveKind::AllGatherV => unsafe {
                 dist_all_gather_v(group, send, to, recv_counts, dtype, options, work)
             },
             // SAFETY: as above.
-            Kind::GatherV => unsafe {
+            CollectiveKind::GatherV => unsafe {
                 dist_gather_v(group, send, out, to, recv_counts, dtype, root, options, work)
             },
             // SAFETY: as above.
-            Kind::ScatterV => unsafe {
+            CollectiveKind::ScatterV => unsafe {
                 dist_scatter_v(group, from, send_counts, recv, into, dtype, root, options, work)
             },
             // SAFETY: as above.
-            Kind::ReduceScatterV => unsafe {
+            CollectiveKind::ReduceScatterV => unsafe {
                 dist_reduce_scatter_v(group, from, send_counts, recv, dtype, op, options, work)
             },
             // SAFETY: as above.
-            Kind::AllToAllV => unsafe {
+            CollectiveKind::AllToAllV => unsafe {
                 dist_all_to_all_v(group, from, send_counts, to, recv_counts, dtype, options, work)
             },
             _ => panic!("{call:?} moves no blocks"),
@@ -247,10 +267,15 @@ impl Group {
     }
 
     /// Sends a message; the caller keeps the buffer until it completes.
-    pub(crate) fn send(self, message: &Message, bytes: *const u8, work: Option<&mut Work>) {
-        let Message { to, tag, dtype, count, .. } = *message;
+    pub(crate) fn send(
+        self,
+        message: &PlannedMessage,
+        bytes: *const u8,
+        work: Option<&mut WorkHandle>,
+    ) {
+        let PlannedMessage { to, tag, dtype, count, .. } = *message;
         let to = i32::try_from(to).unwrap();
-        let (options, work) = (std::ptr::null(), place(work));
+        let (options, work) = (std::ptr::null(), work_slot(work));
         // SAFETY: the buffer has `count` elements and outlives the operation.
         let status = unsafe {
             dist_send(self.0, bytes.cast(), count, dtype.number(), to, tag, options, work)
@@ -262,14 +287,14 @@ impl Group {
     pub(crate) fn receive(
         self,
         (from, tag): (Option<usize>, Option<i32>),
-        (message, count): (&Message, usize),
+        (message, count): (&PlannedMessage, usize),
         bytes: *mut u8,
-        work: Option<&mut Work>,
+        work: Option<&mut WorkHandle>,
     ) {
         let from = from.map_or(DIST_ANY_SOURCE, |rank| i32::try_from(rank).unwrap());
         let tag = tag.unwrap_or(DIST_ANY_TAG);
         let dtype = message.dtype.number();
-        let (options, status_out, work) = (std::ptr::null(), null_mut(), place(work));
+        let (options, status_out, work) = (std::ptr::null(), null_mut(), work_slot(work));
         // SAFETY: the buffer has room for `count` elements and outlives the operation.
         let status = unsafe {
             dist_recv(self.0, bytes.cast(), count, dtype, from, tag, status_out, options, work)
@@ -279,7 +304,7 @@ impl Group {
 }
 
 /// Returns true if the members are all ranks in order, so that the list may be NULL.
-fn are_all(members: &[usize], size: usize) -> bool {
+fn is_whole_group(members: &[usize], size: usize) -> bool {
     members.iter().copied().eq(0..size)
 }
 
@@ -289,23 +314,23 @@ pub(crate) fn batch_begin() {
 }
 
 /// Ends a batch. With a `work`, the call is asynchronous.
-pub(crate) fn batch_end(work: Option<&mut Work>) {
+pub(crate) fn batch_end(work: Option<&mut WorkHandle>) {
     // SAFETY: the pointer is NULL or valid for the handle.
-    expect(unsafe { dist_batch_end(place(work)) });
+    expect(unsafe { dist_batch_end(work_slot(work)) });
 }
 
-pub(crate) fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
+pub(crate) fn work_slot(work: Option<&mut WorkHandle>) -> *mut *mut dist_work_t {
     work.map_or(null_mut(), |work| &raw mut work.0)
 }
 
 /// A work handle.
 #[derive(Debug)]
-pub(crate) struct Work(*mut dist_work_t);
+pub(crate) struct WorkHandle(*mut dist_work_t);
 
-// SAFETY: a handle is a token that the library looks up, as for `Store`.
-unsafe impl Send for Work {}
+// SAFETY: a handle is a token that the library looks up, as for `StoreHandle`.
+unsafe impl Send for WorkHandle {}
 
-impl Work {
+impl WorkHandle {
     /// Returns an empty value into which a call writes its handle.
     pub(crate) fn none() -> Self {
         Self(null_mut())
@@ -317,7 +342,7 @@ impl Work {
     }
 
     /// Waits for at most 1 ms. Returns true if the work has completed.
-    pub(crate) fn wait_a_little(&self) -> bool {
+    pub(crate) fn wait_briefly(&self) -> bool {
         // SAFETY: the handle is live.
         match unsafe { dist_work_wait(self.0, 1) } {
             DIST_IN_PROGRESS => false,
@@ -336,14 +361,14 @@ impl Work {
     }
 
     /// Increments the counter when the work completes.
-    pub(crate) fn count_in(&self, counter: &'static Counter) {
+    pub(crate) fn count_completion(&self, counter: &'static CompletionCounter) {
         let user = std::ptr::from_ref(counter).cast_mut().cast();
         // SAFETY: the handle is live, and the counter lives as long as the process.
-        expect(unsafe { dist_work_on_complete(self.0, Some(count), user) });
+        expect(unsafe { dist_work_on_complete(self.0, Some(count_completion_callback), user) });
     }
 
     /// Returns the source, the tag and the number of elements of a received message.
-    pub(crate) fn received(&self) -> (usize, i32, usize) {
+    pub(crate) fn received_message(&self) -> (usize, i32, usize) {
         // SAFETY: the handle is live.
         let source = unsafe { dist_work_source(self.0) };
         // SAFETY: as above.
@@ -361,12 +386,12 @@ impl Work {
 
 /// Counts completion callbacks.
 #[derive(Debug, Default)]
-pub(crate) struct Counter {
+pub(crate) struct CompletionCounter {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
-impl Counter {
+impl CompletionCounter {
     /// Returns a counter that lives as long as the process.
     pub(crate) fn leaked() -> &'static Self {
         Box::leak(Box::default())
@@ -381,10 +406,14 @@ impl Counter {
     }
 }
 
-unsafe extern "C" fn count(status: dist_status_t, _message: *const c_char, user: *mut c_void) {
+unsafe extern "C" fn count_completion_callback(
+    status: dist_status_t,
+    _message: *const c_char,
+    user: *mut c_void,
+) {
     if status == DIST_OK {
-        // SAFETY: `count_in` passes a counter that lives as long as the process.
-        let counter = unsafe { &*user.cast::<Counter>() };
+        // SAFETY: `count_completion` passes a counter that lives as long as the process.
+        let counter = unsafe { &*user.cast::<CompletionCounter>() };
         if let Ok(mut count) = counter.count.lock() {
             *count += 1;
             counter.changed.notify_all();
