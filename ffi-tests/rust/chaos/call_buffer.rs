@@ -9,28 +9,28 @@ use std::ptr::NonNull;
 
 /// A buffer of `i32` values.
 #[derive(Debug)]
-pub(crate) enum Buffer {
+pub(crate) enum CallBuffer {
     Own(Vec<i32>),
-    Arena(Arena),
+    Arena(ArenaBuffer),
 }
 
 /// A buffer that `dist_mem_alloc` allocated.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct ArenaBuffer {
     start: NonNull<i32>,
     len: usize,
 }
 
 // SAFETY: the memory belongs to the process; any thread may use and free it.
-unsafe impl Send for Arena {}
+unsafe impl Send for ArenaBuffer {}
 
-impl Buffer {
+impl CallBuffer {
     /// Returns a buffer that is full of `value`. If `is_arena` is set and the allocation succeeds,
     /// the buffer is in the library's memory.
-    pub(crate) fn full(len: usize, value: i32, is_arena: bool) -> Self {
+    pub(crate) fn filled(len: usize, value: i32, is_arena: bool) -> Self {
         let start = if is_arena { allocate(len) } else { None };
         let mut buffer = match start {
-            Some(start) => Self::Arena(Arena { start, len }),
+            Some(start) => Self::Arena(ArenaBuffer { start, len }),
             None => return Self::Own(vec![value; len]),
         };
         buffer.fill(value);
@@ -42,7 +42,7 @@ impl Buffer {
     }
 }
 
-impl Deref for Buffer {
+impl Deref for CallBuffer {
     type Target = [i32];
 
     fn deref(&self) -> &[i32] {
@@ -56,7 +56,7 @@ impl Deref for Buffer {
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for CallBuffer {
     fn deref_mut(&mut self) -> &mut [i32] {
         match self {
             Self::Own(values) => values,
@@ -68,7 +68,7 @@ impl DerefMut for Buffer {
     }
 }
 
-impl Drop for Arena {
+impl Drop for ArenaBuffer {
     fn drop(&mut self) {
         free(self.start);
     }

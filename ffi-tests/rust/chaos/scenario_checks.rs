@@ -1,86 +1,96 @@
 //! Checks the reports of a scenario's survivors. Each report that the scenario does not allow is a
 //! finding.
 
-use crate::crew::{Crew, Member, Said};
-use crate::scenario::{Injection, Scenario, Step};
+use crate::scenario::{Injection, Scenario, ScenarioStep};
+use crate::scenario_processes::{RankReport, ScenarioProcess, ScenarioProcesses};
 use dist::ffi::types::{
     DIST_ERR_ABORTED, DIST_ERR_CONNECTION, DIST_ERR_INTERNAL, DIST_ERR_PEER_FAILED,
     DIST_ERR_TIMEOUT, DIST_OK,
 };
 
 /// The largest excess over a deadline on a busy machine.
-const SLACK_MS: i64 = 2000;
+const LATE_TOLERANCE_MS: i64 = 2000;
 /// The largest excess for calls whose store may be stopped or partitioned: the rank queries the
 /// store once more for the missing ranks or keys. A failed rendezvous may always take this long
 /// (docs/failure-tests.md), since the store shares the busy machine.
-const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
+const LATE_TOLERANCE_WITHOUT_STORE_MS: i64 = LATE_TOLERANCE_MS + 3000;
 /// The exit code of a process that aborts because a small allocation failed.
 const ABORTED: i32 = 128 + libc::SIGABRT;
 
 /// A part of the error text of a call whose deadline passed before its turn.
-const BEHIND_OTHERS: &str = "behind earlier operations";
+const QUEUE_TIMEOUT_TEXT: &str = "behind earlier operations";
 
 /// Returns all findings about a scenario.
-pub(crate) fn judge(scenario: &Scenario, crew: &Crew) -> Vec<String> {
-    let survivors = crew.members.iter().filter_map(|member| Some((member.rank?, member)));
-    let survivors = survivors.filter(|(rank, _)| !scenario.dies(*rank));
-    survivors.flat_map(|(rank, member)| Judge { scenario, crew, rank }.member(member)).collect()
+pub(crate) fn findings(scenario: &Scenario, processes: &ScenarioProcesses) -> Vec<String> {
+    let survivors = processes.processes.iter().filter_map(|member| Some((member.rank?, member)));
+    let survivors = survivors.filter(|(rank, _)| !scenario.is_killed(*rank));
+    survivors
+        .flat_map(|(rank, member)| {
+            ScenarioChecker { scenario, processes, rank }.check_process(member)
+        })
+        .collect()
 }
 
-struct Judge<'a> {
+struct ScenarioChecker<'a> {
     scenario: &'a Scenario,
-    crew: &'a Crew,
+    processes: &'a ScenarioProcesses,
     rank: usize,
 }
 
-impl Judge<'_> {
+impl ScenarioChecker<'_> {
     fn is_victim(&self) -> bool {
         self.rank == self.scenario.victim
     }
 
-    fn member(&self, member: &Member) -> Vec<String> {
-        let mut found: Vec<String> =
-            member.said.iter().filter_map(|said| self.said(member, said)).collect();
-        let is_done = member.said.iter().any(|said| matches!(said, Said::Done));
+    fn check_process(&self, member: &ScenarioProcess) -> Vec<String> {
+        let mut findings: Vec<String> =
+            member.reports.iter().filter_map(|report| self.check_report(member, report)).collect();
+        let is_done = member.reports.iter().any(|report| matches!(report, RankReport::Done));
         let may_abort = self.is_victim()
             && matches!(self.scenario.injection, Injection::MemoryLimit { .. })
-            && member.code() == Some(ABORTED);
-        if !may_abort && (!is_done || member.code().is_some_and(|code| code != 0)) {
-            found.push(format!("it ended with {:?}, done: {is_done}", member.code()));
+            && member.exit_code() == Some(ABORTED);
+        if !may_abort && (!is_done || member.exit_code().is_some_and(|code| code != 0)) {
+            findings.push(format!("it ended with {:?}, done: {is_done}", member.exit_code()));
         }
-        found.iter().map(|what| format!("rank {}: {what}", self.rank)).collect()
+        findings.iter().map(|what| format!("rank {}: {what}", self.rank)).collect()
     }
 
-    fn said(&self, member: &Member, said: &Said) -> Option<String> {
+    fn check_report(&self, member: &ScenarioProcess, said: &RankReport) -> Option<String> {
         match said {
-            Said::Wrong(what) => Some(what.clone()),
-            Said::End { step, status, over_ms, text, .. } => {
+            RankReport::WrongResult(what) => Some(what.clone()),
+            RankReport::End { step, status, over_ms, text, .. } => {
                 // The pause of a stopped rank does not count as an excess.
                 let was_stopped = self.is_victim() && self.scenario.injection == Injection::Stop;
                 let slack_ms = match (self.scenario.injection, self.step(*step)) {
-                    (_, Some(Step::Init)) => STORE_IS_CUT_OFF_MS,
+                    (_, Some(ScenarioStep::Init)) => LATE_TOLERANCE_WITHOUT_STORE_MS,
                     (Injection::Partition | Injection::Stop, step) if self.needs_store(step) => {
-                        STORE_IS_CUT_OFF_MS
+                        LATE_TOLERANCE_WITHOUT_STORE_MS
                     }
-                    _ => SLACK_MS,
+                    _ => LATE_TOLERANCE_MS,
                 };
                 if *over_ms > slack_ms && !was_stopped {
                     return Some(format!("step {step} was {over_ms} ms late: {status} {text}"));
                 }
-                self.ended(member, *step, *status, text).map(|why| {
-                    format!("step {step} ({}): {why}: {status} {text}", self.name(*step))
+                self.check_step_end(member, *step, *status, text).map(|why| {
+                    format!("step {step} ({}): {why}: {status} {text}", self.step_name(*step))
                 })
             }
             _ => None,
         }
     }
 
-    fn name(&self, step: usize) -> String {
+    fn step_name(&self, step: usize) -> String {
         self.scenario.steps.get(step).map_or("after".to_owned(), |step| format!("{step:?}"))
     }
 
     /// Returns the reason why a step may not end with this status and text.
-    fn ended(&self, member: &Member, step: usize, status: i32, text: &str) -> Option<&'static str> {
+    fn check_step_end(
+        &self,
+        member: &ScenarioProcess,
+        step: usize,
+        status: i32,
+        text: &str,
+    ) -> Option<&'static str> {
         if status == DIST_OK {
             return None;
         }
@@ -91,17 +101,19 @@ impl Judge<'_> {
             return Some("it had to succeed");
         }
         // Later failures have the same cause, and the store may be gone.
-        if !is_first_failure(member, step) || self.is_known(step, status, text) {
+        if !is_first_failure(member, step) || self.is_known_limitation(step, status, text) {
             return None;
         }
         match self.scenario.injection {
             Injection::Kill { .. } | Injection::Stop | Injection::Delay { .. } => {
-                self.single(step, status, text)
+                self.check_single_fault(step, status, text)
             }
-            Injection::MemoryLimit { .. } if !self.is_victim() => self.single(step, status, text),
+            Injection::MemoryLimit { .. } if !self.is_victim() => {
+                self.check_single_fault(step, status, text)
+            }
             // The rank waits for a key of a rank that has given up.
             Injection::Close { .. }
-                if matches!(self.step(step), Some(Step::Store { .. }))
+                if matches!(self.step(step), Some(ScenarioStep::Store { .. }))
                     && status == DIST_ERR_TIMEOUT =>
             {
                 None
@@ -122,7 +134,10 @@ impl Judge<'_> {
             }
             Injection::Partition => self.one_of(&[DIST_ERR_PEER_FAILED], status),
             Injection::StoreDeath => {
-                let only_store = matches!(self.step(step), Some(Step::Store { .. } | Step::Init));
+                let only_store = matches!(
+                    self.step(step),
+                    Some(ScenarioStep::Store { .. } | ScenarioStep::Init)
+                );
                 match only_store {
                     true => None,
                     // A rank that lost the store aborts and leaves; its peers report it as absent.
@@ -136,31 +151,36 @@ impl Judge<'_> {
 
     /// Returns true for a known weakness that docs/failure-tests.md lists: the error names the
     /// culprit, but with another status or only at the deadline.
-    fn is_known(&self, step: usize, status: i32, text: &str) -> bool {
+    fn is_known_limitation(&self, step: usize, status: i32, text: &str) -> bool {
         let step = self.step(step);
         let is_named = self.names_culprit(step, text);
         match (self.scenario.injection, step) {
             // The victim is stopped while the ranks create a subgroup.
-            (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
+            (Injection::Stop, Some(ScenarioStep::Groups { .. })) => {
+                is_named && status == DIST_ERR_TIMEOUT
+            }
             // The victim is lost after the leader of its host, or of a waiting rank's host, has
             // left.
             (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
                 if self.has_leader_left() =>
             {
-                (status == DIST_ERR_TIMEOUT && (is_named || text.contains(BEHIND_OTHERS)))
+                (status == DIST_ERR_TIMEOUT && (is_named || text.contains(QUEUE_TIMEOUT_TEXT)))
                     || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
                         && self.names_one_that_left(text))
             }
             // If a message is neither sent nor received, the error only names the peer of the
             // message.
-            (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
+            (
+                Injection::Delay { .. },
+                Some(ScenarioStep::Ring { .. } | ScenarioStep::Pairs { .. }),
+            ) => {
                 [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
                     && text.contains("message of")
             }
             // A rank cannot join without the store, and the leaders that would report it have left.
             (Injection::StoreDeath, _) if self.has_leader_left() => status == DIST_ERR_TIMEOUT,
             // The other ranks wait for a rank that lost its connection to the store.
-            (Injection::Close { .. }, Some(Step::Init)) => status == DIST_ERR_TIMEOUT,
+            (Injection::Close { .. }, Some(ScenarioStep::Init)) => status == DIST_ERR_TIMEOUT,
             _ => false,
         }
     }
@@ -170,30 +190,30 @@ impl Judge<'_> {
         let hosts = &self.scenario.hosts;
         let leaders = (0..2).filter_map(|host| hosts.iter().position(|&of| of == host));
         let last = self.scenario.steps.len() - 1;
-        let mut ended = leaders.flat_map(|leader| &self.crew.member(Some(leader)).said);
-        ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
+        let mut ended = leaders.flat_map(|leader| &self.processes.process(Some(leader)).reports);
+        ended.any(|report| matches!(report, RankReport::Begin(step) if *step == last))
     }
 
     /// Returns true if the text is about a rank that failed and has left since: about the first
     /// connection to it, or about its departure. The leaders that would report the failure itself
     /// have left.
     fn names_one_that_left(&self, text: &str) -> bool {
-        let has_failed_and_left = |member: &&Member| {
-            let failed =
-                |said: &Said| matches!(said, Said::End { status, .. } if *status != DIST_OK);
-            member.said.iter().any(failed) && member.said.iter().any(|it| matches!(it, Said::Left))
+        let has_failed_and_left = |member: &&ScenarioProcess| {
+            let failed = |report: &RankReport| matches!(report, RankReport::End { status, .. } if *status != DIST_OK);
+            member.reports.iter().any(failed)
+                && member.reports.iter().any(|it| matches!(it, RankReport::Finalized))
         };
-        let names = |member: &Member| {
+        let names = |member: &ScenarioProcess| {
             let name = format!("rank {} (pid {}, ", member.rank.unwrap_or(usize::MAX), member.pid);
             let is_left = |rest: &str| {
                 rest.split_once(')').is_some_and(|(_, then)| then.starts_with(" has left"))
             };
             text.contains(&format!("cannot reach {name}")) || text.split(&name).skip(1).any(is_left)
         };
-        self.crew.members.iter().filter(has_failed_and_left).any(names)
+        self.processes.processes.iter().filter(has_failed_and_left).any(names)
     }
 
-    fn step(&self, step: usize) -> Option<&Step> {
+    fn step(&self, step: usize) -> Option<&ScenarioStep> {
         self.scenario.steps.get(step)
     }
 
@@ -202,7 +222,7 @@ impl Judge<'_> {
     }
 
     /// Checks the report about a single fault of the victim.
-    fn single(&self, number: usize, status: i32, text: &str) -> Option<&'static str> {
+    fn check_single_fault(&self, number: usize, status: i32, text: &str) -> Option<&'static str> {
         let step = self.step(number);
         if self.is_victim() || (self.needs_store(step) && self.scenario.loses_store()) {
             return None;
@@ -212,7 +232,7 @@ impl Judge<'_> {
         // During the rendezvous, the rank that listens for the victim may be lost with it, and rank
         // 0 gives up at the same time as its peers. Then the peers only know that rank 0 has not
         // answered.
-        let is_meeting = matches!(step, Some(Step::Init));
+        let is_meeting = matches!(step, Some(ScenarioStep::Init));
         let is_allowed = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status)
             || (times_out && status == DIST_ERR_TIMEOUT)
             || (is_meeting && status == DIST_ERR_CONNECTION);
@@ -230,10 +250,10 @@ impl Judge<'_> {
         }
         // If a call reaches its deadline before its turn, that call reports the error, and it knows
         // only its own rank.
-        if status == DIST_ERR_TIMEOUT && text.contains(BEHIND_OTHERS) {
+        if status == DIST_ERR_TIMEOUT && text.contains(QUEUE_TIMEOUT_TEXT) {
             return None;
         }
-        if matches!(step, Some(Step::Store { .. })) {
+        if matches!(step, Some(ScenarioStep::Store { .. })) {
             return None;
         }
         (!self.names_culprit(step, text)).then_some("the culprit is not named")
@@ -242,24 +262,25 @@ impl Judge<'_> {
     /// Returns true if a rank that is not killed failed in an earlier step; it leaves after the
     /// failure.
     fn others_left_before(&self, step: usize) -> bool {
-        let lives = |member: &&Member| member.rank.is_some_and(|it| !self.scenario.dies(it));
-        let mut alive = self.crew.members.iter().filter(lives);
+        let lives =
+            |member: &&ScenarioProcess| member.rank.is_some_and(|it| !self.scenario.is_killed(it));
+        let mut alive = self.processes.processes.iter().filter(lives);
         alive.any(|member| (0..step).any(|earlier| is_first_failure(member, earlier)))
     }
 
-    fn needs_store(&self, step: Option<&Step>) -> bool {
-        matches!(step, Some(Step::Init | Step::Store { .. }))
+    fn needs_store(&self, step: Option<&ScenarioStep>) -> bool {
+        matches!(step, Some(ScenarioStep::Init | ScenarioStep::Store { .. }))
     }
 
     /// Returns true if the text names a rank at fault.
-    fn names_culprit(&self, step: Option<&Step>, text: &str) -> bool {
+    fn names_culprit(&self, step: Option<&ScenarioStep>, text: &str) -> bool {
         let names = |rank: usize| {
-            let pid = format!("(pid {},", self.crew.member(Some(rank)).pid);
+            let pid = format!("(pid {},", self.processes.process(Some(rank)).pid);
             let number = format!("rank {rank}");
             let mut places = text.match_indices(&number);
             let is_whole =
                 |at: usize| !text[at + number.len()..].starts_with(|c: char| c.is_ascii_digit());
-            text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || lists(text, rank)
+            text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || text_lists_rank(text, rank)
         };
         // After a partition, each side may name any rank on the other side.
         let hosts = &self.scenario.hosts;
@@ -267,18 +288,24 @@ impl Judge<'_> {
             self.scenario.injection == Injection::Partition && hosts[rank] != hosts[self.rank]
         };
         let is_at_fault = |rank: &usize| {
-            *rank == self.scenario.victim || self.scenario.dies(*rank) || is_beyond(*rank)
+            *rank == self.scenario.victim || self.scenario.is_killed(*rank) || is_beyond(*rank)
         };
         let named = (0..self.scenario.size).filter(is_at_fault).any(names);
         // A rank whose message failed finalizes, and its neighbour's error reports this departure.
-        let is_message =
-            matches!(step, Some(Step::Ring { .. } | Step::Pairs { .. } | Step::Groups { .. }));
+        let is_message = matches!(
+            step,
+            Some(
+                ScenarioStep::Ring { .. }
+                    | ScenarioStep::Pairs { .. }
+                    | ScenarioStep::Groups { .. }
+            )
+        );
         named || (is_message && text.contains("has left"))
     }
 }
 
 /// Returns true if a list of ranks in the text contains the rank.
-fn lists(text: &str, rank: usize) -> bool {
+fn text_lists_rank(text: &str, rank: usize) -> bool {
     let numbers = text.split("ranks ").skip(1).flat_map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_digit() || c == ',' || c == ' '));
         rest[..end.unwrap_or(rest.len())].split(',').map(|word| word.trim().parse::<usize>())
@@ -286,9 +313,9 @@ fn lists(text: &str, rank: usize) -> bool {
     numbers.flatten().any(|number| number == rank)
 }
 
-fn is_first_failure(member: &Member, step: usize) -> bool {
-    let first = member.said.iter().find_map(|said| match said {
-        Said::End { step, status, .. } if *status != DIST_OK => Some(*step),
+fn is_first_failure(member: &ScenarioProcess, step: usize) -> bool {
+    let first = member.reports.iter().find_map(|report| match report {
+        RankReport::End { step, status, .. } if *status != DIST_OK => Some(*step),
         _ => None,
     });
     first == Some(step)

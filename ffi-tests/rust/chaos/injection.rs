@@ -2,11 +2,11 @@
 //! copied descriptor, garbage data, and network partitions.
 #![allow(unsafe_code, reason = "signals and other processes' descriptors have no safe interface")]
 
-use crate::crew::Crew;
 use crate::generator::Random;
 use crate::harness::leftovers;
 use crate::hosts::Hosts;
 use crate::scenario::{Injection, Scenario};
+use crate::scenario_processes::ScenarioProcesses;
 use crate::worker::now_us;
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -16,24 +16,28 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
 /// The timeout for connections and writes that a rank does not have to answer.
-const BRIEFLY: Duration = Duration::from_millis(100);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// An injected fault: its time, and the connections that remain open.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct InjectionRecord {
     /// The time of the injection, on the clock of the reports.
     pub(crate) at_us: u64,
     /// Connections that send nothing more; the drop of this value closes them.
-    silent: Vec<OwnedFd>,
+    idle_connections: Vec<OwnedFd>,
 }
 
 /// Injects the scenario's fault.
-pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) -> Done {
-    let pid = |rank: usize| crew.member(Some(rank)).pid;
-    let mut done = Done { at_us: now_us(), silent: Vec::new() };
+pub(crate) fn inject(
+    scenario: &Scenario,
+    processes: &ScenarioProcesses,
+    hosts: Option<&Hosts>,
+) -> InjectionRecord {
+    let pid = |rank: usize| processes.process(Some(rank)).pid;
+    let mut done = InjectionRecord { at_us: now_us(), idle_connections: Vec::new() };
     match scenario.injection {
         Injection::Kill { .. } => {
-            for rank in (0..scenario.size).filter(|&rank| scenario.dies(rank)) {
+            for rank in (0..scenario.size).filter(|&rank| scenario.is_killed(rank)) {
                 signal(pid(rank), libc::SIGKILL);
             }
             done.at_us = now_us();
@@ -49,8 +53,8 @@ pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) ->
         }
         Injection::Close { which } => close_socket(pid(scenario.victim), which),
         Injection::Partition => hosts.iter().for_each(|hosts| hosts.disconnect(1)),
-        Injection::BadFrames { seed } => done.silent = send_rubbish(crew, seed),
-        Injection::StoreDeath => signal(crew.member(None).pid, libc::SIGKILL),
+        Injection::BadFrames { seed } => done.idle_connections = send_garbage(processes, seed),
+        Injection::StoreDeath => signal(processes.process(None).pid, libc::SIGKILL),
         // The rank injects these faults itself, or they exist from the start.
         Injection::Delay { .. } | Injection::MemoryLimit { .. } | Injection::FullDisk { .. } => {}
     }
@@ -90,12 +94,12 @@ fn close_socket(pid: u32, which: u64) {
 /// Returns a duplicate of another process's descriptor.
 fn descriptor_of(pid: u32, fd: i32) -> Option<OwnedFd> {
     // SAFETY: the call takes only numbers.
-    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let process = owned_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     // SAFETY: the call takes only numbers; the pidfd is open.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
+    owned_fd(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
 }
 
-fn owned(returned: i64) -> Option<OwnedFd> {
+fn owned_fd(returned: i64) -> Option<OwnedFd> {
     let fd = i32::try_from(returned).ok().filter(|&fd| fd >= 0)?;
     // SAFETY: the system call that returned this descriptor created it for this process, and no
     // other value owns it.
@@ -104,32 +108,34 @@ fn owned(returned: i64) -> Option<OwnedFd> {
 
 /// Connects to each listening socket of the processes and sends random bytes. Returns the
 /// connections that stay open.
-fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
+fn send_garbage(processes: &ScenarioProcesses, seed: u64) -> Vec<OwnedFd> {
     let mut random = Random::new(seed);
-    let pids: Vec<u32> = crew.members.iter().map(|member| member.pid).collect();
+    let pids: Vec<u32> = processes.processes.iter().map(|member| member.pid).collect();
     let sockets = leftovers::sockets_of(&pids);
     let mut silent = Vec::new();
-    for port in
-        leftovers::listening_ports(&sockets).into_iter().chain([crew.port]).collect::<BTreeSet<_>>()
+    for port in leftovers::listening_ports(&sockets)
+        .into_iter()
+        .chain([processes.port])
+        .collect::<BTreeSet<_>>()
     {
         let address = ([127, 0, 0, 1], port).into();
-        if let Ok(stream) = TcpStream::connect_timeout(&address, BRIEFLY) {
-            drop(stream.set_write_timeout(Some(BRIEFLY)));
-            silent.extend(babble(stream, &mut random));
+        if let Ok(stream) = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            drop(stream.set_write_timeout(Some(CONNECT_TIMEOUT)));
+            silent.extend(write_garbage(stream, &mut random));
         }
     }
     for name in leftovers::abstract_socket_names(&sockets) {
         let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
         if let Ok(stream) = UnixStream::connect_addr(&address) {
-            drop(stream.set_write_timeout(Some(BRIEFLY)));
-            silent.extend(babble(stream, &mut random));
+            drop(stream.set_write_timeout(Some(CONNECT_TIMEOUT)));
+            silent.extend(write_garbage(stream, &mut random));
         }
     }
     silent
 }
 
 /// Sends 0 to 4096 random bytes. Returns one in three streams so that it stays open.
-fn babble<S: std::io::Write + Into<OwnedFd>>(
+fn write_garbage<S: std::io::Write + Into<OwnedFd>>(
     mut stream: S,
     random: &mut Random,
 ) -> Option<OwnedFd> {

@@ -6,16 +6,16 @@
 //! it. If a peer still had to read from the buffer, the peer's result is wrong, and the peer finds
 //! the fault.
 
-use crate::buffer::Buffer;
-use crate::scenario::Kind;
+use crate::call_buffer::CallBuffer;
+use crate::scenario::CollectiveKind;
 use std::collections::VecDeque;
 
 /// The canary value; the library must not change it.
 const CANARY: i32 = 0x5ca1_ab1e;
 /// The content of a receive buffer before the call.
-const RUBBISH: i32 = 0x0bad_0bad;
+const UNWRITTEN: i32 = 0x0bad_0bad;
 /// The number of watched buffers of successful calls.
-const WATCHED: usize = 6;
+const MAX_WATCHED: usize = 6;
 
 /// Returns the element that a rank contributes; sums wrap.
 fn element(turn: usize, rank: usize, index: usize) -> i32 {
@@ -28,12 +28,12 @@ fn element(turn: usize, rank: usize, index: usize) -> i32 {
 
 /// Buffers that the library must no longer write to.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedBuffers {
     /// Buffers of successful calls, oldest first; later calls reuse them.
-    idle: VecDeque<Buffer>,
+    reusable: VecDeque<CallBuffer>,
     /// Buffers of failed calls.
-    kept: Vec<Buffer>,
-    pub(crate) touched: Vec<String>,
+    retained: Vec<CallBuffer>,
+    pub(crate) violations: Vec<String>,
     /// If set, the buffers are in the library's memory.
     pub(crate) arena: bool,
     /// If set, the scenario stops a rank. If the rank was stopped while it wrote to library memory
@@ -42,93 +42,98 @@ pub(crate) struct Watched {
     pub(crate) is_stopped: bool,
 }
 
-impl Watched {
+impl WatchedBuffers {
     /// Returns a buffer that is full of `value`, and reuses an idle one if its length fits.
-    fn take(&mut self, len: usize, value: i32) -> Buffer {
-        let idle = if self.idle.len() < WATCHED { None } else { self.idle.pop_front() };
-        idle.iter().for_each(|buffer| self.look_at(buffer));
+    fn take_buffer(&mut self, len: usize, value: i32) -> CallBuffer {
+        let idle = if self.reusable.len() < MAX_WATCHED { None } else { self.reusable.pop_front() };
+        idle.iter().for_each(|buffer| self.check_buffer(buffer));
         match idle {
             Some(mut buffer) if buffer.len() == len => {
                 buffer.fill(value);
                 buffer
             }
-            _ => Buffer::full(len, value, self.arena),
+            _ => CallBuffer::filled(len, value, self.arena),
         }
     }
 
     /// Fills a buffer with canaries and watches it.
-    pub(crate) fn watch(&mut self, mut buffer: Buffer, succeeded: bool) {
+    pub(crate) fn watch(&mut self, mut buffer: CallBuffer, succeeded: bool) {
         buffer.fill(CANARY);
         if succeeded {
-            self.idle.push_back(buffer);
+            self.reusable.push_back(buffer);
         } else if !(buffer.is_arena() && self.is_stopped) {
-            self.kept.push(buffer);
+            self.retained.push(buffer);
         }
     }
 
-    fn look_at(&mut self, buffer: &[i32]) {
+    fn check_buffer(&mut self, buffer: &[i32]) {
         if let Some(at) = buffer.iter().position(|&value| value != CANARY) {
             let (len, found) = (buffer.len(), buffer[at]);
-            self.touched.push(format!(
+            self.violations.push(format!(
                 "element {at} of {len} was overwritten with {found:#x} after the call had returned"
             ));
         }
     }
 
     /// Checks the canaries of all buffers and drops the buffers.
-    pub(crate) fn look_at_all(&mut self) {
+    pub(crate) fn check_all_buffers(&mut self) {
         for buffer in
-            std::mem::take(&mut self.idle).into_iter().chain(std::mem::take(&mut self.kept))
+            std::mem::take(&mut self.reusable).into_iter().chain(std::mem::take(&mut self.retained))
         {
-            self.look_at(&buffer);
+            self.check_buffer(&buffer);
         }
     }
 }
 
 /// The arguments and buffers of one call.
 #[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) kind: Kind,
+pub(crate) struct CheckedCollective {
+    pub(crate) kind: CollectiveKind,
     pub(crate) count: usize,
     pub(crate) root: usize,
     pub(crate) size: usize,
     rank: usize,
     turn: usize,
-    pub(crate) send: Buffer,
-    pub(crate) recv: Buffer,
+    pub(crate) send: CallBuffer,
+    pub(crate) recv: CallBuffer,
 }
 
-impl Operation {
+impl CheckedCollective {
     /// Creates the call that every rank of a group of `size` makes in a turn.
     pub(crate) fn new(
-        (kind, count): (Kind, usize),
+        (kind, count): (CollectiveKind, usize),
         turn: usize,
         (rank, size): (usize, usize),
-        watched: &mut Watched,
+        watched: &mut WatchedBuffers,
     ) -> Self {
         let root = turn % size;
         let all = size * count;
         let (sent, received) = match kind {
-            Kind::AllReduce | Kind::Reduce => (count, count),
-            Kind::Broadcast => (0, count),
-            Kind::AllGather | Kind::AllGatherV => (count, all),
-            Kind::Gather | Kind::GatherV => (count, if rank == root { all } else { 0 }),
-            Kind::Scatter | Kind::ScatterV => (if rank == root { all } else { 0 }, count),
-            Kind::ReduceScatter | Kind::ReduceScatterV => (all, count),
-            Kind::AllToAll | Kind::AllToAllV => (all, all),
-            Kind::Barrier | Kind::MonitoredBarrier => (0, 0),
+            CollectiveKind::AllReduce | CollectiveKind::Reduce => (count, count),
+            CollectiveKind::Broadcast => (0, count),
+            CollectiveKind::AllGather | CollectiveKind::AllGatherV => (count, all),
+            CollectiveKind::Gather | CollectiveKind::GatherV => {
+                (count, if rank == root { all } else { 0 })
+            }
+            CollectiveKind::Scatter | CollectiveKind::ScatterV => {
+                (if rank == root { all } else { 0 }, count)
+            }
+            CollectiveKind::ReduceScatter | CollectiveKind::ReduceScatterV => (all, count),
+            CollectiveKind::AllToAll | CollectiveKind::AllToAllV => (all, all),
+            CollectiveKind::Barrier | CollectiveKind::MonitoredBarrier => (0, 0),
         };
-        let mut send = watched.take(sent, 0);
-        let mut recv = watched.take(received, RUBBISH);
-        let mine = if kind == Kind::Broadcast && rank == root { &mut recv } else { &mut send };
-        for (index, value) in mine.iter_mut().enumerate() {
+        let mut send = watched.take_buffer(sent, 0);
+        let mut recv = watched.take_buffer(received, UNWRITTEN);
+        let own_input =
+            if kind == CollectiveKind::Broadcast && rank == root { &mut recv } else { &mut send };
+        for (index, value) in own_input.iter_mut().enumerate() {
             *value = element(turn, rank, index);
         }
         Self { kind, count, root, size, rank, turn, send, recv }
     }
 
     /// Returns the first wrong element of the result of a successful call.
-    pub(crate) fn wrong(&self) -> Option<String> {
+    pub(crate) fn first_wrong_element(&self) -> Option<String> {
         let at = (0..self.recv.len()).find(|&index| self.recv[index] != self.expected(index))?;
         Some(format!(
             "{:?} of {} in turn {}, root {}: element {at} is {:#x}, not {:#x}",
@@ -146,23 +151,28 @@ impl Operation {
         let sum =
             |index| (0..size).fold(0_i32, |sum, rank| sum.wrapping_add(element(turn, rank, index)));
         match self.kind {
-            Kind::Reduce if rank != root => RUBBISH,
-            Kind::AllReduce | Kind::Reduce => sum(index),
-            Kind::Broadcast => element(turn, root, index),
-            Kind::AllGather | Kind::AllGatherV | Kind::Gather | Kind::GatherV => {
-                element(turn, index / count, index % count)
+            CollectiveKind::Reduce if rank != root => UNWRITTEN,
+            CollectiveKind::AllReduce | CollectiveKind::Reduce => sum(index),
+            CollectiveKind::Broadcast => element(turn, root, index),
+            CollectiveKind::AllGather
+            | CollectiveKind::AllGatherV
+            | CollectiveKind::Gather
+            | CollectiveKind::GatherV => element(turn, index / count, index % count),
+            CollectiveKind::Scatter | CollectiveKind::ScatterV => {
+                element(turn, root, rank * count + index)
             }
-            Kind::Scatter | Kind::ScatterV => element(turn, root, rank * count + index),
-            Kind::ReduceScatter | Kind::ReduceScatterV => sum(rank * count + index),
-            Kind::AllToAll | Kind::AllToAllV => {
+            CollectiveKind::ReduceScatter | CollectiveKind::ReduceScatterV => {
+                sum(rank * count + index)
+            }
+            CollectiveKind::AllToAll | CollectiveKind::AllToAllV => {
                 element(turn, index / count, rank * count + index % count)
             }
-            Kind::Barrier | Kind::MonitoredBarrier => 0,
+            CollectiveKind::Barrier | CollectiveKind::MonitoredBarrier => 0,
         }
     }
 
     /// Ends the operation and watches its buffers.
-    pub(crate) fn retire(self, succeeded: bool, watched: &mut Watched) {
+    pub(crate) fn watch_buffers(self, succeeded: bool, watched: &mut WatchedBuffers) {
         watched.watch(self.send, succeeded);
         watched.watch(self.recv, succeeded);
     }
@@ -174,12 +184,12 @@ pub(crate) fn message(turn: usize, from: usize, count: usize) -> Vec<i32> {
 }
 
 /// Returns a receive buffer for a message.
-pub(crate) fn room(count: usize) -> Vec<i32> {
-    vec![RUBBISH; count]
+pub(crate) fn receive_buffer(count: usize) -> Vec<i32> {
+    vec![UNWRITTEN; count]
 }
 
 /// Returns the first wrong element of a received message.
-pub(crate) fn wrong_message(found: &[i32], turn: usize, from: usize) -> Option<String> {
+pub(crate) fn message_error(found: &[i32], turn: usize, from: usize) -> Option<String> {
     let at = (0..found.len()).find(|&index| found[index] != element(turn, from, index))?;
     let (len, value) = (found.len(), found[at]);
     Some(format!("message of {len} in turn {turn} from rank {from}: element {at} is {value:#x}"))
