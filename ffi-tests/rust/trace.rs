@@ -182,8 +182,11 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
         "init\ntimes 50 0 all_reduce f32 SUM 10\nbarrier\nfinalize\n".to_owned()
     });
     job.finish();
-    let (events, said) = folder.merge();
-    assert!(said.contains("ranks 0-2 on ") && said.contains("the clock that the others"), "{said}");
+    let (events, output) = folder.merge();
+    assert!(
+        output.contains("ranks 0-2 on ") && output.contains("the clock that the others"),
+        "{output}"
+    );
     let times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
     assert!(times.is_sorted() && times[0].abs() < f64::EPSILON);
     for sequence in 1..=51 {
@@ -218,8 +221,8 @@ fn trace_of_killed_rank_is_merged_with_the_failure() {
     job.kill("1");
     let ended = job.finish();
     ended.report("0", "all_reduce f32 SUM 1000").assert_failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
-    let (events, said) = folder.merge();
-    assert!(said.contains("tr_1.json has no end"), "{said}");
+    let (events, output) = folder.merge();
+    assert!(output.contains("tr_1.json has no end"), "{output}");
     for rank in 0..3 {
         let barriers =
             events_named(&events, "barrier").into_iter().filter(|event| event["pid"] == rank);
@@ -300,11 +303,11 @@ fn is_last_rank_named(verdicts: &[(Value, String)]) -> bool {
             warnings.next().is_some_and(|line| line.contains(&format!("rank {late} (pid ")));
         is_late_rank_named && warnings.next().is_none()
     };
-    let names = |(rank, (told, log)): (usize, &(Value, String))| {
-        println!("rank {rank} of {}: {} {}", late + 1, told["straggler"], told["skew"]);
+    let names = |(rank, (verdict, log)): (usize, &(Value, String))| {
+        println!("rank {rank} of {}: {} {}", late + 1, verdict["straggler"], verdict["skew"]);
         match rank == late {
-            true => told["straggler"].is_null(),
-            false => told["straggler"]["rank"] == late && is_warned_once(log),
+            true => verdict["straggler"].is_null(),
+            false => verdict["straggler"]["rank"] == late && is_warned_once(log),
         }
     };
     verdicts.iter().enumerate().all(names)
@@ -320,11 +323,11 @@ fn repeatedly_late_rank_is_named_as_straggler() {
         let late = size - 1;
         let mut tries =
             DELAYS_MS.iter().map(|&nap_ms| (nap_ms, run_with_straggler(size, apart, nap_ms)));
-        let first_named = tries.find(|(_, told)| is_last_rank_named(told));
-        let (nap_ms, told) =
+        let first_named = tries.find(|(_, verdicts)| is_last_rank_named(verdicts));
+        let (nap_ms, verdicts) =
             first_named.unwrap_or_else(|| panic!("{size} ranks, {apart:?}: not named"));
-        for (told, _) in &told[..late] {
-            let skew = told["skew"].as_array().unwrap();
+        for (verdict, _) in &verdicts[..late] {
+            let skew = verdict["skew"].as_array().unwrap();
             let one = skew.iter().find(|one| one["rank"] == late).unwrap();
             assert_eq!(one["operation"], "all_reduce");
             // The lower bound of the histogram bucket below the sleep.
@@ -336,9 +339,9 @@ fn repeatedly_late_rank_is_named_as_straggler() {
 #[test]
 fn equal_ranks_have_no_straggler() {
     // Other work on the machine may really delay one rank in one run, but not in all three runs.
-    let has_none = |(told, log): &(Value, String)| {
-        println!("{} {}", told["straggler"], told["skew"]);
-        told["straggler"].is_null() && !log.contains("keeps the others waiting")
+    let has_none = |(verdict, log): &(Value, String)| {
+        println!("{} {}", verdict["straggler"], verdict["skew"]);
+        verdict["straggler"].is_null() && !log.contains("keeps the others waiting")
     };
     for apart in [None, Some("linear")] {
         assert!((0..3).any(|_| run_with_straggler(4, apart, 0).iter().all(has_none)), "{apart:?}");

@@ -293,19 +293,20 @@ impl<'a, 'b> ScenarioRank<'a, 'b> {
         turn: usize,
     ) -> CallResult {
         let limit = self.scenario.timeout_ms;
-        let place = (group.rank(), group.size());
+        let rank_and_size = (group.rank(), group.size());
         let mut done = 0;
         while done < times {
             if ahead == 1 {
                 let mut operation =
-                    CheckedCollective::new(call, turn + done, place, self.watched_buffers);
+                    CheckedCollective::new(call, turn + done, rank_and_size, self.watched_buffers);
                 let outcome = self.timed(limit, |_| group.run(&mut operation));
                 self.finish_call(operation, &outcome);
                 outcome?;
             } else {
                 let turns = turn + done..turn + done + ahead;
-                let operations = turns
-                    .map(|turn| CheckedCollective::new(call, turn, place, self.watched_buffers));
+                let operations = turns.map(|turn| {
+                    CheckedCollective::new(call, turn, rank_and_size, self.watched_buffers)
+                });
                 let operations: Vec<CheckedCollective> = operations.collect();
                 self.issue_all(group, operations)?;
             }

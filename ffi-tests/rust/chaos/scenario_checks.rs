@@ -55,8 +55,8 @@ impl ScenarioChecker<'_> {
         findings.iter().map(|what| format!("rank {}: {what}", self.rank)).collect()
     }
 
-    fn check_report(&self, member: &ScenarioProcess, said: &RankReport) -> Option<String> {
-        match said {
+    fn check_report(&self, member: &ScenarioProcess, report: &RankReport) -> Option<String> {
+        match report {
             RankReport::WrongResult(what) => Some(what.clone()),
             RankReport::End { step, status, over_ms, text, .. } => {
                 // The pause of a stopped rank does not count as an excess.
@@ -277,10 +277,12 @@ impl ScenarioChecker<'_> {
         let names = |rank: usize| {
             let pid = format!("(pid {},", self.processes.process(Some(rank)).pid);
             let number = format!("rank {rank}");
-            let mut places = text.match_indices(&number);
+            let mut matches = text.match_indices(&number);
             let is_whole =
                 |at: usize| !text[at + number.len()..].starts_with(|c: char| c.is_ascii_digit());
-            text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || text_lists_rank(text, rank)
+            text.contains(&pid)
+                || matches.any(|(at, _)| is_whole(at))
+                || text_lists_rank(text, rank)
         };
         // After a partition, each side may name any rank on the other side.
         let hosts = &self.scenario.hosts;

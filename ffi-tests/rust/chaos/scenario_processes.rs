@@ -134,22 +134,23 @@ impl ScenarioProcesses {
         let listener = is_here.then(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let own = listener.as_ref().map(|listener| listener.local_addr().unwrap().port());
         let port = environment.driver_store_port.or(own).unwrap_or(NAMESPACE_STORE_PORT);
-        let (mut crew, ends) = Self::without_processes(environment, port);
-        let keeper = scenario.has_store_process && environment.driver_store_port.is_none();
+        let (mut started, ends) = Self::without_processes(environment, port);
+        let has_store_process =
+            scenario.has_store_process && environment.driver_store_port.is_none();
         let ranks = (usize::from(environment.driver_store_port.is_some())..scenario.size).map(Some);
-        for rank in keeper.then_some(None).into_iter().chain(ranks) {
-            let mut command = crew.command(scenario, environment, rank);
+        for rank in has_store_process.then_some(None).into_iter().chain(ranks) {
+            let mut command = started.command(scenario, environment, rank);
             command.stdin(ends.gate_reader.try_clone().unwrap());
             command.stdout(ends.report.try_clone().unwrap());
             match &listener {
-                _ if rank != if keeper { None } else { Some(0) } => {}
+                _ if rank != if has_store_process { None } else { Some(0) } => {}
                 Some(listener) => inherit_listener(&mut command, listener),
                 None => drop(command.env(LISTEN_VARIABLE, "new")),
             }
             let child = command.spawn().unwrap();
             let pid = child.id();
             let reports = Vec::new();
-            crew.processes.push(ScenarioProcess {
+            started.processes.push(ScenarioProcess {
                 rank,
                 pid,
                 child: Some(child),
@@ -157,7 +158,7 @@ impl ScenarioProcesses {
                 reports,
             });
         }
-        crew
+        started
     }
 
     /// Returns a value without processes, and the pipe ends that the processes will get.
@@ -166,7 +167,7 @@ impl ScenarioProcesses {
         let (gate, opened) = pipe().unwrap();
         let (sender, lines) = channel();
         let read_thread =
-            move || read_reports(reader, |name, said| drop(sender.send((name, said))));
+            move || read_reports(reader, |name, report| drop(sender.send((name, report))));
         let processes = Self {
             processes: Vec::new(),
             port,
@@ -186,9 +187,9 @@ impl ScenarioProcesses {
         rank: Option<usize>,
     ) -> Command {
         let program = std::env::current_exe().unwrap();
-        let place = rank
+        let host_of_rank = rank
             .map_or(environment.hosts.first(), |rank| environment.hosts.get(scenario.hosts[rank]));
-        let mut words = place.map_or(Vec::new(), |place| place.command_prefix().to_vec());
+        let mut words = host_of_rank.map_or(Vec::new(), |host| host.command_prefix().to_vec());
         words.push(program.to_str().unwrap().to_owned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(RANK_ARGUMENTS);
@@ -230,34 +231,29 @@ impl ScenarioProcesses {
         command.env("TMPDIR", environment.folder.join("tmp"));
         let errors = File::options().create(true).append(true).open(environment.folder.join("err"));
         command.stderr(errors.unwrap());
-        let (mut crew, ends) = Self::without_processes(environment, 0);
+        let (mut started, ends) = Self::without_processes(environment, 0);
         command.stdin(ends.gate_reader).stdout(ends.report);
         let child = command.spawn().ok()?;
-        let member = |rank, child, pid, said| ScenarioProcess {
-            rank,
-            pid,
-            child,
-            status: None,
-            reports: said,
-        };
-        crew.processes =
-            (0..scenario.size).map(|rank| member(Some(rank), None, 0, Vec::new())).collect();
+        let process =
+            |rank, child, pid, reports| ScenarioProcess { rank, pid, child, status: None, reports };
+        started.processes =
+            (0..scenario.size).map(|rank| process(Some(rank), None, 0, Vec::new())).collect();
         let pid = child.id();
-        crew.processes.push(member(None, Some(child), pid, vec![RankReport::Finalized]));
-        Some(crew)
+        started.processes.push(process(None, Some(child), pid, vec![RankReport::Finalized]));
+        Some(started)
     }
 
     /// Receives one report, or waits for at most `at_most`. Returns false if no process can report
     /// any more.
     pub(crate) fn receive_report(&mut self, at_most: Duration) -> bool {
         match self.reports.recv_timeout(at_most) {
-            Ok((name, said)) => {
+            Ok((name, report)) => {
                 let rank = name.parse().ok();
                 if let Some(member) = self.processes.iter_mut().find(|member| member.rank == rank) {
-                    if let RankReport::Start(pid) = said {
+                    if let RankReport::Start(pid) = report {
                         member.pid = pid;
                     }
-                    member.reports.push(said);
+                    member.reports.push(report);
                 }
                 true
             }
@@ -373,10 +369,10 @@ fn read_reports(reader: PipeReader, send_report: impl Fn(String, RankReport)) {
         let line = String::from_utf8_lossy(&line);
         // The output also contains lines of the test harness.
         let Some((_, text)) = line.split_once(REPORT_PREFIX) else { continue };
-        if let Some((name, said)) = text.split_once(' ')
-            && let Some(said) = RankReport::parse(said)
+        if let Some((name, report)) = text.split_once(' ')
+            && let Some(report) = RankReport::parse(report)
         {
-            send_report(name.to_owned(), said);
+            send_report(name.to_owned(), report);
         }
     }
 }

@@ -45,24 +45,24 @@ pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> 
         }
         _ => Some(ScenarioProcesses::start(scenario, &environment)),
     };
-    let Some(mut crew) = processes else {
+    let Some(mut processes) = processes else {
         return ScenarioResult::Skipped("small disks need name spaces");
     };
-    let done = inject_when_due(scenario, &mut crew, hosts);
-    let ended = await_exits(scenario, &mut crew);
+    let done = inject_when_due(scenario, &mut processes, hosts);
+    let ended = await_exits(scenario, &mut processes);
     if done.is_some() && needs_hosts {
         hosts.iter().for_each(|hosts| hosts.reconnect(1));
     }
-    let mut findings = scenario_checks::findings(scenario, &crew);
-    if crew.errors().contains("mount: ") {
+    let mut findings = scenario_checks::findings(scenario, &processes);
+    if processes.errors().contains("mount: ") {
         return ScenarioResult::Skipped("small disks need name spaces");
     }
     findings.extend(ended.err());
-    findings.extend(crew.leftovers());
+    findings.extend(processes.leftovers());
     if findings.is_empty() {
         return ScenarioResult::Passed { in_time: done.is_some() };
     }
-    ScenarioResult::Failed(describe_failure(scenario, &crew, &findings))
+    ScenarioResult::Failed(describe_failure(scenario, &processes, &findings))
 }
 
 /// Waits for the time of the fault and injects it. Returns `None` if the watched rank left before.
@@ -78,7 +78,7 @@ pub(crate) fn inject_when_due(
         processes.process(Some(rank)).reports.iter().any(begun)
     };
     let is_over = |processes: &ScenarioProcesses| processes.process(Some(rank)).has_left();
-    processes.receive_until(HANG_LIMIT, |crew| has_begun(crew) || is_over(crew));
+    processes.receive_until(HANG_LIMIT, |processes| has_begun(processes) || is_over(processes));
     if !has_begun(processes) {
         return None;
     }
@@ -102,11 +102,11 @@ pub(crate) fn await_exits(
             member.has_left() || member.rank.is_some_and(|rank| scenario.is_killed(rank))
         })
     };
-    let first = processes.receive_until(HANG_LIMIT, |crew| have_left(crew, stopped));
+    let first = processes.receive_until(HANG_LIMIT, |processes| have_left(processes, stopped));
     if let Some(victim) = stopped {
         signal(processes.process(Some(victim)).pid, libc::SIGCONT);
     }
-    let all = first && processes.receive_until(HANG_LIMIT, |crew| have_left(crew, None));
+    let all = first && processes.receive_until(HANG_LIMIT, |processes| have_left(processes, None));
     if all && processes.finish() {
         return Ok(());
     }

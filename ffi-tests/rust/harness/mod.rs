@@ -93,9 +93,9 @@ impl TestJob {
         program: impl Fn(usize) -> String,
     ) -> Self {
         let mut job = Self::new();
-        for (rank, place) in rank_hosts.iter().enumerate() {
+        for (rank, host) in rank_hosts.iter().enumerate() {
             let environment = job.environment_with_master(master, rank, rank_hosts.len());
-            job.start_on_host(place, &rank.to_string(), &environment, &program(rank));
+            job.start_on_host(host, &rank.to_string(), &environment, &program(rank));
         }
         job
     }

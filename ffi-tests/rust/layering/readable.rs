@@ -19,16 +19,16 @@ fn root() -> &'static Path {
 }
 
 fn repeated_types(files: &[SourceFile]) -> Vec<String> {
-    let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut paths_by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in files {
         for name in file.types() {
-            places.entry(name).or_default().push(&file.path);
+            paths_by_name.entry(name).or_default().push(&file.path);
         }
     }
-    places.retain(|name, places| {
-        places.len() > 1 && !SHARED_NAMES.iter().any(|(shared, _)| shared == name)
+    paths_by_name.retain(|name, paths| {
+        paths.len() > 1 && !SHARED_NAMES.iter().any(|(shared, _)| shared == name)
     });
-    places.iter().map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
+    paths_by_name.iter().map(|(name, paths)| format!("{name}: {}", paths.join(", "))).collect()
 }
 
 #[test]

@@ -141,10 +141,10 @@ fn many_ranks_share_four_hosts() {
 fn train(rank_hosts: &[TestHost], master: &str, program: &str) -> Vec<f64> {
     let mut job = TestJob::new();
     let data = format!("{ROOT}/c-examples/digits_training/data/digits.csv");
-    for (rank, place) in rank_hosts.iter().enumerate() {
+    for (rank, host) in rank_hosts.iter().enumerate() {
         let environment = job.environment_with_master(master, rank, rank_hosts.len());
         let words = [program, "--epochs", "5", "--data", &data];
-        job.start_program_on_host(place, &rank.to_string(), &environment, &words);
+        job.start_program_on_host(host, &rank.to_string(), &environment, &words);
     }
     let ended = job.finish();
     for rank in 0..rank_hosts.len() {

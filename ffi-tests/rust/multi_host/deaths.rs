@@ -54,11 +54,11 @@ fn kill_each_rank(operation: &str) {
         let report_times = kill_rank(&hosts, &rank_hosts, operation, victim);
         latencies.iter_mut().zip(report_times).for_each(|(all, some)| all.extend(some));
     }
-    for (mut latencies, place) in latencies.into_iter().zip(["other hosts", "its own host"]) {
+    for (mut latencies, placement) in latencies.into_iter().zip(["other hosts", "its own host"]) {
         latencies.sort_unstable();
         let (middle, last) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
         println!(
-            "{operation}: a death was told on {place} after {middle} us (median), {last} us (longest)"
+            "{operation}: a death was told on {placement} after {middle} us (median), {last} us (longest)"
         );
         assert!(last < MAX_REPORT_MS * 1000, "{latencies:?}");
     }

@@ -44,10 +44,11 @@ const MISMATCH_CASES: &[MismatchCase] = &[
 fn mismatch_is_reported_on_all_hosts() {
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
     let rank_hosts = block_placement(&hosts, &[2, 2]);
-    for [most, odd, described @ ..] in MISMATCH_CASES {
+    for [usual_call, different_call, described @ ..] in MISMATCH_CASES {
         // The differing ranks: a rank that is no leader, a leader, and a whole host.
         for odd_ranks in [&[3][..], &[2], &[2, 3]] {
-            let call = |rank: usize| if odd_ranks.contains(&rank) { *odd } else { *most };
+            let call =
+                |rank: usize| if odd_ranks.contains(&rank) { *different_call } else { *usual_call };
             let program = |rank: usize| {
                 format!("init\nbarrier\n{}\nall_reduce f32 SUM 2\nfinalize\nleaks\n", call(rank))
             };

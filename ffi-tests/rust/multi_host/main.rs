@@ -52,10 +52,10 @@ fn start_ranks(
     variables: impl Fn(usize) -> Vec<(&'static str, String)>,
     program: impl Fn(usize) -> String,
 ) {
-    for (rank, place) in rank_hosts.iter().enumerate() {
+    for (rank, host) in rank_hosts.iter().enumerate() {
         let mut environment = job.environment_with_master(master, rank, rank_hosts.len());
         environment.extend(variables(rank));
-        job.start_on_host(place, &rank.to_string(), &environment, &program(rank));
+        job.start_on_host(host, &rank.to_string(), &environment, &program(rank));
     }
 }
 

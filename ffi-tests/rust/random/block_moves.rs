@@ -63,13 +63,13 @@ fn concatenate_blocks(
     call: &CollectiveCall,
     blocks: impl Iterator<Item = Vec<u8>>,
 ) -> (Vec<u8>, Vec<(usize, usize)>) {
-    let (mut bytes, mut places) = (Vec::new(), Vec::new());
+    let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
     for block in blocks {
-        places.push((bytes.len(), block.len() / call.dtype.size()));
+        offsets.push((bytes.len(), block.len() / call.dtype.size()));
         bytes.extend(block);
         bytes.resize(bytes.len() + call.gap(), OUTPUT_FILL_BYTE);
     }
-    (bytes, places)
+    (bytes, offsets)
 }
 
 /// Returns the buffers of such a collective on one rank of `size`.
@@ -122,10 +122,10 @@ pub(crate) fn prepare(
     }
     if gathers {
         // In place, the own block is already at its position in the output.
-        let (mut held, (place, count)) = (rubbish, recvs[rank]);
+        let (mut held, (offset, count)) = (rubbish, recvs[rank]);
         let len = count * call.dtype.size();
-        held[place..place + len].copy_from_slice(&input[..len]);
-        let lists = BlockLists { sends_output: true, sends: vec![(place, count)], recvs };
+        held[offset..offset + len].copy_from_slice(&input[..len]);
+        let lists = BlockLists { sends_output: true, sends: vec![(offset, count)], recvs };
         let (output, input) = (GuardedBuffer::new(&held), Vec::new());
         return OperationMemory {
             description: what,

@@ -143,7 +143,7 @@ impl GroupHandle {
             true => (std::ptr::null(), 0),
             false => (ranks.as_ptr(), ranks.len()),
         };
-        let key = subgroup_rank.map_or(0, |place| 10 * i32::try_from(place).unwrap());
+        let key = subgroup_rank.map_or(0, |rank| 10 * i32::try_from(rank).unwrap());
         let color = if subgroup_rank.is_some() { 3 } else { DIST_NO_COLOR };
         let (parent, options, mut group) = (self.0, &raw const options, null_mut());
         // SAFETY (both): options, name and ranks outlive the call, and `group` takes the handle.

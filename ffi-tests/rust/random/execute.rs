@@ -209,9 +209,12 @@ impl<'s, 'p> RankRunner<'s, 'p> {
         let input = if sends_output { memory.output.at(0) } else { memory.input.as_mut_ptr() };
         let output = memory.output.at(0);
         let blocks = BlockArguments {
-            sends: sends.iter().map(|&(place, _)| input.wrapping_add(place).cast_const()).collect(),
+            sends: sends
+                .iter()
+                .map(|&(offset, _)| input.wrapping_add(offset).cast_const())
+                .collect(),
             send_counts: sends.iter().map(|&(_, count)| count).collect(),
-            recvs: recvs.iter().map(|&(place, _)| output.wrapping_add(place)).collect(),
+            recvs: recvs.iter().map(|&(offset, _)| output.wrapping_add(offset)).collect(),
             recv_counts: recvs.iter().map(|&(_, count)| count).collect(),
         };
         if may_block && self.random.one_in(2) {
