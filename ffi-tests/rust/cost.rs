@@ -7,30 +7,31 @@
 mod harness;
 mod worker;
 
-use harness::Job;
+use harness::TestJob;
 use std::fmt::Write as _;
 
 const RANKS: usize = 8;
 
 /// The limit for the used bytes of a segment of 8 ranks after all its parts have been used.
-const ALL_IN_USE: u64 = 8 << 20;
+const MAX_MEMORY_IN_USE: u64 = 8 << 20;
 /// The limit for an idle group in bytes: its segment and the heap of all its ranks.
-const IDLE: u64 = 64 << 10;
+const MAX_MEMORY_IDLE: u64 = 64 << 10;
 
 /// Returns the number `key` from a worker's `turn`th report of `what`.
-fn measured(reports: &[harness::Report], what: &str, turn: usize, key: &str) -> u64 {
-    let report = reports.iter().filter(|report| report.what == what).nth(turn).expect(what);
-    let value: serde_json::Value = serde_json::from_str(&report.succeeded().message).unwrap();
+fn reported_number(reports: &[harness::CommandReport], what: &str, turn: usize, key: &str) -> u64 {
+    let report = reports.iter().filter(|report| report.command == what).nth(turn).expect(what);
+    let value: serde_json::Value =
+        serde_json::from_str(&report.assert_succeeded().message).unwrap();
     value[key].as_u64().expect(key)
 }
 
 /// Runs the same program on all ranks of a job and returns their reports.
-fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Report>> {
-    let ended = Job::by_hand(ranks, program).finish();
+fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::CommandReport>> {
+    let ended = TestJob::without_launcher(ranks, program).finish();
     let reports = |rank: usize| {
         let reports = ended.reports(&rank.to_string());
         reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
-        assert_eq!(ended.status(&rank.to_string()), 0);
+        assert_eq!(ended.exit_status(&rank.to_string()), 0);
         reports
     };
     (0..ranks).map(reports).collect()
@@ -54,36 +55,36 @@ fn group_of_eight_allocates_shared_memory_on_first_use() {
         }
         program + "barrier\nmemory\nbarrier\nfinalize\n"
     });
-    let shared = |turn| measured(&all[0], "memory", turn, "shared");
+    let shared = |turn| reported_number(&all[0], "memory", turn, "shared");
     let (unused, met, used) = (shared(0), shared(1), shared(2));
     println!(
         "8 ranks: {unused} bytes before the first use, {met} after a barrier, {used} once all is used"
     );
-    assert!(unused <= IDLE, "{unused} bytes of shared memory before the first use");
-    assert!(met <= 2 * IDLE, "{met} bytes of shared memory after a barrier");
-    assert!(used <= ALL_IN_USE, "{used} bytes of shared memory once all is used");
+    assert!(unused <= MAX_MEMORY_IDLE, "{unused} bytes of shared memory before the first use");
+    assert!(met <= 2 * MAX_MEMORY_IDLE, "{met} bytes of shared memory after a barrier");
+    assert!(used <= MAX_MEMORY_IN_USE, "{used} bytes of shared memory once all is used");
     assert!(used >= 1 << 20, "{used}: this is not all that there is to use");
 }
 
 /// The number of groups that are created before the measurement.
-const FIRST: usize = 60;
+const UNMEASURED_GROUPS: usize = 60;
 
 /// Bytes that a process allocates once, or too seldom to distribute evenly over the groups.
-const ONCE: u64 = 1 << 20;
+const ONE_TIME_BYTES: u64 = 1 << 20;
 
 /// Creates `count` idle groups of 8 ranks and checks the cost of each.
-fn idle_groups(count: usize) {
+fn check_idle_groups(count: usize) {
     let list = "0,1,2,3,4,5,6,7";
     let all = run(RANKS, |_| {
         // The first groups cause the one-time allocations: they fill the rings of the world group,
         // over which the ranks agree on a group. The barriers fill the flight recorder of each
         // process.
         format!(
-            "init\ntimes 2000 0 barrier\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
+            "init\ntimes 2000 0 barrier\nmany {UNMEASURED_GROUPS} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
         )
     });
     let grown = |rank: usize, key| {
-        let [before, after] = [0, 1].map(|turn| measured(&all[rank], "memory", turn, key));
+        let [before, after] = [0, 1].map(|turn| reported_number(&all[rank], "memory", turn, key));
         after.saturating_sub(before) / u64::try_from(count).unwrap()
     };
     let shared = grown(0, "shared");
@@ -92,24 +93,25 @@ fn idle_groups(count: usize) {
     println!(
         "an idle group of 8, of {count}: {shared} bytes of shared memory, {heap} of heap ({heaps:?})"
     );
-    let most = IDLE + if count < 1000 { ONCE / u64::try_from(count).unwrap() } else { 0 };
+    let most = MAX_MEMORY_IDLE
+        + if count < 1000 { ONE_TIME_BYTES / u64::try_from(count).unwrap() } else { 0 };
     assert!(shared + heap <= most, "{shared} bytes of shared memory and {heaps:?} of heap");
 }
 
 #[test]
 fn idle_groups_use_little_memory() {
-    idle_groups(300);
+    check_idle_groups(300);
 }
 
 #[test]
 #[ignore = "needs some 20,000 descriptors, and a minute: the number that is promised"]
 fn thousand_idle_groups_use_little_memory() {
-    idle_groups(1000);
+    check_idle_groups(1000);
 }
 
 /// Measures the CPU time of rank 0 while rank 1 enters each operation `late_ms` late. The limit is
 /// proportional to the time.
-fn waiting_costs_little(late_ms: u64) {
+fn check_cpu_time_while_waiting(late_ms: u64) {
     /// The CPU time limit per 10 s of waiting.
     const LIMIT_US: u64 = 20_000;
     let operations = [
@@ -129,7 +131,7 @@ fn waiting_costs_little(late_ms: u64) {
     for (number, (operation, _)) in operations.into_iter().enumerate() {
         let spent = |rank: usize| {
             let [before, after] =
-                [0, 1].map(|end| measured(&all[rank], "time", 2 * number + end, "us"));
+                [0, 1].map(|end| reported_number(&all[rank], "time", 2 * number + end, "us"));
             after - before
         };
         let (waiter, sleeper) = (spent(0), spent(1));
@@ -144,11 +146,11 @@ fn waiting_costs_little(late_ms: u64) {
 
 #[test]
 fn waiting_uses_little_cpu() {
-    waiting_costs_little(3000);
+    check_cpu_time_while_waiting(3000);
 }
 
 #[test]
 #[ignore = "half a minute: the time that is promised"]
 fn waiting_ten_seconds_uses_little_cpu() {
-    waiting_costs_little(10_000);
+    check_cpu_time_while_waiting(10_000);
 }

@@ -11,7 +11,7 @@ use interface::{ROOT, find_program, functions, library};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
-use toolchain::{Outcome, library_folder, run, skip};
+use toolchain::{ProgramOutcome, library_folder, run, skip};
 
 /// The time limit for the compilation or the run of one program.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -33,14 +33,14 @@ const WARNINGS: &[&str] = &[
 
 /// A compiler with a language standard and further flags.
 #[derive(Clone, Debug)]
-struct Cxx {
+struct CxxCompiler {
     program: String,
     flags: Vec<String>,
 }
 
-impl Cxx {
+impl CxxCompiler {
     /// Returns the compiler in `CXX`, or else `c++`, with C++17.
-    fn usual() -> Option<Self> {
+    fn default_compiler() -> Option<Self> {
         let program = interface::variable("CXX").unwrap_or_else(|| "c++".to_owned());
         Self::named(&program, &["-std=c++17"])
     }
@@ -74,7 +74,7 @@ impl Cxx {
     }
 
     /// Checks the syntax of a program without code generation.
-    fn check(&self, name: &str) -> Outcome {
+    fn check(&self, name: &str) -> ProgramOutcome {
         let mut words = self.words();
         words.extend(["-fsyntax-only".to_owned(), source(name)]);
         run(&words, LIMIT)
@@ -107,8 +107,8 @@ fn flags_of(name: &str) -> &'static [&'static str] {
     }
 }
 
-fn passes(name: &str, flags: &[&str]) {
-    let Some(compiler) = Cxx::usual() else { return };
+fn compile_and_run(name: &str, flags: &[&str]) {
+    let Some(compiler) = CxxCompiler::default_compiler() else { return };
     let compiler = compiler.with(WARNINGS).with(flags_of(name)).with(flags);
     let program = compiler.program(name, "usual");
     run(&[program.display().to_string()], LIMIT).expect_success();
@@ -119,7 +119,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name), &[$($flag)?]);
+                compile_and_run(stringify!($name), &[$($flag)?]);
             }
         )+
         const PROGRAMS: &[&str] = &[$(stringify!($name)),+];
@@ -146,7 +146,7 @@ programs!(
 );
 
 /// Programs that other tests run by name.
-const OTHERS: &[&str] = &["cost", "probe", "refused"];
+const UNLISTED_PROGRAMS: &[&str] = &["cost", "probe", "refused"];
 
 #[test]
 fn every_test_program_is_listed() {
@@ -156,49 +156,49 @@ fn every_test_program_is_listed() {
         let file = entry.expect("an entry").file_name().into_string().expect("a name in UTF-8");
         let Some(name) = file.strip_suffix(".cpp") else { continue };
         assert!(
-            PROGRAMS.contains(&name) || OTHERS.contains(&name),
+            PROGRAMS.contains(&name) || UNLISTED_PROGRAMS.contains(&name),
             "{file} is not run by this test"
         );
     }
 }
 
 /// Checks that all programs compile without a warning.
-fn clean(program: &str, flags: &[&str]) {
-    let Some(compiler) = Cxx::named(program, flags) else { return };
-    for name in PROGRAMS.iter().chain(OTHERS) {
+fn check_compiles_without_warnings(program: &str, flags: &[&str]) {
+    let Some(compiler) = CxxCompiler::named(program, flags) else { return };
+    for name in PROGRAMS.iter().chain(UNLISTED_PROGRAMS) {
         compiler.clone().with(WARNINGS).with(flags_of(name)).check(name).expect_success();
     }
 }
 
 #[test]
 fn gxx_compiles_cxx17_without_a_warning() {
-    clean("g++", &["-std=c++17"]);
+    check_compiles_without_warnings("g++", &["-std=c++17"]);
 }
 
 #[test]
 fn gxx_compiles_cxx20_without_a_warning() {
-    clean("g++", &["-std=c++20"]);
+    check_compiles_without_warnings("g++", &["-std=c++20"]);
 }
 
 #[test]
 fn gxx_compiles_cxx23_without_a_warning() {
-    clean("g++", &["-std=c++23"]);
+    check_compiles_without_warnings("g++", &["-std=c++23"]);
 }
 
 #[test]
 fn clangxx_compiles_cxx17_without_a_warning() {
-    clean("clang++", &["-std=c++17"]);
+    check_compiles_without_warnings("clang++", &["-std=c++17"]);
 }
 
 #[test]
 fn clangxx_compiles_cxx20_without_a_warning() {
-    clean("clang++", &["-std=c++20"]);
+    check_compiles_without_warnings("clang++", &["-std=c++20"]);
 }
 
 #[test]
 fn clangxx_19_compiles_cxx23_with_libcxx() {
-    clean("clang++-19", &["-std=c++23", "-stdlib=libc++"]);
-    let Some(compiler) = Cxx::named("clang++-19", &["-std=c++23", "-stdlib=libc++"]) else {
+    check_compiles_without_warnings("clang++-19", &["-std=c++23", "-stdlib=libc++"]);
+    let Some(compiler) = CxxCompiler::named("clang++-19", &["-std=c++23", "-stdlib=libc++"]) else {
         return;
     };
     for name in ["types", "errors"] {
@@ -208,8 +208,8 @@ fn clangxx_19_compiles_cxx23_with_libcxx() {
 }
 
 /// Compiles each case of `refused.cpp` and expects the message in the case.
-fn refuses(program: &str) {
-    let Some(compiler) = Cxx::named(program, &["-std=c++17"]) else { return };
+fn check_wrong_code_refused(program: &str) {
+    let Some(compiler) = CxxCompiler::named(program, &["-std=c++17"]) else { return };
     let compiler = compiler.with(&["-Wall", "-Wextra", "-Werror"]);
     compiler.check("refused").expect_success();
     let text = std::fs::read_to_string(source("refused")).expect("text");
@@ -241,19 +241,19 @@ fn refuses(program: &str) {
 
 #[test]
 fn gxx_refuses_wrong_code() {
-    refuses("g++");
+    check_wrong_code_refused("g++");
 }
 
 #[test]
 fn clangxx_refuses_wrong_code() {
-    refuses("clang++");
+    check_wrong_code_refused("clang++");
 }
 
 /// Runs a program under a sanitizer.
-fn sanitized(name: &str, variant: &str, flags: &[&str], environment: &str) {
-    let Some(compiler) = Cxx::usual() else { return };
+fn run_sanitized(name: &str, variant: &str, flags: &[&str], environment: &str) {
+    let Some(compiler) = CxxCompiler::default_compiler() else { return };
     let compiler = compiler.with(&["-O1"]).with(flags_of(name)).with(flags);
-    let Some(compiler) = Cxx::named(
+    let Some(compiler) = CxxCompiler::named(
         &compiler.program,
         &compiler.flags.iter().map(String::as_str).collect::<Vec<_>>(),
     ) else {
@@ -274,12 +274,12 @@ const ASAN: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=a
 
 #[test]
 fn works_under_asan_and_ubsan() {
-    sanitized("works", "asan", ASAN, "ASAN_OPTIONS=detect_leaks=1");
+    run_sanitized("works", "asan", ASAN, "ASAN_OPTIONS=detect_leaks=1");
 }
 
 #[test]
 fn coroutines_under_asan_and_ubsan() {
-    sanitized(
+    run_sanitized(
         "coroutines",
         "asan",
         &[ASAN, &["-std=c++20"]].concat(),
@@ -289,20 +289,20 @@ fn coroutines_under_asan_and_ubsan() {
 
 /// Runs a program under the thread sanitizer. The library is not instrumented, so the sanitizer
 /// checks only the header and the program.
-fn thread_sanitized(name: &str, standard: &str) {
+fn run_thread_sanitized(name: &str, standard: &str) {
     let suppressions =
         format!("TSAN_OPTIONS=exitcode=66 suppressions={ROOT}/ffi-tests/sanitize/tsan.supp");
-    sanitized(name, "tsan", &["-fsanitize=thread", standard], &suppressions);
+    run_sanitized(name, "tsan", &["-fsanitize=thread", standard], &suppressions);
 }
 
 #[test]
 fn works_under_thread_sanitizer() {
-    thread_sanitized("works", "-std=c++17");
+    run_thread_sanitized("works", "-std=c++17");
 }
 
 #[test]
 fn coroutines_under_thread_sanitizer() {
-    thread_sanitized("coroutines", "-std=c++20");
+    run_thread_sanitized("coroutines", "-std=c++20");
 }
 
 /// Compiles the first program of the guide, its reducer step, and its C++20 options.
@@ -318,7 +318,7 @@ fn code_of_the_guide_compiles() {
     const OUTER: &str = "
         void train(std::vector<float> &weights, std::vector<float> &biases);
         void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
-    let Some(compiler) = Cxx::usual() else { return };
+    let Some(compiler) = CxxCompiler::default_compiler() else { return };
     let guide = std::fs::read_to_string(format!("{ROOT}/docs/cpp.md")).expect("text");
     let blocks: Vec<&str> =
         guide.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
@@ -344,7 +344,7 @@ fn code_of_the_guide_compiles() {
 /// The number of calls in each function of `cost.cpp`.
 const CALLS: u64 = 2000;
 /// The number of instructions that the header may add to a call.
-const MORE: u64 = 10;
+const MAX_EXTRA_INSTRUCTIONS: u64 = 10;
 
 /// Returns the number of instructions in one function of `cost.cpp`, measured by callgrind.
 fn instructions(program: &str, function: &str) -> u64 {
@@ -365,8 +365,9 @@ fn instructions(program: &str, function: &str) -> u64 {
 
 #[test]
 fn a_small_call_costs_at_most_ten_instructions_more() {
-    let compilers =
-        ["g++", "clang++"].into_iter().filter_map(|name| Cxx::named(name, &["-std=c++17", "-O2"]));
+    let compilers = ["g++", "clang++"]
+        .into_iter()
+        .filter_map(|name| CxxCompiler::named(name, &["-std=c++17", "-O2"]));
     for compiler in compilers {
         let program = compiler.program("cost", &compiler.program).display().to_string();
         // The program checks that the header allocates nothing.
@@ -377,7 +378,7 @@ fn a_small_call_costs_at_most_ten_instructions_more() {
         }
         let [c, cpp] = ["c_calls", "cpp_calls"].map(|function| instructions(&program, function));
         assert!(c > 100 * CALLS, "{c} instructions for {CALLS} calls: nothing was counted");
-        let most = c + MORE * CALLS;
+        let most = c + MAX_EXTRA_INSTRUCTIONS * CALLS;
         assert!(
             cpp <= most,
             "{}: {cpp} instructions for {CALLS} calls, {c} in C",

@@ -14,7 +14,7 @@ use interface::{ROOT, find_program, functions, variable};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use toolchain::{BACKEND, Compiler, Outcome, run};
+use toolchain::{Compiler, EXAMPLE_BACKEND_FILES, ProgramOutcome, run};
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -26,7 +26,7 @@ const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(600);
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Compiles and runs a program, and expects success. The program prints its own errors.
-fn passes(name: &str) {
+fn compile_and_run(name: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(name, &[&format!("{name}.c")]);
     run(&[&program.display().to_string()], LIMIT).expect_success();
@@ -37,7 +37,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name));
+                compile_and_run(stringify!($name));
             }
         )+
         const PROGRAMS: &[&str] = &[$(stringify!($name)),+];
@@ -111,7 +111,7 @@ const CONFORMANCE: &[&str] = &[
 
 /// Invalid plug-ins: without an entry point, of an old version, of another version, with a failing
 /// entry point, and without a name.
-const ODD_BACKENDS: &[(&str, &[&str])] = &[
+const FAULTY_BACKENDS: &[(&str, &[&str])] = &[
     ("no_backend", &["-DENTRY=something_else"]),
     ("old_backend", &["-DENTRY=dist_backend_plugin_v1"]),
     ("other_backend", &["-DENTRY=dist_backend_plugin_v2", "-DVERSION=7"]),
@@ -122,7 +122,7 @@ const ODD_BACKENDS: &[(&str, &[&str])] = &[
 /// Runs a test program for back ends with the example's shared object.
 fn with_backend(name: &str, more: &[&str]) {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin(&format!("{name}_plugin"), BACKEND, &[]);
+    let object = compiler.plugin(&format!("{name}_plugin"), EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program(&format!("{name}_program"), &[&format!("{name}.c")]);
     let words = [program.display().to_string(), object.display().to_string()];
     let words: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
@@ -137,7 +137,7 @@ fn backend_store() {
 #[test]
 fn backend_of_processes() {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin("backend_processes_plugin", BACKEND, &[]);
+    let object = compiler.plugin("backend_processes_plugin", EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program("backend_processes", &["backend_load.c"]);
     let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
@@ -156,32 +156,35 @@ fn backend_trouble() {
 #[test]
 fn backend_load() {
     let Some(compiler) = Compiler::find() else { return };
-    let odd = |(name, flags): &(&str, &[&str])| {
+    let check_backend = |(name, flags): &(&str, &[&str])| {
         compiler.plugin(name, &["backend_odd.c"], flags).display().to_string()
     };
-    let odd: Vec<String> = ODD_BACKENDS.iter().map(odd).collect();
-    with_backend("backend_load", &odd.iter().map(String::as_str).collect::<Vec<_>>());
+    let failures: Vec<String> = FAULTY_BACKENDS.iter().map(check_backend).collect();
+    with_backend("backend_load", &failures.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// The time limit of the suite with one store kind, including its waits for timeouts.
 const CONFORMANCE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The minimum number of checks for every store kind.
-const CHECKS: usize = 60;
+const MIN_CONFORMANCE_CHECKS: usize = 60;
 
 /// Runs the suite with one store kind.
-fn conforms(kind: &str) {
+fn run_conformance(kind: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("store_conformance_{kind}"), CONFORMANCE);
-    has_passed(run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT), kind);
+    assert_conformance_passed(
+        run(&[&program.display().to_string(), kind], CONFORMANCE_LIMIT),
+        kind,
+    );
 }
 
-fn has_passed(outcome: Outcome, kind: &str) {
+fn assert_conformance_passed(outcome: ProgramOutcome, kind: &str) {
     let output = outcome.expect_success().output;
     let passed = output.lines().find_map(|line| {
         line.split_once(&format!(" checks passed on {kind},"))?.0.parse::<usize>().ok()
     });
-    assert!(passed.is_some_and(|passed| passed >= CHECKS), "{output}");
+    assert!(passed.is_some_and(|passed| passed >= MIN_CONFORMANCE_CHECKS), "{output}");
 }
 
 macro_rules! conformance {
@@ -189,7 +192,7 @@ macro_rules! conformance {
         $(
             #[test]
             fn $test() {
-                conforms(stringify!($kind));
+                run_conformance(stringify!($kind));
             }
         )+
         const KINDS: &[&str] = &[$(stringify!($kind)),+];
@@ -210,7 +213,7 @@ conformance!(
 fn every_kind_of_store_is_listed() {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("store_conformance", CONFORMANCE);
-    let Outcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
+    let ProgramOutcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
     let kinds = output.trim().rsplit_once("the kinds are ").map(|(_, kinds)| kinds);
     let kinds: Vec<&str> = kinds.unwrap_or_default().split(' ').collect();
     assert_eq!((status, kinds.as_slice()), (Some(2), KINDS), "{output}");
@@ -237,24 +240,24 @@ fn stubs() {
 }
 
 /// Runs a program under Valgrind and expects no invalid access and no leak.
-fn leaks_nothing(name: &str) {
+fn check_no_leaks(name: &str) {
     if let Some(outcome) = under_valgrind(name, &[&format!("{name}.c")], &[]) {
         outcome.expect_success();
     }
 }
 
 /// Runs the store suite under Valgrind with one store kind.
-fn conforms_and_leaks_nothing(kind: &str) {
+fn check_conformance_without_leaks(kind: &str) {
     if let Some(outcome) =
         under_valgrind(&format!("store_conformance_{kind}"), CONFORMANCE, &[kind])
     {
-        has_passed(outcome, kind);
+        assert_conformance_passed(outcome, kind);
     }
 }
 
 /// Returns the outcome of a program under Valgrind, or `None` if the compiler or Valgrind is
 /// missing.
-fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outcome> {
+fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<ProgramOutcome> {
     let compiler = Compiler::find()?;
     if find_program("valgrind").is_none() {
         toolchain::skip("valgrind is not installed");
@@ -264,7 +267,7 @@ fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outc
     Some(run_under_valgrind(&program, arguments))
 }
 
-fn run_under_valgrind(program: &Path, arguments: &[&str]) -> Outcome {
+fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
     let suppressions = format!("--suppressions={ROOT}/ffi-tests/sanitize/valgrind.supp");
     let words = [
         "valgrind",
@@ -303,63 +306,63 @@ fn more_groups_than_descriptors() {
 
 #[test]
 fn leak_groups() {
-    leaks_nothing("groups");
+    check_no_leaks("groups");
 }
 
 #[test]
 fn leak_handles() {
-    leaks_nothing("api_handles");
+    check_no_leaks("api_handles");
 }
 
 #[test]
 fn leak_lifecycle() {
-    leaks_nothing("api_lifecycle");
+    check_no_leaks("api_lifecycle");
 }
 
 #[test]
 fn leak_null() {
-    leaks_nothing("api_null");
+    check_no_leaks("api_null");
 }
 
 #[test]
 fn leak_null_calls() {
-    leaks_nothing("api_null_calls");
+    check_no_leaks("api_null_calls");
 }
 
 #[test]
 fn leak_null_training() {
-    leaks_nothing("api_null_training");
+    check_no_leaks("api_null_training");
 }
 
 #[test]
 fn leak_memory() {
-    leaks_nothing("memory");
+    check_no_leaks("memory");
 }
 
 /// Valgrind also checks the children.
 #[test]
 fn leak_spawn() {
-    leaks_nothing("spawn");
+    check_no_leaks("spawn");
 }
 
 #[test]
 fn leak_store_custom() {
-    leaks_nothing("store_custom");
+    check_no_leaks("store_custom");
 }
 
 #[test]
 fn leak_store_conformance_custom() {
-    conforms_and_leaks_nothing("custom");
+    check_conformance_without_leaks("custom");
 }
 
 #[test]
 fn leak_store_conformance_hash() {
-    conforms_and_leaks_nothing("hash");
+    check_conformance_without_leaks("hash");
 }
 
 #[test]
 fn leak_store_conformance_tcp() {
-    conforms_and_leaks_nothing("tcp");
+    check_conformance_without_leaks("tcp");
 }
 
 /// Runs all parts of the self-test except the operations, which would double the time.
@@ -376,12 +379,12 @@ fn leak_stubs() {
 
 #[test]
 fn leak_threads() {
-    leaks_nothing("threads");
+    check_no_leaks("threads");
 }
 
 #[test]
 fn leak_works() {
-    leaks_nothing("works");
+    check_no_leaks("works");
 }
 
 /// Random trainings of `cargo xtask random`; the environment has the first seed and the number of
@@ -464,7 +467,7 @@ fn the_header_is_clean_in_every_standard() {
         for compiler in names.into_iter().filter_map(Compiler::named) {
             for standard in standards {
                 let standard = format!("-std={standard}");
-                if compiler.knows(&standard, file) {
+                if compiler.supports_flag(&standard, file) {
                     let more: &[&str] = if file.ends_with(".cpp") { CXX_WARNINGS } else { &[] };
                     compiler.check(file, &[&[standard.as_str()], WARNINGS, more].concat());
                     tried += 1;
@@ -499,7 +502,8 @@ fn c_and_rust_type_layouts_agree() {
     assert_eq!(complete, covered, "a struct of the headers is missing here and in abi_layout.c");
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("abi_layout", &["abi_layout.c"]);
-    let Outcome { output, .. } = run(&[&program.display().to_string()], LIMIT).expect_success();
+    let ProgramOutcome { output, .. } =
+        run(&[&program.display().to_string()], LIMIT).expect_success();
     let printed: Vec<&str> = output.lines().collect();
     assert_eq!(printed, lines, "left: the C compiler; right: Rust");
 }

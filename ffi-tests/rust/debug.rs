@@ -12,21 +12,21 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_TIMEOUT};
-use harness::{Ended, Job};
+use harness::{FinishedJob, TestJob};
 
 /// The transports between the ranks.
 const TRANSPORTS: &[&str] = &["auto", "tcp"];
 
 /// Starts the ranks of a job without a launcher, with these additional variables.
-fn job(size: usize, variables: &[(&str, &str)], program: impl Fn(usize) -> String) -> Job {
-    let mut job = Job::new();
+fn job(size: usize, variables: &[(&str, &str)], program: impl Fn(usize) -> String) -> TestJob {
+    let mut job = TestJob::new();
     for rank in 0..size {
         start(&mut job, rank, size, variables, &program(rank));
     }
     job
 }
 
-fn start(job: &mut Job, rank: usize, size: usize, variables: &[(&str, &str)], program: &str) {
+fn start(job: &mut TestJob, rank: usize, size: usize, variables: &[(&str, &str)], program: &str) {
     let mut environment = job.environment(rank, size);
     environment.extend(variables.iter().map(|&(name, value)| (name, value.to_owned())));
     job.start(&rank.to_string(), &environment, program);
@@ -37,15 +37,17 @@ fn names(size: usize) -> Vec<String> {
 }
 
 /// Waits until one line of a process's log contains all parts.
-fn until_said(job: &mut Job, name: &str, parts: &[&str]) {
+fn wait_for_log(job: &mut TestJob, name: &str, parts: &[&str]) {
     let is_said = |line: &str| parts.iter().all(|part| line.contains(part));
-    job.until(&format!("{name} to say {parts:?}"), |job| job.errors(name).lines().any(is_said));
+    job.wait_until(&format!("{name} to say {parts:?}"), |job| {
+        job.stderr_text(name).lines().any(is_said)
+    });
 }
 
-fn all_leave(ended: &Ended, size: usize) {
+fn assert_all_left(ended: &FinishedJob, size: usize) {
     for name in names(size) {
-        ended.report(&name, "finalize").succeeded();
-        ended.report(&name, "leaks").succeeded();
+        ended.report(&name, "finalize").assert_succeeded();
+        ended.report(&name, "leaks").assert_succeeded();
     }
 }
 
@@ -59,19 +61,22 @@ fn detail_level_names_all_missing_ranks() {
             format!("init\nall_reduce f32 SUM 7\n{late}{operation}\nfinalize\nleaks\n")
         });
         let pids = [job.pid("2"), job.pid("3")];
-        job.all_report(&["0", "1"], operation);
-        job.open("late");
+        job.await_reports(&["0", "1"], operation);
+        job.open_gate("late");
         let ended = job.finish();
         let late = [2, 3].map(|rank| format!("rank {rank} (pid {}, host ", pids[rank - 2]));
         for name in names(4) {
             let report = ended.report(&name, operation);
-            report.failed(DIST_ERR_TIMEOUT, &[&late[0], &late[1], "broadcast #2 (f32", "400 ms"]);
+            report.assert_failed(
+                DIST_ERR_TIMEOUT,
+                &[&late[0], &late[1], "broadcast #2 (f32", "400 ms"],
+            );
             if *transport == "auto" {
-                report.failed(DIST_ERR_TIMEOUT, &["which last finished all_reduce #1"]);
+                report.assert_failed(DIST_ERR_TIMEOUT, &["which last finished all_reduce #1"]);
             }
-            ended.report(&name, "all_reduce f32 SUM 7").succeeded();
+            ended.report(&name, "all_reduce f32 SUM 7").assert_succeeded();
         }
-        all_leave(&ended, 4);
+        assert_all_left(&ended, 4);
     }
 }
 
@@ -83,14 +88,14 @@ fn detail_level_names_missing_rank_0() {
         format!("init\n{late}{operation}\nfinalize\nleaks\n")
     });
     let pid = job.pid("0");
-    job.all_report(&["1", "2"], operation);
-    job.open("late");
+    job.await_reports(&["1", "2"], operation);
+    job.open_gate("late");
     let ended = job.finish();
     for name in names(3) {
         let report = ended.report(&name, operation);
-        report.failed(DIST_ERR_TIMEOUT, &[&format!("rank 0 (pid {pid}, "), "waiting for"]);
+        report.assert_failed(DIST_ERR_TIMEOUT, &[&format!("rank 0 (pid {pid}, "), "waiting for"]);
     }
-    all_leave(&ended, 3);
+    assert_all_left(&ended, 3);
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn ranks_with_different_debug_levels_synchronise() {
         });
         let ended = job.finish();
         for name in names(3) {
-            ended.all_succeeded(&name, 1 + 1 + 1 + 8 + 1 + 8 + 2);
+            ended.assert_all_succeeded(&name, 1 + 1 + 1 + 8 + 1 + 8 + 2);
         }
     }
 }
@@ -115,16 +120,16 @@ fn killed_rank_ends_the_detail_barrier() {
         2 => "init\nbarrier\ngate never\n".to_owned(),
         _ => "init\nbarrier\nall_reduce f32 SUM 10\nfinalize\nleaks\n".to_owned(),
     });
-    job.all_report(&["0", "1", "2"], "barrier");
+    job.await_reports(&["0", "1", "2"], "barrier");
     let pid = job.pid("2");
     job.kill("2");
     let ended = job.finish();
     for name in ["0", "1"] {
         let report = ended.report(name, "all_reduce f32 SUM 10");
         let parts = [format!("rank 2 (pid {pid}, host "), "died".to_owned()];
-        report.failed(dist::ffi::types::DIST_ERR_PEER_FAILED, &[&parts[0], &parts[1]]);
-        report.within_ms(2000);
-        ended.report(name, "leaks").succeeded();
+        report.assert_failed(dist::ffi::types::DIST_ERR_PEER_FAILED, &[&parts[0], &parts[1]]);
+        report.assert_within_ms(2000);
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
@@ -138,17 +143,17 @@ fn nan_input_is_reported_to_all_ranks() {
                 format!("init\n{call}\n{call}{nan}\ngate end\nbarrier\nfinalize\nleaks\n")
             });
             let pid = job.pid("1");
-            job.all_report(&names(3), "at end");
-            job.open("end");
+            job.await_reports(&names(3), "at end");
+            job.open_gate("end");
             let ended = job.finish();
             let parts = [format!("rank 1 (pid {pid}, "), "input: element 777 is NaN".to_owned()];
             let verb = call.split(' ').next().unwrap();
             for name in names(3) {
-                let told = ended.report(&name, "barrier");
+                let report = ended.report(&name, "barrier");
                 let what = format!("aborted group world: {verb} #2 (f32");
-                told.failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what]);
+                report.assert_failed(DIST_ERR_ABORTED, &[&parts[0], &parts[1], &what]);
             }
-            all_leave(&ended, 3);
+            assert_all_left(&ended, 3);
         }
     }
 }
@@ -161,8 +166,8 @@ fn message_with_nan_is_not_sent() {
         _ => "init\nrecv 100 0 3\nfinalize\nleaks\n".to_owned(),
     });
     let ended = job.finish();
-    ended.report("1", "recv 100 0 3").succeeded();
-    all_leave(&ended, 2);
+    ended.report("1", "recv 100 0 3").assert_succeeded();
+    assert_all_left(&ended, 2);
 }
 
 #[test]
@@ -177,8 +182,8 @@ fn unusable_variables_are_named() {
         ("DIST_SLOW_WARNING_MS", "soon", "not an integer"),
     ] {
         let ended = job(1, &[(name, value)], |_| "init\nleaks\n".to_owned()).finish();
-        let said = format!("{name}=\"{value}\"");
-        ended.report("0", "init").failed(DIST_ERR_INVALID_ARGUMENT, &[&said, word]);
+        let expected = format!("{name}=\"{value}\"");
+        ended.report("0", "init").assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&expected, word]);
     }
 }
 
@@ -187,35 +192,36 @@ fn info_level_logs_group_creation() {
     let program = "init\nall_reduce f32 SUM 7\nbarrier\nfinalize\nleaks\n";
     let ended = job(2, &[("DIST_DEBUG_LEVEL", "INFO")], |_| program.to_owned()).finish();
     for name in names(2) {
-        let log = ended.errors(&name);
-        let said = |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
-        said(&format!("group world, rank {name} of 2 was created in "));
-        said("transport shm");
-        said("members: rank 0 (pid ");
-        said("uses algorithms: {");
-        said(&format!(
+        let log = ended.stderr_text(&name);
+        let assert_logged =
+            |part: &str| assert!(log.contains(part), "\"{part}\" is missing:\n{log}");
+        assert_logged(&format!("group world, rank {name} of 2 was created in "));
+        assert_logged("transport shm");
+        assert_logged("members: rank 0 (pid ");
+        assert_logged("uses algorithms: {");
+        assert_logged(&format!(
             "group world, rank {name} is released after 2 collective operations and 0 messages"
         ));
     }
-    all_leave(&ended, 2);
+    assert_all_left(&ended, 2);
     for variables in [
         &[("DIST_DEBUG_LEVEL", "DETAIL"), ("DIST_LOG_LEVEL", "OFF")][..],
         &[("DIST_LOG_LEVEL", "INFO")],
     ] {
         let ended = job(2, variables, |_| program.to_owned()).finish();
-        assert!(!ended.errors("0").contains("was created in"), "{}", ended.errors("0"));
-        all_leave(&ended, 2);
+        assert!(!ended.stderr_text("0").contains("was created in"), "{}", ended.stderr_text("0"));
+        assert_all_left(&ended, 2);
     }
 }
 
 /// Variables that make a rank log a wait after 100 ms.
-const SOON: [(&str, &str); 2] =
+const EARLY_WARNINGS: [(&str, &str); 2] =
     [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];
 
 #[test]
 fn late_rank_is_logged_during_a_long_wait() {
     for transport in TRANSPORTS {
-        let variables = [SOON[0], SOON[1], ("DIST_TRANSPORT", *transport)];
+        let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1], ("DIST_TRANSPORT", *transport)];
         let mut job = job(3, &variables, |rank| {
             let late = if rank == 2 { "gate late\n" } else { "" };
             format!("init\nbarrier\n{late}all_reduce f32 SUM 10\nfinalize\nleaks\n")
@@ -224,78 +230,80 @@ fn late_rank_is_logged_during_a_long_wait() {
         let late = format!("for rank 2 (pid {pid}, host ");
         let did = if *transport == "auto" { "which last finished barrier #1" } else { "" };
         let parts = ["all_reduce #2 (f32", "of group world", "has waited ", &late, did];
-        until_said(&mut job, "0", &parts);
-        until_said(&mut job, "1", &parts);
-        job.open("late");
+        wait_for_log(&mut job, "0", &parts);
+        wait_for_log(&mut job, "1", &parts);
+        job.open_gate("late");
         let ended = job.finish();
         for name in names(3) {
-            ended.all_succeeded(&name, if name == "2" { 8 } else { 6 });
+            ended.assert_all_succeeded(&name, if name == "2" { 8 } else { 6 });
         }
     }
 }
 
 #[test]
 fn slow_receives_and_barriers_are_logged() {
-    let variables = [SOON[0], SOON[1]];
+    let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1]];
     let mut job = job(2, &variables, |rank| match rank {
         0 => "init\nrecv 10 1 4\nmonitored_barrier 60000\nfinalize\nleaks\n".to_owned(),
         _ => "init\ngate send\nsend 10 0 4\ngate come\nmonitored_barrier 60000\nfinalize\nleaks\n"
             .to_owned(),
     });
-    until_said(&mut job, "0", &["receive from rank 1, tag 4", "on group world", "has waited "]);
-    job.open("send");
-    until_said(&mut job, "0", &["monitored_barrier #1", "has waited ", "for rank 1 (pid "]);
-    job.open("come");
-    all_leave(&job.finish(), 2);
+    wait_for_log(&mut job, "0", &["receive from rank 1, tag 4", "on group world", "has waited "]);
+    job.open_gate("send");
+    wait_for_log(&mut job, "0", &["monitored_barrier #1", "has waited ", "for rank 1 (pid "]);
+    job.open_gate("come");
+    assert_all_left(&job.finish(), 2);
 }
 
 #[test]
 fn detail_level_logs_slow_detail_barrier() {
-    let variables = [SOON[0], SOON[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
+    let variables = [EARLY_WARNINGS[0], EARLY_WARNINGS[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
     let mut job = job(3, &variables, |rank| {
         let late = if rank > 0 { "gate late\n" } else { "" };
         format!("init\n{late}barrier\nfinalize\nleaks\n")
     });
-    until_said(&mut job, "0", &["barrier #1", "has waited ", "rank 1 (pid ", "rank 2 (pid "]);
-    job.open("late");
-    all_leave(&job.finish(), 3);
+    wait_for_log(&mut job, "0", &["barrier #1", "has waited ", "rank 1 (pid ", "rank 2 (pid "]);
+    job.open_gate("late");
+    assert_all_left(&job.finish(), 3);
 }
 
 #[test]
 fn rank_that_does_not_join_is_logged_with_store_address() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let program = "init\nbarrier\nfinalize\nleaks\n";
     for rank in [0, 1] {
-        start(&mut job, rank, 3, &SOON, program);
+        start(&mut job, rank, 3, &EARLY_WARNINGS, program);
     }
-    let place = format!("rendezvous at 127.0.0.1:{}", job.port);
+    let store_address = format!("rendezvous at 127.0.0.1:{}", job.port);
     for name in ["0", "1"] {
-        let parts = ["group world: rank 2 (of 3) has not joined after ", place.as_str()];
-        until_said(&mut job, name, &parts);
+        let parts = ["group world: rank 2 (of 3) has not joined after ", store_address.as_str()];
+        wait_for_log(&mut job, name, &parts);
     }
-    start(&mut job, 2, 3, &SOON, program);
-    all_leave(&job.finish(), 3);
+    start(&mut job, 2, 3, &EARLY_WARNINGS, program);
+    assert_all_left(&job.finish(), 3);
 }
 
 #[test]
 fn slow_store_wait_is_logged_with_the_key() {
-    for way in ["on", "off"] {
-        let mut job = Job::new();
-        let mut environment =
-            vec![("MASTER_PORT", job.port.to_string()), ("DIST_STORE_UNIX", way.to_owned())];
+    for unix_socket in ["on", "off"] {
+        let mut job = TestJob::new();
+        let mut environment = vec![
+            ("MASTER_PORT", job.port.to_string()),
+            ("DIST_STORE_UNIX", unix_socket.to_owned()),
+        ];
         job.start(
             "server",
             &environment,
             "store server=yes\ngate go\nset late x\ngate end\nunstore\n",
         );
-        job.report("server", "store server=yes");
-        environment.extend(SOON.map(|(name, value)| (name, value.to_owned())));
+        job.await_report("server", "store server=yes");
+        environment.extend(EARLY_WARNINGS.map(|(name, value)| (name, value.to_owned())));
         job.start("client", &environment, "store\nget late x\nunstore\nleaks\n");
-        until_said(&mut job, "client", &["get of ", "has waited ", "for \"late\""]);
-        job.open("go");
-        job.report("client", "leaks");
-        job.open("end");
+        wait_for_log(&mut job, "client", &["get of ", "has waited ", "for \"late\""]);
+        job.open_gate("go");
+        job.await_report("client", "leaks");
+        job.open_gate("end");
         let ended = job.finish();
-        ended.all_succeeded("client", 5);
+        ended.assert_all_succeeded("client", 5);
     }
 }

@@ -7,7 +7,9 @@ mod program;
 use dist::base::deadline::Deadline;
 use dist::store::tcp::ClientOptions;
 use dist::store::{Store as _, TcpStore};
-use program::{Ended, Folder, LIMIT, Program, free_port, until};
+use program::{
+    FinishedProgram, PROGRAM_TIMEOUT, RunningProgram, TestFolder, free_port, wait_until,
+};
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -25,133 +27,137 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Ended {
-    Program::start(command(args), |_| {}).end()
+fn run(args: &[&str]) -> FinishedProgram {
+    RunningProgram::start(command(args), |_| {}).wait()
 }
 
 /// A running `dist-store serve` that listens on a port.
-struct Served {
-    program: Program,
+struct StoreServer {
+    program: RunningProgram,
     port: String,
 }
 
-impl Served {
+impl StoreServer {
     fn start() -> Self {
         Self::start_with(&["--port", "0"])
     }
 
     fn start_with(args: &[&str]) -> Self {
-        let program = Program::start(command(&[&["serve"], args].concat()), |_| {});
-        let line = program.lines(1).remove(0);
+        let program = RunningProgram::start(command(&[&["serve"], args].concat()), |_| {});
+        let line = program.first_lines(1).remove(0);
         let address = line.strip_prefix("listening on ").unwrap().to_owned();
         let port = address.rsplit_once(':').unwrap().1.to_owned();
         Self { program, port }
     }
 
     /// Starts a command on this store.
-    fn begin(&self, args: &[&str]) -> Program {
+    fn start_client(&self, args: &[&str]) -> RunningProgram {
         let command = command(&[args, &["--port", &self.port]].concat());
-        Program::start(command, |_| {})
+        RunningProgram::start(command, |_| {})
     }
 
     /// Runs a command on this store to its end.
-    fn ask(&self, args: &[&str]) -> Ended {
-        self.begin(args).end()
+    fn run_client(&self, args: &[&str]) -> FinishedProgram {
+        self.start_client(args).wait()
     }
 
     /// Runs a command on this store, asserts its success and returns its output.
-    fn answer(&self, args: &[&str]) -> String {
-        let ended = self.ask(args);
-        assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{args:?}: {}", ended.out);
-        ended.out
+    fn client_stdout(&self, args: &[&str]) -> String {
+        let ended = self.run_client(args);
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{args:?}: {}", ended.stdout);
+        ended.stdout
     }
 
     fn store(&self) -> TcpStore {
         let port = self.port.parse().unwrap();
         let options = ClientOptions { host: "127.0.0.1".into(), port, ..ClientOptions::default() };
-        TcpStore::connect(options, &soon()).unwrap()
+        TcpStore::connect(options, &deadline()).unwrap()
     }
 }
 
-fn soon() -> Deadline {
-    Deadline::after(LIMIT)
+fn deadline() -> Deadline {
+    Deadline::after(PROGRAM_TIMEOUT)
 }
 
 #[test]
 fn values_are_set_and_read_unchanged() {
-    let served = Served::start();
-    assert_eq!(served.answer(&["set", "k", "one two"]), "");
-    assert_eq!(served.answer(&["get", "k"]), "one two");
-    let folder = Folder::new();
+    let served = StoreServer::start();
+    assert_eq!(served.client_stdout(&["set", "k", "one two"]), "");
+    assert_eq!(served.client_stdout(&["get", "k"]), "one two");
+    let folder = TestFolder::new();
     let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     fs::write(folder.path("in"), &bytes).unwrap();
-    let set = Program::start(command(&["set", "binary", "-", "--port", &served.port]), |command| {
-        command.stdin(File::open(folder.path("in")).unwrap());
-    });
-    assert_eq!(set.end().status, 0);
-    let mut get = served.begin(&["get", "binary"]);
+    let set = RunningProgram::start(
+        command(&["set", "binary", "-", "--port", &served.port]),
+        |command| {
+            command.stdin(File::open(folder.path("in")).unwrap());
+        },
+    );
+    assert_eq!(set.wait().status, 0);
+    let mut get = served.start_client(&["get", "binary"]);
     assert!(get.child.wait().unwrap().success());
     assert!(get.folder.bytes("out") == bytes);
-    served.answer(&["set", "lines", "a\nb\\"]);
-    assert_eq!(served.answer(&["get", "k", "lines"]), "one two\na\\nb\\\\\n");
-    assert_eq!(served.answer(&["get", "k", "lines", "--raw"]), "one twoa\nb\\");
-    assert_eq!(served.answer(&["set", "dash", "-5"]), "");
-    assert_eq!(served.answer(&["get", "dash", "--no-wait"]), "-5");
+    served.client_stdout(&["set", "lines", "a\nb\\"]);
+    assert_eq!(served.client_stdout(&["get", "k", "lines"]), "one two\na\\nb\\\\\n");
+    assert_eq!(served.client_stdout(&["get", "k", "lines", "--raw"]), "one twoa\nb\\");
+    assert_eq!(served.client_stdout(&["set", "dash", "-5"]), "");
+    assert_eq!(served.client_stdout(&["get", "dash", "--no-wait"]), "-5");
 }
 
 #[test]
 fn counters_refuse_values_that_are_not_numbers() {
-    let served = Served::start();
-    assert_eq!(served.answer(&["add", "n"]), "1\n");
-    assert_eq!(served.answer(&["add", "n", "41"]), "42\n");
-    assert_eq!(served.answer(&["add", "n", "-2"]), "40\n");
-    served.answer(&["set", "text", "abc"]);
-    let ended = served.ask(&["add", "text"]);
-    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
-    assert!(ended.err.starts_with("dist-store: ") && ended.err.contains("not a number"));
-    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    let served = StoreServer::start();
+    assert_eq!(served.client_stdout(&["add", "n"]), "1\n");
+    assert_eq!(served.client_stdout(&["add", "n", "41"]), "42\n");
+    assert_eq!(served.client_stdout(&["add", "n", "-2"]), "40\n");
+    served.client_stdout(&["set", "text", "abc"]);
+    let ended = served.run_client(&["add", "text"]);
+    assert_eq!((ended.status, ended.stdout.as_str()), (1, ""));
+    assert!(ended.stderr.starts_with("dist-store: ") && ended.stderr.contains("not a number"));
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
 }
 
 #[test]
 fn missing_key_is_an_error_or_waited_for() {
-    let served = Served::start();
-    served.answer(&["set", "there", "1"]);
-    let ended = served.ask(&["get", "there", "gone", "also gone", "--no-wait"]);
-    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
-    assert_eq!(ended.err, "dist-store: missing: \"gone\", \"also gone\"\n");
+    let served = StoreServer::start();
+    served.client_stdout(&["set", "there", "1"]);
+    let ended = served.run_client(&["get", "there", "gone", "also gone", "--no-wait"]);
+    assert_eq!((ended.status, ended.stdout.as_str()), (1, ""));
+    assert_eq!(ended.stderr, "dist-store: missing: \"gone\", \"also gone\"\n");
     for what in ["get", "wait"] {
-        let ended = served.ask(&[what, "there", "gone", "--timeout", "1"]);
-        assert_eq!((ended.status, ended.out.as_str()), (4, ""), "{}", ended.err);
-        assert!(ended.err.starts_with("dist-store: timed out after "), "{}", ended.err);
-        assert!(ended.err.ends_with("; missing: \"gone\"\n"), "{}", ended.err);
+        let ended = served.run_client(&[what, "there", "gone", "--timeout", "1"]);
+        assert_eq!((ended.status, ended.stdout.as_str()), (4, ""), "{}", ended.stderr);
+        assert!(ended.stderr.starts_with("dist-store: timed out after "), "{}", ended.stderr);
+        assert!(ended.stderr.ends_with("; missing: \"gone\"\n"), "{}", ended.stderr);
     }
-    let (get, wait) = (served.begin(&["get", "later"]), served.begin(&["wait", "later", "there"]));
-    served.answer(&["set", "later", "now"]);
-    let (get, wait) = (get.end(), wait.end());
-    assert_eq!((get.status, get.out.as_str()), (0, "now"));
-    assert_eq!((wait.status, wait.out.as_str(), wait.err.as_str()), (0, "", ""));
+    let (get, wait) =
+        (served.start_client(&["get", "later"]), served.start_client(&["wait", "later", "there"]));
+    served.client_stdout(&["set", "later", "now"]);
+    let (get, wait) = (get.wait(), wait.wait());
+    assert_eq!((get.status, get.stdout.as_str()), (0, "now"));
+    assert_eq!((wait.status, wait.stdout.as_str(), wait.stderr.as_str()), (0, "", ""));
 }
 
 #[test]
 fn long_wait_names_missing_keys() {
-    let served = Served::start();
-    let wait = served.begin(&["wait", "a", "b", "--timeout", "60"]);
-    served.answer(&["set", "a", ""]);
-    wait.until_error(" s; missing: \"b\"\n");
-    served.answer(&["set", "b", ""]);
-    let ended = wait.end();
+    let served = StoreServer::start();
+    let wait = served.start_client(&["wait", "a", "b", "--timeout", "60"]);
+    served.client_stdout(&["set", "a", ""]);
+    wait.wait_for_stderr(" s; missing: \"b\"\n");
+    served.client_stdout(&["set", "b", ""]);
+    let ended = wait.wait();
     assert_eq!(ended.status, 0);
-    assert!(ended.err.starts_with("dist-store: waiting for "), "{}", ended.err);
+    assert!(ended.stderr.starts_with("dist-store: waiting for "), "{}", ended.stderr);
 }
 
 #[test]
 fn keys_are_listed_in_order_with_sizes() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store = served.store();
     for (key, value) in [(&b"b/2"[..], &b"xy"[..]), (b"a", b""), (b"b/1\n", b"z\0"), (b"c", b"3")] {
-        store.set(key, value, &soon()).unwrap();
+        store.set(key, value, &deadline()).unwrap();
     }
-    let listed = |args: &[&str]| served.answer(&[&["list"], args].concat());
+    let listed = |args: &[&str]| served.client_stdout(&[&["list"], args].concat());
     assert_eq!(listed(&[]), "         0  a\n         2  b/1\\n\n         2  b/2\n         1  c\n");
     assert_eq!(listed(&["b/"]), "         2  b/1\\n\n         2  b/2\n");
     assert_eq!(listed(&["b/", "--values"]), "         2  b/1\\n = z\\0\n         2  b/2 = xy\n");
@@ -160,84 +166,90 @@ fn keys_are_listed_in_order_with_sizes() {
         listed(&["--prefix", "b", "--values"]),
         "         2  1\\n = z\\0\n         2  2 = xy\n"
     );
-    assert_eq!(served.answer(&["get", "2", "--prefix", "b"]), "xy");
+    assert_eq!(served.client_stdout(&["get", "2", "--prefix", "b"]), "xy");
 }
 
 #[test]
 fn many_and_large_values_are_listed_in_batches() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store = served.store();
     let small: Vec<Vec<u8>> = (0..1500).map(|i| format!("small/{i:04}").into_bytes()).collect();
     let pairs: Vec<(&[u8], &[u8])> = small.iter().map(|key| (key.as_slice(), &b"1"[..])).collect();
-    store.multi_set(&pairs, &soon()).unwrap();
+    store.multi_set(&pairs, &deadline()).unwrap();
     // The values together exceed the size of one response, so that the client must fetch them one
     // by one.
     let part = vec![b'x'; 8 << 20];
     for key in [b"z/large/0", b"z/large/1", b"z/large/2"] {
-        (0..11).for_each(|_| store.append(key, &part, &soon()).unwrap());
+        (0..11).for_each(|_| store.append(key, &part, &deadline()).unwrap());
     }
-    let ended = served.ask(&["list", "--timeout", "60"]);
-    assert_eq!(ended.status, 0, "{}", ended.err);
-    let lines: Vec<&str> = ended.out.lines().collect();
+    let ended = served.run_client(&["list", "--timeout", "60"]);
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!((lines.len(), lines[1499]), (1503, "         1  small/1499"));
     assert_eq!(lines[1502], "  92274688  z/large/2");
 }
 
 #[test]
 fn watch_prints_new_changed_and_deleted_keys() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store = served.store();
-    store.set(b"w/old", b"1", &soon()).unwrap();
-    let watch = served.begin(&["watch", "w/", "--interval", "5"]);
-    let first = watch.lines(1).remove(0);
+    store.set(b"w/old", b"1", &deadline()).unwrap();
+    let watch = served.start_client(&["watch", "w/", "--interval", "5"]);
+    let first = watch.first_lines(1).remove(0);
     assert!(
         first.ends_with(&format!("Z 1 key in the store at 127.0.0.1:{}", served.port)),
         "{first}"
     );
-    store.set(b"other", b"unseen", &soon()).unwrap();
-    store.set(b"w/new", b"a\n", &soon()).unwrap();
-    assert!(watch.lines(2)[1].ends_with("Z + w/new = \"a\\n\""), "{:?}", watch.lines(2));
-    store.set(b"w/new", &[b'b'; 100], &soon()).unwrap();
-    let line = watch.lines(3).remove(2);
+    store.set(b"other", b"unseen", &deadline()).unwrap();
+    store.set(b"w/new", b"a\n", &deadline()).unwrap();
+    assert!(
+        watch.first_lines(2)[1].ends_with("Z + w/new = \"a\\n\""),
+        "{:?}",
+        watch.first_lines(2)
+    );
+    store.set(b"w/new", &[b'b'; 100], &deadline()).unwrap();
+    let line = watch.first_lines(3).remove(2);
     assert!(
         line.contains("Z ~ w/new \"a\\n\" -> \"bbb") && line.ends_with("...\" (100 bytes)"),
         "{line}"
     );
-    assert!(store.delete_key(b"w/old", &soon()).unwrap());
-    assert!(watch.lines(4)[3].ends_with("Z - w/old was \"1\""), "{:?}", watch.lines(4));
+    assert!(store.delete_key(b"w/old", &deadline()).unwrap());
+    assert!(watch.first_lines(4)[3].ends_with("Z - w/old was \"1\""), "{:?}", watch.first_lines(4));
     watch.signal("INT");
-    assert_eq!(watch.end().status, -1);
+    assert_eq!(watch.wait().status, -1);
 }
 
 #[test]
 fn watch_ends_after_timeout_or_with_the_store() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let began = Instant::now();
-    let out = served.answer(&["watch", "--for", "0.3"]);
+    let out = served.client_stdout(&["watch", "--for", "0.3"]);
     assert!(began.elapsed() >= Duration::from_millis(300));
     assert_eq!(out.lines().count(), 1);
-    let watch = served.begin(&["watch", "--interval", "5"]);
-    drop(watch.lines(1));
+    let watch = served.start_client(&["watch", "--interval", "5"]);
+    drop(watch.first_lines(1));
     drop(served);
-    let ended = watch.end();
-    assert_eq!(ended.status, 3, "{}", ended.err);
-    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    let ended = watch.wait();
+    assert_eq!(ended.status, 3, "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
 }
 
 #[test]
 fn statistics_list_keys_and_joined_ranks() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store = served.store();
-    store.set(b"large", &[0; 5000], &soon()).unwrap();
+    store.set(b"large", &[0; 5000], &deadline()).unwrap();
     let entry = |rank: usize, size: usize| {
         let text = format!(
             "{{\"nonce\":\"{rank:032x}\",\"size\":{size},\"version\":\"{}\",\"who\":\"pid {rank}, host h\"}}",
             env!("CARGO_PKG_VERSION")
         );
-        store.set(format!("dist/world/rank/{rank}").as_bytes(), text.as_bytes(), &soon()).unwrap();
+        store
+            .set(format!("dist/world/rank/{rank}").as_bytes(), text.as_bytes(), &deadline())
+            .unwrap();
     };
     [(0, 4), (1, 4), (3, 5)].into_iter().for_each(|(rank, size)| entry(rank, size));
-    let text = served.answer(&["stats"]);
+    let text = served.client_stdout(&["stats"]);
     for part in [
         &format!("the store at 127.0.0.1:{}\nconnected in ", served.port),
         "\nround trip ",
@@ -253,16 +265,16 @@ fn statistics_list_keys_and_joined_ranks() {
 
 #[test]
 fn statistics_count_the_workers_that_have_joined() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let port = served.port.parse().unwrap();
     let worker = || {
         let world_size = Some(4);
         let options =
             ClientOptions { host: "127.0.0.1".into(), port, world_size, ..Default::default() };
-        TcpStore::connect(options, &soon()).unwrap()
+        TcpStore::connect(options, &deadline()).unwrap()
     };
     let _workers = [worker(), worker(), worker()];
-    let text = served.answer(&["stats"]);
+    let text = served.client_stdout(&["stats"]);
     assert!(
         text.contains("\nclients that have joined as workers: 3\n0 keys with 0 bytes of values\n"),
         "{text}"
@@ -271,7 +283,7 @@ fn statistics_count_the_workers_that_have_joined() {
 
 #[test]
 fn statistics_name_missing_ranks() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store: std::sync::Arc<dyn dist::store::Store> = std::sync::Arc::new(served.store());
     let join = |rank: usize, deadline: &Deadline| {
         let store = std::sync::Arc::clone(&store);
@@ -290,54 +302,54 @@ fn statistics_name_missing_ranks() {
         dist::api::Group::create(group)
     };
     join(2, &Deadline::after_ms(50)).unwrap_err();
-    let text = served.answer(&["stats"]);
+    let text = served.client_stdout(&["stats"]);
     assert!(text.contains("\ntrainers of 3: rank 2 has arrived; 0, 1 are missing\n"), "{text}");
     assert!(text.contains(&format!("\n  rank 2: pid {}, host ", std::process::id())), "{text}");
 }
 
 #[test]
 fn bench_names_every_call_and_leaves_no_keys() {
-    let served = Served::start();
-    let text = served.answer(&["bench", "--seconds", "0.05", "--bytes", "1K"]);
+    let served = StoreServer::start();
+    let text = served.client_stdout(&["bench", "--seconds", "0.05", "--bytes", "1K"]);
     assert!(text.contains("values of 1024 bytes, 50.00 ms for each kind of call"), "{text}");
     let calls: Vec<&str> =
         text.lines().skip(2).map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(calls, ["set", "get", "add", "check", "wait"]);
     let rates = text.lines().skip(2).map(|line| line.split_whitespace().nth(1).unwrap());
     rates.for_each(|rate| assert!(rate.parse::<f64>().unwrap() > 0.0, "{text}"));
-    let bench = served.begin(&["bench", "--seconds", "60"]);
-    until("the key", || !served.store().list_keys(&soon()).unwrap().is_empty());
+    let bench = served.start_client(&["bench", "--seconds", "60"]);
+    wait_until("the key", || !served.store().list_keys(&deadline()).unwrap().is_empty());
     bench.signal("TERM");
-    let ended = bench.end();
-    assert_eq!((ended.status, ended.err.as_str()), (143, "dist-store: SIGTERM received\n"));
-    assert!(served.store().list_keys(&soon()).unwrap().is_empty());
+    let ended = bench.wait();
+    assert_eq!((ended.status, ended.stderr.as_str()), (143, "dist-store: SIGTERM received\n"));
+    assert!(served.store().list_keys(&deadline()).unwrap().is_empty());
 }
 
 #[test]
 fn server_shuts_down_cleanly_on_signal() {
     for name in ["INT", "TERM"] {
-        let served = Served::start();
+        let served = StoreServer::start();
         let store = served.store();
         served.program.signal(name);
-        let ended = served.program.end();
-        assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+        let ended = served.program.wait();
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
         assert!(store.check(&[b"k"], &Deadline::after_ms(10_000)).is_err());
     }
 }
 
 #[test]
 fn server_uses_given_address_and_logs_to_stderr() {
-    let served = Served::start_with(&["--port", "0", "--bind", "all", "--max-bytes", "4K"]);
-    assert!(["[::]:", "0.0.0.0:"].iter().any(|all| served.program.lines(1)[0].contains(all)));
-    served.answer(&["set", "k", "v"]);
-    let ended = served.ask(&["set", "large", &"x".repeat(5000)]);
-    assert_eq!(ended.status, 3, "{}", ended.err);
-    served.program.until_error("libdist WARN: store server: dropped ");
-    served.program.until_error("the store has reached its limit of 4096 bytes");
+    let served = StoreServer::start_with(&["--port", "0", "--bind", "all", "--max-bytes", "4K"]);
+    assert!(["[::]:", "0.0.0.0:"].iter().any(|all| served.program.first_lines(1)[0].contains(all)));
+    served.client_stdout(&["set", "k", "v"]);
+    let ended = served.run_client(&["set", "large", &"x".repeat(5000)]);
+    assert_eq!(ended.status, 3, "{}", ended.stderr);
+    served.program.wait_for_stderr("libdist WARN: store server: dropped ");
+    served.program.wait_for_stderr("the store has reached its limit of 4096 bytes");
     let ended = run(&["serve", "--port", &served.port, "--bind", "all"]);
-    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
-    assert!(ended.err.contains(&format!(":{}: ", served.port)), "{}", ended.err);
-    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    assert_eq!((ended.status, ended.stdout.as_str()), (1, ""));
+    assert!(ended.stderr.contains(&format!(":{}: ", served.port)), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
 }
 
 #[test]
@@ -347,13 +359,13 @@ fn server_refuses_low_descriptor_limit() {
     let start = |connections: &str| {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &script, connections]);
-        Program::start(shell, |_| {})
+        RunningProgram::start(shell, |_| {})
     };
-    let ended = start("100").end();
-    assert_eq!((ended.status, ended.out.as_str()), (1, ""));
+    let ended = start("100").wait();
+    assert_eq!((ended.status, ended.stdout.as_str()), (1, ""));
     let text = "dist-store: 100 connections need 132 open files, but the limit is 64";
-    assert!(ended.err.starts_with(text), "{}", ended.err);
-    drop(start("32").lines(1));
+    assert!(ended.stderr.starts_with(text), "{}", ended.stderr);
+    drop(start("32").first_lines(1));
 }
 
 #[test]
@@ -370,74 +382,74 @@ fn missing_store_is_reported_with_its_address() {
         &["bench"],
     ] {
         let ended = run(&[args, &["--port", &port, "--timeout", "0.05"]].concat());
-        assert_eq!((ended.status, ended.out.as_str()), (3, ""), "{args:?}: {}", ended.err);
-        assert!(ended.err.starts_with("dist-store: "), "{}", ended.err);
-        assert!(ended.err.contains(&format!("127.0.0.1:{port}")), "{}", ended.err);
-        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        assert_eq!((ended.status, ended.stdout.as_str()), (3, ""), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.starts_with("dist-store: "), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("127.0.0.1:{port}")), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
     // The port accepts connections but sends no response.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = deaf.local_addr().unwrap().port().to_string();
     let ended = run(&["list", "--port", &port, "--timeout", "0.1"]);
-    assert_eq!(ended.status, 3, "{}", ended.err);
+    assert_eq!(ended.status, 3, "{}", ended.stderr);
 }
 
 #[test]
 fn hanging_store_is_a_timeout() {
-    let served = Served::start();
+    let served = StoreServer::start();
     // The server is stopped after the client has connected, so that it does not answer the next
     // query.
-    let watch = served.begin(&["watch", "--interval", "1", "--timeout", "1"]);
-    drop(watch.lines(1));
+    let watch = served.start_client(&["watch", "--interval", "1", "--timeout", "1"]);
+    drop(watch.first_lines(1));
     served.program.signal("STOP");
-    let ended = watch.end();
-    assert_eq!(ended.status, 4, "{}", ended.err);
-    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    let ended = watch.wait();
+    assert_eq!(ended.status, 4, "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     served.program.signal("CONT");
 }
 
 #[test]
 fn store_address_is_taken_from_the_environment() {
-    let served = Served::start();
-    served.answer(&["set", "k", "v"]);
-    let get = Program::start(command(&["get", "k"]), |command| {
+    let served = StoreServer::start();
+    served.client_stdout(&["set", "k", "v"]);
+    let get = RunningProgram::start(command(&["get", "k"]), |command| {
         command.env("MASTER_ADDR", "localhost").env("MASTER_PORT", &served.port);
     });
-    assert_eq!(get.end().out, "v");
-    let wrong = Program::start(command(&["get", "k"]), |command| {
+    assert_eq!(get.wait().stdout, "v");
+    let wrong = RunningProgram::start(command(&["get", "k"]), |command| {
         command.env("MASTER_PORT", "many");
     });
-    let ended = wrong.end();
+    let ended = wrong.wait();
     assert_eq!(ended.status, 2);
-    assert!(ended.err.contains("MASTER_PORT=\"many\""), "{}", ended.err);
+    assert!(ended.stderr.contains("MASTER_PORT=\"many\""), "{}", ended.stderr);
 }
 
 #[test]
 fn closed_output_pipe_is_no_error() {
-    let served = Served::start();
+    let served = StoreServer::start();
     let store = served.store();
     for i in 0..10 {
-        store.set(format!("k{i}").as_bytes(), b"", &soon()).unwrap();
+        store.set(format!("k{i}").as_bytes(), b"", &deadline()).unwrap();
     }
-    let mut list = Program::start(command(&["list", "--port", &served.port]), |command| {
+    let mut list = RunningProgram::start(command(&["list", "--port", &served.port]), |command| {
         command.stdout(Stdio::piped());
     });
     drop(list.child.stdout.take());
-    let ended = list.end();
-    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+    let ended = list.wait();
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
 }
 
 #[test]
 fn wrong_usage_has_exit_status_2() {
     for args in [&["get"][..], &["fetch"], &["get", "k", "--timeout", "0"], &[]] {
         let ended = run(args);
-        assert_eq!((ended.status, ended.out.as_str()), (2, ""), "{args:?}");
-        assert!(!ended.err.is_empty());
+        assert_eq!((ended.status, ended.stdout.as_str()), (2, ""), "{args:?}");
+        assert!(!ended.stderr.is_empty());
     }
-    let served = Served::start();
+    let served = StoreServer::start();
     let key = "k".repeat(9000);
-    let ended = served.ask(&["get", &key]);
-    assert_eq!(ended.status, 2, "{}", ended.err);
+    let ended = served.run_client(&["get", &key]);
+    assert_eq!(ended.status, 2, "{}", ended.stderr);
 }
 
 #[test]
@@ -445,14 +457,15 @@ fn the_help_explains_statuses_and_examples() {
     let ended = run(&["--help"]);
     assert_eq!(ended.status, 0);
     for text in ["Exit statuses:", "Examples:", "DIST_LOG_LEVEL", "MASTER_ADDR"] {
-        assert!(ended.out.contains(text), "{text}");
+        assert!(ended.stdout.contains(text), "{text}");
     }
     let commands = ["serve", "get", "set", "add", "wait", "list", "watch", "stats", "bench"];
     for command in commands {
-        assert!(ended.out.contains(&format!("\n  {command} ")), "{command}");
+        assert!(ended.stdout.contains(&format!("\n  {command} ")), "{command}");
         let help = run(&[command, "--help"]);
         assert_eq!(help.status, 0);
-        let place = help.out.contains("--timeout <SECONDS>") && help.out.contains("--prefix <P>");
+        let place =
+            help.stdout.contains("--timeout <SECONDS>") && help.stdout.contains("--prefix <P>");
         assert_eq!(place, command != "serve", "{command}");
     }
 }

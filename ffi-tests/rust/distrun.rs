@@ -7,29 +7,32 @@
 #[path = "program/mod.rs"]
 mod program;
 
-use program::{Ended, Folder, LIMIT, Program, free_port, is_alive, kill, until};
+use program::{
+    FinishedProgram, PROGRAM_TIMEOUT, RunningProgram, TestFolder, free_port, is_alive, kill,
+    wait_until,
+};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn start(args: &[&str]) -> Program {
+fn start(args: &[&str]) -> RunningProgram {
     start_with(args, |_| {})
 }
 
-fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Program {
+fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> RunningProgram {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(args).env_remove("OMP_NUM_THREADS");
-    Program::start(command, change)
+    RunningProgram::start(command, change)
 }
 
-fn run(args: &[&str]) -> Ended {
-    start(args).end()
+fn run(args: &[&str]) -> FinishedProgram {
+    start(args).wait()
 }
 
 /// Returns the lines of a rank without the prefix `[rank] `.
-fn of_rank(out: &str, rank: usize) -> Vec<&str> {
+fn lines_of_rank(out: &str, rank: usize) -> Vec<&str> {
     let prefix = format!("[{rank}] ");
     out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
 }
@@ -39,10 +42,10 @@ fn ranks_get_the_environment_that_torchrun_gives() {
     let ended = start_with(&["--nproc_per_node", "3", "env"], |command| {
         command.env("OF_THE_USER", "kept");
     })
-    .end();
-    assert_eq!(ended.status, 0, "{}", ended.err);
+    .wait();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
     for rank in 0..3 {
-        let lines = of_rank(&ended.out, rank);
+        let lines = lines_of_rank(&ended.stdout, rank);
         let has = |text: String| assert!(lines.contains(&text.as_str()), "{rank}: {text}");
         for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
             has(format!("{name}={rank}"));
@@ -74,8 +77,8 @@ fn omp_num_threads_is_set_only_for_several_ranks() {
     let job = start_with(&["--nproc-per-node", "2", "env"], |command| {
         command.env("OMP_NUM_THREADS", "5");
     });
-    assert!(of_rank(&job.end().out, 1).contains(&"OMP_NUM_THREADS=5"));
-    assert!(!run(&["env"]).out.contains("OMP_NUM_THREADS"));
+    assert!(lines_of_rank(&job.wait().stdout, 1).contains(&"OMP_NUM_THREADS=5"));
+    assert!(!run(&["env"]).stdout.contains("OMP_NUM_THREADS"));
 }
 
 #[test]
@@ -87,17 +90,17 @@ fn lines_are_prefixed_whole_and_in_order() {
     for rank in 0..4 {
         let mut expected: Vec<_> = (0..400).map(|i| format!("out {i}")).collect();
         expected.push("last".to_owned());
-        assert_eq!(of_rank(&ended.out, rank), expected);
+        assert_eq!(lines_of_rank(&ended.stdout, rank), expected);
         let expected: Vec<_> = (0..400).map(|i| format!("err {i}")).collect();
-        assert_eq!(of_rank(&ended.err, rank), expected);
+        assert_eq!(lines_of_rank(&ended.stderr, rank), expected);
     }
-    assert_eq!(ended.out.lines().count(), 4 * 401);
+    assert_eq!(ended.stdout.lines().count(), 4 * 401);
 }
 
 #[test]
 fn very_long_lines_are_split() {
     let ended = run(&["sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo y"]);
-    let pieces = of_rank(&ended.out, 0);
+    let pieces = lines_of_rank(&ended.stdout, 0);
     assert_eq!(pieces.concat(), format!("{}y", "x".repeat(200_000)));
     assert!(pieces.iter().all(|piece| piece.len() <= 64 * 1024));
 }
@@ -105,7 +108,7 @@ fn very_long_lines_are_split() {
 #[test]
 fn program_gets_its_flags_and_empty_stdin() {
     let ended = run(&["sh", "-c", "cat; echo \"$@\"", "name", "--nproc-per-node", "7"]);
-    assert_eq!((ended.status, ended.out.as_str()), (0, "[0] --nproc-per-node 7\n"));
+    assert_eq!((ended.status, ended.stdout.as_str()), (0, "[0] --nproc-per-node 7\n"));
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn first_failure_sets_exit_status_and_is_shown_with_log() {
                   i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; exit 7";
     let ended = run(&["--nproc-per-node", "3", "sh", "-c", script]);
     assert_eq!(ended.status, 7);
-    let report = ended.err.split("distrun: ").nth(1).unwrap();
+    let report = ended.stderr.split("distrun: ").nth(1).unwrap();
     assert!(report.starts_with("rank 1 failed first: exit status 7"), "{report}");
     assert!(report.contains("local rank 1, process "), "{report}");
     assert!(report.contains("line 29\n") && report.contains("line 10\n"), "{report}");
@@ -131,18 +134,22 @@ fn killed_rank_is_named_as_the_root_cause() {
     // Ranks 0 and 1 each read from a pipe whose only writer is rank 2.
     let script = "cd $FOLDER; if [ $RANK = 2 ]; then exec 3>p0 4>p1; kill -9 $$; fi; \
                   cat <p$RANK; echo 'rank 2 died' >&2; exit 1";
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let pipes = [folder.path("p0"), folder.path("p1")];
     assert!(Command::new("mkfifo").args(&pipes).status().unwrap().success());
     let ended = start_with(&["--nproc-per-node", "3", "sh", "-c", script], |command| {
         command.env("FOLDER", &folder.0);
     })
-    .end();
+    .wait();
     assert_eq!(ended.status, 128 + 9);
-    assert!(ended.err.contains("rank 2 failed first: signal 9 (SIGKILL)"), "{}", ended.err);
+    assert!(ended.stderr.contains("rank 2 failed first: signal 9 (SIGKILL)"), "{}", ended.stderr);
     for rank in [0, 1] {
-        assert!(ended.err.contains(&format!("[{rank}] rank 2 died\n")), "{}", ended.err);
-        assert!(ended.err.contains(&format!("rank {rank}: exit status 1, ")), "{}", ended.err);
+        assert!(ended.stderr.contains(&format!("[{rank}] rank 2 died\n")), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains(&format!("rank {rank}: exit status 1, ")),
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -152,15 +159,15 @@ fn job_within_max_lost_ranks_continues() {
     let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && kill -9 $$; sleep 2.5; echo done";
     let job = ["--nproc-per-node", "4", "--on-failure=continue", "--min-ranks", "2", "sh", "-c"];
     let ended = run(&[&job[..], &[script]].concat());
-    assert_eq!(ended.status, 0, "{}", ended.err);
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
     for rank in [0, 3] {
-        assert_eq!(of_rank(&ended.out, rank), ["done"]);
+        assert_eq!(lines_of_rank(&ended.stdout, rank), ["done"]);
     }
     for rank in [1, 2] {
         let text = format!("rank {rank} failed; the job continues with ");
-        assert!(ended.err.contains(&text), "{}", ended.err);
+        assert!(ended.stderr.contains(&text), "{}", ended.stderr);
     }
-    let report = ended.err.split("distrun: ").last().unwrap();
+    let report = ended.stderr.split("distrun: ").last().unwrap();
     assert!(report.starts_with("the job succeeded without 2 of 4 ranks:\n"), "{report}");
     assert!(report.contains("  rank 1: exit status 7, "), "{report}");
     assert!(report.contains("  rank 2: signal 9 (SIGKILL), "), "{report}");
@@ -171,8 +178,8 @@ fn job_beyond_max_lost_ranks_ends() {
     let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && sleep 0.5 && exit 8; exec sleep 300";
     let job = ["--nproc-per-node", "4", "--on-failure", "continue", "--min-ranks", "3", "sh", "-c"];
     let ended = run(&[&job[..], &[script]].concat());
-    assert_eq!(ended.status, 7, "{}", ended.err);
-    let report = ended.err.split("distrun: ").last().unwrap();
+    assert_eq!(ended.status, 7, "{}", ended.stderr);
+    let report = ended.stderr.split("distrun: ").last().unwrap();
     assert!(report.starts_with("rank 1 failed first: exit status 7"), "{report}");
     for text in
         ["rank 2: exit status 8, ", "rank 0: signal 15 (SIGTERM) after SIGTERM from distrun"]
@@ -186,25 +193,25 @@ fn a_signal_ends_a_job_that_has_lost_a_rank() {
     let script = "[ $RANK = 1 ] && exit 7; echo up; exec sleep 300";
     let job = ["--nproc-per-node", "2", "--on-failure=continue", "sh", "-c", script];
     let job = start(&job);
-    job.until_error("rank 1 failed; the job continues with 1 of 2 ranks");
+    job.wait_for_stderr("rank 1 failed; the job continues with 1 of 2 ranks");
     job.signal("TERM");
-    let ended = job.end();
-    assert_eq!(ended.status, 128 + 15, "{}", ended.err);
+    let ended = job.wait();
+    assert_eq!(ended.status, 128 + 15, "{}", ended.stderr);
 }
 
 #[test]
 fn job_ends_within_2_s_if_ranks_ignore_sigterm() {
     let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
     let job = start(&["--nproc-per-node", "3", "sh", "-c", script]);
-    job.lines(3);
-    let victim = of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
+    job.first_lines(3);
+    let victim = lines_of_rank(&job.folder.text("out"), 1)[0].parse().unwrap();
     let killed = Instant::now();
     kill("KILL", victim);
-    let ended = job.end();
+    let ended = job.wait();
     let took = killed.elapsed();
     assert_eq!(ended.status, 137);
-    assert!(ended.err.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{}", ended.err);
-    assert!(ended.err.contains("rank 0: signal 9 (SIGKILL) after SIGKILL from distrun"));
+    assert!(ended.stderr.contains("rank 1 failed first: signal 9 (SIGKILL)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("rank 0: signal 9 (SIGKILL) after SIGKILL from distrun"));
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
@@ -221,14 +228,14 @@ fn a_signal_is_passed_on_and_becomes_the_exit_status() {
         let script =
             format!("sleep 300 & trap \"echo got; kill $!; exit 0\" {name}; echo ready; wait");
         let job = start(&["--nproc-per-node", "2", "sh", "-c", &script]);
-        job.lines(2);
+        job.first_lines(2);
         job.signal(name);
-        let ended = job.end();
+        let ended = job.wait();
         assert_eq!(ended.status, 128 + number);
         for rank in 0..2 {
-            assert_eq!(of_rank(&ended.out, rank), ["ready", "got"]);
+            assert_eq!(lines_of_rank(&ended.stdout, rank), ["ready", "got"]);
         }
-        assert!(ended.err.contains(&format!("distrun: SIG{name} received")), "{}", ended.err);
+        assert!(ended.stderr.contains(&format!("distrun: SIG{name} received")), "{}", ended.stderr);
     }
 }
 
@@ -236,12 +243,12 @@ fn a_signal_is_passed_on_and_becomes_the_exit_status() {
 fn a_second_signal_kills_at_once() {
     let script = "trap '' TERM; echo ready; while :; do sleep 300; done";
     let job = start(&["--nproc-per-node", "2", "sh", "-c", script]);
-    job.lines(2);
+    job.first_lines(2);
     job.signal("TERM");
-    until("the first signal", || job.folder.text("err").contains("SIGTERM received"));
+    wait_until("the first signal", || job.folder.text("err").contains("SIGTERM received"));
     let second = Instant::now();
     job.signal("TERM");
-    assert_eq!(job.end().status, 128 + 15);
+    assert_eq!(job.wait().status, 128 + 15);
     assert!(second.elapsed() < Duration::from_secs(5), "the grace period was not cut short");
 }
 
@@ -249,11 +256,11 @@ fn a_second_signal_kills_at_once() {
 fn nothing_outlives_a_killed_launcher() {
     let script = "sleep 300 & echo $$ $!; wait";
     // The folder takes the files that a killed launcher cannot remove.
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let job = start_with(&["--nproc-per-node", "2", "sh", "-c", script], |command| {
         command.env("TMPDIR", &folder.0);
     });
-    let lines = job.lines(2);
+    let lines = job.first_lines(2);
     let numbers = lines.iter().flat_map(|line| line.split(' ').skip(1));
     let mut pids: Vec<u32> = numbers.map(|number| number.parse().unwrap()).collect();
     assert_eq!(pids.len(), 4);
@@ -265,83 +272,83 @@ fn nothing_outlives_a_killed_launcher() {
     assert_eq!(pids.len(), 4 + 3);
     assert!(pids.iter().all(|&pid| is_alive(pid)));
     job.signal("KILL");
-    assert_eq!(job.end().status, -1);
-    until("the end of the ranks", || !pids.iter().any(|&pid| is_alive(pid)));
+    assert_eq!(job.wait().status, -1);
+    wait_until("the end of the ranks", || !pids.iter().any(|&pid| is_alive(pid)));
 }
 
 #[test]
 fn orphans_of_a_successful_rank_are_killed() {
     let ended = run(&["sh", "-c", "sleep 300 & echo $!; exit 0"]);
-    assert_eq!(ended.status, 0, "{}", ended.err);
-    assert!(!is_alive(of_rank(&ended.out, 0)[0].parse().unwrap()));
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert!(!is_alive(lines_of_rank(&ended.stdout, 0)[0].parse().unwrap()));
 }
 
 #[test]
 fn logs_have_teed_and_redirected_output() {
     let script = "echo out $RANK; echo err $RANK >&2";
     let job = |flags: &[&str]| {
-        let logs = Folder::new();
+        let logs = TestFolder::new();
         let path = logs.path("deep/logs");
         let mut args = vec!["--nproc-per-node", "2", "--log-dir", path.as_str()];
         args.extend(flags);
         args.extend(["sh", "-c", script]);
         let ended = run(&args);
-        assert_eq!(ended.status, 0, "{}", ended.err);
+        assert_eq!(ended.status, 0, "{}", ended.stderr);
         (ended, logs)
     };
-    let log = |logs: &Folder, name: &str| logs.text(&format!("deep/logs/{name}"));
+    let log = |logs: &TestFolder, name: &str| logs.text(&format!("deep/logs/{name}"));
 
     let (ended, logs) = job(&["--redirects", "3"]);
-    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""));
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
     assert_eq!(log(&logs, "0/stdout.log"), "out 0\n");
     assert_eq!(log(&logs, "1/stderr.log"), "err 1\n");
 
     let (ended, logs) = job(&["--tee", "0:1,1:3"]);
-    assert_eq!((ended.out.len(), ended.err.len()), (20, 20));
+    assert_eq!((ended.stdout.len(), ended.stderr.len()), (20, 20));
     assert_eq!(log(&logs, "0/stdout.log"), "out 0\n");
     assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
     assert_eq!(log(&logs, "1/stderr.log"), "err 1\n");
     assert!(!logs.0.join("deep/logs/0/stderr.log").exists());
 
     let (ended, logs) = job(&["--tee", "2", "--redirects", "1:1"]);
-    assert_eq!(ended.out, "[0] out 0\n");
-    assert_eq!(ended.err.len(), 20);
+    assert_eq!(ended.stdout, "[0] out 0\n");
+    assert_eq!(ended.stderr.len(), 20);
     assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
     assert_eq!(log(&logs, "0/stderr.log"), "err 0\n");
 
     let (ended, logs) = job(&[]);
-    assert_eq!(ended.out.len(), 20);
+    assert_eq!(ended.stdout.len(), 20);
     assert_eq!(log(&logs, "1/stdout.log"), "out 1\n");
 }
 
 #[test]
 fn last_lines_are_reported_even_if_they_are_only_logged() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let script = "echo 'no such layer' >&2; exit 4";
     let ended = run(&["--log-dir", &folder.path("l"), "--redirects", "3", "sh", "-c", script]);
     assert_eq!(ended.status, 4);
-    assert!(ended.err.contains("no such layer"), "{}", ended.err);
-    assert!(ended.err.contains(&folder.path("l/0")), "{}", ended.err);
+    assert!(ended.stderr.contains("no such layer"), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&folder.path("l/0")), "{}", ended.stderr);
 }
 
 #[test]
 fn a_job_outlives_the_reader_of_its_output() {
     let script =
         "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; echo done >$FOLDER/done";
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let mut job = start_with(&["sh", "-c", script], |command| {
         command.stdout(Stdio::piped()).env("FOLDER", &folder.0);
     });
     drop(job.child.stdout.take());
-    let ended = job.end();
-    assert_eq!(ended.status, 0, "{}", ended.err);
-    assert!(ended.err.contains("standard output cannot be written"), "{}", ended.err);
+    let ended = job.wait();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("standard output cannot be written"), "{}", ended.stderr);
     assert_eq!(folder.text("done"), "done\n");
 }
 
 #[test]
 fn usage_errors_have_text_and_exit_status() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let plain = folder.path("plain.py");
     fs::write(&plain, "print(1)\n").unwrap();
     let cases: [(&[&str], i32, &str); 8] = [
@@ -356,8 +363,8 @@ fn usage_errors_have_text_and_exit_status() {
     ];
     for (args, status, text) in cases {
         let ended = run(args);
-        assert_eq!(ended.status, status, "{args:?}: {}", ended.err);
-        assert!(ended.err.contains(text), "{args:?}: {}", ended.err);
+        assert_eq!(ended.status, status, "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(text), "{args:?}: {}", ended.stderr);
     }
 }
 
@@ -389,7 +396,7 @@ fn the_help_explains_flags_environment_and_examples() {
         "Examples:",
         "/dev/null",
     ] {
-        assert!(ended.out.contains(text), "{text}");
+        assert!(ended.stdout.contains(text), "{text}");
     }
 }
 
@@ -397,9 +404,9 @@ fn the_help_explains_flags_environment_and_examples() {
 fn the_store_answers_at_the_address_that_ranks_are_given() {
     let script = "echo $MASTER_ADDR:$MASTER_PORT; exec sleep 300";
     let job = start(&["--no-secret", "sh", "-c", script]);
-    let address = job.lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
+    let address = job.first_lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(PROGRAM_TIMEOUT)).unwrap();
     // The request is VALIDATE with its magic number, then PING with the number 1; the answer is
     // that number.
     stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
@@ -407,7 +414,7 @@ fn the_store_answers_at_the_address_that_ranks_are_given() {
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer, [1, 0, 0, 0]);
     job.signal("TERM");
-    assert_eq!(job.end().status, 143);
+    assert_eq!(job.wait().status, 143);
 }
 
 #[test]
@@ -420,13 +427,13 @@ fn two_nodes_make_one_job() {
         start(&[&flags[..], &own[..]].concat())
     };
     let (first, second) = (node("0"), node("1"));
-    let (first, second) = (first.end(), second.end());
-    assert_eq!((first.status, second.status), (0, 0), "{}{}", first.err, second.err);
-    let (first, second) = (first.out, second.out);
-    assert_eq!(of_rank(&first, 0), [format!("0 0 4 0 2 {port}")]);
-    assert_eq!(of_rank(&first, 1), [format!("1 1 4 0 2 {port}")]);
-    assert_eq!(of_rank(&second, 2), [format!("2 0 4 1 2 {port}")]);
-    assert_eq!(of_rank(&second, 3), [format!("3 1 4 1 2 {port}")]);
+    let (first, second) = (first.wait(), second.wait());
+    assert_eq!((first.status, second.status), (0, 0), "{}{}", first.stderr, second.stderr);
+    let (first, second) = (first.stdout, second.stdout);
+    assert_eq!(lines_of_rank(&first, 0), [format!("0 0 4 0 2 {port}")]);
+    assert_eq!(lines_of_rank(&first, 1), [format!("1 1 4 0 2 {port}")]);
+    assert_eq!(lines_of_rank(&second, 2), [format!("2 0 4 1 2 {port}")]);
+    assert_eq!(lines_of_rank(&second, 3), [format!("3 1 4 1 2 {port}")]);
 }
 
 #[test]
@@ -435,6 +442,6 @@ fn a_port_in_use_is_named() {
     let port = taken.local_addr().unwrap().port().to_string();
     let ended = run(&["--master-port", &port, "true"]);
     assert_eq!(ended.status, 1);
-    assert!(ended.err.contains(&format!("127.0.0.1 port {port}")), "{}", ended.err);
-    assert!(ended.err.contains("--master-port"), "{}", ended.err);
+    assert!(ended.stderr.contains(&format!("127.0.0.1 port {port}")), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--master-port"), "{}", ended.stderr);
 }

@@ -8,27 +8,27 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
-use harness::Job;
+use harness::TestJob;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A folder for the dumps of one job.
-struct Dumps {
+struct DumpFolder {
     folder: PathBuf,
 }
 
 /// The exit status and the output of dist-doctor.
-struct Said {
+struct DoctorOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl Dumps {
+impl DumpFolder {
     fn new() -> Self {
-        let name = format!("dumps-{}-{}", std::process::id(), harness::serial());
+        let name = format!("dumps-{}-{}", std::process::id(), harness::next_serial());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
         Self { folder }
@@ -38,27 +38,27 @@ impl Dumps {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
 
-    fn of(&self, rank: usize) -> PathBuf {
+    fn dump_path(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("fr_{rank}.json"))
     }
 
     fn all_exist(&self, size: usize) -> bool {
-        (0..size).all(|rank| self.of(rank).exists())
+        (0..size).all(|rank| self.dump_path(rank).exists())
     }
 
     /// Starts a job whose ranks write their dumps to this folder.
-    fn job(&self, size: usize, program: impl Fn(usize) -> String) -> Job {
-        self.job_told_by("DIST_FLIGHT_RECORDER_FILE", size, program)
+    fn job(&self, size: usize, program: impl Fn(usize) -> String) -> TestJob {
+        self.job_with_variables("DIST_FLIGHT_RECORDER_FILE", size, program)
     }
 
     /// As [`Self::job`], with another variable for the path prefix of the dumps.
-    fn job_told_by(
+    fn job_with_variables(
         &self,
         variable: &'static str,
         size: usize,
         program: impl Fn(usize) -> String,
-    ) -> Job {
-        let mut job = Job::new();
+    ) -> TestJob {
+        let mut job = TestJob::new();
         for rank in 0..size {
             let mut environment = job.environment(rank, size);
             environment.push((variable, self.path("fr_")));
@@ -69,11 +69,11 @@ impl Dumps {
     }
 
     /// Runs dist-doctor on the dumps.
-    fn diagnosis(&self, options: &[&str]) -> Said {
+    fn diagnosis(&self, options: &[&str]) -> DoctorOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
         let output = command.args(options).arg(self.path("fr_")).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Said {
+        DoctorOutput {
             status: output.status.code().unwrap(),
             out: text(&output.stdout),
             err: text(&output.stderr),
@@ -82,12 +82,12 @@ impl Dumps {
 
     /// Returns the verdict: its line, and the class and the culprits of the first finding.
     fn verdict(&self) -> (String, String, Vec<u64>) {
-        let said = self.diagnosis(&[]);
-        assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
-        let line = said.out.lines().next().unwrap().to_owned();
-        let said = self.diagnosis(&["--json"]);
-        assert_eq!(said.status, 1);
-        let value: Value = serde_json::from_str(&said.out).unwrap();
+        let output = self.diagnosis(&[]);
+        assert_eq!((output.status, output.err.as_str()), (1, ""), "{}", output.out);
+        let line = output.out.lines().next().unwrap().to_owned();
+        let output = self.diagnosis(&["--json"]);
+        assert_eq!(output.status, 1);
+        let value: Value = serde_json::from_str(&output.out).unwrap();
         assert_eq!(value["verdict"], line.as_str());
         let first = &value["findings"][0];
         let culprits = first["culprits"].as_array().unwrap().iter();
@@ -96,7 +96,7 @@ impl Dumps {
     }
 }
 
-impl Drop for Dumps {
+impl Drop for DumpFolder {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("{}", self.diagnosis(&[]).out);
@@ -107,7 +107,7 @@ impl Drop for Dumps {
 
 #[test]
 fn skipped_collective_is_explained_by_errors_and_dumps() {
-    let dumps = Dumps::new();
+    let dumps = DumpFolder::new();
     let call = "all_reduce f32 SUM 10 timeout_ms=500";
     // A rank exits immediately after the failure, so the dump must be complete before the call
     // returns the failure.
@@ -116,14 +116,14 @@ fn skipped_collective_is_explained_by_errors_and_dumps() {
         _ => format!("init\nbarrier\n{call}\nexit 0\n"),
     });
     for (rank, name) in ["0", "1"].into_iter().enumerate() {
-        job.report(name, call);
-        assert!(dumps.of(rank).exists(), "rank {rank} has told its failure without a dump");
+        job.await_report(name, call);
+        assert!(dumps.dump_path(rank).exists(), "rank {rank} has told its failure without a dump");
     }
     // The waiting rank makes no call that could fail, but it writes its dump as well.
-    job.until("the dump of rank 2", |_| dumps.of(2).exists());
+    job.wait_until("the dump of rank 2", |_| dumps.dump_path(2).exists());
     let (line, class, culprits) = dumps.verdict();
     let pid = job.pid("2");
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
 
     assert_eq!((class.as_str(), culprits), ("behind", vec![2]), "{line}");
@@ -137,21 +137,23 @@ fn skipped_collective_is_explained_by_errors_and_dumps() {
     let named = format!("rank 2 (pid {pid}, ");
     for name in ["0", "1", "2"] {
         let parts = [named.as_str(), "which last finished barrier #1", "500 ms"];
-        ended.report(name, call).failed(DIST_ERR_TIMEOUT, &parts);
+        ended.report(name, call).assert_failed(DIST_ERR_TIMEOUT, &parts);
     }
-    ended.report("2", "leaks").succeeded();
+    ended.report("2", "leaks").assert_succeeded();
 }
 
 #[test]
 fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
-    let dumps = Dumps::new();
+    let dumps = DumpFolder::new();
     let mut job = dumps.job(3, |_| "init\nloop all_reduce f32 SUM 10\nexit 0\n".to_owned());
-    job.all_report(&["0", "1", "2"], "ready");
+    job.await_reports(&["0", "1", "2"], "ready");
     let pid = job.pid("1");
     job.kill("1");
     let ended = job.finish();
     for name in ["0", "2"] {
-        ended.report(name, "all_reduce f32 SUM 10").failed(DIST_ERR_PEER_FAILED, &["rank 1 (pid "]);
+        ended
+            .report(name, "all_reduce f32 SUM 10")
+            .assert_failed(DIST_ERR_PEER_FAILED, &["rank 1 (pid "]);
     }
     let (line, class, culprits) = dumps.verdict();
     assert_eq!((class.as_str(), culprits), ("failure", vec![1]), "{line}");
@@ -164,9 +166,9 @@ fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
 
 #[test]
 fn mismatch_names_both_calls() {
-    let dumps = Dumps::new();
+    let dumps = DumpFolder::new();
     // Torch's variable uses its own file names.
-    let job = dumps.job_told_by("TORCH_FR_DUMP_TEMP_FILE", 3, |rank| {
+    let job = dumps.job_with_variables("TORCH_FR_DUMP_TEMP_FILE", 3, |rank| {
         let call = if rank == 1 { "barrier" } else { "all_reduce f64 MAX 7" };
         format!("init\nall_reduce f32 SUM 1\n{call}\nexit 0\n")
     });
@@ -174,7 +176,7 @@ fn mismatch_names_both_calls() {
     for (name, call) in
         [("0", "all_reduce f64 MAX 7"), ("1", "barrier"), ("2", "all_reduce f64 MAX 7")]
     {
-        ended.report(name, call).failed(DIST_ERR_MISMATCH, &["barrier #2"]);
+        ended.report(name, call).assert_failed(DIST_ERR_MISMATCH, &["barrier #2"]);
     }
     assert!((0..3).all(|rank| Path::new(&dumps.path(&format!("fr_{rank}"))).exists()));
     let (line, class, culprits) = dumps.verdict();
@@ -186,20 +188,20 @@ fn mismatch_names_both_calls() {
 
 #[test]
 fn hanging_job_writes_dumps_when_trigger_is_touched() {
-    let dumps = Dumps::new();
+    let dumps = DumpFolder::new();
     let call = "all_reduce f32 SUM 1000";
     let mut job = dumps.job(3, |rank| {
         let hang = if rank == 1 { "gate end\n" } else { "" };
         format!("init\nbarrier\n{hang}{call}\nfinalize\nleaks\n")
     });
-    job.all_report(&["0", "1", "2"], "barrier");
+    job.await_reports(&["0", "1", "2"], "barrier");
     // Repeats the dumps until the ranks have waited long enough for a finding.
     let mut touches = 0;
     loop {
-        (0..3).for_each(|rank| drop(fs::remove_file(dumps.of(rank))));
+        (0..3).for_each(|rank| drop(fs::remove_file(dumps.dump_path(rank))));
         touches += 1;
         fs::write(dumps.path("now"), format!("{touches}")).unwrap();
-        job.until("the dumps of all ranks", |_| dumps.all_exist(3));
+        job.wait_until("the dumps of all ranks", |_| dumps.all_exist(3));
         if dumps.diagnosis(&[]).status == 1 && touches > 1 {
             break;
         }
@@ -208,25 +210,25 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
     assert_eq!((class.as_str(), culprits), ("behind", vec![1]), "{line}");
     assert!(line.contains("never entered all_reduce #2 (f32, SUM, count 1000)"), "{line}");
     assert!(line.ends_with("; 2 ranks wait for it"), "{line}");
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
     for name in ["0", "1", "2"] {
-        ended.report(name, call).succeeded();
-        ended.report(name, "finalize").succeeded();
+        ended.report(name, call).assert_succeeded();
+        ended.report(name, "finalize").assert_succeeded();
         // The recorder's thread has ended as well.
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
 #[test]
 fn malformed_dumps_are_refused_by_name() {
-    let dumps = Dumps::new();
-    let said = dumps.diagnosis(&[]);
-    assert_eq!(said.status, 2);
-    assert!(said.err.contains("fr_: no such file"), "{}", said.err);
-    fs::write(dumps.of(0), "{\"format\": \"libdist flight recorder\", \"ver").unwrap();
-    let said = dumps.diagnosis(&[]);
-    assert_eq!((said.status, said.out.as_str()), (2, ""));
-    let told = ["fr_0.json: truncated", "no readable dump in "];
-    assert!(told.iter().all(|part| said.err.contains(part)), "{}", said.err);
+    let dumps = DumpFolder::new();
+    let output = dumps.diagnosis(&[]);
+    assert_eq!(output.status, 2);
+    assert!(output.err.contains("fr_: no such file"), "{}", output.err);
+    fs::write(dumps.dump_path(0), "{\"format\": \"libdist flight recorder\", \"ver").unwrap();
+    let output = dumps.diagnosis(&[]);
+    assert_eq!((output.status, output.out.as_str()), (2, ""));
+    let expected_lines = ["fr_0.json: truncated", "no readable dump in "];
+    assert!(expected_lines.iter().all(|part| output.err.contains(part)), "{}", output.err);
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// The libraries that libdist may depend on at run time; they never include CUDA, MPI or Python.
-const MAY_NEED: &[&str] =
+const ALLOWED_LIBRARIES: &[&str] =
     &["libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
 fn names(text: &str) -> BTreeSet<String> {
@@ -76,7 +76,7 @@ fn library_has_soname_nodelete_and_few_dependencies() {
     assert!(!needed.is_empty());
     for line in needed {
         let name = line.split(['[', ']']).nth(1).expect("a name in brackets");
-        let is_known = MAY_NEED.iter().any(|known| name.starts_with(known));
+        let is_known = ALLOWED_LIBRARIES.iter().any(|known| name.starts_with(known));
         assert!(is_known, "the library needs {name}");
     }
 }

@@ -12,7 +12,7 @@ use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT};
 use dist::store::Store as _;
 use dist::store::file::replay::replay;
 use dist::store::file::{FileOptions, FileStore};
-use harness::{Ended, Job};
+use harness::{FinishedJob, TestJob};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// A program that uses a group and finalizes.
-const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+const USE_AND_LEAVE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// The names of ranks.
 const NAMES: [&str; 4] = ["0", "1", "2", "3"];
 
 /// A folder that is removed at the end of the test.
-struct Folder(PathBuf);
+struct TestFolder(PathBuf);
 
-impl Folder {
+impl TestFolder {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let serial = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -43,70 +43,70 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-fn soon() -> Deadline {
+fn deadline() -> Deadline {
     Deadline::after_ms(30_000)
 }
 
 fn open(path: &Path) -> FileStore {
-    FileStore::open(path, &FileOptions::default(), &soon()).unwrap()
+    FileStore::open(path, &FileOptions::default(), &deadline()).unwrap()
 }
 
 /// Returns the command with which a rank joins through a file.
-fn init(path: &Path, rank: usize, size: usize) -> String {
+fn init_command(path: &Path, rank: usize, size: usize) -> String {
     format!("init url=file://{}?rank={rank}&world_size={size}", path.display())
 }
 
 /// Starts the ranks of a job with a job id, as a launcher sets it.
-fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
-    let mut job = Job::new();
+fn start(path: &Path, size: usize, job_id: &str, then: &str) -> TestJob {
+    let mut job = TestJob::new();
     for (rank, name) in NAMES[..size].iter().enumerate() {
         let environment = [("TORCHELASTIC_RUN_ID", job_id.to_owned())];
-        job.start(name, &environment, &format!("{}\n{then}", init(path, rank, size)));
+        job.start(name, &environment, &format!("{}\n{then}", init_command(path, rank, size)));
     }
     job
 }
 
 /// Asserts that all ranks have joined, used the group and released their resources.
-fn have_worked(ended: &Ended, size: usize) {
+fn assert_worked(ended: &FinishedJob, size: usize) {
     for name in &NAMES[..size] {
-        ended.all_succeeded(name, 6);
-        assert_eq!(ended.status(name), 0);
+        ended.assert_all_succeeded(name, 6);
+        assert_eq!(ended.exit_status(name), 0);
     }
 }
 
 #[test]
 fn store_file_is_removed_after_each_job() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.file();
     for size in [4, 3, 1] {
-        have_worked(&start(&path, size, "", USE).finish(), size);
+        assert_worked(&start(&path, size, "", USE_AND_LEAVE).finish(), size);
         assert!(!path.exists());
     }
     // The rank and the world size may also come from the environment or the options.
-    let mut job = Job::new();
-    job.start_rank(0, 2, &format!("init url=file://{}\n{USE}", path.display()));
+    let mut job = TestJob::new();
+    job.start_rank(0, 2, &format!("init url=file://{}\n{USE_AND_LEAVE}", path.display()));
     let options = format!("init url=file://{}?world_size=2 rank=1", path.display());
-    job.start("1", &[], &format!("{options}\n{USE}"));
-    have_worked(&job.finish(), 2);
+    job.start("1", &[], &format!("{options}\n{USE_AND_LEAVE}"));
+    assert_worked(&job.finish(), 2);
     assert!(!path.exists());
 }
 
 #[test]
 fn stale_store_file_is_an_error_on_all_ranks() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.file();
     let mut job = start(&path, 2, "first", "loop barrier\n");
-    job.all_report(&NAMES[..2], "ready");
+    job.await_reports(&NAMES[..2], "ready");
     // A surplus rank gets an error and has no effect on the other ranks.
-    job.start("late", &[("TORCHELASTIC_RUN_ID", "first".to_owned())], &init(&path, 1, 2));
-    let report = job.report("late", &init(&path, 1, 2));
-    report.failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
+    job.start("late", &[("TORCHELASTIC_RUN_ID", "first".to_owned())], &init_command(&path, 1, 2));
+    let report = job.await_report("late", &init_command(&path, 1, 2));
+    report.assert_failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
     let pids = [job.pid("0"), job.pid("1")];
     job.kill("0");
     job.kill("1");
@@ -120,49 +120,52 @@ fn stale_store_file_is_an_error_on_all_ranks() {
     for (job_id, parts) in [("second", of_another.as_slice()), ("first", &of_an_earlier)] {
         let ended = start(&path, 2, job_id, "leaks\n").finish();
         for (rank, name) in NAMES[..2].iter().enumerate() {
-            let report = ended.report(name, &init(&path, rank, 2));
-            report.failed(DIST_ERR_MISMATCH, parts).within_ms(2000);
+            let report = ended.report(name, &init_command(&path, rank, 2));
+            report.assert_failed(DIST_ERR_MISMATCH, parts).assert_within_ms(2000);
             assert!(dead.iter().any(|dead| report.message.contains(dead)), "{report:?}");
-            ended.report(name, "leaks").succeeded();
+            ended.report(name, "leaks").assert_succeeded();
         }
     }
     fs::remove_file(&path).unwrap();
-    have_worked(&start(&path, 2, "first", USE).finish(), 2);
+    assert_worked(&start(&path, 2, "first", USE_AND_LEAVE).finish(), 2);
     assert!(!path.exists());
 }
 
 #[test]
 fn failed_start_leaves_no_file() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.file();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in [0, 2] {
-        let program = format!("{} connect_timeout_ms=500\nleaks\n", init(&path, rank, 4));
+        let program = format!("{} connect_timeout_ms=500\nleaks\n", init_command(&path, rank, 4));
         job.start(NAMES[rank], &[], &program);
     }
     let ended = job.finish();
     for rank in [0, 2] {
-        let what = format!("{} connect_timeout_ms=500", init(&path, rank, 4));
-        ended.report(NAMES[rank], &what).failed(DIST_ERR_TIMEOUT, &["rank"]).within_ms(3000);
-        ended.report(NAMES[rank], "leaks").succeeded();
+        let what = format!("{} connect_timeout_ms=500", init_command(&path, rank, 4));
+        ended
+            .report(NAMES[rank], &what)
+            .assert_failed(DIST_ERR_TIMEOUT, &["rank"])
+            .assert_within_ms(3000);
+        ended.report(NAMES[rank], "leaks").assert_succeeded();
     }
     assert!(!path.exists());
-    have_worked(&start(&path, 4, "", USE).finish(), 4);
+    assert_worked(&start(&path, 4, "", USE_AND_LEAVE).finish(), 4);
 }
 
 #[test]
 fn killed_writer_leaves_a_readable_file() {
     const TURNS: u64 = 16;
     const BYTES: usize = 3_000_000;
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.file();
     let mut torn = 0;
     for turn in 0..TURNS {
         let keeper = open(&path);
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let program = format!("file_store {}\nfill value {BYTES}\n", path.display());
         job.start("writer", &[], &program);
-        job.report("writer", "ready");
+        job.await_report("writer", "ready");
         // Each kill happens at a different time of a write, on machines of any speed.
         std::thread::sleep(Duration::from_micros(turn * 700));
         job.kill("writer");
@@ -171,11 +174,11 @@ fn killed_writer_leaves_a_readable_file() {
         let (_, whole) = replay(&bytes).unwrap();
         torn += usize::from(whole < bytes.len());
         // Open stores and new stores continue to work.
-        assert_eq!(keeper.add(b"n", 1, &soon()).unwrap(), 1);
+        assert_eq!(keeper.add(b"n", 1, &deadline()).unwrap(), 1);
         let newcomer = open(&path);
-        assert_eq!(newcomer.add(b"n", 1, &soon()).unwrap(), 2);
+        assert_eq!(newcomer.add(b"n", 1, &deadline()).unwrap(), 2);
         for store in [&keeper, &newcomer] {
-            let value = store.get(b"value", &soon()).unwrap();
+            let value = store.get(b"value", &deadline()).unwrap();
             assert_eq!(value.len(), BYTES);
             assert!(value.iter().all(|&byte| byte == value[0]));
         }
@@ -190,37 +193,37 @@ fn killed_writer_leaves_a_readable_file() {
 
 #[test]
 fn concurrent_counters_lose_no_increment() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.file();
     let keeper = open(&path);
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for name in &NAMES[..3] {
         let program = format!("file_store {}\ncount n 200 6\nunstore\nleaks\n", path.display());
         job.start(name, &[], &program);
     }
     let ended = job.finish();
     for name in &NAMES[..3] {
-        ended.all_succeeded(name, 5);
+        ended.assert_all_succeeded(name, 5);
     }
-    assert_eq!(keeper.get(b"n", &soon()).unwrap(), b"3600");
+    assert_eq!(keeper.get(b"n", &deadline()).unwrap(), b"3600");
 }
 
 /// Checks a store whose disk is almost full; `why` is the expected reason in the error.
-fn goes_on_when_there_is_no_room(mut job: Job, why: &str) {
+fn check_store_without_space(mut job: TestJob, why: &str) {
     let nothing = "nothing was stored";
-    let report = job.report("0", "fill large 5000000");
-    report.failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    let report = job.await_report("0", "fill large 5000000");
+    report.assert_failed(DIST_ERR_SYSTEM, &[why, nothing]);
     let ended = job.finish();
     // The small values fill the disk up to its last byte.
-    ended.report("0", "fill small 300").failed(DIST_ERR_SYSTEM, &[why, nothing]);
+    ended.report("0", "fill small 300").assert_failed(DIST_ERR_SYSTEM, &[why, nothing]);
     for what in ["set before v", "get before v", "get between w", "unstore", "leaks"] {
-        ended.report("0", what).succeeded();
+        ended.report("0", what).assert_succeeded();
     }
-    assert_eq!(ended.status("0"), 0);
+    assert_eq!(ended.exit_status("0"), 0);
 }
 
 /// Returns the commands of a worker whose store is on an almost full disk.
-fn without_room(path: &Path) -> String {
+fn program_without_space(path: &Path) -> String {
     format!(
         "file_store {}\nset before v\nfill large 5000000\nget before v\nset between w\nfill small 300\n\
          get between w\nunstore\nleaks\n",
@@ -230,7 +233,7 @@ fn without_room(path: &Path) -> String {
 
 #[test]
 fn full_disk_is_an_error_and_store_stays_usable() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let mount = "mount -t tmpfs -o size=600k none \"$1\" && shift && exec \"$@\"";
     let words = ["-rm", "sh", "-c", mount, "sh"];
     // The mount is in a separate namespace, so that the kernel removes it in every case.
@@ -244,18 +247,18 @@ fn full_disk_is_an_error_and_store_stays_usable() {
         return;
     }
     let mut command = small_disk();
-    command.env(worker::NAME, "0");
-    let mut job = Job::new();
-    job.start_under("0", command, &without_room(&folder.file()));
-    goes_on_when_there_is_no_room(job, "is full");
+    command.env(worker::NAME_VARIABLE, "0");
+    let mut job = TestJob::new();
+    job.start_under("0", command, &program_without_space(&folder.file()));
+    check_store_without_space(job, "is full");
 }
 
 #[test]
 fn file_size_limit_is_an_error_without_sigxfsz() {
-    let folder = Folder::new();
-    let mut job = Job::new();
-    let program = format!("limit_file_size 600000\n{}", without_room(&folder.file()));
+    let folder = TestFolder::new();
+    let mut job = TestJob::new();
+    let program = format!("limit_file_size 600000\n{}", program_without_space(&folder.file()));
     job.start("0", &[], &program);
-    goes_on_when_there_is_no_room(job, "maximum file size");
+    check_store_without_space(job, "maximum file size");
     assert!(!folder.file().exists());
 }

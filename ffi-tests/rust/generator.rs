@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// Returns true with probability 1/`n`.
-    pub(crate) fn once_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 

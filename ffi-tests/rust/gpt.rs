@@ -13,20 +13,20 @@ mod program;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
-use program::{Ended, Folder, Program};
+use program::{FinishedProgram, RunningProgram, TestFolder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use toolchain::Compiler;
 
 /// The largest relative difference between the losses of different numbers of ranks.
-const ROUNDING: f64 = 1e-4;
+const LOSS_TOLERANCE: f64 = 1e-4;
 /// The largest relative difference for a training that lost a rank: one step uses only the
 /// sequences of the remaining ranks.
-const LOST_SEQUENCES: f64 = 0.05;
+const LOSS_TOLERANCE_AFTER_KILL: f64 = 0.05;
 /// The options of a model that trains in about a second.
-const SMALL: [&str; 4] = ["--width", "32", "--context", "24"];
+const SMALL_MODEL: [&str; 4] = ["--width", "32", "--context", "24"];
 /// The middle step of a training of 50 steps.
-const MIDDLE: &str = "25";
+const MIDDLE_STEP: &str = "25";
 
 const FILES: [&str; 15] = [
     "gpt.c",
@@ -54,27 +54,27 @@ fn compile(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs a training under distrun.
-fn train(program: &Path, ranks: &str, options: &[&str]) -> Ended {
+fn train(program: &Path, ranks: &str, options: &[&str]) -> FinishedProgram {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
-    command.arg(program).args(SMALL).args(options);
-    let ended = Program::start(command, |_| {}).end();
-    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+    command.arg(program).args(SMALL_MODEL).args(options);
+    let ended = RunningProgram::start(command, |_| {}).wait();
+    assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
     ended
 }
 
 /// Returns the last loss of a training that ends on this number of ranks.
-fn final_loss(ended: &Ended, ranks: &str) -> f64 {
+fn final_loss(ended: &FinishedProgram, ranks: &str) -> f64 {
     let identical = format!("identical on {ranks} ranks");
-    let mut lines = ended.out.lines().filter(|line| line.ends_with(&identical));
-    let line = lines.next().unwrap_or_else(|| panic!("{}\n{}", ended.out, ended.err));
+    let mut lines = ended.stdout.lines().filter(|line| line.ends_with(&identical));
+    let line = lines.next().unwrap_or_else(|| panic!("{}\n{}", ended.stdout, ended.stderr));
     let (_, loss) = line.split_once("final loss ").expect(line);
     loss.split(' ').next().unwrap().parse().expect(line)
 }
 
 /// Returns the hash of the final parameters.
-fn parameters(ended: &Ended) -> &str {
-    let (_, hash) = ended.out.split_once("parameters ").expect(&ended.out);
+fn parameters(ended: &FinishedProgram) -> &str {
+    let (_, hash) = ended.stdout.split_once("parameters ").expect(&ended.stdout);
     hash.split(',').next().unwrap()
 }
 
@@ -91,7 +91,7 @@ fn losses_do_not_depend_on_ranks_or_shares() {
     for ranks in ["3", "4"] {
         for zero in ["0", "1", "2"] {
             let shared = train(&program, ranks, &["--zero", zero]);
-            assert_close(final_loss(&shared, ranks), alone, ROUNDING);
+            assert_close(final_loss(&shared, ranks), alone, LOSS_TOLERANCE);
         }
     }
 }
@@ -102,14 +102,15 @@ fn training_continues_after_a_killed_rank() {
     let undisturbed = final_loss(&train(&program, "4", &[]), "4");
     for zero in ["0", "1"] {
         for rank in ["0", "2"] {
-            let options = ["--survive", "--zero", zero, "--die-at", MIDDLE, "--die-rank", rank];
+            let options =
+                ["--survive", "--zero", zero, "--die-at", MIDDLE_STEP, "--die-rank", rank];
             let disturbed = train(&program, "4", &options);
             assert!(
-                disturbed.out.contains("after step 24: 3 of 4 ranks go on"),
+                disturbed.stdout.contains("after step 24: 3 of 4 ranks go on"),
                 "{}",
-                disturbed.out
+                disturbed.stdout
             );
-            assert_close(final_loss(&disturbed, "3"), undisturbed, LOST_SEQUENCES);
+            assert_close(final_loss(&disturbed, "3"), undisturbed, LOSS_TOLERANCE_AFTER_KILL);
         }
     }
 }
@@ -120,13 +121,13 @@ fn training_resumes_on_other_rank_count() {
     for zero in ["0", "1", "2"] {
         let whole = train(&program, "4", &["--zero", zero]);
         for ranks in ["4", "3", "1"] {
-            let folder = Folder::new();
+            let folder = TestFolder::new();
             let path = folder.path("checkpoint");
             let options = ["--zero", zero, "--checkpoint", &path];
-            train(&program, "4", &[&options[..], &["--steps", MIDDLE]].concat());
+            train(&program, "4", &[&options[..], &["--steps", MIDDLE_STEP]].concat());
             let resumed = train(&program, ranks, &[&options[..], &["--resume"]].concat());
-            assert!(resumed.out.contains("continues after step 25"), "{}", resumed.out);
-            assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), ROUNDING);
+            assert!(resumed.stdout.contains("continues after step 25"), "{}", resumed.stdout);
+            assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), LOSS_TOLERANCE);
             if ranks == "4" {
                 assert_eq!(parameters(&resumed), parameters(&whole));
             }
@@ -137,13 +138,17 @@ fn training_resumes_on_other_rank_count() {
 #[test]
 fn a_checkpoint_of_another_model_is_refused() {
     let Some(program) = compile("gpt_refused") else { return };
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.path("checkpoint");
     train(&program, "2", &["--steps", "1", "--checkpoint", &path]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", "2"]).arg(&program);
     command.args(["--width", "64", "--checkpoint", &path, "--resume"]);
-    let refused = Program::start(command, |_| {}).end();
-    assert_eq!(refused.status, 2, "{}\n{}", refused.out, refused.err);
-    assert!(refused.err.contains("the checkpoint is of --width 32, not 64"), "{}", refused.err);
+    let refused = RunningProgram::start(command, |_| {}).wait();
+    assert_eq!(refused.status, 2, "{}\n{}", refused.stdout, refused.stderr);
+    assert!(
+        refused.stderr.contains("the checkpoint is of --width 32, not 64"),
+        "{}",
+        refused.stderr
+    );
 }

@@ -73,7 +73,7 @@ fn summary(comment: &str) -> &str {
 
 /// Returns the faults in the form of a function's comment. Reference pages and stubs of other
 /// languages are made from it.
-fn faults(function: &interface::Function) -> Vec<String> {
+fn comment_faults(function: &interface::HeaderFunction) -> Vec<String> {
     let mut faults = Vec::new();
     let comment = &function.comment;
     let head = summary(comment);
@@ -121,7 +121,7 @@ fn every_function_comment_has_the_required_form() {
     let wrong: Vec<String> = functions
         .iter()
         .flat_map(|function| {
-            faults(function).into_iter().map(|fault| format!("{}: {fault}", function.name))
+            comment_faults(function).into_iter().map(|fault| format!("{}: {fault}", function.name))
         })
         .collect();
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
@@ -129,15 +129,15 @@ fn every_function_comment_has_the_required_form() {
 
 #[test]
 fn faults_of_comments_are_found() {
-    let function = |comment: &str| interface::Function {
+    let function = |comment: &str| interface::HeaderFunction {
         name: "dist_f".to_owned(),
         comment: comment.to_owned(),
-        parameters: vec![interface::Parameter { name: "a".to_owned(), is_pointer: true }],
+        parameters: vec![interface::HeaderParameter { name: "a".to_owned(), is_pointer: true }],
         is_void: false,
     };
     let good = "\n * Does it.\n *\n * @param a in, optional: what\n *   it is.\n * @agree nothing.\n \
                 * @blocks no.\n * @return DIST_OK.\n * @threads any.\n * @since 0.1\n ";
-    assert_eq!(faults(&function(good)), Vec::<String>::new());
+    assert_eq!(comment_faults(&function(good)), Vec::<String>::new());
     for (from, to) in [
         ("Does it.", "Does it"),
         ("@param a", "@param b"),
@@ -146,6 +146,6 @@ fn faults_of_comments_are_found() {
         ("@return DIST_OK.", ""),
         ("@since", "@sinc"),
     ] {
-        assert!(!faults(&function(&good.replace(from, to))).is_empty(), "{from} -> {to}");
+        assert!(!comment_faults(&function(&good.replace(from, to))).is_empty(), "{from} -> {to}");
     }
 }

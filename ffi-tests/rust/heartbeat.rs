@@ -9,24 +9,29 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
-use harness::{Job, Place};
+use harness::{TestHost, TestJob};
 use std::time::Duration;
 
 /// The heartbeat limit, its largest excess, and the limit for `finalize`, in milliseconds.
-const LIMIT_MS: u64 = 1000;
-const BEYOND_MS: u64 = 500;
-const LEFT_WITHIN_MS: u64 = 6000;
+const HEARTBEAT_LIMIT_MS: u64 = 1000;
+const REPORT_TOLERANCE_MS: u64 = 500;
+const MAX_FINALIZE_MS: u64 = 6000;
 
 /// Starts the ranks of a job on hosts with these names; only rank 0 has the heartbeat limit in its
 /// environment.
-fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
-    let mut job = Job::new();
+fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> TestJob {
+    let mut job = TestJob::new();
     for (rank, host) in hosts.iter().enumerate() {
         let mut environment = job.environment(rank, hosts.len());
         if rank == 0 {
-            environment.push(("DIST_HEARTBEAT_LIMIT_MS", LIMIT_MS.to_string()));
+            environment.push(("DIST_HEARTBEAT_LIMIT_MS", HEARTBEAT_LIMIT_MS.to_string()));
         }
-        job.start_at(&Place::named(host), &rank.to_string(), &environment, &program(rank));
+        job.start_on_host(
+            &TestHost::on_this_network(host),
+            &rank.to_string(),
+            &environment,
+            &program(rank),
+        );
     }
     job
 }
@@ -37,36 +42,39 @@ fn names(ranks: usize) -> Vec<String> {
 
 /// Stops one rank during a loop until all other ranks have reported it and finalized; then resumes
 /// it.
-fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
+fn stop_rank(hosts: &[&str], operation: &str, victim: usize) {
     let mut job = start(hosts, |rank| {
         let wait = if rank == victim { "gate end\n" } else { "" };
         format!("init\nloop {operation}\nbarrier\n{wait}finalize\nleaks\n")
     });
     let names = names(hosts.len());
-    job.all_report(&names, "ready");
+    job.await_reports(&names, "ready");
     let pid = job.pid(&names[victim]);
     job.stop(&names[victim]);
     let stopped_at = worker::now_us();
     let others = || names.iter().filter(|name| **name != names[victim]);
     for name in others() {
-        job.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
+        job.await_report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
     }
     job.resume(&names[victim]);
-    job.open("end");
+    job.open_gate("end");
     let ended = job.finish();
     let silent = format!("rank {victim} (pid {pid}, host ");
     let mut longest = 0;
     for name in &names {
-        let told = ended.report(name, operation);
-        told.failed(DIST_ERR_PEER_FAILED, &[&silent, "does not respond: no"]);
-        ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &[&silent]);
-        ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-        ended.report(name, "leaks").succeeded();
-        assert_eq!(ended.status(name), 0);
+        let report = ended.report(name, operation);
+        report.assert_failed(DIST_ERR_PEER_FAILED, &[&silent, "does not respond: no"]);
+        ended.report(name, "barrier").assert_failed(DIST_ERR_PEER_FAILED, &[&silent]);
+        ended.report(name, "finalize").assert_succeeded().assert_within_ms(MAX_FINALIZE_MS);
+        ended.report(name, "leaks").assert_succeeded();
+        assert_eq!(ended.exit_status(name), 0);
     }
     for name in others() {
         let latency = ended.report(name, operation).at_us.saturating_sub(stopped_at);
-        assert!(latency <= (LIMIT_MS + BEYOND_MS) * 1000, "{name} was told after {latency} us");
+        assert!(
+            latency <= (HEARTBEAT_LIMIT_MS + REPORT_TOLERANCE_MS) * 1000,
+            "{name} was told after {latency} us"
+        );
         longest = longest.max(latency);
     }
     println!("{hosts:?}: that rank {victim} had stopped was told after {longest} us at most");
@@ -74,10 +82,10 @@ fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
 
 #[test]
 fn stopped_rank_is_named_and_resumes_safely() {
-    stop_one(&["a", "a", "a"], "all_reduce f32 SUM 10", 1);
-    stop_one(&["a", "a", "a"], "all_reduce f32 SUM 1048576", 2);
+    stop_rank(&["a", "a", "a"], "all_reduce f32 SUM 10", 1);
+    stop_rank(&["a", "a", "a"], "all_reduce f32 SUM 1048576", 2);
     // Rank 0 hosts the store.
-    stop_one(&["a", "a", "a"], "barrier", 0);
+    stop_rank(&["a", "a", "a"], "barrier", 0);
 }
 
 #[test]
@@ -86,9 +94,9 @@ fn a_stopped_rank_is_named_on_all_hosts() {
     // The second victim is no leader: the ranks of its host detect the stop. The last victim is
     // alone on its host.
     for victim in [2, 3] {
-        stop_one(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
+        stop_rank(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
     }
-    stop_one(&["a", "a", "b"], "barrier", 2);
+    stop_rank(&["a", "a", "b"], "barrier", 2);
 }
 
 #[test]
@@ -97,16 +105,16 @@ fn ranks_stopped_together_report_no_failure() {
         let program = "init\nbarrier\ngate go\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
         let mut job = start(&hosts, |_| program.to_owned());
         let names = names(hosts.len());
-        job.all_report(&names, "at go");
+        job.await_reports(&names, "at go");
         names.iter().for_each(|name| job.stop(name));
         // The test depends on the two pauses: the time of the stop, and the time in which a rank
         // could be reported after it.
-        std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
+        std::thread::sleep(Duration::from_millis(2 * HEARTBEAT_LIMIT_MS));
         names.iter().for_each(|name| job.resume(name));
-        std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
-        job.open("go");
+        std::thread::sleep(Duration::from_millis(2 * HEARTBEAT_LIMIT_MS));
+        job.open_gate("go");
         let ended = job.finish();
-        names.iter().for_each(|name| ended.all_succeeded(name, program.lines().count() + 2));
+        names.iter().for_each(|name| ended.assert_all_succeeded(name, program.lines().count() + 2));
     }
 }
 
@@ -118,12 +126,13 @@ fn computing_rank_is_not_declared_dead() {
         format!("init\nbarrier\n{computes}all_reduce f32 SUM 10\nfinalize\nleaks\n")
     };
     let mut job = start(&hosts, program);
-    job.report("1", "at done");
-    std::thread::sleep(Duration::from_millis(3 * LIMIT_MS));
-    job.open("done");
+    job.await_report("1", "at done");
+    std::thread::sleep(Duration::from_millis(3 * HEARTBEAT_LIMIT_MS));
+    job.open_gate("done");
     let ended = job.finish();
     for (rank, name) in names(hosts.len()).iter().enumerate() {
-        ended.all_succeeded(name, program(rank).lines().count() + 1 + usize::from(rank == 1));
+        ended
+            .assert_all_succeeded(name, program(rank).lines().count() + 1 + usize::from(rank == 1));
     }
 }
 
@@ -141,8 +150,8 @@ fn deadlock_across_groups_names_the_groups() {
             )
         });
         let names = names(hosts.len());
-        job.all_report(&names, "at end");
-        job.open("end");
+        job.await_reports(&names, "at end");
+        job.open_gate("end");
         let ended = job.finish();
         // The queried rank may have given up shortly before.
         for (rank, elsewhere) in
@@ -150,8 +159,8 @@ fn deadlock_across_groups_names_the_groups() {
         {
             let other = format!("rank {} (pid ", 1 - rank);
             let parts = ["barrier #1 of rank ", other.as_str(), "and whose process ", elsewhere];
-            ended.report(&names[rank], call(rank)).failed(DIST_ERR_TIMEOUT, &parts);
-            ended.report(&names[rank], "leaks").succeeded();
+            ended.report(&names[rank], call(rank)).assert_failed(DIST_ERR_TIMEOUT, &parts);
+            ended.report(&names[rank], "leaks").assert_succeeded();
         }
     }
 }

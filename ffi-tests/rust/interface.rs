@@ -21,24 +21,24 @@ pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// A function of the header.
 #[derive(Debug)]
-pub(crate) struct Function {
+pub(crate) struct HeaderFunction {
     pub(crate) name: String,
     pub(crate) comment: String,
-    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) parameters: Vec<HeaderParameter>,
     /// The function returns `void`.
     pub(crate) is_void: bool,
 }
 
 /// A parameter of a function.
 #[derive(Debug)]
-pub(crate) struct Parameter {
+pub(crate) struct HeaderParameter {
     pub(crate) name: String,
     /// The parameter is a pointer, so NULL is a possible value.
     pub(crate) is_pointer: bool,
 }
 
 /// Returns the functions of the headers with their comments, in the order of the headers.
-pub(crate) fn functions() -> Vec<Function> {
+pub(crate) fn functions() -> Vec<HeaderFunction> {
     [HEADER, BACKEND_HEADER]
         .iter()
         .flat_map(|header| header.split("/**").skip(1))
@@ -48,7 +48,7 @@ pub(crate) fn functions() -> Vec<Function> {
 
 /// Parses a comment (without its start) and the following declaration. Returns `None` if it
 /// declares no function.
-fn function(text: &str) -> Option<Function> {
+fn function(text: &str) -> Option<HeaderFunction> {
     let (comment, declaration) = text.split_once("*/").expect("every comment ends");
     let declaration = declaration.split(';').next().expect("there is a declaration");
     let (head, tail) = declaration.split_once('(')?;
@@ -62,12 +62,17 @@ fn function(text: &str) -> Option<Function> {
     let parameters =
         parameters.split(',').map(str::trim).filter(|&text| text != "void").map(parameter);
     let is_void = head.split_whitespace().next() == Some("void") && !head.contains('*');
-    Some(Function { name, comment: comment.to_owned(), parameters: parameters.collect(), is_void })
+    Some(HeaderFunction {
+        name,
+        comment: comment.to_owned(),
+        parameters: parameters.collect(),
+        is_void,
+    })
 }
 
-fn parameter(text: &str) -> Parameter {
+fn parameter(text: &str) -> HeaderParameter {
     let is_pointer = text.contains('*') || text.starts_with("dist_log_fn ");
-    Parameter { name: last_word(text), is_pointer }
+    HeaderParameter { name: last_word(text), is_pointer }
 }
 
 fn last_word(text: &str) -> String {

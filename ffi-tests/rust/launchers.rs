@@ -8,7 +8,7 @@
 mod harness;
 mod worker;
 
-use harness::Job;
+use harness::TestJob;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,28 +19,28 @@ const PROGRAM: &str = "init\nall_reduce f32 SUM 1\nall_reduce f32 SUM 300000\nga
                        broadcast f32 1000 3\nbarrier\nfinalize\nleaks\n";
 
 /// A launcher with its arguments for one host.
-struct Launcher {
+struct MpiLauncher {
     program: &'static str,
     arguments: &'static [&'static str],
 }
 
-const OPEN_MPI: Launcher = Launcher {
+const OPEN_MPI: MpiLauncher = MpiLauncher {
     program: "mpirun.openmpi",
     arguments: &["--allow-run-as-root", "--oversubscribe", "-n", "4"],
 };
-const MPICH: Launcher = Launcher { program: "mpiexec.mpich", arguments: &["-n", "4"] };
+const MPICH: MpiLauncher = MpiLauncher { program: "mpiexec.mpich", arguments: &["-n", "4"] };
 
-impl Launcher {
+impl MpiLauncher {
     /// Returns the path of the launcher, or `None` if it is not installed.
     #[allow(clippy::disallowed_methods, reason = "PATH says what is installed")]
     fn find(&self) -> Option<PathBuf> {
         let folders = std::env::var_os("PATH")?;
         let mut places = std::env::split_paths(&folders).map(|folder| folder.join(self.program));
-        let found = places.find(|place| place.is_file());
-        if found.is_none() {
+        let program = places.find(|place| place.is_file());
+        if program.is_none() {
             println!("skipped: {} is not installed", self.program);
         }
-        found
+        program
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -51,52 +51,52 @@ impl Launcher {
 
     /// Runs two jobs at the same time, each in its own folder. If a rank connected to the other
     /// job, it would report wrong sums or sizes to its own folder, or never join.
-    fn runs_two_jobs_at_once(&self) {
+    fn check_two_concurrent_jobs(&self) {
         let Some(program) = self.find() else { return };
-        let mut jobs = [Job::new(), Job::new()];
+        let mut jobs = [TestJob::new(), TestJob::new()];
         for job in &mut jobs {
             job.start_under("launcher", self.command(&program), PROGRAM);
         }
         let names: Vec<String> = (0..RANKS).map(|rank| rank.to_string()).collect();
         for job in &mut jobs {
-            job.all_report(&names, "at both");
+            job.await_reports(&names, "at both");
         }
         for job in jobs {
-            job.open("both");
+            job.open_gate("both");
             let ended = job.finish();
             for name in &names {
-                ended.all_succeeded(name, 10);
+                ended.assert_all_succeeded(name, 10);
             }
-            assert_eq!(ended.status("launcher"), 0, "{}", ended.errors("launcher"));
+            assert_eq!(ended.exit_status("launcher"), 0, "{}", ended.stderr_text("launcher"));
         }
     }
 
     /// A rank without peers forms a world group of one rank.
-    fn runs_a_single_rank(&self) {
+    fn check_single_rank(&self) {
         let Some(program) = self.find() else { return };
         let mut command = Command::new(&program);
         let arguments = self.arguments.iter().map(|argument| argument.replace('4', "1"));
         command.args(arguments);
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         let program = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
         job.start_under("launcher", command, program);
         let ended = job.finish();
-        ended.all_succeeded("0", 6);
+        ended.assert_all_succeeded("0", 6);
     }
 }
 
 #[test]
 fn concurrent_open_mpi_jobs_are_separate() {
-    OPEN_MPI.runs_two_jobs_at_once();
+    OPEN_MPI.check_two_concurrent_jobs();
 }
 
 #[test]
 fn concurrent_mpich_jobs_are_separate() {
-    MPICH.runs_two_jobs_at_once();
+    MPICH.check_two_concurrent_jobs();
 }
 
 #[test]
 fn single_rank_works_under_launchers() {
-    OPEN_MPI.runs_a_single_rank();
-    MPICH.runs_a_single_rank();
+    OPEN_MPI.check_single_rank();
+    MPICH.check_single_rank();
 }

@@ -10,11 +10,11 @@ mod readable;
 #[path = "layering/scan.rs"]
 mod scan;
 
-use scan::{File, source_files};
+use scan::{SourceFile, source_files};
 use std::collections::BTreeSet;
 
 /// The layers that a layer may use.
-enum Rule {
+enum LayerRule {
     /// Only these layers and the layer itself.
     Only(&'static [&'static str]),
     /// All layers except these.
@@ -22,18 +22,18 @@ enum Rule {
 }
 
 /// The layer table; the longest matching prefix of a module path decides.
-const TABLE: &[(&str, Rule)] = &[
-    ("base", Rule::Only(&[])),
-    ("sys", Rule::Only(&["base"])),
-    ("wait", Rule::Only(&["base", "sys"])),
-    ("device", Rule::Only(&["base", "sys"])),
-    ("process", Rule::Only(&["base", "sys", "wait"])),
-    ("kernel", Rule::Only(&["base"])),
-    ("transport", Rule::Never(&["store", "algo", "kernel", "backend", "api", "ffi"])),
-    ("store", Rule::Never(&["transport", "algo", "kernel", "backend", "api", "ffi"])),
+const LAYER_RULES: &[(&str, LayerRule)] = &[
+    ("base", LayerRule::Only(&[])),
+    ("sys", LayerRule::Only(&["base"])),
+    ("wait", LayerRule::Only(&["base", "sys"])),
+    ("device", LayerRule::Only(&["base", "sys"])),
+    ("process", LayerRule::Only(&["base", "sys", "wait"])),
+    ("kernel", LayerRule::Only(&["base"])),
+    ("transport", LayerRule::Never(&["store", "algo", "kernel", "backend", "api", "ffi"])),
+    ("store", LayerRule::Never(&["transport", "algo", "kernel", "backend", "api", "ffi"])),
     (
         "algo",
-        Rule::Never(&[
+        LayerRule::Never(&[
             "transport::inproc",
             "transport::shm",
             "transport::tcp",
@@ -45,13 +45,13 @@ const TABLE: &[(&str, Rule)] = &[
             "ffi",
         ]),
     ),
-    ("backend", Rule::Never(&["store", "api", "ffi"])),
-    ("backend::nccl", Rule::Never(ONE_BACKEND)),
-    ("backend::plugin", Rule::Never(ONE_BACKEND)),
-    ("backend::staging", Rule::Never(ONE_BACKEND)),
+    ("backend", LayerRule::Never(&["store", "api", "ffi"])),
+    ("backend::nccl", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
+    ("backend::plugin", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
+    ("backend::staging", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     (
         "api",
-        Rule::Never(&[
+        LayerRule::Never(&[
             "backend::device_map::DeviceMap",
             "backend::native",
             "backend::nccl",
@@ -68,7 +68,7 @@ const TABLE: &[(&str, Rule)] = &[
     ),
     (
         "ffi",
-        Rule::Never(&[
+        LayerRule::Never(&[
             "algo",
             "transport",
             "kernel",
@@ -88,7 +88,7 @@ const TABLE: &[(&str, Rule)] = &[
 ];
 
 /// The layers that a back end must not use if it wraps a foreign library or another back end.
-const ONE_BACKEND: &[&str] = &[
+const BACKEND_SPECIFIC_MODULES: &[&str] = &[
     "algo",
     "transport",
     "store",
@@ -102,11 +102,11 @@ const ONE_BACKEND: &[&str] = &[
 ];
 
 /// Crates that only one layer may use.
-const CRATES: &[(&str, &str)] =
+const ALLOWED_CRATES: &[(&str, &str)] =
     &[("libc", "sys"), ("memmap2", "sys"), ("socket2", "sys"), ("half", "kernel")];
 
 /// The modules that may contain unsafe code. Each has a reason at its `allow`.
-const UNSAFE: &[&str] = &[
+const UNSAFE_MODULES: &[&str] = &[
     "ffi",
     "sys",
     "wait",
@@ -131,10 +131,10 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// The modules that may use raw C types.
-const C_TYPES: &[&str] = &["ffi", "sys", "device", "backend::nccl", "backend::plugin"];
+const C_TYPE_MODULES: &[&str] = &["ffi", "sys", "device", "backend::nccl", "backend::plugin"];
 
 /// Exported macros, which are at the crate root, with their layers.
-const MACROS: &[(&str, &str)] = &[("log", "base")];
+const MACRO_HOMES: &[(&str, &str)] = &[("log", "base")];
 
 /// Returns true if a module path equals `prefix` or is inside of it.
 fn is_within(path: &str, prefix: &str) -> bool {
@@ -150,40 +150,41 @@ fn layer_of(path: &str) -> &str {
 }
 
 /// Returns the violations of a file's paths as text.
-fn violations(file: &File) -> Vec<String> {
-    let fitting = TABLE.iter().filter(|(layer, _)| is_within(&file.module, layer));
+fn violations(file: &SourceFile) -> Vec<String> {
+    let fitting = LAYER_RULES.iter().filter(|(layer, _)| is_within(&file.module, layer));
     let Some((layer, rule)) = fitting.max_by_key(|(layer, _)| layer.len()) else {
         return vec![format!("{}: the layer table has no row for {}", file.path, file.module)];
     };
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for entered in &file.crate_paths {
         let head = layer_of(entered);
-        let head = MACROS.iter().find(|(name, _)| name == &head).map_or(head, |(_, layer)| layer);
-        if !TABLE.iter().any(|(layer, _)| layer == &head) {
-            found.push(format!("{}: the layer table has no row for {entered}", file.path));
+        let head =
+            MACRO_HOMES.iter().find(|(name, _)| name == &head).map_or(head, |(_, layer)| layer);
+        if !LAYER_RULES.iter().any(|(layer, _)| layer == &head) {
+            violations.push(format!("{}: the layer table has no row for {entered}", file.path));
             continue;
         }
         let is_allowed = is_within(entered, layer)
             || match rule {
-                Rule::Only(others) => others.contains(&head),
-                Rule::Never(others) => !is_within_any(entered, others),
+                LayerRule::Only(others) => others.contains(&head),
+                LayerRule::Never(others) => !is_within_any(entered, others),
             };
         if !is_allowed {
-            found.push(format!("{}: {layer} must not know {entered}", file.path));
+            violations.push(format!("{}: {layer} must not know {entered}", file.path));
         }
     }
     for outside in &file.outside_paths {
         let head = layer_of(outside);
-        if let Some((_, home)) = CRATES.iter().find(|(name, _)| name == &head)
+        if let Some((_, home)) = ALLOWED_CRATES.iter().find(|(name, _)| name == &head)
             && layer_of(&file.module) != *home
         {
-            found.push(format!("{}: only {home} knows {head}", file.path));
+            violations.push(format!("{}: only {home} knows {head}", file.path));
         }
         if is_within(outside, "std::env") && file.module != "base::config" {
-            found.push(format!("{}: only base::config reads the environment", file.path));
+            violations.push(format!("{}: only base::config reads the environment", file.path));
         }
     }
-    found
+    violations
 }
 
 #[test]
@@ -191,17 +192,17 @@ fn source_follows_the_layer_table() {
     let files = source_files();
     let paths: usize = files.iter().map(|file| file.crate_paths.len()).sum();
     assert!(files.len() > 60 && paths > 300, "{} files, {paths} paths: too few", files.len());
-    let found: Vec<String> = files.iter().flat_map(violations).collect();
-    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+    let all_violations: Vec<String> = files.iter().flat_map(violations).collect();
+    assert!(all_violations.is_empty(), "\n{}\n", all_violations.join("\n"));
 }
 
 #[test]
 fn unsafe_code_is_in_listed_modules() {
     for file in source_files() {
-        for allowance in file.allowances("unsafe_code") {
+        for allowance in file.lint_allowances("unsafe_code") {
             assert!(
-                is_within_any(&file.module, UNSAFE),
-                "{}: unsafe code belongs to {UNSAFE:?}",
+                is_within_any(&file.module, UNSAFE_MODULES),
+                "{}: unsafe code belongs to {UNSAFE_MODULES:?}",
                 file.path
             );
             assert!(allowance.contains("reason"), "{}: no reason for unsafe code", file.path);
@@ -211,16 +212,16 @@ fn unsafe_code_is_in_listed_modules() {
 
 /// The modules that block in addition to `wait` and `sys`: the child process or thread that they
 /// wait for has been killed or asked to end.
-const BLOCKS: &[&str] = &["base::config", "process::child_group", "store::tcp::server"];
+const BLOCKING_MODULES: &[&str] = &["base::config", "process::child_group", "store::tcp::server"];
 
 /// The lint `disallowed_methods` of clippy finds all other code that blocks or reads the
 /// environment.
 #[test]
 fn blocking_code_is_in_wait_and_sys() {
     for file in source_files() {
-        for allowance in file.allowances("disallowed_methods") {
+        for allowance in file.lint_allowances("disallowed_methods") {
             let is_home = ["wait", "sys"].contains(&layer_of(&file.module))
-                || BLOCKS.contains(&file.module.as_str());
+                || BLOCKING_MODULES.contains(&file.module.as_str());
             assert!(is_home, "{}: waiting belongs to the layer wait", file.path);
             assert!(allowance.contains("reason"), "{}: no reason for what blocks", file.path);
         }
@@ -237,18 +238,24 @@ fn every_lock_is_documented() {
     let page = std::fs::read_to_string(page).expect("the page of locks");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let argued: BTreeSet<String> = rows.map(|(lock, _)| lock.replace("` `", " ")).collect();
-    let found: BTreeSet<String> = source_files()
+    let locks: BTreeSet<String> = source_files()
         .iter()
         .filter(|file| !file.module.contains("fuzz"))
         .flat_map(|file| {
             let path = file.path.trim_start_matches("src/");
-            file.locks().into_iter().map(|name| format!("{path} {name}")).collect::<Vec<_>>()
+            file.locked_fields()
+                .into_iter()
+                .map(|name| format!("{path} {name}"))
+                .collect::<Vec<_>>()
         })
         .collect();
-    assert!(found.len() > 40, "{found:?}");
-    let missing: Vec<_> = found.difference(&argued).collect();
-    let gone: Vec<_> = argued.difference(&found).collect();
-    assert!(missing.is_empty() && gone.is_empty(), "not argued: {missing:#?}; gone: {gone:#?}");
+    assert!(locks.len() > 40, "{locks:?}");
+    let missing: Vec<_> = locks.difference(&argued).collect();
+    let outdated: Vec<_> = argued.difference(&locks).collect();
+    assert!(
+        missing.is_empty() && outdated.is_empty(),
+        "not argued: {missing:#?}; gone: {outdated:#?}"
+    );
 }
 
 #[test]
@@ -258,15 +265,15 @@ fn exports_and_c_types_are_in_ffi() {
             assert_eq!(file.module, "ffi::guard", "{} exports something", file.path);
         }
         for word in ["c_char", "c_void", "c_int", "CStr", "CString"] {
-            let is_home = is_within_any(&file.module, C_TYPES);
+            let is_home = is_within_any(&file.module, C_TYPE_MODULES);
             assert!(is_home || !file.has_word(word), "{}: {word} is not for here", file.path);
         }
     }
 }
 
 /// Returns the violations of a text as if it were this file.
-fn said_of(path: &str, text: &str) -> Vec<String> {
-    violations(&File::new(path, text))
+fn violations_in_text(path: &str, text: &str) -> Vec<String> {
+    violations(&SourceFile::new(path, text))
 }
 
 #[test]
@@ -301,9 +308,9 @@ fn violations_are_found_in_all_spellings() {
             "api::Work",
         ),
     ] {
-        let said = said_of(path, text);
-        assert_eq!(said.len(), 1, "{path}: {text}: {said:?}");
-        assert!(said[0].ends_with(&format!("must not know {entered}")), "{said:?}");
+        let violations = violations_in_text(path, text);
+        assert_eq!(violations.len(), 1, "{path}: {text}: {violations:?}");
+        assert!(violations[0].ends_with(&format!("must not know {entered}")), "{violations:?}");
     }
 }
 
@@ -318,9 +325,9 @@ fn foreign_crates_and_environment_access_are_found() {
         ("src/new/x.rs", "", "no row"),
         ("src/api/x.rs", "use crate::new::Thing;", "no row"),
     ] {
-        let said = said_of(path, text);
-        assert_eq!(said.len(), 1, "{path}: {text}: {said:?}");
-        assert!(said[0].contains(word), "{said:?}");
+        let violations = violations_in_text(path, text);
+        assert_eq!(violations.len(), 1, "{path}: {text}: {violations:?}");
+        assert!(violations[0].contains(word), "{violations:?}");
     }
 }
 
@@ -349,6 +356,10 @@ fn allowed_paths_comments_and_strings_are_ignored() {
         ("src/ffi/x.rs", "use crate::store::Store; use crate::api::store::HashStore;"),
         ("src/sys/x.rs", "fn f() { libc::getpid(); env!(\"CARGO_PKG_VERSION\"); }"),
     ] {
-        assert!(said_of(path, text).is_empty(), "{path}: {text}: {:?}", said_of(path, text));
+        assert!(
+            violations_in_text(path, text).is_empty(),
+            "{path}: {text}: {:?}",
+            violations_in_text(path, text)
+        );
     }
 }

@@ -11,10 +11,10 @@ use family::{Family, launched_size, launcher_mismatch, library_mismatch, single_
 const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
 
 /// Returns a lookup function for these environment variables.
-fn set(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+fn environment_lookup(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
     move |name| {
-        let found = variables.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| (*value).to_owned())
+        let entry = variables.iter().find(|(known, _)| *known == name);
+        entry.map(|(_, value)| (*value).to_owned())
     }
 }
 
@@ -44,8 +44,8 @@ fn mpi_family_is_found_from_its_version_text() {
 
 #[test]
 fn job_size_is_read_from_launcher_variables() {
-    let nothing = set(&[]);
-    let both = set(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
+    let nothing = environment_lookup(&[]);
+    let both = environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
     assert_eq!(
         (launched_size(Family::OpenMpi, &both), launched_size(Family::Mpich, &both)),
         (Some(4), Some(2))
@@ -53,7 +53,10 @@ fn job_size_is_read_from_launcher_variables() {
     for family in BOTH {
         assert_eq!(launched_size(family, &nothing), None);
         assert_eq!(
-            launched_size(family, &set(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])),
+            launched_size(
+                family,
+                &environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "x"), ("PMI_SIZE", "-1")])
+            ),
             None
         );
     }
@@ -66,12 +69,12 @@ fn launcher_of_another_mpi_is_refused_before_mpi_init() {
         (Family::Mpich, "OMPI_COMM_WORLD_SIZE", "libdist_mpi_openmpi.so", "mpiexec.mpich"),
     ];
     for (own, variable, plugin, launcher) in cases {
-        let refused = launcher_mismatch(own, &set(&[(variable, "3")])).unwrap();
+        let refused = launcher_mismatch(own, &environment_lookup(&[(variable, "3")])).unwrap();
         for words in [own.name(), own.other().name(), variable, "is 3", plugin, launcher] {
             assert!(refused.contains(words), "{words}: {refused}");
         }
         // A job of one rank needs no launcher.
-        assert_eq!(launcher_mismatch(own, &set(&[(variable, "1")])), None);
+        assert_eq!(launcher_mismatch(own, &environment_lookup(&[(variable, "1")])), None);
     }
 }
 
@@ -80,27 +83,31 @@ fn unknown_launchers_are_accepted() {
     let open_mpi = ("OMPI_COMM_WORLD_SIZE", "2");
     let mpich = ("PMI_SIZE", "2");
     for own in BOTH {
-        assert_eq!(launcher_mismatch(own, &set(&[])), None);
+        assert_eq!(launcher_mismatch(own, &environment_lookup(&[])), None);
         // The environment of one launcher inside of another launcher's job.
-        assert_eq!(launcher_mismatch(own, &set(&[open_mpi, mpich])), None);
+        assert_eq!(launcher_mismatch(own, &environment_lookup(&[open_mpi, mpich])), None);
         for other in [open_mpi, mpich] {
-            assert_eq!(launcher_mismatch(own, &set(&[other, ("SLURM_PROCID", "0")])), None);
+            assert_eq!(
+                launcher_mismatch(own, &environment_lookup(&[other, ("SLURM_PROCID", "0")])),
+                None
+            );
         }
     }
-    assert_eq!(launcher_mismatch(Family::OpenMpi, &set(&[open_mpi])), None);
-    assert_eq!(launcher_mismatch(Family::Mpich, &set(&[mpich])), None);
+    assert_eq!(launcher_mismatch(Family::OpenMpi, &environment_lookup(&[open_mpi])), None);
+    assert_eq!(launcher_mismatch(Family::Mpich, &environment_lookup(&[mpich])), None);
 }
 
 #[test]
 fn single_rank_error_names_the_launcher() {
-    let text = single_rank_error(Family::Mpich, 4, &set(&[]));
+    let text = single_rank_error(Family::Mpich, 4, &environment_lookup(&[]));
     for words in ["MPICH: this process is alone", "the group has 4 ranks", "mpiexec.mpich"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(!text.contains("The launcher of"), "{text}");
-    let text = single_rank_error(Family::Mpich, 4, &set(&[("OMPI_COMM_WORLD_SIZE", "4")]));
+    let text =
+        single_rank_error(Family::Mpich, 4, &environment_lookup(&[("OMPI_COMM_WORLD_SIZE", "4")]));
     assert!(text.contains("The launcher of Open MPI started 4 ranks"), "{text}");
-    let text = single_rank_error(Family::OpenMpi, 2, &set(&[("PMI_SIZE", "1")]));
+    let text = single_rank_error(Family::OpenMpi, 2, &environment_lookup(&[("PMI_SIZE", "1")]));
     assert!(text.contains("mpirun.openmpi") && !text.contains("The launcher of"), "{text}");
 }
 

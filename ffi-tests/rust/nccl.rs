@@ -11,14 +11,14 @@ use interface::ROOT;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use toolchain::{Compiler, Outcome, run};
+use toolchain::{Compiler, ProgramOutcome, run};
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// Takes a lock for a build: each test may run in a separate process, and all tests share the built
 /// files.
-fn building() -> File {
+fn build_lock() -> File {
     let path = format!("{}/nccl.lock", env!("CARGO_TARGET_TMPDIR"));
     let file = File::create(path).expect("a file to lock");
     file.lock().expect("a lock");
@@ -36,7 +36,7 @@ fn newest(paths: &[String]) -> SystemTime {
 }
 
 /// Returns true if a file is newer than all its sources.
-fn is_fresh(built: &Path, sources: &[String]) -> bool {
+fn is_up_to_date(built: &Path, sources: &[String]) -> bool {
     std::fs::metadata(built)
         .and_then(|data| data.modified())
         .is_ok_and(|time| time > newest(sources))
@@ -47,8 +47,8 @@ fn stubs(compiler: &Compiler) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stubs_nccl");
     // The build makes this file last.
     let selftest = folder.join("selftest");
-    let _building = building();
-    if is_fresh(&selftest, &[format!("{ROOT}/ffi-tests/stubs")]) {
+    let _building = build_lock();
+    if is_up_to_date(&selftest, &[format!("{ROOT}/ffi-tests/stubs")]) {
         return folder;
     }
     compiler.stubs("nccl")
@@ -67,8 +67,8 @@ fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
     }
     let sources = [in_tests("nccl"), in_tests("stubs"), format!("{ROOT}/include"), in_tests("c")];
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c").join(format!("nccl_{name}"));
-    let _building = building();
-    if !is_fresh(&built, &sources) {
+    let _building = build_lock();
+    if !is_up_to_date(&built, &sources) {
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
         compiler.program_with(&format!("nccl_{name}"), &files, &more);
@@ -77,7 +77,7 @@ fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
 }
 
 /// Runs a command with these variables and asserts that the stubs' log of misuse is empty.
-fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> Outcome {
+fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> ProgramOutcome {
     let Some(compiler) = Compiler::find() else { panic!("there was a compiler a moment ago") };
     let stubs = stubs(&compiler).display().to_string();
     let log = format!("{}/nccl_{test}.log", env!("CARGO_TARGET_TMPDIR"));
@@ -92,7 +92,7 @@ fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> Outcome
     outcome
 }
 
-fn passes(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
+fn compile_and_run(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, name, true);
     let mut words = vec![program.as_str()];
@@ -104,35 +104,35 @@ fn passes(name: &str, case: Option<&str>, environment: &[(&str, &str)]) {
 
 #[test]
 fn operations() {
-    passes("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
+    compile_and_run("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
 /// Runs random trainings with a reducer.
 #[test]
 fn reducer_random() {
-    passes("reducer_random", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
+    compile_and_run("reducer_random", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
 /// The stub launches with NCCL's delay, so a caller that does not wait overtakes the operation.
 #[test]
 fn behaviour() {
-    passes("behaviour", None, &[]);
+    compile_and_run("behaviour", None, &[]);
 }
 
 /// Slow calls overlap if two threads are in one.
 #[test]
 fn behaviour_of_slow_calls() {
-    passes(
+    compile_and_run(
         "behaviour",
         None,
         &[("DIST_STUB_NCCL_CALL_US", "300"), ("DIST_STUB_NCCL_SLOW_US", "200")],
     );
 }
 
-const LAST_STALLS: (&str, &str) = ("DIST_STUB_NCCL_STALL", "2:1");
+const STALLED_LAST_RANK: (&str, &str) = ("DIST_STUB_NCCL_STALL", "2:1");
 
 /// Cases of `together` with two ranks.
-const OF_TWO: [&str; 7] = [
+const TWO_RANK_CASES: [&str; 7] = [
     "behind",
     "aborted_behind",
     "late_behind",
@@ -146,16 +146,16 @@ const OF_TWO: [&str; 7] = [
 #[test]
 fn blocking_calls() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
-    passes("operations", None, &[may_block]);
-    passes("behaviour", None, &[may_block]);
-    passes("behaviour", None, &[may_block, ("DIST_STUB_NCCL_SLOW_US", "200")]);
+    compile_and_run("operations", None, &[may_block]);
+    compile_and_run("behaviour", None, &[may_block]);
+    compile_and_run("behaviour", None, &[may_block, ("DIST_STUB_NCCL_SLOW_US", "200")]);
 }
 
 #[test]
 fn blocking_calls_of_several_groups_and_ranks() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
-    for case in OF_TWO.into_iter().chain(["one_thread", "many_groups"]) {
-        passes("together", Some(case), &[may_block]);
+    for case in TWO_RANK_CASES.into_iter().chain(["one_thread", "many_groups"]) {
+        compile_and_run("together", Some(case), &[may_block]);
     }
 }
 
@@ -163,11 +163,15 @@ fn blocking_calls_of_several_groups_and_ranks() {
 fn blocking_calls_end_at_deadline_or_abort() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
     for case in ["time_out", "time_out_alone", "abort_under_way", "leave_under_way"] {
-        passes("faults", Some(case), &[may_block, LAST_STALLS]);
+        compile_and_run("faults", Some(case), &[may_block, STALLED_LAST_RANK]);
     }
-    passes("faults", Some("async_error"), &[may_block, ("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
-    passes("faults", Some("never_meets"), &[may_block, ("DIST_STUB_NCCL_STALL", "1:-1")]);
-    passes(
+    compile_and_run(
+        "faults",
+        Some("async_error"),
+        &[may_block, ("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")],
+    );
+    compile_and_run("faults", Some("never_meets"), &[may_block, ("DIST_STUB_NCCL_STALL", "1:-1")]);
+    compile_and_run(
         "faults",
         Some("refused_call"),
         &[may_block, ("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")],
@@ -176,58 +180,66 @@ fn blocking_calls_end_at_deadline_or_abort() {
 
 #[test]
 fn late_operation_is_reported_to_device_waiter() {
-    passes("faults", Some("time_out"), &[LAST_STALLS]);
+    compile_and_run("faults", Some("time_out"), &[STALLED_LAST_RANK]);
 }
 
 #[test]
 fn late_operation_is_reported_to_streamless_caller() {
-    passes("faults", Some("time_out_alone"), &[LAST_STALLS]);
+    compile_and_run("faults", Some("time_out_alone"), &[STALLED_LAST_RANK]);
 }
 
 #[test]
 fn late_operation_is_reported_in_blocking_calls() {
     for name in ["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"] {
-        passes("faults", Some("time_out_blocking"), &[LAST_STALLS, (name, "1")]);
+        compile_and_run("faults", Some("time_out_blocking"), &[STALLED_LAST_RANK, (name, "1")]);
     }
 }
 
 #[test]
 fn error_handling_can_be_disabled() {
-    passes("faults", Some("unhandled"), &[LAST_STALLS, ("NCCL_ASYNC_ERROR_HANDLING", "0")]);
+    compile_and_run(
+        "faults",
+        Some("unhandled"),
+        &[STALLED_LAST_RANK, ("NCCL_ASYNC_ERROR_HANDLING", "0")],
+    );
 }
 
 #[test]
 fn asynchronous_error_reaches_all_ranks() {
-    passes("faults", Some("async_error"), &[("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
+    compile_and_run("faults", Some("async_error"), &[("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
 }
 
 #[test]
 fn abort_ends_running_operations() {
-    passes("faults", Some("abort_under_way"), &[LAST_STALLS]);
+    compile_and_run("faults", Some("abort_under_way"), &[STALLED_LAST_RANK]);
 }
 
 #[test]
 fn group_release_is_bounded() {
-    passes("faults", Some("leave_under_way"), &[LAST_STALLS]);
+    compile_and_run("faults", Some("leave_under_way"), &[STALLED_LAST_RANK]);
 }
 
 #[test]
 fn absent_rank_is_a_timeout() {
-    passes("faults", Some("never_meets"), &[("DIST_STUB_NCCL_STALL", "1:-1")]);
+    compile_and_run("faults", Some("never_meets"), &[("DIST_STUB_NCCL_STALL", "1:-1")]);
 }
 
 #[test]
 fn refused_nccl_call_fails_the_group() {
-    passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
+    compile_and_run(
+        "faults",
+        Some("refused_call"),
+        &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")],
+    );
 }
 
 /// One thread drives the groups of all ranks: with default settings, with slow launches, and with
 /// the check that all ranks have arrived.
 #[test]
 fn one_thread_drives_several_devices() {
-    passes("together", Some("one_thread"), &[]);
-    passes("together", Some("one_thread"), &[("DIST_STUB_NCCL_LAUNCH_US", "3000")]);
-    passes("together", Some("one_thread"), &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]);
+    compile_and_run("together", Some("one_thread"), &[]);
+    compile_and_run("together", Some("one_thread"), &[("DIST_STUB_NCCL_LAUNCH_US", "3000")]);
+    compile_and_run("together", Some("one_thread"), &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]);
 }
 
 /// Compiles and runs the example with the stub's header in place of CUDA's.
@@ -248,13 +260,13 @@ fn several_gpus_example_is_correct() {
 
 #[test]
 fn several_groups_are_enqueued_together() {
-    passes("together", Some("many_groups"), &[]);
+    compile_and_run("together", Some("many_groups"), &[]);
 }
 
 #[test]
 fn queued_operation_waits_without_blocking_others() {
-    for case in OF_TWO {
-        passes("together", Some(case), &[]);
+    for case in TWO_RANK_CASES {
+        compile_and_run("together", Some(case), &[]);
     }
 }
 
@@ -262,10 +274,10 @@ fn queued_operation_waits_without_blocking_others() {
 /// without it.
 #[test]
 fn dead_rank_is_named_and_others_continue() {
-    death("nccl");
+    check_rank_death("nccl");
 }
 
-fn death(backend: &str) {
+fn check_rank_death(backend: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "death", true);
     let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
@@ -277,12 +289,12 @@ fn death(backend: &str) {
 
 mod staging {
     //! The tests with staging through host memory.
-    use super::toolchain::BACKEND;
-    use super::{Compiler, building, death, passes, program, run_with};
+    use super::toolchain::EXAMPLE_BACKEND_FILES;
+    use super::{Compiler, build_lock, check_rank_death, compile_and_run, program, run_with};
 
     #[test]
     fn operations() {
-        passes("operations", Some("staging"), &[]);
+        compile_and_run("operations", Some("staging"), &[]);
     }
 
     /// The plug-in example does not support devices, and needs a number for every part of a call.
@@ -291,8 +303,11 @@ mod staging {
         let Some(compiler) = Compiler::find() else { return };
         let program = program(&compiler, "operations", true);
         let plugin = {
-            let _building = building();
-            compiler.plugin("backend_store_staged", BACKEND, &[]).display().to_string()
+            let _building = build_lock();
+            compiler
+                .plugin("backend_store_staged", EXAMPLE_BACKEND_FILES, &[])
+                .display()
+                .to_string()
         };
         // There are 8 types with 8 operators and 2 types with 6 operators, in 4 kinds of calls,
         // except PREMUL_SUM for reduce_scatter_v.
@@ -303,79 +318,79 @@ mod staging {
 
     #[test]
     fn behaviour() {
-        passes("behaviour", Some("staging"), &[]);
+        compile_and_run("behaviour", Some("staging"), &[]);
     }
 
     /// Copies are slow, so that a caller that does not wait for one reads old data.
     #[test]
     fn behaviour_with_slow_copies() {
-        passes("behaviour", Some("staging"), &[("DIST_STUB_CUDA_SLOW_US", "2000")]);
+        compile_and_run("behaviour", Some("staging"), &[("DIST_STUB_CUDA_SLOW_US", "2000")]);
     }
 
     #[test]
     fn dead_rank_is_named_and_others_continue() {
-        death("native");
+        check_rank_death("native");
     }
 
     #[test]
     fn chunks_are_reassembled() {
-        passes("staging", Some("boundaries"), &[]);
+        compile_and_run("staging", Some("boundaries"), &[]);
     }
 
     #[test]
     fn chunks_are_reassembled_between_hosts() {
-        passes("staging", Some("between_hosts"), &[]);
+        compile_and_run("staging", Some("between_hosts"), &[]);
     }
 
     #[test]
     fn streams_have_an_order() {
-        passes("staging", Some("streams"), &[]);
+        compile_and_run("staging", Some("streams"), &[]);
     }
 
     #[test]
     fn messages_find_their_receives() {
-        passes("staging", Some("messages"), &[]);
-        passes("staging", Some("messages"), &[("DIST_STUB_CUDA_SLOW_US", "3000")]);
+        compile_and_run("staging", Some("messages"), &[]);
+        compile_and_run("staging", Some("messages"), &[("DIST_STUB_CUDA_SLOW_US", "3000")]);
     }
 
     #[test]
     fn oversized_messages_stay_queued() {
-        passes("staging", Some("misfits"), &[]);
+        compile_and_run("staging", Some("misfits"), &[]);
     }
 
     #[test]
     fn works_end_in_order() {
-        passes("staging", Some("works"), &[("DIST_STUB_CUDA_SLOW_US", "500")]);
+        compile_and_run("staging", Some("works"), &[("DIST_STUB_CUDA_SLOW_US", "500")]);
     }
 
     #[test]
     fn mismatch_is_reported() {
-        passes("staged_faults", Some("differences"), &[]);
+        compile_and_run("staged_faults", Some("differences"), &[]);
     }
 
     #[test]
     fn driver_error_fails_the_group() {
-        passes("staged_faults", Some("failures"), &[]);
+        compile_and_run("staged_faults", Some("failures"), &[]);
     }
 
     #[test]
     fn stalled_stream_is_a_timeout() {
-        passes("staged_faults", Some("time_out"), &[]);
+        compile_and_run("staged_faults", Some("time_out"), &[]);
     }
 
     #[test]
     fn abort_ends_stream_waits() {
-        passes("staged_faults", Some("abort"), &[]);
+        compile_and_run("staged_faults", Some("abort"), &[]);
     }
 
     #[test]
     fn several_devices_share_one_thread() {
-        passes("staging", Some("one_thread"), &[]);
+        compile_and_run("staging", Some("one_thread"), &[]);
     }
 
     #[test]
     fn groups() {
-        passes("staging", Some("groups"), &[]);
+        compile_and_run("staging", Some("groups"), &[]);
     }
 }
 
@@ -385,7 +400,7 @@ fn free_port() -> String {
 }
 
 /// Runs the program that is not linked with NCCL, with the expected library.
-fn finds(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
+fn check_library_search(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "library", false);
     let mut words = vec![program.as_str()];
@@ -396,22 +411,34 @@ fn finds(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
 #[test]
 fn missing_library_is_reported_with_searched_names() {
     let nowhere = ("LD_LIBRARY_PATH", "");
-    finds("missing", &[nowhere], &["refused", "libnccl.so.2", "libnccl.so:", "DIST_NCCL_LIB"]);
-    finds("without", &[nowhere], &["without"]);
-    finds("staged", &[("DIST_NCCL_LIB", "/nonexistent/libnccl.so.2")], &["staged"]);
+    check_library_search(
+        "missing",
+        &[nowhere],
+        &["refused", "libnccl.so.2", "libnccl.so:", "DIST_NCCL_LIB"],
+    );
+    check_library_search("without", &[nowhere], &["without"]);
+    check_library_search("staged", &[("DIST_NCCL_LIB", "/nonexistent/libnccl.so.2")], &["staged"]);
     for variable in ["DIST_NCCL_LIB", "VLLM_NCCL_SO_PATH"] {
         let path = "/nonexistent/libnccl.so.2";
-        finds(&format!("wrong_{variable}"), &[(variable, path)], &["refused", variable, path]);
+        check_library_search(
+            &format!("wrong_{variable}"),
+            &[(variable, path)],
+            &["refused", variable, path],
+        );
     }
-    finds("no_nccl", &[("DIST_NCCL_LIB", "libc.so.6")], &["refused", "ncclGetVersion", "2.14"]);
+    check_library_search(
+        "no_nccl",
+        &[("DIST_NCCL_LIB", "libc.so.6")],
+        &["refused", "ncclGetVersion", "2.14"],
+    );
 }
 
 #[test]
 fn old_library_disables_only_missing_functions() {
     let Some(compiler) = Compiler::find() else { return };
     let old = stubs(&compiler).join("old/libnccl.so.2").display().to_string();
-    finds("new", &[], &["version", "2.30.7"]);
-    finds("old", &[("DIST_NCCL_LIB", &old)], &["version", "2.20.5"]);
+    check_library_search("new", &[], &["version", "2.30.7"]);
+    check_library_search("old", &[("DIST_NCCL_LIB", &old)], &["version", "2.20.5"]);
 }
 
 /// For `cargo xtask interop`: DIST_NCCL_LIB names a real library.

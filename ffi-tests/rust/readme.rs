@@ -86,13 +86,13 @@ fn index_of_examples_lists_exactly_the_files_on_disk() {
     let is_listed = |path: &PathBuf| {
         is_source(path) || path.is_dir() && entries(path).iter().any(|file| is_source(file))
     };
-    let found: BTreeSet<String> = entries(&folder)
+    let existing: BTreeSet<String> = entries(&folder)
         .iter()
         .filter(|path| is_listed(path))
         .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
         .collect();
-    let missing: Vec<&String> = found.difference(&listed).collect();
-    let stale: Vec<&String> = listed.difference(&found).collect();
+    let missing: Vec<&String> = existing.difference(&listed).collect();
+    let stale: Vec<&String> = listed.difference(&existing).collect();
     assert!(missing.is_empty(), "c-examples/README.md has no row for {missing:?}");
     assert!(stale.is_empty(), "c-examples/README.md has rows without a file: {stale:?}");
 }

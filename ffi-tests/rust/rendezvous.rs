@@ -14,7 +14,7 @@ use dist::ffi::types::{
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
-use harness::{Ended, Job, Report};
+use harness::{CommandReport, FinishedJob, TestJob};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
@@ -28,7 +28,7 @@ const LOOPBACK: &str = "127.0.0.1";
 const REMEDY: &str = "start the program with distrun, torchrun, mpirun or srun";
 
 /// A program that uses a group and finalizes.
-const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
+const USE_AND_LEAVE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// Starts a store outside of the ranks, as a launcher hosts it.
 fn launcher_store() -> Arc<Server> {
@@ -43,7 +43,7 @@ fn client(port: u16) -> TcpStore {
 }
 
 /// Returns the environment of a rank whose launcher hosts the store.
-fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
+fn agent_environment(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
     vec![
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", size.to_string()),
@@ -55,34 +55,34 @@ fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, 
 }
 
 /// Variables and their values.
-type Environment<'a> = &'a [(&'a str, &'a str)];
+type EnvironmentVariables<'a> = &'a [(&'a str, &'a str)];
 
 /// Runs a failing call in one process without peers. Asserts that the process has released its
 /// resources, and returns the report.
-fn alone(environment: Environment<'_>, command: &str) -> Report {
-    let mut job = Job::new();
+fn run_single_worker(environment: EnvironmentVariables<'_>, command: &str) -> CommandReport {
+    let mut job = TestJob::new();
     let mut all: Vec<(&str, String)> = vec![("MASTER_PORT", job.port.to_string())];
     all.extend(environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
     job.start("0", &all, &format!("{command}\nleaks\n"));
     let ended = job.finish();
-    ended.report("0", "leaks").succeeded();
+    ended.report("0", "leaks").assert_succeeded();
     ended.report("0", command)
 }
 
 /// Asserts that these ranks have joined, used the group and released their resources.
-fn have_worked(ended: &Ended, names: &[&str], init: &str) {
+fn assert_worked(ended: &FinishedJob, names: &[&str], init: &str) {
     for name in names {
         for what in [init, "all_reduce f32 SUM 10", "barrier", "finalize", "leaks"] {
-            ended.report(name, what).succeeded();
+            ended.report(name, what).assert_succeeded();
         }
-        assert_eq!(ended.status(name), 0);
+        assert_eq!(ended.exit_status(name), 0);
     }
 }
 
 #[test]
 fn a_wrong_environment_is_named_with_its_remedy_at_once() {
     let (rank, size, address) = (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK));
-    let wrong: &[(Environment<'_>, &[&str])] = &[
+    let wrong: &[(EnvironmentVariables<'_>, &[&str])] = &[
         (&[size, address], &["WORLD_SIZE is set but RANK is not", REMEDY]),
         (&[rank, address], &["RANK is set but WORLD_SIZE is not", REMEDY]),
         (&[address], &["rank", "environment variable RANK", REMEDY]),
@@ -101,7 +101,9 @@ fn a_wrong_environment_is_named_with_its_remedy_at_once() {
         (&[rank, size, address, ("DIST_LOG_LEVEL", "LOUD")], &["DIST_LOG_LEVEL=\"LOUD\"", "WARN"]),
     ];
     for (environment, parts) in wrong {
-        alone(environment, "init").failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
+        run_single_worker(environment, "init")
+            .assert_failed(DIST_ERR_INVALID_ARGUMENT, parts)
+            .assert_within_ms(2000);
     }
 }
 
@@ -118,21 +120,23 @@ fn wrong_options_are_named_at_once() {
         ("init group=a/b", &["\"a/b\" is not a valid group name"]),
     ];
     for (command, parts) in wrong {
-        alone(&environment, command).failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
+        run_single_worker(&environment, command)
+            .assert_failed(DIST_ERR_INVALID_ARGUMENT, parts)
+            .assert_within_ms(2000);
     }
     // The rank reports this error before it waits for its peers, since the peers might never find
     // it.
     for rank in ["0", "1"] {
         let environment = [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
-        alone(&environment, "init backend=fast")
-            .failed(DIST_ERR_NOT_FOUND, &["\"fast\"", "native"])
-            .within_ms(2000);
+        run_single_worker(&environment, "init backend=fast")
+            .assert_failed(DIST_ERR_NOT_FOUND, &["\"fast\"", "native"])
+            .assert_within_ms(2000);
     }
 }
 
 #[test]
 fn absent_ranks_are_named_at_the_deadline() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in [0, 2] {
         job.start_rank(rank, 4, "init connect_timeout_ms=500\nleaks\n");
     }
@@ -143,29 +147,29 @@ fn absent_ranks_are_named_at_the_deadline() {
         let report = ended.report(name, "init connect_timeout_ms=500");
         // Rank 2 may also find that rank 0 has given up and closed its store.
         if name == "0" || report.status != DIST_ERR_CONNECTION {
-            report.failed(DIST_ERR_TIMEOUT, &parts);
+            report.assert_failed(DIST_ERR_TIMEOUT, &parts);
         }
-        report.within_ms(2500);
-        ended.report(name, "leaks").succeeded();
+        report.assert_within_ms(2500);
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
 #[test]
 fn missing_store_is_reported_with_its_address() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.start_rank(1, 2, "init connect_timeout_ms=500\nleaks\n");
     let address = format!("{LOOPBACK}:{}", job.port);
     let ended = job.finish();
     ended
         .report("1", "init connect_timeout_ms=500")
-        .failed(DIST_ERR_CONNECTION, &[&address, "no process listens on this port"])
-        .within_ms(2500);
-    ended.report("1", "leaks").succeeded();
+        .assert_failed(DIST_ERR_CONNECTION, &[&address, "no process listens on this port"])
+        .assert_within_ms(2500);
+    ended.report("1", "leaks").assert_succeeded();
 }
 
 #[test]
 fn port_of_another_service_is_reported() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let other = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = other.local_addr().unwrap().port();
     let mut environment = job.environment(0, 2);
@@ -182,19 +186,19 @@ fn port_of_another_service_is_reported() {
     let (mut stream, _) = other.accept().unwrap();
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    let report = job.report("1", init);
-    report.failed(DIST_ERR_CONNECTION, &[&format!("{LOOPBACK}:{port}"), "not a store"]);
+    let report = job.await_report("1", init);
+    report.assert_failed(DIST_ERR_CONNECTION, &[&format!("{LOOPBACK}:{port}"), "not a store"]);
     // The listener accepts this connection but sends no response.
     job.start("1-silent", &environment, &format!("{init}\nleaks\n"));
     let ended = job.finish();
     ended
         .report("0", init)
-        .failed(DIST_ERR_SYSTEM, &[&port.to_string(), "uses the port"])
-        .within_ms(2500);
+        .assert_failed(DIST_ERR_SYSTEM, &[&port.to_string(), "uses the port"])
+        .assert_within_ms(2500);
     let silent = ended.report("1-silent", init);
-    silent.failed(DIST_ERR_TIMEOUT, &["did not answer"]).within_ms(3500);
+    silent.assert_failed(DIST_ERR_TIMEOUT, &["did not answer"]).assert_within_ms(3500);
     for name in ["0", "1", "1-silent"] {
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
@@ -203,10 +207,13 @@ fn store_may_listen_on_another_address() {
     // An address for documentation, which does not belong to this host, as behind a load balancer
     // or a service name.
     let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
-    alone(&elsewhere, "init")
-        .failed(DIST_ERR_SYSTEM, &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"])
-        .within_ms(2000);
-    let mut job = Job::new();
+    run_single_worker(&elsewhere, "init")
+        .assert_failed(
+            DIST_ERR_SYSTEM,
+            &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"],
+        )
+        .assert_within_ms(2000);
+    let mut job = TestJob::new();
     for rank in 0..2 {
         let mut environment = job.environment(rank, 2);
         if rank == 0 {
@@ -214,21 +221,21 @@ fn store_may_listen_on_another_address() {
             environment.push(("MASTER_ADDR", "192.0.2.1".to_owned()));
             environment.push(("DIST_STORE_BIND_ADDRESS", LOOPBACK.to_owned()));
         }
-        job.start(&rank.to_string(), &environment, &format!("init\n{USE}"));
+        job.start(&rank.to_string(), &environment, &format!("init\n{USE_AND_LEAVE}"));
     }
-    have_worked(&job.finish(), &["0", "1"], "init");
+    assert_worked(&job.finish(), &["0", "1"], "init");
 }
 
 #[test]
 fn different_world_sizes_are_reported_to_both() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.start_rank(0, 2, "init\nleaks\n");
     job.start_rank(1, 3, "init\nleaks\n");
     let ended = job.finish();
     for name in ["0", "1"] {
         let parts = ["rank 1 (pid ", "has a world size of 3, but rank 0 has 2"];
-        ended.report(name, "init").failed(DIST_ERR_MISMATCH, &parts).within_ms(5000);
-        ended.report(name, "leaks").succeeded();
+        ended.report(name, "init").assert_failed(DIST_ERR_MISMATCH, &parts).assert_within_ms(5000);
+        ended.report(name, "leaks").assert_succeeded();
     }
 }
 
@@ -245,11 +252,11 @@ fn a_rank_with_another_version_is_named() {
         let server = launcher_store();
         let deadline = Deadline::after_ms(20_000);
         client(server.port()).set(b"dist/world/rank/1", entry.as_bytes(), &deadline).unwrap();
-        let mut job = Job::new();
-        job.start("0", &under_agent(0, 2, &server), "init\nleaks\n");
+        let mut job = TestJob::new();
+        job.start("0", &agent_environment(0, 2, &server), "init\nleaks\n");
         let ended = job.finish();
-        ended.report("0", "init").failed(DIST_ERR_MISMATCH, parts).within_ms(5000);
-        ended.report("0", "leaks").succeeded();
+        ended.report("0", "init").assert_failed(DIST_ERR_MISMATCH, parts).assert_within_ms(5000);
+        ended.report("0", "leaks").assert_succeeded();
     }
 }
 
@@ -261,57 +268,59 @@ fn await_rank(store: &TcpStore, rank: usize) {
 
 #[test]
 fn replaced_rank_gets_an_error_and_new_one_joins() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE}"));
+        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
     }
     await_rank(&client(job.port), 1);
     let environment = job.environment(1, 3);
-    job.start("1-again", &environment, &format!("init\n{USE}"));
+    job.start("1-again", &environment, &format!("init\n{USE_AND_LEAVE}"));
     let again = job.pid("1-again");
     let taken = format!("taken by another process (pid {again}, ");
-    job.report("1", "init").failed(DIST_ERR_INVALID_ARGUMENT, &[&taken, "the same rank"]);
-    job.start_rank(2, 3, &format!("init\n{USE}"));
-    have_worked(&job.finish(), &["0", "1-again", "2"], "init");
+    job.await_report("1", "init")
+        .assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&taken, "the same rank"]);
+    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
+    assert_worked(&job.finish(), &["0", "1-again", "2"], "init");
 }
 
 #[test]
 fn duplicate_rank_does_not_disturb_a_running_group() {
-    let mut job = Job::by_hand(2, |_| format!("init\nbarrier\ngate go\n{USE}"));
-    job.all_report(&["0", "1"], "at go");
+    let mut job =
+        TestJob::without_launcher(2, |_| format!("init\nbarrier\ngate go\n{USE_AND_LEAVE}"));
+    job.await_reports(&["0", "1"], "at go");
     let init = "init connect_timeout_ms=700";
     for rank in [0, 1] {
         let environment = job.environment(rank, 2);
         job.start(&format!("{rank}-again"), &environment, &format!("{init}\nleaks\n"));
     }
-    let again = job.report("0-again", init);
-    again.failed(DIST_ERR_SYSTEM, &["uses the port"]);
-    let again = job.report("1-again", init);
-    again.failed(DIST_ERR_TIMEOUT, &["was the group already created without this process"]);
-    again.within_ms(3000);
-    job.open("go");
+    let again = job.await_report("0-again", init);
+    again.assert_failed(DIST_ERR_SYSTEM, &["uses the port"]);
+    let again = job.await_report("1-again", init);
+    again.assert_failed(DIST_ERR_TIMEOUT, &["was the group already created without this process"]);
+    again.assert_within_ms(3000);
+    job.open_gate("go");
     let ended = job.finish();
-    have_worked(&ended, &["0", "1"], "init");
-    ended.report("0-again", "leaks").succeeded();
-    ended.report("1-again", "leaks").succeeded();
+    assert_worked(&ended, &["0", "1"], "init");
+    ended.report("0-again", "leaks").assert_succeeded();
+    ended.report("1-again", "leaks").assert_succeeded();
 }
 
 #[test]
 fn rank_may_restart_before_the_group_forms() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE}"));
+        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
     }
     await_rank(&client(job.port), 1);
     job.kill("1");
     // Rank 0 now finds all ranks and offers them the group; the dead process of rank 1 does not
     // answer.
-    job.start_rank(2, 3, &format!("init\n{USE}"));
+    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
     await_rank(&client(job.port), 2);
     // The offer to rank 2 also names the dead process.
     let environment = job.environment(1, 3);
-    job.start("1-anew", &environment, &format!("init\n{USE}"));
-    have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
+    job.start("1-anew", &environment, &format!("init\n{USE_AND_LEAVE}"));
+    assert_worked(&job.finish(), &["0", "1-anew", "2"], "init");
 }
 
 #[test]
@@ -322,23 +331,24 @@ fn death_during_init_is_reported_in_time() {
     // The delays cover the time from before the victim joins until after the group exists, on
     // machines of any speed.
     for (turn, victim) in (0..12).zip([0, 1, 2].into_iter().cycle()) {
-        let mut job = Job::by_hand(3, |_| program.clone());
+        let mut job = TestJob::without_launcher(3, |_| program.clone());
         let victim = victim.to_string();
-        job.report(&victim, "start");
+        job.await_report(&victim, "start");
         std::thread::sleep(Duration::from_millis(turn));
         job.kill(&victim);
         let ended = job.finish();
         for name in ["0", "1", "2"].into_iter().filter(|name| *name != victim) {
             let outcome = ended.report(name, init);
-            outcome.within_ms(2500);
+            outcome.assert_within_ms(2500);
             if outcome.status == 0 {
                 formed += 1;
-                ended.report(name, "barrier").failed(DIST_ERR_PEER_FAILED, &["died"]);
+                ended.report(name, "barrier").assert_failed(DIST_ERR_PEER_FAILED, &["died"]);
             } else {
-                let told = [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
-                assert!(told.contains(&outcome.status), "{outcome:?}");
+                let expected_statuses =
+                    [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
+                assert!(expected_statuses.contains(&outcome.status), "{outcome:?}");
             }
-            ended.report(name, "leaks").succeeded();
+            ended.report(name, "leaks").assert_succeeded();
         }
     }
     println!("{formed} of 24 survivors were in a group before the death");
@@ -348,26 +358,30 @@ fn death_during_init_is_reported_in_time() {
 fn restarted_job_ignores_keys_of_earlier_attempt() {
     let server = launcher_store();
     let names = ["0", "1", "2"];
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for (rank, name) in names.iter().enumerate() {
-        job.start(name, &under_agent(rank, 3, &server), "init\nloop barrier\n");
+        job.start(name, &agent_environment(rank, 3, &server), "init\nloop barrier\n");
     }
     // The ranks are killed during their calls, so no rank removes its keys from the store.
-    job.all_report(&names, "ready");
+    job.await_reports(&names, "ready");
     for name in names {
         job.kill(name);
     }
     drop(job.finish());
     // The next jobs have the same number of ranks, then fewer, then more.
     for size in [3, 2, 3] {
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         for (rank, name) in names[..size].iter().enumerate() {
-            job.start(name, &under_agent(rank, size, &server), &format!("init\n{USE}"));
+            job.start(
+                name,
+                &agent_environment(rank, size, &server),
+                &format!("init\n{USE_AND_LEAVE}"),
+            );
         }
         let ended = job.finish();
-        have_worked(&ended, &names[..size], "init");
+        assert_worked(&ended, &names[..size], "init");
         for name in &names[..size] {
-            ended.report(name, "init").within_ms(5000);
+            ended.report(name, "init").assert_within_ms(5000);
         }
     }
 }
@@ -375,117 +389,117 @@ fn restarted_job_ignores_keys_of_earlier_attempt() {
 #[test]
 fn named_jobs_share_a_store() {
     let server = launcher_store();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let mut names = Vec::new();
     for rank in 0..2 {
         for group in ["left", "right"] {
             let name = format!("{group}-{rank}");
-            let program = format!("init group={group}\ngate both\n{USE}");
-            job.start(&name, &under_agent(rank, 2, &server), &program);
+            let program = format!("init group={group}\ngate both\n{USE_AND_LEAVE}");
+            job.start(&name, &agent_environment(rank, 2, &server), &program);
             names.push(name);
         }
     }
-    job.all_report(&names, "at both");
-    job.open("both");
+    job.await_reports(&names, "at both");
+    job.open_gate("both");
     let ended = job.finish();
     for name in &names {
         let group = name.split('-').next().unwrap();
-        have_worked(&ended, &[name], &format!("init group={group}"));
+        assert_worked(&ended, &[name], &format!("init group={group}"));
     }
 }
 
 #[test]
 fn groups_of_one_process_are_independent() {
     let server = launcher_store();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in 0..2 {
         let program = format!(
             "store here\ngroup a rank={rank} size=2\ngroup b rank={rank} size=2\n\
              all_reduce f32 SUM 10 on=b\nall_reduce f32 SUM 100000 on=a\nrelease a\n\
              barrier on=b\nrelease b\nunstore\nleaks\n"
         );
-        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+        job.start(&rank.to_string(), &agent_environment(rank, 2, &server), &program);
     }
     let ended = job.finish();
     for name in ["0", "1"] {
-        ended.all_succeeded(name, 11);
+        ended.assert_all_succeeded(name, 11);
     }
 }
 
 #[test]
 fn url_or_store_needs_no_environment() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let url = |rank| format!("url=tcp://{LOOPBACK}:{}?rank={rank}&world_size=3", job.port);
     let inits: Vec<String> = (0..3).map(|rank| format!("init {}", url(rank))).collect();
     for (rank, init) in inits.iter().enumerate() {
-        job.start(&rank.to_string(), &[], &format!("{init}\n{USE}"));
+        job.start(&rank.to_string(), &[], &format!("{init}\n{USE_AND_LEAVE}"));
     }
     let ended = job.finish();
     for (rank, init) in inits.iter().enumerate() {
-        have_worked(&ended, &[&rank.to_string()], init);
+        assert_worked(&ended, &[&rank.to_string()], init);
     }
 
     let server = launcher_store();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in 0..3 {
         let environment = [("MASTER_PORT", server.port().to_string())];
         let init = format!("init store=yes rank={rank} size=3");
-        job.start(&rank.to_string(), &environment, &format!("{init}\n{USE}"));
+        job.start(&rank.to_string(), &environment, &format!("{init}\n{USE_AND_LEAVE}"));
     }
     let ended = job.finish();
     for rank in 0..3 {
         let init = format!("init store=yes rank={rank} size=3");
-        have_worked(&ended, &[&rank.to_string()], &init);
+        assert_worked(&ended, &[&rank.to_string()], &init);
     }
 }
 
 #[test]
 fn rank_0_is_a_client_of_the_launcher_store() {
     let server = launcher_store();
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     for rank in 0..2 {
         // A process may also join again after it has finalized.
-        let program = format!("init\n{USE}init\n{USE}");
-        job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
+        let program = format!("init\n{USE_AND_LEAVE}init\n{USE_AND_LEAVE}");
+        job.start(&rank.to_string(), &agent_environment(rank, 2, &server), &program);
     }
     let ended = job.finish();
     for name in ["0", "1"] {
-        ended.all_succeeded(name, 11);
+        ended.assert_all_succeeded(name, 11);
     }
 }
 
 /// Sends garbage data to all sockets on which ranks of the job listen. Returns the number of
 /// connections that accepted it.
-fn disturb(job: &Job) -> usize {
-    let mut heard = 0;
+fn send_garbage(job: &TestJob) -> usize {
+    let mut answered_connections = 0;
     for name in job.abstract_sockets() {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let Ok(mut stream) = UnixStream::connect_addr(&address) else { continue };
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        heard += usize::from(stream.write_all(&[0x5a; 300]).is_ok());
+        answered_connections += usize::from(stream.write_all(&[0x5a; 300]).is_ok());
     }
-    heard
+    answered_connections
 }
 
 #[test]
 fn init_of_8_ranks_survives_garbage_connections() {
     const RANKS: usize = 8;
-    let mut heard = 0;
+    let mut answered_connections = 0;
     // The sockets exist only for a few milliseconds, so the test repeats the job up to 10 times;
     // the first job usually suffices.
     for _ in 0..10 {
-        let mut job = Job::by_hand(RANKS, |_| {
-            format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE}")
+        let mut job = TestJob::without_launcher(RANKS, |_| {
+            format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE_AND_LEAVE}")
         });
         let mut strangers: Vec<TcpStream> = Vec::new();
-        job.until("all ranks to come", |job| {
-            heard += disturb(job);
+        job.wait_until("all ranks to come", |job| {
+            answered_connections += send_garbage(job);
             if let Ok(mut stream) = TcpStream::connect((LOOPBACK, job.port)) {
                 // The store may drop the connection before all of the data arrives.
                 drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"));
                 strangers.push(stream);
             }
-            (0..RANKS).all(|rank| job.reports(&rank.to_string()).len() > 1)
+            (0..RANKS).all(|rank| job.reports_so_far(&rank.to_string()).len() > 1)
         });
         for mut stream in strangers {
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -496,14 +510,14 @@ fn init_of_8_ranks_survives_garbage_connections() {
         }
         let ended = job.finish();
         for rank in 0..RANKS {
-            ended.report(&rank.to_string(), "all_reduce f32 SUM 100000").succeeded();
-            ended.report(&rank.to_string(), "broadcast f32 70000 5").succeeded();
-            have_worked(&ended, &[&rank.to_string()], "init");
+            ended.report(&rank.to_string(), "all_reduce f32 SUM 100000").assert_succeeded();
+            ended.report(&rank.to_string(), "broadcast f32 70000 5").assert_succeeded();
+            assert_worked(&ended, &[&rank.to_string()], "init");
         }
-        if heard > 0 {
+        if answered_connections > 0 {
             break;
         }
     }
-    println!("{heard} connections were made to the sockets of ranks");
-    assert!(heard > 0);
+    println!("{answered_connections} connections were made to the sockets of ranks");
+    assert!(answered_connections > 0);
 }

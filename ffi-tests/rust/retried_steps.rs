@@ -16,26 +16,26 @@ mod program;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
-use program::{Ended, Program};
+use program::{FinishedProgram, RunningProgram};
 use std::path::PathBuf;
 use std::process::Command;
 use toolchain::Compiler;
 
 const STEPS: &str = "6";
 /// The step in which a rank is killed, and the rank.
-const STEP: &str = "3";
-const KILLED: &str = "2";
+const KILLED_STEP: &str = "3";
+const KILLED_RANK: &str = "2";
 /// The number of gradients of the model.
 const GRADIENTS: usize = 12;
 
 /// A program with a folder for its checkpoints.
-struct Training {
+struct RetryTraining {
     program: PathBuf,
     folder: PathBuf,
     hook: Option<&'static str>,
 }
 
-impl Training {
+impl RetryTraining {
     fn new(name: &str, hook: Option<&'static str>) -> Option<Self> {
         let program = Compiler::find()?.program(name, &["reducer_retry.c"]);
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_checkpoints"));
@@ -44,7 +44,7 @@ impl Training {
         Some(Self { program, folder, hook })
     }
 
-    fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> Ended {
+    fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> FinishedProgram {
         let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
         command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
         command
@@ -52,59 +52,60 @@ impl Training {
             .args([STEPS, self.folder.to_str().expect("UTF-8"), hosts])
             .args(rest)
             .envs(self.hook.map(|hook| ("RETRY_HOOK", hook)));
-        Program::start(command, |_| {}).end()
+        RunningProgram::start(command, |_| {}).wait()
     }
 }
 
 /// Returns the lines of the steps with this number of ranks, without the times.
-fn steps(ended: &Ended, ranks: usize) -> Vec<String> {
-    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+fn steps(ended: &FinishedProgram, ranks: usize) -> Vec<String> {
+    assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
     let with_ranks = format!(" ranks {ranks} ");
-    let lines = ended.out.lines().filter(|line| line.contains(&with_ranks));
+    let lines = ended.stdout.lines().filter(|line| line.contains(&with_ranks));
     lines.filter_map(|line| Some(line.split_once(" end ")?.0.to_owned())).collect()
 }
 
-fn compare(name: &str, hosts: &str, marked: usize) {
-    compare_with(name, hosts, marked, None);
+fn check_retry(name: &str, hosts: &str, marked: usize) {
+    check_retry_with_hook(name, hosts, marked, None);
 }
 
-fn compare_with(name: &str, hosts: &str, marked: usize, hook: Option<&'static str>) {
-    let Some(training) = Training::new(name, hook) else { return };
-    let retried = training.run("4", hosts, &["kill", STEP, KILLED, &marked.to_string()]);
-    assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.out);
-    let from_there = training.run("3", hosts, &["from", STEP, KILLED]);
-    assert_eq!(steps(&retried, 3).len(), 3, "{}\n{}", retried.out, retried.err);
+fn check_retry_with_hook(name: &str, hosts: &str, marked: usize, hook: Option<&'static str>) {
+    let Some(training) = RetryTraining::new(name, hook) else { return };
+    let retried =
+        training.run("4", hosts, &["kill", KILLED_STEP, KILLED_RANK, &marked.to_string()]);
+    assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.stdout);
+    let from_there = training.run("3", hosts, &["from", KILLED_STEP, KILLED_RANK]);
+    assert_eq!(steps(&retried, 3).len(), 3, "{}\n{}", retried.stdout, retried.stderr);
     assert_eq!(steps(&retried, 3), steps(&from_there, 3));
 }
 
 #[test]
 fn a_rank_killed_before_its_first_gradient() {
-    compare("retry_first", "1", 0);
+    check_retry("retry_first", "1", 0);
 }
 
 #[test]
 fn a_rank_killed_in_mid_step() {
-    compare("retry_middle", "1", GRADIENTS / 2);
+    check_retry("retry_middle", "1", GRADIENTS / 2);
 }
 
 #[test]
 fn a_rank_killed_before_the_end() {
-    compare("retry_end", "1", GRADIENTS);
+    check_retry("retry_end", "1", GRADIENTS);
 }
 
 #[test]
 fn a_rank_killed_in_mid_step_on_two_hosts() {
-    compare("retry_hosts", "2", GRADIENTS / 2);
+    check_retry("retry_hosts", "2", GRADIENTS / 2);
 }
 
 #[test]
 fn a_rank_killed_in_mid_step_with_compressed_gradients() {
-    compare_with("retry_int8", "1", GRADIENTS / 2, Some("int8"));
+    check_retry_with_hook("retry_int8", "1", GRADIENTS / 2, Some("int8"));
 }
 
 #[test]
 fn a_rank_killed_in_mid_step_with_a_function_as_hook() {
-    compare_with("retry_function", "2", GRADIENTS / 2, Some("add up"));
+    check_retry_with_hook("retry_function", "2", GRADIENTS / 2, Some("add up"));
 }
 
 /// The survivors keep the committed fragments of an outer optimizer and agree on the other
@@ -117,11 +118,11 @@ fn a_rank_killed_in_an_outer_step() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
         command.args(["--nproc-per-node", "3", "--on-failure", "continue"]);
         command.arg(&program).arg(delay_us);
-        let ended = Program::start(command, |_| {}).end();
-        assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+        let ended = RunningProgram::start(command, |_| {}).wait();
+        assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
         let outer_steps =
-            |ranks: &str| ended.out.lines().filter(|line| line.ends_with(ranks)).count();
+            |ranks: &str| ended.stdout.lines().filter(|line| line.ends_with(ranks)).count();
         let (whole, left) = (outer_steps(" ranks 3"), outer_steps(" ranks 2"));
-        assert!(whole >= 4 && left >= 6 && whole + left == 12, "{}", ended.out);
+        assert!(whole >= 4 && left >= 6 && whole + left == 12, "{}", ended.stdout);
     }
 }

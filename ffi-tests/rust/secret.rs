@@ -14,7 +14,7 @@ use dist::ffi::types::{
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Secret, Server, ServerOptions, TcpStore};
-use harness::{Job, Report};
+use harness::{CommandReport, TestJob};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -58,13 +58,13 @@ impl Drop for SecretFile {
 }
 
 /// The exit status and output of a finished distrun.
-struct Ended {
+struct LauncherOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl Ended {
+impl LauncherOutput {
     /// Returns the output of a rank.
     fn of_rank(&self, rank: usize) -> Vec<&str> {
         let prefix = format!("[{rank}] ");
@@ -74,7 +74,7 @@ impl Ended {
 
 /// Runs distrun to its end in the folder of the secrets, with these additional variables. The
 /// output must fit into a pipe.
-fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
+fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> LauncherOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove(FILE).env_remove(FD);
     command.args(arguments).envs(variables.iter().copied());
@@ -92,22 +92,23 @@ fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.unwrap().read_to_string(&mut out).unwrap();
     child.stderr.unwrap().read_to_string(&mut err).unwrap();
-    Ended { status, out, err }
+    LauncherOutput { status, out, err }
 }
 
 /// A shell command that prints where a rank of the job finds its secret.
-const WHERE: &str = "echo file=$DIST_STORE_SECRET_FILE fd=${DIST_STORE_SECRET_FD:+some}";
+const SHOW_SECRET_SOURCE: &str =
+    "echo file=$DIST_STORE_SECRET_FILE fd=${DIST_STORE_SECRET_FD:+some}";
 
 /// Runs distrun with that command and returns its output.
-fn told(variables: &[(&str, &str)], flags: &[&str]) -> String {
-    let ended = distrun(variables, &[flags, &["sh", "-c", WHERE]].concat());
+fn secret_source(variables: &[(&str, &str)], flags: &[&str]) -> String {
+    let ended = distrun(variables, &[flags, &["sh", "-c", SHOW_SECRET_SOURCE]].concat());
     assert_eq!(ended.status, 0, "{}", ended.err);
     ended.out.trim_end().split_once("] ").unwrap().1.to_owned()
 }
 
 /// Returns the secrets that the ranks of a new job find. After each secret that is visible in the
 /// environment or the command line of the rank or its launcher, the result has a line "told".
-fn found_by_ranks(ranks: usize) -> Vec<String> {
+fn secrets_seen_by_ranks(ranks: usize) -> Vec<String> {
     let script = "s=$(cat /proc/self/fd/$DIST_STORE_SECRET_FD); echo $s; for p in $$ $PPID; do \
                   grep -qaF $s /proc/$p/environ /proc/$p/cmdline && echo told; done; \
                   grep -qaF RANK= /proc/$$/environ && grep -qaF distrun /proc/$PPID/cmdline";
@@ -118,7 +119,7 @@ fn found_by_ranks(ranks: usize) -> Vec<String> {
 
 #[test]
 fn secret_is_visible_to_ranks_of_its_job_only() {
-    let (first, second) = (found_by_ranks(3), found_by_ranks(1));
+    let (first, second) = (secrets_seen_by_ranks(3), secrets_seen_by_ranks(1));
     for secret in first.iter().chain(&second) {
         assert_eq!(secret.len(), 64, "{secret}");
         assert!(secret.bytes().all(|digit| digit.is_ascii_hexdigit()), "{secret}");
@@ -140,19 +141,19 @@ fn ranks_get_the_requested_secret() {
     let named = format!("file={} fd=", file.path());
     let relative = file.0.file_name().unwrap().to_str().unwrap();
     let from_user = &[(FILE, file.path())];
-    assert_eq!(told(&[], &[]), "file= fd=some");
-    assert_eq!(told(&[], &["--secret-file", relative]), named);
-    assert_eq!(told(from_user, &[]), named);
-    assert_eq!(told(&[(FILE, "/no/such")], &["--secret-file", file.path()]), named);
+    assert_eq!(secret_source(&[], &[]), "file= fd=some");
+    assert_eq!(secret_source(&[], &["--secret-file", relative]), named);
+    assert_eq!(secret_source(from_user, &[]), named);
+    assert_eq!(secret_source(&[(FILE, "/no/such")], &["--secret-file", file.path()]), named);
     // distrun does not pass an inherited descriptor in place of this job's secret.
-    assert_eq!(told(&[(FD, "0")], &["--secret-file", file.path()]), named);
-    assert_eq!(told(&[(FD, "0")], &[]), "file= fd=some");
-    assert_eq!(told(&[(FILE, file.path()), (FD, "0")], &["--no-secret"]), "file= fd=");
+    assert_eq!(secret_source(&[(FD, "0")], &["--secret-file", file.path()]), named);
+    assert_eq!(secret_source(&[(FD, "0")], &[]), "file= fd=some");
+    assert_eq!(secret_source(&[(FILE, file.path()), (FD, "0")], &["--no-secret"]), "file= fd=");
     // In a job of several nodes the other nodes could not know a generated secret, so there is none
     // unless the user provides a file.
     let second = ["--nnodes", "2", "--node-rank", "1"];
-    assert_eq!(told(&[], &second), "file= fd=");
-    assert_eq!(told(from_user, &second), named);
+    assert_eq!(secret_source(&[], &second), "file= fd=");
+    assert_eq!(secret_source(from_user, &second), named);
 }
 
 #[test]
@@ -175,13 +176,13 @@ fn world_readable_secret_file_is_refused() {
 
 /// Runs the failing initialization of one of two ranks. Asserts that the process has released its
 /// resources, and returns the report.
-fn alone(variables: &[(&'static str, &str)]) -> Report {
-    let mut job = Job::new();
+fn run_single_worker(variables: &[(&'static str, &str)]) -> CommandReport {
+    let mut job = TestJob::new();
     let mut environment = job.environment(0, 2);
     environment.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
     job.start("0", &environment, "init\nleaks\n");
     let ended = job.finish();
-    ended.report("0", "leaks").succeeded();
+    ended.report("0", "leaks").assert_succeeded();
     ended.report("0", "init")
 }
 
@@ -198,12 +199,12 @@ fn unreadable_secret_is_an_immediate_error() {
         (&[(FD, "0")], [FD, "descriptor 0", "regular file"]),
         (&[(FD, "three")], [FD, "three", "not an integer"]),
     ] {
-        let report = alone(variables);
+        let report = run_single_worker(variables);
         assert!(!report.message.contains("of the user"), "{report:?}");
-        report.failed(DIST_ERR_INVALID_ARGUMENT, &parts).within_ms(2000);
+        report.assert_failed(DIST_ERR_INVALID_ARGUMENT, &parts).assert_within_ms(2000);
     }
-    let missing = alone(&[(FILE, "/no/such")]);
-    missing.failed(DIST_ERR_SYSTEM, &[FILE, "/no/such"]).within_ms(2000);
+    let missing = run_single_worker(&[(FILE, "/no/such")]);
+    missing.assert_failed(DIST_ERR_SYSTEM, &[FILE, "/no/such"]).assert_within_ms(2000);
 }
 
 /// The program of every rank.
@@ -212,11 +213,11 @@ const PROGRAM: &str = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 #[test]
 fn secret_works_with_any_store_host() {
     let file = SecretFile::new("of the user", 0o600);
-    let mut launched = Job::new();
+    let mut launched = TestJob::new();
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_distrun"));
     launcher.args(["--nproc-per-node", "2"]);
     launched.start_under("distrun", launcher, PROGRAM);
-    let mut by_hand = Job::new();
+    let mut by_hand = TestJob::new();
     for rank in 0..2 {
         let mut environment = by_hand.environment(rank, 2);
         environment.push((FILE, file.path().to_owned()));
@@ -225,7 +226,7 @@ fn secret_works_with_any_store_host() {
     for job in [launched, by_hand] {
         let ended = job.finish();
         for rank in ["0", "1"] {
-            ended.all_succeeded(rank, 6);
+            ended.assert_all_succeeded(rank, 6);
         }
     }
 }
@@ -237,10 +238,10 @@ fn greeting_for_torch(port: u16) -> ([u8; 4], bool) {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     // The requests are VALIDATE with its magic number, and PING with the number 1.
     stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
-    let mut said = [0; 4];
-    stream.read_exact(&mut said).unwrap();
+    let mut reply = [0; 4];
+    stream.read_exact(&mut reply).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    (said, stream.read(&mut [0]).unwrap() == 0)
+    (reply, stream.read(&mut [0]).unwrap() == 0)
 }
 
 /// Returns a client of the store at this port, with or without a secret, over TCP only or any
@@ -360,7 +361,7 @@ fn launcher_store_refuses_other_clients() {
 #[test]
 fn rank_without_the_secret_is_refused() {
     let file = SecretFile::new("of the user", 0o600);
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let mut environment = job.environment(0, 2);
     environment.push((FILE, file.path().to_owned()));
     job.start("0", &environment, "init connect_timeout_ms=3000\nleaks\n");
@@ -368,7 +369,7 @@ fn rank_without_the_secret_is_refused() {
     job.start("1", &environment, "init connect_timeout_ms=3000\nleaks\n");
     let ended = job.finish();
     let report = ended.report("1", "init connect_timeout_ms=3000");
-    report.failed(DIST_ERR_AUTH, &["requires the job's secret", FILE]);
-    ended.report("1", "leaks").succeeded();
-    ended.report("0", "init connect_timeout_ms=3000").failed(DIST_ERR_TIMEOUT, &["1"]);
+    report.assert_failed(DIST_ERR_AUTH, &["requires the job's secret", FILE]);
+    ended.report("1", "leaks").assert_succeeded();
+    ended.report("0", "init connect_timeout_ms=3000").assert_failed(DIST_ERR_TIMEOUT, &["1"]);
 }

@@ -13,7 +13,7 @@ use dist::store::tcp::ClientOptions;
 use dist::store::tcp::proto::{MAGIC, READY, StoreRequest};
 use dist::store::{Store as _, TcpStore};
 use dist::sys::limits;
-use program::{LIMIT, Program, until};
+use program::{PROGRAM_TIMEOUT, RunningProgram, wait_until};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,9 +21,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// The total number of connections to the large store.
-const WANTED: usize = 10_000;
+const DEFAULT_CLIENTS: usize = 10_000;
 /// The minimum number of connections for a meaningful test.
-const LEAST: usize = 1_000;
+const MIN_CLIENTS: usize = 1_000;
 /// The number of processes that open the connections.
 const PROCESSES: usize = 4;
 /// The number of descriptors that a process needs for other purposes.
@@ -33,33 +33,33 @@ const BYTES_PER_CONNECTION: usize = 4096;
 
 /// Environment variable with the port and the number of connections; its presence makes the test
 /// binary a client process.
-const TASK: &str = "DIST_TEST_CLIENTS";
+const CLIENTS_VARIABLE: &str = "DIST_TEST_CLIENTS";
 
 /// The key that all clients wait for, as the user writes it and as the protocol sends it.
 const KEY: &[u8] = b"go";
 const WIRE_KEY: &[u8] = b"/go";
 
-fn serve(mut command: Command) -> (Program, u16) {
+fn start_server(mut command: Command) -> (RunningProgram, u16) {
     command.env_remove("DIST_LOG_LEVEL").env_remove("TORCH_CPP_LOG_LEVEL").stdin(Stdio::null());
-    let program = Program::start(command, |_| {});
-    let line = program.lines(1).remove(0);
+    let program = RunningProgram::start(command, |_| {});
+    let line = program.first_lines(1).remove(0);
     (program, line.strip_prefix("listening on 127.0.0.1:").unwrap().parse().unwrap())
 }
 
 fn store(port: u16) -> TcpStore {
     let options = ClientOptions { host: "127.0.0.1".into(), port, ..ClientOptions::default() };
-    TcpStore::connect(options, &soon()).unwrap()
+    TcpStore::connect(options, &deadline()).unwrap()
 }
 
-fn soon() -> Deadline {
-    Deadline::after(LIMIT)
+fn deadline() -> Deadline {
+    Deadline::after(PROGRAM_TIMEOUT)
 }
 
 /// Opens a connection that waits for the key. The client sends a ping before and after the wait
 /// request; the second answer shows that the server has registered the wait.
 fn open(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_read_timeout(Some(PROGRAM_TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
     for request in [
         StoreRequest::Validate(MAGIC),
@@ -87,7 +87,7 @@ fn is_answered(stream: &mut TcpStream) -> bool {
 #[ignore = "the body of the processes that the other tests start"]
 #[allow(clippy::disallowed_methods, reason = "a client is told by its environment what to do")]
 fn clients() {
-    let Ok(task) = std::env::var(TASK) else { return };
+    let Ok(task) = std::env::var(CLIENTS_VARIABLE) else { return };
     let (port, count) = task.split_once(' ').unwrap();
     let (port, count): (u16, usize) = (port.parse().unwrap(), count.parse().unwrap());
     limits::raise_max_open_files().unwrap();
@@ -99,18 +99,18 @@ fn clients() {
         })
         .collect();
     println!("{count} wait");
-    let answered =
+    let answered_count =
         streams.iter_mut().filter_map(|stream| is_answered(stream).then_some(())).count();
-    println!("{answered} answered");
+    println!("{answered_count} answered");
     // The connections stay open until the test closes the input.
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
 }
 
-fn start_clients(port: u16, count: usize) -> Program {
+fn start_clients(port: u16, count: usize) -> RunningProgram {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["clients", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"]);
-    command.env(TASK, format!("{port} {count}")).stdin(Stdio::piped());
-    Program::start(command, |_| {})
+    command.env(CLIENTS_VARIABLE, format!("{port} {count}")).stdin(Stdio::piped());
+    RunningProgram::start(command, |_| {})
 }
 
 /// Returns the number of descriptors of a process.
@@ -127,38 +127,39 @@ fn memory(pid: u32) -> usize {
 
 /// Returns the number of connections that the limits of this machine allow.
 #[allow(clippy::print_stdout, reason = "whoever reads the outcome should know what was tried")]
-fn possible() -> usize {
+fn possible_clients() -> usize {
     let limit = limits::raise_max_open_files().unwrap();
     let possible = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OWN_FILES);
-    if possible < WANTED {
+    if possible < DEFAULT_CLIENTS {
         println!("the limit of open files is {limit}: only {possible} connections");
     }
-    assert!(possible >= LEAST, "a limit of {limit} open files is too low for this test");
-    possible.min(WANTED) / PROCESSES * PROCESSES
+    assert!(possible >= MIN_CLIENTS, "a limit of {limit} open files is too low for this test");
+    possible.min(DEFAULT_CLIENTS) / PROCESSES * PROCESSES
 }
 
 #[test]
 fn ten_thousand_clients_wait_for_one_key() {
     let began = Instant::now();
-    let count = possible();
+    let count = possible_clients();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
     command.args(["serve", "--port", "0", "--connections", &count.to_string()]);
-    let (server, port) = serve(command);
+    let (server, port) = start_server(command);
     let pid = server.child.id();
     let (files, before) = (descriptors(pid), memory(pid));
 
     let share = count / PROCESSES;
-    let mut clients: Vec<Program> = (0..PROCESSES).map(|_| start_clients(port, share)).collect();
+    let mut clients: Vec<RunningProgram> =
+        (0..PROCESSES).map(|_| start_clients(port, share)).collect();
     let all = |what: &str| {
         let line = format!("{share} {what}\n");
-        until(&line, || clients.iter().all(|it| it.folder.text("out").contains(&line)));
+        wait_until(&line, || clients.iter().all(|it| it.folder.text("out").contains(&line)));
     };
     all("wait");
     assert_eq!(descriptors(pid), files + count);
     let each = memory(pid).saturating_sub(before) / count;
     let connected = began.elapsed();
 
-    store(port).set(KEY, b"", &soon()).unwrap();
+    store(port).set(KEY, b"", &deadline()).unwrap();
     all("answered");
     let peak = memory(pid).saturating_sub(before) / count;
     println!(
@@ -169,17 +170,17 @@ fn ten_thousand_clients_wait_for_one_key() {
     assert!(each < BYTES_PER_CONNECTION && peak < BYTES_PER_CONNECTION, "{each}, {peak}");
 
     clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
-    clients.into_iter().for_each(|client| assert_eq!(client.end().status, 0));
-    until("the server to forget its clients", || descriptors(pid) == files);
-    assert_eq!(store(port).get(KEY, &soon()).unwrap(), b"");
+    clients.into_iter().for_each(|client| assert_eq!(client.wait().status, 0));
+    wait_until("the server to forget its clients", || descriptors(pid) == files);
+    assert_eq!(store(port).get(KEY, &deadline()).unwrap(), b"");
     server.signal("TERM");
-    let ended = server.end();
-    assert_eq!((ended.status, ended.err.as_str()), (0, ""));
+    let ended = server.wait();
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
 }
 
 /// The state of a client connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum ConnectionState {
     /// The client has received no answer.
     Open,
     Served,
@@ -188,17 +189,17 @@ enum Fate {
 }
 
 /// Checks the connection once without waiting.
-fn look(stream: &mut TcpStream, fate: &mut Fate) {
+fn poll_connection(stream: &mut TcpStream, fate: &mut ConnectionState) {
     let mut bytes = [0; 8];
     stream.set_nonblocking(true).unwrap();
     match stream.peek(&mut bytes) {
-        Ok(8) => *fate = Fate::Served,
-        Ok(0) => *fate = Fate::Refused,
+        Ok(8) => *fate = ConnectionState::Served,
+        Ok(0) => *fate = ConnectionState::Refused,
         // The answer of a server that has no descriptor for the client.
-        Ok(_) if bytes.starts_with(b"FULL") => *fate = Fate::Refused,
+        Ok(_) if bytes.starts_with(b"FULL") => *fate = ConnectionState::Refused,
         Ok(_) => {}
         Err(cause) if cause.kind() == ErrorKind::WouldBlock => {}
-        Err(_) => *fate = Fate::Refused,
+        Err(_) => *fate = ConnectionState::Refused,
     }
     stream.set_nonblocking(false).unwrap();
 }
@@ -208,34 +209,35 @@ fn clients_beyond_descriptor_limit_are_refused() {
     let mut command = Command::new("/bin/sh");
     let program = env!("CARGO_BIN_EXE_dist-store");
     command.args(["-c", &format!("ulimit -n 64; exec {program} serve --port 0")]);
-    let (server, port) = serve(command);
+    let (server, port) = start_server(command);
     let early = store(port);
-    early.set(b"k", b"v", &soon()).unwrap();
+    early.set(b"k", b"v", &deadline()).unwrap();
     let mut waiter = open(port);
     assert!(is_served(&mut waiter));
 
-    let mut crowd: Vec<(TcpStream, Fate)> = (0..100).map(|_| (open(port), Fate::Open)).collect();
-    server.until_error("store server: cannot accept more clients: ");
-    server.until_error("; raise the limit of open files (ulimit -n)");
-    until("the server to be full", || {
+    let mut crowd: Vec<(TcpStream, ConnectionState)> =
+        (0..100).map(|_| (open(port), ConnectionState::Open)).collect();
+    server.wait_for_stderr("store server: cannot accept more clients: ");
+    server.wait_for_stderr("; raise the limit of open files (ulimit -n)");
+    wait_until("the server to be full", || {
         crowd
             .iter_mut()
-            .filter(|it| it.1 == Fate::Open)
-            .for_each(|(stream, fate)| look(stream, fate));
-        let served = crowd.iter().filter(|it| it.1 == Fate::Served).count();
+            .filter(|it| it.1 == ConnectionState::Open)
+            .for_each(|(stream, fate)| poll_connection(stream, fate));
+        let served = crowd.iter().filter(|it| it.1 == ConnectionState::Served).count();
         assert!(served < 64);
         served >= 40
     });
 
-    assert_eq!(early.get(b"k", &soon()).unwrap(), b"v");
-    early.set(KEY, b"", &soon()).unwrap();
+    assert_eq!(early.get(b"k", &deadline()).unwrap(), b"v");
+    early.set(KEY, b"", &deadline()).unwrap();
     assert!(is_answered(&mut waiter));
-    for (stream, fate) in crowd.iter_mut().filter(|it| it.1 == Fate::Served) {
-        assert!(is_served(stream) && is_answered(stream) && *fate == Fate::Served);
+    for (stream, fate) in crowd.iter_mut().filter(|it| it.1 == ConnectionState::Served) {
+        assert!(is_served(stream) && is_answered(stream) && *fate == ConnectionState::Served);
     }
 
     drop(crowd);
     let late = store(port);
-    assert_eq!(late.get(b"k", &soon()).unwrap(), b"v");
-    assert_eq!(early.get(b"k", &soon()).unwrap(), b"v");
+    assert_eq!(late.get(b"k", &deadline()).unwrap(), b"v");
+    assert_eq!(early.get(b"k", &deadline()).unwrap(), b"v");
 }

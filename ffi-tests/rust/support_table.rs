@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the command reads what is printed")]
 
-#[path = "support_table/asked.rs"]
-mod asked;
+#[path = "support_table/backend_queries.rs"]
+mod backend_queries;
 #[path = "support_table/table.rs"]
 mod table;
 

@@ -12,18 +12,18 @@ mod harness;
 mod worker;
 
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
-use harness::Job;
+use harness::TestJob;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folder with the traces of one test; its drop removes it.
-struct Folder(PathBuf);
+struct TestFolder(PathBuf);
 
-impl Folder {
+impl TestFolder {
     fn new() -> Self {
-        let name = format!("traces-{}-{}", std::process::id(), harness::serial());
+        let name = format!("traces-{}-{}", std::process::id(), harness::next_serial());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -47,12 +47,12 @@ impl Folder {
         let doctor = doctor.arg("trace").arg("-o").arg(&output).arg(&self.0).output().unwrap();
         assert!(doctor.status.success(), "{doctor:?}");
         let merged: Value = serde_json::from_slice(&fs::read(output).unwrap()).unwrap();
-        let said = [doctor.stdout, doctor.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (merged["traceEvents"].as_array().unwrap().clone(), said.concat())
+        let outputs = [doctor.stdout, doctor.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (merged["traceEvents"].as_array().unwrap().clone(), outputs.concat())
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
@@ -60,12 +60,17 @@ impl Drop for Folder {
 
 /// Starts ranks without a launcher that write traces to a folder, on one host or each on its own
 /// host.
-fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> String) -> Job {
-    let mut job = Job::new();
+fn job(
+    folder: &TestFolder,
+    size: usize,
+    are_on_different_hosts: bool,
+    program: impl Fn(usize) -> String,
+) -> TestJob {
+    let mut job = TestJob::new();
     for rank in 0..size {
         let mut environment = job.environment(rank, size);
         environment.push(("DIST_TRACE_FILE", folder.prefix()));
-        if apart {
+        if are_on_different_hosts {
             environment.push(("DIST_HOST_ID", format!("host-{rank}")));
         }
         job.start(&rank.to_string(), &environment, &program(rank));
@@ -73,15 +78,15 @@ fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> Str
     job
 }
 
-fn begins(event: &Value) -> f64 {
+fn start_us(event: &Value) -> f64 {
     event["ts"].as_f64().unwrap()
 }
 
-fn ends(event: &Value) -> f64 {
-    begins(event) + event["dur"].as_f64().unwrap()
+fn end_us(event: &Value) -> f64 {
+    start_us(event) + event["dur"].as_f64().unwrap()
 }
 
-fn of<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
+fn events_named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["name"] == name).collect()
 }
 
@@ -90,13 +95,16 @@ fn assert_nested(events: &[Value]) {
     let mut spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
     let key = |span: &Value| (span["pid"].as_u64(), span["tid"].as_u64());
     spans.sort_by(|a, b| {
-        key(a).cmp(&key(b)).then(begins(a).total_cmp(&begins(b))).then(ends(b).total_cmp(&ends(a)))
+        key(a)
+            .cmp(&key(b))
+            .then(start_us(a).total_cmp(&start_us(b)))
+            .then(end_us(b).total_cmp(&end_us(a)))
     });
     let mut open: Vec<&Value> = Vec::new();
     for span in spans {
-        open.retain(|outer| key(outer) == key(span) && ends(outer) > begins(span) + 0.001);
+        open.retain(|outer| key(outer) == key(span) && end_us(outer) > start_us(span) + 0.001);
         for outer in &open {
-            assert!(ends(span) <= ends(outer) + 0.001, "{span} is not inside of {outer}");
+            assert!(end_us(span) <= end_us(outer) + 0.001, "{span} is not inside of {outer}");
         }
         open.push(span);
     }
@@ -105,7 +113,7 @@ fn assert_nested(events: &[Value]) {
 #[test]
 fn trace_has_every_operation_and_its_last_rank() {
     for apart in [false, true] {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         let mut job = job(&folder, 3, apart, |rank| {
             let late = if rank == 2 { "gate late\n" } else { "" };
             let message = match rank {
@@ -117,13 +125,13 @@ fn trace_has_every_operation_and_its_last_rank() {
                 "init\nbarrier\n{late}all_reduce f32 SUM 100\nbroadcast f64 10 1\n{message}finalize\nleaks\n"
             )
         });
-        job.all_report(&["0", "1", "2"], "barrier");
-        job.open("late");
+        job.await_reports(&["0", "1", "2"], "barrier");
+        job.open_gate("late");
         let ended = job.finish();
         for rank in 0..3 {
             assert!(ended.reports(&rank.to_string()).iter().all(|it| it.status == 0));
             let events = folder.trace(rank);
-            assert_eq!(of(&events, "libdist_end").len(), 1);
+            assert_eq!(events_named(&events, "libdist_end").len(), 1);
             assert!(
                 events.iter().all(|event| event["name"] == "libdist_end" || event["pid"] == rank)
             );
@@ -147,33 +155,35 @@ fn trace_has_every_operation_and_its_last_rank() {
             assert_eq!(collectives[1]["args"]["op"], "SUM");
             assert_eq!(collectives[2]["args"]["root"], 1);
             assert_nested(&events);
-            let messages =
-                [of(&events, "send to rank 1").len(), of(&events, "recv from rank 0").len()];
+            let messages = [
+                events_named(&events, "send to rank 1").len(),
+                events_named(&events, "recv from rank 0").len(),
+            ];
             assert_eq!(messages, [usize::from(rank == 0), usize::from(rank == 1)]);
         }
         // Rank 0 waits in the all_reduce for rank 2, or for a rank that waits for rank 2.
         let events = folder.trace(0);
-        let inside = of(&events, "all_reduce")[0];
+        let inside = events_named(&events, "all_reduce")[0];
         let waits: Vec<&Value> = events
             .iter()
-            .filter(|event| event["cat"] == "wait" && begins(event) >= begins(inside))
+            .filter(|event| event["cat"] == "wait" && start_us(event) >= start_us(inside))
             .collect();
-        assert!(waits.iter().any(|wait| ends(wait) <= ends(inside) + 0.001), "{events:?}");
+        assert!(waits.iter().any(|wait| end_us(wait) <= end_us(inside) + 0.001), "{events:?}");
         if !apart {
-            assert!(!of(&events, "wait for rank 2").is_empty(), "{events:?}");
+            assert!(!events_named(&events, "wait for rank 2").is_empty(), "{events:?}");
         }
     }
 }
 
 #[test]
 fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let job = job(&folder, 3, false, |_| {
         "init\ntimes 50 0 all_reduce f32 SUM 10\nbarrier\nfinalize\n".to_owned()
     });
     job.finish();
-    let (events, said) = folder.merge();
-    assert!(said.contains("ranks 0-2 on ") && said.contains("the reference clock"), "{said}");
+    let (events, output) = folder.merge();
+    assert!(output.contains("ranks 0-2 on ") && output.contains("the reference clock"), "{output}");
     let times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
     assert!(times.is_sorted() && times[0].abs() < f64::EPSILON);
     for sequence in 1..=51 {
@@ -184,8 +194,8 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
         assert_eq!(of_all.len(), 3);
         // No rank left before the last one arrived; the clock readings of the processes differ by
         // up to 5 µs.
-        let last = of_all.iter().map(|event| begins(event)).fold(f64::MIN, f64::max);
-        assert!(of_all.iter().all(|event| ends(event) >= last - 5.0), "{of_all:?}");
+        let last = of_all.iter().map(|event| start_us(event)).fold(f64::MIN, f64::max);
+        assert!(of_all.iter().all(|event| end_us(event) >= last - 5.0), "{of_all:?}");
     }
     for rank in 0..3 {
         let name = events.iter().find(|e| e["name"] == "process_name" && e["pid"] == rank).unwrap();
@@ -196,22 +206,23 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
 
 #[test]
 fn trace_of_killed_rank_is_merged_with_the_failure() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let mut job = job(&folder, 3, false, |_| {
         "init\nbarrier\nloop all_reduce f32 SUM 1000\nfinalize\n".to_owned()
     });
-    job.all_report(&["0", "1", "2"], "ready");
+    job.await_reports(&["0", "1", "2"], "ready");
     let written = format!("{}1.json", folder.prefix());
-    job.until("the trace to be written", |_| {
+    job.wait_until("the trace to be written", |_| {
         fs::read_to_string(&written).is_ok_and(|text| text.contains("\"barrier\""))
     });
     job.kill("1");
     let ended = job.finish();
-    ended.report("0", "all_reduce f32 SUM 1000").failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
-    let (events, said) = folder.merge();
-    assert!(said.contains("tr_1.json has no end"), "{said}");
+    ended.report("0", "all_reduce f32 SUM 1000").assert_failed(DIST_ERR_PEER_FAILED, &["rank 1 "]);
+    let (events, output) = folder.merge();
+    assert!(output.contains("tr_1.json has no end"), "{output}");
     for rank in 0..3 {
-        let barriers = of(&events, "barrier").into_iter().filter(|event| event["pid"] == rank);
+        let barriers =
+            events_named(&events, "barrier").into_iter().filter(|event| event["pid"] == rank);
         assert_eq!(barriers.count(), 1, "rank {rank}");
     }
     for rank in [0, 2] {
@@ -223,35 +234,40 @@ fn trace_of_killed_rank_is_merged_with_the_failure() {
 
 #[test]
 fn full_disk_ends_only_the_trace() {
-    let job = Job::by_hand(2, |rank| {
+    let job = TestJob::without_launcher(2, |rank| {
         let trace = if rank == 0 { "trace /dev/full\n" } else { "" };
         let untrace = if rank == 0 { "untrace\nuntrace\n" } else { "" };
         format!("init\n{trace}all_reduce f32 SUM 10\nbarrier\n{untrace}barrier\nfinalize\nleaks\n")
     });
     let ended = job.finish();
     let reports = ended.reports("0");
-    let stopped: Vec<_> = reports.iter().filter(|report| report.what == "untrace").collect();
+    let stopped: Vec<_> = reports.iter().filter(|report| report.command == "untrace").collect();
     assert_ne!(stopped[0].status, 0);
     assert!(stopped[0].message.contains("/dev/full"), "{stopped:?}");
-    stopped[1].succeeded();
-    let others = reports.iter().filter(|report| report.what != "untrace");
+    stopped[1].assert_succeeded();
+    let others = reports.iter().filter(|report| report.command != "untrace");
     others.chain(&ended.reports("1")).for_each(|report| {
-        report.succeeded();
+        report.assert_succeeded();
     });
 }
 
 /// The sleep of the last rank before each operation. The test tries a longer one if a shorter one
 /// is too small for a verdict on this machine.
-const NAPS_MS: [u64; 3] = [40, 160, 640];
+const DELAYS_MS: [u64; 3] = [40, 160, 640];
 
 /// Returns the verdicts of all ranks and their logs after a loop in which the last rank sleeps for
-/// `nap_ms` before each call. With an algorithm in `apart`, the ranks are on different hosts.
-fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, String)> {
-    let mut job = Job::new();
+/// `nap_ms` before each call. With an algorithm in `message_algorithm`, the ranks are on different
+/// hosts.
+fn run_with_straggler(
+    size: usize,
+    message_algorithm: Option<&str>,
+    nap_ms: u64,
+) -> Vec<(Value, String)> {
+    let mut job = TestJob::new();
     for rank in 0..size {
         let mut environment = job.environment(rank, size);
         environment.push(("DIST_LOG_LEVEL", "WARN".to_owned()));
-        if let Some(algorithm) = apart {
+        if let Some(algorithm) = message_algorithm {
             environment.push(("DIST_HOST_ID", format!("host-{rank}")));
             environment.push(("DIST_ALGORITHM", format!("all_reduce={algorithm}")));
         }
@@ -266,28 +282,32 @@ fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, Stri
     (0..size)
         .map(|rank| {
             let name = rank.to_string();
-            let told = ended.report(&name, "describe");
-            (serde_json::from_str(&told.succeeded().message).unwrap(), ended.errors(&name))
+            let report = ended.report(&name, "describe");
+            (
+                serde_json::from_str(&report.assert_succeeded().message).unwrap(),
+                ended.stderr_text(&name),
+            )
         })
         .collect()
 }
 
 /// Returns true if all other ranks, and only they, name the last rank once.
-fn last_is_named(told: &[(Value, String)]) -> bool {
-    let late = told.len() - 1;
-    let is_said = |log: &str| {
+fn is_last_rank_named(verdicts: &[(Value, String)]) -> bool {
+    let late = verdicts.len() - 1;
+    let is_warned_once = |log: &str| {
         let mut warnings = log.lines().filter(|line| line.contains("delays the other ranks"));
-        let said = warnings.next().is_some_and(|line| line.contains(&format!("rank {late} (pid ")));
-        said && warnings.next().is_none()
+        let is_late_rank_named =
+            warnings.next().is_some_and(|line| line.contains(&format!("rank {late} (pid ")));
+        is_late_rank_named && warnings.next().is_none()
     };
-    let names = |(rank, (told, log)): (usize, &(Value, String))| {
-        println!("rank {rank} of {}: {} {}", late + 1, told["straggler"], told["skew"]);
+    let names = |(rank, (verdict, log)): (usize, &(Value, String))| {
+        println!("rank {rank} of {}: {} {}", late + 1, verdict["straggler"], verdict["skew"]);
         match rank == late {
-            true => told["straggler"].is_null(),
-            false => told["straggler"]["rank"] == late && is_said(log),
+            true => verdict["straggler"].is_null(),
+            false => verdict["straggler"]["rank"] == late && is_warned_once(log),
         }
     };
-    told.iter().enumerate().all(names)
+    verdicts.iter().enumerate().all(names)
 }
 
 #[test]
@@ -298,11 +318,13 @@ fn repeatedly_late_rank_is_named_as_straggler() {
         [(4, None), (2, None), (4, Some("linear")), (4, Some("recursive_doubling"))]
     {
         let late = size - 1;
-        let mut tries = NAPS_MS.iter().map(|&nap_ms| (nap_ms, stragglers(size, apart, nap_ms)));
-        let found = tries.find(|(_, told)| last_is_named(told));
-        let (nap_ms, told) = found.unwrap_or_else(|| panic!("{size} ranks, {apart:?}: not named"));
-        for (told, _) in &told[..late] {
-            let skew = told["skew"].as_array().unwrap();
+        let mut tries =
+            DELAYS_MS.iter().map(|&nap_ms| (nap_ms, run_with_straggler(size, apart, nap_ms)));
+        let first_named = tries.find(|(_, verdicts)| is_last_rank_named(verdicts));
+        let (nap_ms, verdicts) =
+            first_named.unwrap_or_else(|| panic!("{size} ranks, {apart:?}: not named"));
+        for (verdict, _) in &verdicts[..late] {
+            let skew = verdict["skew"].as_array().unwrap();
             let one = skew.iter().find(|one| one["rank"] == late).unwrap();
             assert_eq!(one["operation"], "all_reduce");
             // The lower bound of the histogram bucket below the sleep.
@@ -314,11 +336,11 @@ fn repeatedly_late_rank_is_named_as_straggler() {
 #[test]
 fn equal_ranks_have_no_straggler() {
     // Other work on the machine may really delay one rank in one run, but not in all three runs.
-    let has_none = |(told, log): &(Value, String)| {
-        println!("{} {}", told["straggler"], told["skew"]);
-        told["straggler"].is_null() && !log.contains("delays the other ranks")
+    let has_none = |(verdict, log): &(Value, String)| {
+        println!("{} {}", verdict["straggler"], verdict["skew"]);
+        verdict["straggler"].is_null() && !log.contains("delays the other ranks")
     };
     for apart in [None, Some("linear")] {
-        assert!((0..3).any(|_| stragglers(4, apart, 0).iter().all(has_none)), "{apart:?}");
+        assert!((0..3).any(|_| run_with_straggler(4, apart, 0).iter().all(has_none)), "{apart:?}");
     }
 }

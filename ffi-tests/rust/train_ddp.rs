@@ -20,7 +20,7 @@ const EPOCHS: &str = "12";
 
 /// The figures that a training prints.
 #[derive(Debug)]
-struct Training {
+struct DdpTraining {
     /// The accuracy on the held-out images in percent, the mean of the last 3 epochs.
     accuracy: f64,
     /// The ratio of the sent bytes to the bytes of the gradients; 1 without a hook.
@@ -28,7 +28,7 @@ struct Training {
     are_weights_identical: bool,
 }
 
-impl Training {
+impl DdpTraining {
     fn run(program: &str, options: &[&str]) -> Self {
         let distrun = env!("CARGO_BIN_EXE_distrun");
         let mut words = vec![distrun, "--nproc-per-node", "2", program, "--epochs", EPOCHS];
@@ -88,10 +88,10 @@ fn example() -> Option<String> {
 #[test]
 fn hooks_send_less_and_train_as_well() {
     let Some(program) = example() else { return };
-    let plain = Training::run(&program, &[]);
+    let plain = DdpTraining::run(&program, &[]);
     assert!(plain.are_weights_identical && plain.accuracy > 90.0, "{plain:?}");
     for (hook, most) in [("int8", 0.27), ("powersgd", 0.1)] {
-        let hooked = Training::run(&program, &["--hook", hook]);
+        let hooked = DdpTraining::run(&program, &["--hook", hook]);
         assert!(hooked.are_weights_identical, "{hook}: {hooked:?}");
         assert!(hooked.sent > 0.0 && hooked.sent <= most, "{hook}: {hooked:?}");
         assert!(hooked.accuracy >= plain.accuracy - 1.0, "{hook}: {hooked:?}, {plain:?}");

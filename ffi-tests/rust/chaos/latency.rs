@@ -1,10 +1,12 @@
 //! Measures the failure detection latency: the time from the kill, stop or partition of a rank
 //! until the call of each survivor returns. Also counts how many errors name the culprit.
 
-use crate::crew::{Crew, Ground, Said};
-use crate::hosts::{ETHERNET, Hosts};
+use crate::hosts::{Hosts, ONE_NETWORK};
 use crate::scenario::{Injection, Scenario};
-use crate::{Folder, Quiet, alone, drive, number, toolchain, wish};
+use crate::scenario_processes::{RankReport, ScenarioEnvironment, ScenarioProcesses};
+use crate::{
+    LeakCheck, ScenarioFolder, numeric_setting, scenario_runner, serial_guard, setting, toolchain,
+};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_OK};
 use std::fs;
 use std::time::Duration;
@@ -19,32 +21,32 @@ const HEARTBEAT_LIMIT_MS: u64 = 500;
 
 /// The number of measurements per fault in the ordinary tests, where no check depends on the
 /// figures.
-const FEW: u64 = 2;
+const DEFAULT_INJECTIONS: u64 = 2;
 
 /// The figures of one fault kind.
 #[derive(Default)]
-struct Figures {
+struct LatencyFigures {
     latencies_us: Vec<u64>,
-    named: usize,
-    told: usize,
+    named_count: usize,
+    report_count: usize,
 }
 
 #[test]
 fn latencies() {
-    let _alone = alone();
-    let quiet = Quiet::now();
-    let times = number("CHAOS_TIMES", FEW);
-    let limit_ms = number("CHAOS_LIMIT_MS", HEARTBEAT_LIMIT_MS);
-    let hosts = Hosts::try_new(2, ETHERNET).map_err(|why| toolchain::skip(&why)).ok();
+    let _alone = serial_guard();
+    let leak_check = LeakCheck::start();
+    let times = numeric_setting("CHAOS_TIMES", DEFAULT_INJECTIONS);
+    let limit_ms = numeric_setting("CHAOS_LIMIT_MS", HEARTBEAT_LIMIT_MS);
+    let hosts = Hosts::try_new(2, ONE_NETWORK).map_err(|why| toolchain::skip(&why)).ok();
     println!("| what happens | injections | survivors told | p50 | p99 | longest | named right |");
     println!("|---|---|---|---|---|---|---|");
     let mut wrong = Vec::new();
     for (kind, on_hosts) in KINDS {
         let lacks_hosts = kind == "partition" && hosts.is_none();
-        if lacks_hosts || wish("CHAOS_ONLY").is_some_and(|only| only != kind) {
+        if lacks_hosts || setting("CHAOS_ONLY").is_some_and(|only| only != kind) {
             continue;
         }
-        let mut figures = Figures::default();
+        let mut figures = LatencyFigures::default();
         for number in 0..times {
             let hosts = hosts.as_ref().filter(|_| on_hosts);
             wrong.extend(measure(
@@ -53,46 +55,50 @@ fn latencies() {
                 hosts,
             ));
         }
-        figures.show(kind, times, limit_ms);
+        figures.print(kind, times, limit_ms);
     }
     drop(hosts);
-    quiet.compare();
+    leak_check.assert_no_leaks();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Injects the fault once and returns the findings.
-fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<String> {
+fn measure(figures: &mut LatencyFigures, origin: &str, hosts: Option<&Hosts>) -> Vec<String> {
     let scenario = Scenario::parse(origin);
-    let folder = Folder::new();
-    let places: Vec<_> =
-        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.place(host)).collect());
-    let ground = Ground { folder: folder.path(), places: &places, served: None };
+    let folder = ScenarioFolder::new();
+    let hosts_of_ranks: Vec<_> =
+        hosts.map_or(Vec::new(), |hosts| (0..2).map(|host| hosts.host(host)).collect());
+    let environment = ScenarioEnvironment {
+        folder: folder.path(),
+        hosts: &hosts_of_ranks,
+        driver_store_port: None,
+    };
     fs::create_dir_all(folder.path().join("tmp")).unwrap();
-    let mut crew = Crew::start(&scenario, &ground);
-    let done = drive::strike(&scenario, &mut crew, hosts);
-    let ended = drive::await_end(&scenario, &mut crew);
+    let mut processes = ScenarioProcesses::start(&scenario, &environment);
+    let done = scenario_runner::inject_when_due(&scenario, &mut processes, hosts);
+    let ended = scenario_runner::await_exits(&scenario, &mut processes);
     if scenario.injection == Injection::Partition {
-        hosts.iter().for_each(|hosts| hosts.heal(1));
+        hosts.iter().for_each(|hosts| hosts.reconnect(1));
     }
     let mut wrong: Vec<String> = ended.err().into_iter().collect();
     let Some(done) = done else { return vec![format!("{origin}: it was over before")] };
-    for rank in (0..scenario.size).filter(|&rank| is_asked(&scenario, rank)) {
-        let calls = crew.member(Some(rank)).said.iter().find_map(|said| match said {
-            Said::End { step: 1, status, at_us, text, .. } => Some((*status, *at_us, text)),
+    for rank in (0..scenario.size).filter(|&rank| is_rank_counted(&scenario, rank)) {
+        let calls = processes.process(Some(rank)).reports.iter().find_map(|report| match report {
+            RankReport::End { step: 1, status, at_us, text, .. } => Some((*status, *at_us, text)),
             _ => None,
         });
         let Some((status, at_us, text)) = calls.filter(|(status, ..)| *status != DIST_OK) else {
             wrong.push(format!("{origin}: rank {rank} has heard nothing"));
             continue;
         };
-        figures.told += 1;
+        figures.report_count += 1;
         figures.latencies_us.push(at_us.saturating_sub(done.at_us));
         let is_named = status == DIST_ERR_PEER_FAILED
             && culprits(&scenario, rank).any(|culprit| {
-                let pid = crew.member(Some(culprit)).pid;
+                let pid = processes.process(Some(culprit)).pid;
                 text.contains(&format!("rank {culprit} (pid {pid},"))
             });
-        figures.named += usize::from(is_named);
+        figures.named_count += usize::from(is_named);
         if !is_named {
             wrong.push(format!("{origin}: rank {rank} was told {status}: {text}"));
         }
@@ -101,7 +107,7 @@ fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<St
 }
 
 /// Returns true if the report of this rank counts.
-fn is_asked(scenario: &Scenario, rank: usize) -> bool {
+fn is_rank_counted(scenario: &Scenario, rank: usize) -> bool {
     scenario.injection == Injection::Partition || rank != scenario.victim
 }
 
@@ -117,8 +123,8 @@ fn culprits(scenario: &Scenario, rank: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-impl Figures {
-    fn show(&mut self, kind: &str, times: u64, limit_ms: u64) {
+impl LatencyFigures {
+    fn print(&mut self, kind: &str, times: u64, limit_ms: u64) {
         self.latencies_us.sort_unstable();
         let at = |part: usize| {
             let last = self.latencies_us.len().saturating_sub(1);
@@ -129,7 +135,7 @@ impl Figures {
             "stop" | "partition" => format!(" (limit {limit_ms} ms)"),
             _ => String::new(),
         };
-        let (told, named) = (self.told, self.named);
+        let (told, named) = (self.report_count, self.named_count);
         let (p50, p99, longest) = (at(50), at(99), at(100));
         println!(
             "| {kind}{limit} | {times} | {told} | {p50} | {p99} | {longest} | {named} of {told} |"

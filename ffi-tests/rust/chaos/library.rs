@@ -2,8 +2,8 @@
 //! policy.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use crate::operation::Operation;
-use crate::scenario::Kind;
+use crate::checked_collective::CheckedCollective;
+use crate::scenario::CollectiveKind;
 use dist::ffi::blob::{dist_blob_data, dist_blob_release};
 use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
@@ -37,15 +37,15 @@ use std::ptr::{NonNull, null, null_mut};
 
 /// The status and message of a failed call.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallError {
     pub(crate) status: i32,
     pub(crate) message: String,
 }
 
 /// The result of a call.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type CallResult<T = ()> = Result<T, CallError>;
 
-fn outcome(status: dist_status_t) -> Outcome {
+fn outcome(status: dist_status_t) -> CallResult {
     if status == DIST_OK {
         return Ok(());
     }
@@ -53,7 +53,7 @@ fn outcome(status: dist_status_t) -> Outcome {
     let text = unsafe { dist_last_error() };
     // SAFETY: the text is terminated and valid until the next failing call of this thread.
     let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    Err(Failure { status, message })
+    Err(CallError { status, message })
 }
 
 /// Allocates `len` values in the library's memory. Returns `None` if the allocation fails or the
@@ -83,35 +83,35 @@ fn defaults<T>() -> T {
 
 /// Whether a process hosts the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StoreRole {
     Client,
     Server,
     /// The process hosts the store on an inherited socket.
-    Heir(i32),
+    InheritedServer(i32),
 }
 
 /// A store handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Store(*mut dist_store_t);
+pub(crate) struct StoreHandle(*mut dist_store_t);
 
 // SAFETY: a handle is a token that the library looks up; its header says that any thread may use
 // it.
-unsafe impl Send for Store {}
+unsafe impl Send for StoreHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Store {}
+unsafe impl Sync for StoreHandle {}
 
-impl Store {
+impl StoreHandle {
     /// Creates a client of the store at this port of `host`, and the store's server if the role
     /// asks for it.
-    pub(crate) fn tcp(host: &str, port: u16, role: Role, timeout_ms: i64) -> Outcome<Self> {
+    pub(crate) fn tcp(host: &str, port: u16, role: StoreRole, timeout_ms: i64) -> CallResult<Self> {
         let host = terminated(host);
         let mut options: dist_store_tcp_options_t = defaults();
         options.struct_size = size_of::<dist_store_tcp_options_t>();
         options.host = host.as_ptr();
         options.port = i32::from(port);
         options.timeout_ms = timeout_ms;
-        options.is_server = i32::from(role != Role::Client);
-        if let Role::Heir(listen) = role {
+        options.is_server = i32::from(role != StoreRole::Client);
+        if let StoreRole::InheritedServer(listen) = role {
             options.fields |= DIST_FIELD_LISTEN_FD;
             options.listen_fd = listen;
         }
@@ -121,7 +121,7 @@ impl Store {
         Ok(Self(store))
     }
 
-    pub(crate) fn file(path: &str, size: usize, timeout_ms: i64) -> Outcome<Self> {
+    pub(crate) fn file(path: &str, size: usize, timeout_ms: i64) -> CallResult<Self> {
         let path = terminated(path);
         let mut options: dist_store_file_options_t = defaults();
         options.struct_size = size_of::<dist_store_file_options_t>();
@@ -136,26 +136,26 @@ impl Store {
     }
 
     /// Sets the deadline of the store's later calls.
-    pub(crate) fn limit(self, timeout_ms: i64) -> Outcome {
+    pub(crate) fn set_timeout(self, timeout_ms: i64) -> CallResult {
         // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_store_set_timeout(self.0, timeout_ms) })
     }
 
-    pub(crate) fn set(self, key: &str, value: &str) -> Outcome {
+    pub(crate) fn set(self, key: &str, value: &str) -> CallResult {
         let key = terminated(key);
         let (data, len) = (value.as_ptr().cast(), value.len());
         // SAFETY: key and value outlive the call, and the length is the value's.
         outcome(unsafe { dist_store_set(self.0, key.as_ptr(), DIST_TERMINATED, data, len) })
     }
 
-    pub(crate) fn wait(self, key: &str, timeout_ms: i64) -> Outcome {
+    pub(crate) fn wait(self, key: &str, timeout_ms: i64) -> CallResult {
         let key = terminated(key);
         let keys = [key.as_ptr()];
         // SAFETY: one key, which outlives the call.
         outcome(unsafe { dist_store_wait(self.0, keys.as_ptr(), null(), 1, timeout_ms) })
     }
 
-    pub(crate) fn get(self, key: &str) -> Outcome<String> {
+    pub(crate) fn get(self, key: &str) -> CallResult<String> {
         let key = terminated(key);
         let mut blob = null_mut();
         // SAFETY: the key outlives the call, and `blob` takes the handle.
@@ -171,15 +171,15 @@ impl Store {
         Ok(text)
     }
 
-    pub(crate) fn release(self) -> Outcome {
+    pub(crate) fn release(self) -> CallResult {
         // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_store_release(self.0) })
     }
 }
 
 /// The arguments with which a rank joins the world group.
-pub(crate) struct Join<'a> {
-    pub(crate) store: Store,
+pub(crate) struct JoinOptions<'a> {
+    pub(crate) store: StoreHandle,
     pub(crate) name: &'a str,
     pub(crate) rank: usize,
     pub(crate) size: usize,
@@ -188,7 +188,7 @@ pub(crate) struct Join<'a> {
     pub(crate) backend_options: &'a str,
 }
 
-pub(crate) fn init(join: &Join<'_>) -> Outcome {
+pub(crate) fn init(join: &JoinOptions<'_>) -> CallResult {
     let (wishes, name) = (terminated(join.backend_options), terminated(join.name));
     let mut options: dist_init_options_t = defaults();
     options.struct_size = size_of::<dist_init_options_t>();
@@ -204,23 +204,23 @@ pub(crate) fn init(join: &Join<'_>) -> Outcome {
     outcome(unsafe { dist_init(&raw const options) })
 }
 
-pub(crate) fn finalize() -> Outcome {
+pub(crate) fn finalize() -> CallResult {
     // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_finalize() })
 }
 
 /// A work handle.
 #[derive(Debug)]
-pub(crate) struct Work(*mut dist_work_t);
+pub(crate) struct WorkHandle(*mut dist_work_t);
 
-impl Work {
-    pub(crate) fn wait(&self) -> Outcome {
+impl WorkHandle {
+    pub(crate) fn wait(&self) -> CallResult {
         // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) })
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkHandle {
     fn drop(&mut self) {
         // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_release(self.0) };
@@ -229,22 +229,22 @@ impl Drop for Work {
 
 /// A group handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group(*mut dist_group_t);
+pub(crate) struct GroupHandle(*mut dist_group_t);
 
 /// Returns the world group.
-pub(crate) fn world() -> Group {
+pub(crate) fn world() -> GroupHandle {
     // SAFETY: the call takes no arguments.
-    Group(unsafe { dist_world() })
+    GroupHandle(unsafe { dist_world() })
 }
 
 /// The peer and the tag of a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
+pub(crate) struct MessageAddress {
     pub(crate) peer: usize,
     pub(crate) tag: usize,
 }
 
-impl Group {
+impl GroupHandle {
     pub(crate) fn rank(self) -> usize {
         // SAFETY: the call takes a handle, which the library checks.
         usize::try_from(unsafe { dist_get_rank(self.0) }).unwrap()
@@ -256,7 +256,7 @@ impl Group {
     }
 
     /// Splits the group by color and returns this rank's new group.
-    pub(crate) fn split(self, color: usize, connect_ms: i64) -> Outcome<Self> {
+    pub(crate) fn split(self, color: usize, connect_ms: i64) -> CallResult<Self> {
         let mut options: dist_group_new_options_t = defaults();
         options.struct_size = size_of::<dist_group_new_options_t>();
         options.connect_timeout_ms = connect_ms;
@@ -268,7 +268,7 @@ impl Group {
     }
 
     /// Creates a group of `ranks`. Returns `None` on all ranks that are not in the list.
-    pub(crate) fn some(self, ranks: &[usize], connect_ms: i64) -> Outcome<Option<Self>> {
+    pub(crate) fn subgroup(self, ranks: &[usize], connect_ms: i64) -> CallResult<Option<Self>> {
         let mut options: dist_group_new_options_t = defaults();
         options.struct_size = size_of::<dist_group_new_options_t>();
         options.connect_timeout_ms = connect_ms;
@@ -280,7 +280,7 @@ impl Group {
     }
 
     /// Creates a group of the survivors of this failed group.
-    pub(crate) fn shrink(self, window_ms: i64, connect_ms: i64) -> Outcome<Self> {
+    pub(crate) fn shrink(self, window_ms: i64, connect_ms: i64) -> CallResult<Self> {
         let mut options: dist_shrink_options_t = defaults();
         options.struct_size = size_of::<dist_shrink_options_t>();
         options.timeout_ms = window_ms;
@@ -291,30 +291,30 @@ impl Group {
         outcome(status).map(|()| Self(group))
     }
 
-    pub(crate) fn release(self) -> Outcome {
+    pub(crate) fn release(self) -> CallResult {
         // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_group_release(self.0) })
     }
 
     /// Aborts the group on all ranks with a reason.
-    pub(crate) fn abort(self, reason: &str) -> Outcome {
+    pub(crate) fn abort(self, reason: &str) -> CallResult {
         let reason = terminated(reason);
         // SAFETY: the text outlives the call.
         outcome(unsafe { dist_group_abort(self.0, reason.as_ptr()) })
     }
 
     /// Makes a blocking collective call.
-    pub(crate) fn run(self, operation: &mut Operation) -> Outcome {
+    pub(crate) fn run(self, operation: &mut CheckedCollective) -> CallResult {
         outcome(self.call(operation, null_mut()))
     }
 
     /// Issues a collective and returns its work.
-    pub(crate) fn issue(self, operation: &mut Operation) -> Outcome<Work> {
+    pub(crate) fn issue(self, operation: &mut CheckedCollective) -> CallResult<WorkHandle> {
         let mut work = null_mut();
-        outcome(self.call(operation, &raw mut work)).map(|()| Work(work))
+        outcome(self.call(operation, &raw mut work)).map(|()| WorkHandle(work))
     }
 
-    fn call(self, operation: &mut Operation, work: *mut *mut dist_work_t) -> dist_status_t {
+    fn call(self, operation: &mut CheckedCollective, work: *mut *mut dist_work_t) -> dist_status_t {
         let (group, no, count, kind) = (self.0, null(), operation.count, operation.kind);
         let root = i32::try_from(operation.root).unwrap();
         let send: *const c_void = operation.send.as_ptr().cast();
@@ -324,35 +324,41 @@ impl Group {
         // operation.
         match kind {
             // SAFETY: as above.
-            Kind::AllReduce => unsafe {
+            CollectiveKind::AllReduce => unsafe {
                 dist_all_reduce(group, send, recv, count, dtype, op, no, work)
             },
             // SAFETY: as above.
-            Kind::Reduce => unsafe {
+            CollectiveKind::Reduce => unsafe {
                 dist_reduce(group, send, recv, count, dtype, op, root, no, work)
             },
             // SAFETY: as above.
-            Kind::Broadcast => unsafe { dist_broadcast(group, recv, count, dtype, root, no, work) },
+            CollectiveKind::Broadcast => unsafe {
+                dist_broadcast(group, recv, count, dtype, root, no, work)
+            },
             // SAFETY: as above.
-            Kind::AllGather => unsafe {
+            CollectiveKind::AllGather => unsafe {
                 dist_all_gather(group, send, recv, count, dtype, no, work)
             },
             // SAFETY: as above.
-            Kind::Gather => unsafe { dist_gather(group, send, recv, count, dtype, root, no, work) },
+            CollectiveKind::Gather => unsafe {
+                dist_gather(group, send, recv, count, dtype, root, no, work)
+            },
             // SAFETY: as above.
-            Kind::Scatter => unsafe {
+            CollectiveKind::Scatter => unsafe {
                 dist_scatter(group, send, recv, count, dtype, root, no, work)
             },
             // SAFETY: as above.
-            Kind::ReduceScatter => unsafe {
+            CollectiveKind::ReduceScatter => unsafe {
                 dist_reduce_scatter(group, send, recv, count, dtype, op, no, work)
             },
             // SAFETY: as above.
-            Kind::AllToAll => unsafe { dist_all_to_all(group, send, recv, count, dtype, no, work) },
+            CollectiveKind::AllToAll => unsafe {
+                dist_all_to_all(group, send, recv, count, dtype, no, work)
+            },
             // SAFETY: as above.
-            Kind::Barrier => unsafe { dist_barrier(group, no, work) },
+            CollectiveKind::Barrier => unsafe { dist_barrier(group, no, work) },
             // SAFETY: the list of absent ranks is optional, and its pointers are NULL.
-            Kind::MonitoredBarrier => unsafe {
+            CollectiveKind::MonitoredBarrier => unsafe {
                 dist_monitored_barrier(group, 0, 1, null_mut(), null_mut())
             },
             _ => self.call_with_lists(operation, work),
@@ -362,7 +368,7 @@ impl Group {
     /// Makes a call with a list of blocks; here all blocks have the same length.
     fn call_with_lists(
         self,
-        operation: &mut Operation,
+        operation: &mut CheckedCollective,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (group, no, count, dtype) = (self.0, null(), operation.count, DIST_I32);
@@ -380,19 +386,19 @@ impl Group {
         // this rank uses have the lengths in `counts` and outlive the operation.
         match operation.kind {
             // SAFETY: as above.
-            Kind::AllGatherV => unsafe {
+            CollectiveKind::AllGatherV => unsafe {
                 dist_all_gather_v(group, send, recvs, counts, dtype, no, work)
             },
             // SAFETY: as above.
-            Kind::GatherV => unsafe {
+            CollectiveKind::GatherV => unsafe {
                 dist_gather_v(group, send, count, recvs, counts, dtype, root, no, work)
             },
             // SAFETY: as above.
-            Kind::ScatterV => unsafe {
+            CollectiveKind::ScatterV => unsafe {
                 dist_scatter_v(group, sends, counts, recv, count, dtype, root, no, work)
             },
             // SAFETY: as above.
-            Kind::ReduceScatterV => unsafe {
+            CollectiveKind::ReduceScatterV => unsafe {
                 dist_reduce_scatter_v(group, sends, counts, recv, dtype, DIST_SUM, no, work)
             },
             // SAFETY: as above.
@@ -404,40 +410,40 @@ impl Group {
     /// keeps the values until the work completes.
     pub(crate) fn send(
         self,
-        message: Message,
+        message: MessageAddress,
         values: &[i32],
         wait: bool,
-    ) -> Outcome<Option<Work>> {
+    ) -> CallResult<Option<WorkHandle>> {
         let (peer, tag) = message.numbers();
         let (buffer, count, mut work) = (values.as_ptr().cast(), values.len(), null_mut());
-        let place = if wait { null_mut() } else { &raw mut work };
+        let work_slot = if wait { null_mut() } else { &raw mut work };
         // SAFETY: the buffer has `count` elements and outlives the operation.
         let status =
-            unsafe { dist_send(self.0, buffer, count, DIST_I32, peer, tag, null(), place) };
-        outcome(status).map(|()| (!wait).then_some(Work(work)))
+            unsafe { dist_send(self.0, buffer, count, DIST_I32, peer, tag, null(), work_slot) };
+        outcome(status).map(|()| (!wait).then_some(WorkHandle(work)))
     }
 
     /// Receives a message. If `wait` is set, the call blocks; else it returns the work, and the
     /// caller keeps the buffer until the work completes.
     pub(crate) fn receive(
         self,
-        message: Message,
+        message: MessageAddress,
         values: &mut [i32],
         wait: bool,
-    ) -> Outcome<Option<Work>> {
+    ) -> CallResult<Option<WorkHandle>> {
         let (peer, tag) = message.numbers();
         let (buffer, count, mut work) = (values.as_mut_ptr().cast(), values.len(), null_mut());
-        let place = if wait { null_mut() } else { &raw mut work };
+        let work_slot = if wait { null_mut() } else { &raw mut work };
         let no_status = null_mut();
         // SAFETY: the buffer has room for `count` elements and outlives the operation.
         let status = unsafe {
-            dist_recv(self.0, buffer, count, DIST_I32, peer, tag, no_status, null(), place)
+            dist_recv(self.0, buffer, count, DIST_I32, peer, tag, no_status, null(), work_slot)
         };
-        outcome(status).map(|()| (!wait).then_some(Work(work)))
+        outcome(status).map(|()| (!wait).then_some(WorkHandle(work)))
     }
 }
 
-impl Message {
+impl MessageAddress {
     fn numbers(self) -> (i32, i32) {
         (i32::try_from(self.peer).unwrap(), i32::try_from(self.tag).unwrap())
     }

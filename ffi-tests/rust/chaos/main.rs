@@ -13,74 +13,74 @@
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
 
 mod body;
-mod buffer;
-mod crew;
-mod drive;
+mod call_buffer;
+mod checked_collective;
 #[path = "../generator.rs"]
 mod generator;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[path = "../hosts/mod.rs"]
 mod hosts;
-mod inject;
+mod injection;
 #[path = "../interface.rs"]
 mod interface;
 mod latency;
 mod library;
-mod operation;
 mod rounds;
 mod scenario;
+mod scenario_checks;
+mod scenario_processes;
+mod scenario_runner;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
-mod verdict;
 #[path = "../worker/mod.rs"]
 mod worker;
 
-use drive::Ending;
-use harness::residue;
-use hosts::{ETHERNET, Hosts};
+use harness::leftovers;
+use hosts::{Hosts, ONE_NETWORK};
 use scenario::{INJECTIONS, Scenario};
+use scenario_runner::ScenarioResult;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use worker::belongings::Belongings;
+use worker::resource_snapshot::ResourceSnapshot;
 
 /// The duration of the test if the user gives no number of seeds.
-const BUDGET: Duration = Duration::from_secs(60);
+const DEFAULT_TIME_BUDGET: Duration = Duration::from_secs(60);
 /// The number of findings at which the run stops.
-const FINDINGS: usize = 10;
+const MAX_FINDINGS: usize = 10;
 /// The interval of progress lines in a long run.
-const SHOW_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// The run reports a seed that takes longer than this.
-const SLOW: Duration = Duration::from_secs(12);
+const SLOW_SEED: Duration = Duration::from_secs(12);
 /// Environment variable that all processes of this run have.
-pub(crate) const RUN: &str = "CHAOS_RUN";
+pub(crate) const RUN_VARIABLE: &str = "CHAOS_RUN";
 
 #[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
-pub(crate) fn wish(name: &str) -> Option<String> {
+pub(crate) fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 /// Returns a number from an environment variable, or the default.
-pub(crate) fn number(name: &str, default: u64) -> u64 {
-    wish(name).map_or(default, |text| text.parse().unwrap())
+pub(crate) fn numeric_setting(name: &str, default: u64) -> u64 {
+    setting(name).map_or(default, |text| text.parse().unwrap())
 }
 
 /// Runs the tests one at a time, since each compares the resources of its process before and after.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn serial_guard() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder that scenarios use one at a time.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct ScenarioFolder(PathBuf);
 
-impl Folder {
+impl ScenarioFolder {
     pub(crate) fn new() -> Self {
-        let name = format!("chaos-{}-{}", std::process::id(), harness::serial());
+        let name = format!("chaos-{}-{}", std::process::id(), harness::next_serial());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(path.join("tmp")).unwrap();
         Self(path)
@@ -91,7 +91,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ScenarioFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
@@ -99,28 +99,31 @@ impl Drop for Folder {
 
 /// A snapshot for the leak check: resources, processes and files must be the same before and after
 /// a test.
-pub(crate) struct Quiet {
-    belongings: Belongings,
-    files: residue::Before,
+pub(crate) struct LeakCheck {
+    resources: ResourceSnapshot,
+    files: leftovers::SharedFiles,
 }
 
-impl Quiet {
-    pub(crate) fn now() -> Self {
-        Self { belongings: Belongings::now(), files: residue::Before::now() }
+impl LeakCheck {
+    pub(crate) fn start() -> Self {
+        Self { resources: ResourceSnapshot::take(), files: leftovers::SharedFiles::take() }
     }
 
     /// Asserts that the test has left no process, file or resource.
-    pub(crate) fn compare(&self) {
-        let processes = residue::processes(&format!("{RUN}={}", std::process::id()));
-        let mut left = self.files.left(Path::new("/nonexistent"), &processes);
-        left.extend(self.belongings.more(Duration::from_secs(10)));
-        assert!(left.is_empty(), "left behind: {}", left.join("; "));
+    pub(crate) fn assert_no_leaks(&self) {
+        let processes = leftovers::processes_with_environment(&format!(
+            "{RUN_VARIABLE}={}",
+            std::process::id()
+        ));
+        let mut leftovers = self.files.leftovers(Path::new("/nonexistent"), &processes);
+        leftovers.extend(self.resources.leaked_since(Duration::from_secs(10)));
+        assert!(leftovers.is_empty(), "left behind: {}", leftovers.join("; "));
     }
 }
 
 /// The totals of a run.
 #[derive(Default)]
-struct Tally {
+struct RunTally {
     ran: u64,
     in_time: BTreeMap<String, u64>,
     skipped: BTreeMap<&'static str, u64>,
@@ -129,7 +132,7 @@ struct Tally {
 }
 
 /// The seeds, time budget and options of a run.
-struct Plan {
+struct SeedPlan {
     next: AtomicU64,
     end: u64,
     budget: Option<Duration>,
@@ -137,17 +140,17 @@ struct Plan {
     jobs: usize,
 }
 
-impl Plan {
+impl SeedPlan {
     fn read() -> Self {
-        let seeds = wish("CHAOS_SEEDS");
+        let seeds = setting("CHAOS_SEEDS");
         let range = seeds.as_deref().map(|text| {
             let (first, end) = text.split_once("..").unwrap_or((text, ""));
             let first: u64 = first.parse().unwrap();
             (first, end.parse().unwrap_or(first + 1))
         });
-        let minutes = wish("CHAOS_MINUTES").map(|text| text.parse::<u64>().unwrap());
+        let minutes = setting("CHAOS_MINUTES").map(|text| text.parse::<u64>().unwrap());
         let budget = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-        let only = wish("CHAOS_ONLY");
+        let only = setting("CHAOS_ONLY");
         if let Some(name) = &only {
             let names: Vec<&str> = INJECTIONS.iter().map(|(name, _)| *name).collect();
             assert!(names.contains(&name.as_str()), "there are: {}", names.join(", "));
@@ -156,80 +159,89 @@ impl Plan {
         Self {
             next: AtomicU64::new(range.map_or(1, |(first, _)| first)),
             end: range.map_or(u64::MAX, |(_, end)| end),
-            budget: budget.or(range.is_none().then_some(BUDGET)),
+            budget: budget.or(range.is_none().then_some(DEFAULT_TIME_BUDGET)),
             only,
-            jobs: usize::try_from(number("CHAOS_JOBS", 4 * cores)).unwrap(),
+            jobs: usize::try_from(numeric_setting("CHAOS_JOBS", 4 * cores)).unwrap(),
         }
     }
 }
 
 #[test]
 fn chaos() {
-    let _alone = alone();
-    let quiet = Quiet::now();
-    let (plan, began) = (Plan::read(), Instant::now());
-    let tally = Mutex::new(Tally::default());
+    let _alone = serial_guard();
+    let leak_check = LeakCheck::start();
+    let (plan, began) = (SeedPlan::read(), Instant::now());
+    let tally = Mutex::new(RunTally::default());
     std::thread::scope(|scope| {
         for _ in 0..plan.jobs {
-            scope.spawn(|| work(&plan, began, &tally));
+            scope.spawn(|| run_seeds(&plan, began, &tally));
         }
     });
     let tally = tally.into_inner().unwrap();
-    report(&tally, began);
-    quiet.compare();
+    print_summary(&tally, began);
+    leak_check.assert_no_leaks();
     assert!(tally.findings.is_empty(), "{} findings", tally.findings.len());
     assert!(tally.ran > 0);
 }
 
 /// Runs one seed after another until the plan ends.
-fn work(plan: &Plan, began: Instant, tally: &Mutex<Tally>) {
-    let folder = Folder::new();
+fn run_seeds(plan: &SeedPlan, began: Instant, tally: &Mutex<RunTally>) {
+    let folder = ScenarioFolder::new();
     let mut hosts: Option<Option<Hosts>> = None;
     loop {
         let is_over = plan.budget.is_some_and(|budget| began.elapsed() >= budget);
         let seed = plan.next.fetch_add(1, Ordering::Relaxed);
-        if is_over || seed >= plan.end || tally.lock().unwrap().findings.len() >= FINDINGS {
+        if is_over || seed >= plan.end || tally.lock().unwrap().findings.len() >= MAX_FINDINGS {
             return;
         }
         let scenario = Scenario::of_seed(seed, plan.only.as_deref());
         if scenario.injection == scenario::Injection::Partition {
-            hosts.get_or_insert_with(|| Hosts::try_new(2, ETHERNET).ok());
+            hosts.get_or_insert_with(|| Hosts::try_new(2, ONE_NETWORK).ok());
         }
-        let place = folder.path().join(seed.to_string());
-        fs::create_dir_all(place.join("tmp")).unwrap();
+        let scenario_path = folder.path().join(seed.to_string());
+        fs::create_dir_all(scenario_path.join("tmp")).unwrap();
         let started = Instant::now();
-        let ending = drive::run(&scenario, &place, hosts.as_ref().and_then(Option::as_ref));
-        drop(fs::remove_dir_all(&place));
-        if started.elapsed() >= SLOW {
+        let ending = scenario_runner::run(
+            &scenario,
+            &scenario_path,
+            hosts.as_ref().and_then(Option::as_ref),
+        );
+        drop(fs::remove_dir_all(&scenario_path));
+        if started.elapsed() >= SLOW_SEED {
             println!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
         }
-        count(&mut tally.lock().unwrap(), &scenario, ending, began);
+        record_result(&mut tally.lock().unwrap(), &scenario, ending, began);
     }
 }
 
-fn count(tally: &mut Tally, scenario: &Scenario, ending: Ending, began: Instant) {
+fn record_result(
+    tally: &mut RunTally,
+    scenario: &Scenario,
+    ending: ScenarioResult,
+    began: Instant,
+) {
     match ending {
-        Ending::Skipped(why) => *tally.skipped.entry(why).or_default() += 1,
-        Ending::Right { in_time } => {
+        ScenarioResult::Skipped(why) => *tally.skipped.entry(why).or_default() += 1,
+        ScenarioResult::Passed { in_time } => {
             tally.ran += 1;
             let what = format!("{:?}", scenario.injection);
             let name = what.split([' ', '{']).next().unwrap_or_default().to_owned();
             *tally.in_time.entry(name).or_default() += u64::from(in_time);
         }
-        Ending::Wrong(text) => {
+        ScenarioResult::Failed(text) => {
             tally.ran += 1;
             println!("FINDING: {text}");
             tally.findings.push(text);
         }
     }
-    if tally.shown.unwrap_or(began).elapsed() >= SHOW_EVERY {
+    if tally.shown.unwrap_or(began).elapsed() >= PROGRESS_INTERVAL {
         tally.shown = Some(Instant::now());
-        report(tally, began);
+        print_summary(tally, began);
     }
 }
 
-fn report(tally: &Tally, began: Instant) {
-    let Tally { ran, in_time, skipped, findings, .. } = tally;
+fn print_summary(tally: &RunTally, began: Instant) {
+    let RunTally { ran, in_time, skipped, findings, .. } = tally;
     let (took, findings) = (began.elapsed().as_secs_f64(), findings.len());
     println!("{ran} seeds in {took:.1} s, {findings} findings; injected: {in_time:?}");
     for (why, times) in skipped {

@@ -6,7 +6,7 @@ use crate::generator::Random;
 
 /// A collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CollectiveKind {
     AllReduce,
     Reduce,
     Broadcast,
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     MonitoredBarrier,
 }
 
-impl Kind {
+impl CollectiveKind {
     pub(crate) const ALL: [Self; 15] = [
         Self::AllReduce,
         Self::Reduce,
@@ -58,11 +58,11 @@ impl Kind {
 
 /// A step that all ranks execute.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum ScenarioStep {
     /// `dist_init`.
     Init,
     /// A collective, `times` times; `ahead` calls are issued before the rank waits for the first.
-    Calls { kind: Kind, count: usize, times: usize, ahead: usize },
+    Calls { kind: CollectiveKind, count: usize, times: usize, ahead: usize },
     /// Each rank sends to the next and receives from the one before.
     Ring { count: usize, times: usize },
     /// Each even rank sends to the next rank, which answers; each call blocks.
@@ -139,12 +139,12 @@ pub(crate) struct Scenario {
     /// The transport option of the back end.
     pub(crate) transport: &'static str,
     /// If set, a separate process hosts the store; else rank 0 hosts it.
-    pub(crate) keeper: bool,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) has_store_process: bool,
+    pub(crate) steps: Vec<ScenarioStep>,
     pub(crate) injection: Injection,
     pub(crate) victim: usize,
     /// The rank and the step whose start triggers the fault after `delay_us`.
-    pub(crate) watched: (usize, usize),
+    pub(crate) trigger: (usize, usize),
     pub(crate) delay_us: u64,
     pub(crate) timeout_ms: i64,
     pub(crate) connect_ms: i64,
@@ -174,8 +174,8 @@ impl Scenario {
         let injection = draw_injection(&mut random, only);
         let size = 2 + random.below(7);
         let victim = random.below(size);
-        let two_hosts = matches!(injection, Injection::Partition) || random.once_in(2);
-        let interleaved = random.once_in(3);
+        let two_hosts = matches!(injection, Injection::Partition) || random.one_in(2);
+        let interleaved = random.one_in(3);
         let host = |rank| match (two_hosts, interleaved) {
             (false, _) => 0,
             (true, true) => rank % 2,
@@ -187,18 +187,18 @@ impl Scenario {
             origin: format!("seed {seed}{}", only.map_or(String::new(), |name| format!(" {name}"))),
             size,
             hosts: (0..size).map(host).collect(),
-            transport: if random.once_in(5) { "tcp" } else { "auto" },
-            keeper: injection == Injection::StoreDeath || random.once_in(2),
+            transport: if random.one_in(5) { "tcp" } else { "auto" },
+            has_store_process: injection == Injection::StoreDeath || random.one_in(2),
             steps,
             injection,
             victim,
-            watched: (random.below(size), focus),
+            trigger: (random.below(size), focus),
             delay_us: random.next() % (span_us + 1),
             timeout_ms: LONG_MS,
             connect_ms: LONG_MS,
             store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
-            arena: random.once_in(3),
+            arena: random.one_in(3),
         };
         scenario.choose_deadlines();
         scenario
@@ -216,7 +216,7 @@ impl Scenario {
             _ => {}
         }
         // If the victim is lost before it has joined, its peers wait until the connect timeout.
-        let is_early = self.watched.1 == 0;
+        let is_early = self.trigger.1 == 0;
         let is_harmless = self.is_harmless();
         if (is_early && !is_harmless) || matches!(self.injection, Injection::FullDisk { .. }) {
             self.connect_ms = 2 * SHORT_MS;
@@ -228,7 +228,7 @@ impl Scenario {
         {
             self.store_ms = SHORT_MS;
         }
-        if matches!(self.steps[self.watched.1], Step::Store { .. }) && !is_harmless {
+        if matches!(self.steps[self.trigger.1], ScenarioStep::Store { .. }) && !is_harmless {
             // The heartbeat limit must pass before the deadline.
             self.timeout_ms = match self.injection {
                 Injection::Stop | Injection::Partition => 4 * SHORT_MS,
@@ -238,7 +238,7 @@ impl Scenario {
     }
 
     /// Returns how long a shrink waits for ranks: shorter if a rank never joins.
-    pub(crate) fn window_ms(&self) -> i64 {
+    pub(crate) fn shrink_window_ms(&self) -> i64 {
         match self.injection {
             Injection::Stop | Injection::Partition | Injection::Delay { late: true, .. } => 2000,
             _ => 10_000,
@@ -257,12 +257,12 @@ impl Scenario {
 
     /// Returns true if the fault kills or stops the store's host.
     pub(crate) fn loses_store(&self) -> bool {
-        let of_victim = !self.keeper && (self.victim == 0 || self.dies(0));
+        let of_victim = !self.has_store_process && (self.victim == 0 || self.is_killed(0));
         self.injection == Injection::StoreDeath || of_victim
     }
 
     /// Returns true if the fault kills this rank.
-    pub(crate) fn dies(&self, rank: usize) -> bool {
+    pub(crate) fn is_killed(&self, rank: usize) -> bool {
         match self.injection {
             Injection::Kill { two } => {
                 rank == self.victim || (two && rank == (self.victim + 1) % self.size)
@@ -276,29 +276,29 @@ impl Scenario {
     fn of_latency(kind: &str, number: u64, limit_ms: u64) -> Self {
         let mut random = Random::new(number);
         let two_hosts =
-            matches!(kind, "remote-kill" | "partition") || (kind == "stop" && random.once_in(2));
+            matches!(kind, "remote-kill" | "partition") || (kind == "stop" && random.one_in(2));
         let injection = match kind {
             "stop" => Injection::Stop,
             "partition" => Injection::Partition,
             _ => Injection::Kill { two: false },
         };
         let (kind_of_call, count) = random.one_of(&[
-            (Kind::AllReduce, 1),
-            (Kind::AllReduce, 250_000),
-            (Kind::Barrier, 0),
-            (Kind::AllGather, 100),
+            (CollectiveKind::AllReduce, 1),
+            (CollectiveKind::AllReduce, 250_000),
+            (CollectiveKind::Barrier, 0),
+            (CollectiveKind::AllGather, 100),
         ]);
-        let calls = Step::Calls { kind: kind_of_call, count, times: usize::MAX, ahead: 1 };
+        let calls = ScenarioStep::Calls { kind: kind_of_call, count, times: usize::MAX, ahead: 1 };
         Self {
             origin: format!("latency {kind} {number} {limit_ms}"),
             size: 4,
             hosts: (0..4).map(|rank| if two_hosts { rank / 2 } else { 0 }).collect(),
             transport: "auto",
-            keeper: true,
-            steps: vec![Step::Init, calls, Step::Finalize],
+            has_store_process: true,
+            steps: vec![ScenarioStep::Init, calls, ScenarioStep::Finalize],
             injection,
             victim: random.below(4),
-            watched: (random.below(4), 1),
+            trigger: (random.below(4), 1),
             delay_us: 5000 + random.next() % 10_000,
             timeout_ms: LONG_MS,
             connect_ms: LONG_MS,
@@ -313,21 +313,26 @@ impl Scenario {
     fn of_round(number: u64) -> Self {
         let mut random = Random::new(number);
         let size = 3 + random.below(3);
-        let two_hosts = random.once_in(2);
-        let kind = random.one_of(&Kind::ALL);
+        let two_hosts = random.one_in(2);
+        let kind = random.one_of(&CollectiveKind::ALL);
         let count = random.one_of(&[1, 1000, 50_000]);
-        let calls = Step::Calls { kind, count, times: usize::MAX, ahead: 1 };
+        let calls = ScenarioStep::Calls { kind, count, times: usize::MAX, ahead: 1 };
         Self {
             origin: format!("round {number}"),
             size,
             hosts: (0..size).map(|rank| if two_hosts { rank % 2 } else { 0 }).collect(),
             transport: "auto",
-            keeper: true,
-            steps: vec![Step::Init, Step::Groups { split: true }, calls, Step::Finalize],
-            injection: Injection::Kill { two: random.once_in(3) },
+            has_store_process: true,
+            steps: vec![
+                ScenarioStep::Init,
+                ScenarioStep::Groups { split: true },
+                calls,
+                ScenarioStep::Finalize,
+            ],
+            injection: Injection::Kill { two: random.one_in(3) },
             // Neither the victim nor the next rank is the driver.
             victim: 1 + random.below(size - 2),
-            watched: (1 + random.below(size - 1), random.below(3)),
+            trigger: (1 + random.below(size - 1), random.below(3)),
             delay_us: random.next() % 20_000,
             timeout_ms: LONG_MS,
             connect_ms: 2 * SHORT_MS,
@@ -341,10 +346,10 @@ impl Scenario {
 
 fn draw_injection(random: &mut Random, only: Option<&str>) -> Injection {
     let all: usize = INJECTIONS.iter().map(|(_, weight)| weight).sum();
-    let mut left = random.below(all);
+    let mut remaining_weight = random.below(all);
     let drawn = INJECTIONS.iter().find(|(_, weight)| {
-        let is_it = left < *weight;
-        left = left.wrapping_sub(*weight);
+        let is_it = remaining_weight < *weight;
+        remaining_weight = remaining_weight.wrapping_sub(*weight);
         is_it
     });
     let name = only.or(drawn.map(|(name, _)| *name)).unwrap_or("kill");
@@ -367,8 +372,12 @@ fn draw_injection(random: &mut Random, only: Option<&str>) -> Injection {
 }
 
 /// Draws the steps of the ranks, and the step in which the fault occurs.
-fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<Step>, usize) {
-    let mut steps = vec![Step::Init];
+fn draw_steps(
+    random: &mut Random,
+    size: usize,
+    injection: Injection,
+) -> (Vec<ScenarioStep>, usize) {
+    let mut steps = vec![ScenarioStep::Init];
     for _ in 0..random.below(3) {
         steps.push(draw_step(random, size, false));
     }
@@ -381,19 +390,19 @@ fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<St
             steps.len() - 1
         }
     };
-    let is_over = matches!(steps.last(), Some(Step::Shrink { .. }));
-    if focus != steps.len() && !is_over && random.once_in(2) {
+    let is_over = matches!(steps.last(), Some(ScenarioStep::Shrink { .. }));
+    if focus != steps.len() && !is_over && random.one_in(2) {
         steps.push(draw_step(random, size, false));
     }
-    steps.push(Step::Finalize);
+    steps.push(ScenarioStep::Finalize);
     // The victim injects these faults itself, before a call.
     let last_call = steps.len() - 2;
     let by_itself = matches!(injection, Injection::Delay { .. } | Injection::MemoryLimit { .. });
     (steps, if by_itself { focus.min(last_call) } else { focus })
 }
 
-fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> Step {
-    let is_large = random.once_in(3);
+fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> ScenarioStep {
+    let is_large = random.one_in(3);
     let times = match (in_focus, is_large) {
         (false, _) => 1 + random.below(3),
         (true, false) => 20 + random.below(150),
@@ -401,16 +410,18 @@ fn draw_step(random: &mut Random, size: usize, in_focus: bool) -> Step {
     };
     let small = random.one_of(&[1, 17, 1000]);
     match random.below(13) {
-        0 => Step::Store { setter: random.below(size), after_ms: random.next() % 30 },
-        1 => Step::Groups { split: random.once_in(2) },
-        2 => Step::Ring { count: if is_large { 200_000 } else { small }, times },
-        4 if in_focus => Step::Shrink { aborter: random.below(size), after_ms: random.next() % 30 },
-        3 => Step::Pairs { count: if is_large { 200_000 } else { small }, times },
+        0 => ScenarioStep::Store { setter: random.below(size), after_ms: random.next() % 30 },
+        1 => ScenarioStep::Groups { split: random.one_in(2) },
+        2 => ScenarioStep::Ring { count: if is_large { 200_000 } else { small }, times },
+        4 if in_focus => {
+            ScenarioStep::Shrink { aborter: random.below(size), after_ms: random.next() % 30 }
+        }
+        3 => ScenarioStep::Pairs { count: if is_large { 200_000 } else { small }, times },
         _ => {
-            let kind = random.one_of(&Kind::ALL);
+            let kind = random.one_of(&CollectiveKind::ALL);
             let large = if kind.has_blocks() { 30_000 } else { 200_000 };
-            let ahead = if random.once_in(3) { 3 } else { 1 };
-            Step::Calls { kind, count: if is_large { large } else { small }, times, ahead }
+            let ahead = if random.one_in(3) { 3 } else { 1 };
+            ScenarioStep::Calls { kind, count: if is_large { large } else { small }, times, ahead }
         }
     }
 }

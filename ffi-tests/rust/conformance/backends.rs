@@ -8,13 +8,14 @@
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 
-use crate::engine::{Run, Served};
+use crate::input_values::mix_bits;
 use crate::matrix::{
-    Choice, LAYOUTS, Layout, Scene, Size, Transport, Variant, has_in_place, scenes,
+    AlgorithmChoice, CallScene, CallVariant, LAYOUTS, NodeLayout, Transport, VectorSize,
+    has_in_place, scenes,
 };
-use crate::monitor::Monitor;
-use crate::toolchain::{BACKEND, Compiler};
-use crate::values::mix;
+use crate::matrix_runner::{BackendUnderTest, MatrixRun};
+use crate::run_monitor::RunMonitor;
+use crate::toolchain::{Compiler, EXAMPLE_BACKEND_FILES};
 use dist::api::{Group, GroupOptions};
 use dist::base::error::ErrorKind;
 use dist::base::op::ReduceOp;
@@ -27,14 +28,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The number of calls per number of ranks in the ordinary tests.
-const CALLS: usize = 600;
+const DEFAULT_CALLS: usize = 600;
 
 /// A call with its variant.
-pub(crate) type Case = (Scene, Variant);
+pub(crate) type BackendCase = (CallScene, CallVariant);
 
 /// Returns the layout with each rank on its own host, since the reduction order of the back end is
 /// unknown.
-pub(crate) fn layout() -> Layout {
+pub(crate) fn one_rank_per_node() -> NodeLayout {
     *LAYOUTS.iter().find(|layout| layout.transport == Transport::Tcp).unwrap()
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn load(path: &str) {
 }
 
 /// Creates a group of one rank, for queries about the back end.
-fn alone(served: &Served) -> Group {
+fn single_rank_group(served: &BackendUnderTest) -> Group {
     Group::create(GroupOptions {
         store: Arc::new(HashStore::new()),
         rank: 0,
@@ -68,13 +69,13 @@ fn alone(served: &Served) -> Group {
 
 /// Returns all cases for `ranks` ranks that the back end supports, and the number of unsupported
 /// ones.
-pub(crate) fn cases(
-    served: &Served,
+pub(crate) fn supported_cases(
+    served: &BackendUnderTest,
     ranks: usize,
-    sizes: impl Fn(Size) -> bool,
-) -> (Vec<Case>, usize) {
-    let group = alone(served);
-    let is_done = |scene: &Scene| {
+    sizes: impl Fn(VectorSize) -> bool,
+) -> (Vec<BackendCase>, usize) {
+    let group = single_rank_group(served);
+    let is_done = |scene: &CallScene| {
         let op = scene.op.map_or(0, ReduceOp::number);
         match group.supports(scene.kind as i32, scene.dtype.number(), op, -1) {
             Ok(()) => true,
@@ -85,25 +86,30 @@ pub(crate) fn cases(
             }
         }
     };
-    let wanted: Vec<Scene> = scenes(ranks).into_iter().filter(|scene| sizes(scene.size)).collect();
-    let all = wanted.len();
-    let done: Vec<Scene> = wanted.into_iter().filter(is_done).collect();
+    let selected: Vec<CallScene> =
+        scenes(ranks).into_iter().filter(|scene| sizes(scene.size)).collect();
+    let all = selected.len();
+    let done: Vec<CallScene> = selected.into_iter().filter(is_done).collect();
     let refused = all - done.len();
-    let variants = |scene: Scene| {
-        let places = if has_in_place(scene.kind) { &[false, true][..] } else { &[false] };
-        let variant = |&in_place| Variant { layout: layout(), in_place, choice: Choice::Own };
-        places.iter().map(variant).map(|variant| (scene, variant)).collect::<Vec<_>>()
+    let variants = |scene: CallScene| {
+        let in_place_values = if has_in_place(scene.kind) { &[false, true][..] } else { &[false] };
+        let variant = |&in_place| CallVariant {
+            layout: one_rank_per_node(),
+            in_place,
+            choice: AlgorithmChoice::Automatic,
+        };
+        in_place_values.iter().map(variant).map(|variant| (scene, variant)).collect::<Vec<_>>()
     };
     (done.into_iter().flat_map(variants).collect(), refused)
 }
 
 /// Returns a selection of at most `most` cases that covers as many pairs of values as possible.
-pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
-    let text = |(scene, variant): &Case| format!("{scene}{variant}");
+pub(crate) fn pairwise_subset(mut all: Vec<BackendCase>, most: usize) -> Vec<BackendCase> {
+    let text = |(scene, variant): &BackendCase| format!("{scene}{variant}");
     all.sort_by_cached_key(|case| {
-        text(case).bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)))
+        text(case).bytes().fold(0, |sum, byte| mix_bits(sum ^ u64::from(byte)))
     });
-    let mut met = HashSet::new();
+    let mut seen_pairs = HashSet::new();
     let (mut chosen, mut rest) = (Vec::new(), Vec::new());
     for case in all {
         let (scene, variant) = &case;
@@ -114,7 +120,7 @@ pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
         let mut news = 0;
         for (one, first) in values.iter().enumerate() {
             for (other, second) in values.iter().enumerate().skip(one + 1) {
-                news += usize::from(met.insert((one, other, format!("{first} {second}"))));
+                news += usize::from(seen_pairs.insert((one, other, format!("{first} {second}"))));
             }
         }
         if news > 0 { chosen.push(case) } else { rest.push(case) }
@@ -125,29 +131,29 @@ pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
 }
 
 /// Runs the cases for one number of ranks.
-fn run(served: &Served, ranks: usize, cases: &[Case], monitor: &Monitor) {
-    let scenes: Vec<Scene> = cases.iter().map(|(scene, _)| *scene).collect();
-    let variants = |number: usize, _: &Scene| vec![cases[number].1];
+fn run(served: &BackendUnderTest, ranks: usize, cases: &[BackendCase], monitor: &RunMonitor) {
+    let scenes: Vec<CallScene> = cases.iter().map(|(scene, _)| *scene).collect();
+    let variants = |number: usize, _: &CallScene| vec![cases[number].1];
     let served = Some(served);
-    Run { ranks, scenes: &scenes, variants: &variants, monitor, served }.go();
+    MatrixRun { ranks, scenes: &scenes, variants: &variants, monitor, backend: served }.run_all();
 }
 
 #[test]
 fn covering_part_of_the_example() {
     let Some(compiler) = Compiler::find() else { return };
-    let object = compiler.plugin("conformance_plugin", BACKEND, &[]);
+    let object = compiler.plugin("conformance_plugin", EXAMPLE_BACKEND_FILES, &[]);
     load(&object.display().to_string());
-    let small = |size| matches!(size, Size::Exactly(_) | Size::Slot(_));
+    let small = |size| matches!(size, VectorSize::Exactly(_) | VectorSize::Slot(_));
     // The first run has only native operations; in the other runs the library composes some
     // operations from others.
     for options in ["", "only=0x100000209", "only=0x100000026"] {
-        let served = Served { name: "store".into(), options: options.into() };
+        let served = BackendUnderTest { name: "store".into(), options: options.into() };
         for ranks in [1, 2, 3] {
-            let (all, refused) = cases(&served, ranks, small);
+            let (all, refused) = supported_cases(&served, ranks, small);
             assert!(!all.is_empty() && refused > 0, "{options}, {ranks} ranks");
-            let most = if options.is_empty() { CALLS } else { CALLS / 3 };
-            let monitor = Monitor::new(None);
-            run(&served, ranks, &covering(all, most), &monitor);
+            let most = if options.is_empty() { DEFAULT_CALLS } else { DEFAULT_CALLS / 3 };
+            let monitor = RunMonitor::new(None);
+            run(&served, ranks, &pairwise_subset(all, most), &monitor);
             let failures = monitor.failures();
             assert!(failures.is_empty(), "{options}: {}", failures.join("\n"));
         }
@@ -164,16 +170,17 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 fn a_back_end_by_name() {
     variable("PLUGIN").iter().for_each(|path| load(path));
     let name = variable("BACKEND").unwrap();
-    let served = Served { name, options: variable("OPTIONS").unwrap_or_default() };
+    let served = BackendUnderTest { name, options: variable("OPTIONS").unwrap_or_default() };
     let kind = variable("KIND");
     let calls = variable("CALLS").map_or(usize::MAX, |text| text.parse().unwrap());
     let minutes = variable("MINUTES").map_or(60, |text| text.parse().unwrap());
-    let monitor = Monitor::new(Some(Duration::from_secs(60 * minutes)));
+    let monitor = RunMonitor::new(Some(Duration::from_secs(60 * minutes)));
     let ranks = variable("RANKS").unwrap_or_else(|| "1,2,3,4".into());
     for ranks in ranks.split(',').map(|text| text.parse::<usize>().unwrap()) {
-        let (mut all, refused) = cases(&served, ranks, |size| size.applies(&layout(), ranks));
+        let (mut all, refused) =
+            supported_cases(&served, ranks, |size| size.applies(&one_rank_per_node(), ranks));
         all.retain(|(scene, _)| kind.as_deref().is_none_or(|kind| kind == scene.kind.name()));
-        let chosen = if calls < all.len() { covering(all, calls) } else { all };
+        let chosen = if calls < all.len() { pairwise_subset(all, calls) } else { all };
         println!(
             "{ranks} ranks: {} cases; {refused} combinations of operation, type, operator and size are refused",
             chosen.len()

@@ -5,14 +5,14 @@
 //! |---|---|
 //! | `matrix.rs` | the dimensions of the matrix |
 //! | `whole.rs` | runs the whole matrix (`cargo xtask conformance`) |
-//! | `cover.rs` | chooses the part of the matrix for the ordinary tests |
-//! | `model.rs` | the expected results |
-//! | `engine.rs` | the calls; ranks are threads that share only a hash store |
-//! | `abi.rs` | calls through the C interface, also asynchronous ones |
-//! | `operators.rs` | operators that the caller defines |
-//! | `trouble.rs`, `lengths.rs` | ranks whose calls do not match |
-//! | `refusals.rs` | calls that no rank may make |
-//! | `nodes.rs` | values near the limits of narrow types |
+//! | `pair_coverage.rs` | chooses the part of the matrix for the ordinary tests |
+//! | `expected_results.rs` | the expected results |
+//! | `matrix_runner.rs` | the calls; ranks are threads that share only a hash store |
+//! | `c_api.rs` | calls through the C interface, also asynchronous ones |
+//! | `custom_operators.rs` | operators that the caller defines |
+//! | `mismatch_errors.rs`, `block_length_conflicts.rs` | ranks whose calls do not match |
+//! | `undefined_operators.rs` | calls that no rank may make |
+//! | `multi_node_groups.rs` | values near the limits of narrow types |
 //! | `backends.rs` | the operations that another back end reports as supported |
 //! | `processes.rs` | another back end with one rank per process |
 
@@ -23,25 +23,25 @@
     reason = "a test fails by panicking"
 )]
 
-mod abi;
-mod arena;
+mod algorithm_selection;
+mod api_calls;
 mod backends;
-mod bound;
-mod calls;
-mod cover;
-mod engine;
-mod lengths;
+mod block_length_conflicts;
+mod c_api;
+mod custom_operators;
+mod error_bound;
+mod expected_results;
+mod guarded_memory;
+mod input_values;
 mod matrix;
-mod model;
-mod monitor;
-mod nodes;
-mod operators;
+mod matrix_runner;
+mod mismatch_errors;
+mod multi_node_groups;
+mod pair_coverage;
 mod processes;
 mod ranks;
-mod refusals;
-mod selection;
-mod trouble;
-mod values;
+mod run_monitor;
+mod undefined_operators;
 mod whole;
 
 #[path = "../interface.rs"]
@@ -60,20 +60,20 @@ use matrix::Transport;
 
 #[test]
 fn covering_part_inproc() {
-    cover::run(Transport::Inproc);
+    pair_coverage::run(Transport::Inproc);
 }
 
 #[test]
 fn covering_part_shm() {
-    cover::run(Transport::Shm);
+    pair_coverage::run(Transport::Shm);
 }
 
 #[test]
 fn covering_part_tcp() {
-    cover::run(Transport::Tcp);
+    pair_coverage::run(Transport::Tcp);
 }
 
 #[test]
 fn covering_part_mixed() {
-    cover::run(Transport::Mixed);
+    pair_coverage::run(Transport::Mixed);
 }

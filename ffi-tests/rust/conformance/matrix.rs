@@ -3,7 +3,7 @@
 //!
 //! The matrix is the product of all dimensions. It lacks only the impossible cases and most cases
 //! of the two most expensive sizes. For these sizes each combination of all other dimensions runs
-//! with every [`Size::deal`]th pair of type and operator.
+//! with every [`VectorSize::pair_stride`]th pair of type and operator.
 
 use dist::algo::{GroupShape, algorithms};
 use dist::base::dtype::DataType;
@@ -28,7 +28,7 @@ const LARGE: usize = 1_000_003;
 
 /// The size of a call: the count argument, and for the `_v` forms the count of the longest block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Size {
+pub(crate) enum VectorSize {
     Exactly(usize),
     /// The elements that fit a slot, plus this number.
     Slot(isize),
@@ -41,24 +41,24 @@ pub(crate) enum Size {
 }
 
 /// All sizes.
-pub(crate) const SIZES: [Size; 14] = [
-    Size::Exactly(0),
-    Size::Exactly(1),
-    Size::Exactly(3),
-    Size::Exactly(17),
-    Size::Slot(-1),
-    Size::Slot(0),
-    Size::Slot(1),
-    Size::Slots(-1),
-    Size::Slots(0),
-    Size::Slots(1),
-    Size::Segment(-1),
-    Size::Segment(0),
-    Size::Segment(1),
-    Size::Large,
+pub(crate) const SIZES: [VectorSize; 14] = [
+    VectorSize::Exactly(0),
+    VectorSize::Exactly(1),
+    VectorSize::Exactly(3),
+    VectorSize::Exactly(17),
+    VectorSize::Slot(-1),
+    VectorSize::Slot(0),
+    VectorSize::Slot(1),
+    VectorSize::Slots(-1),
+    VectorSize::Slots(0),
+    VectorSize::Slots(1),
+    VectorSize::Segment(-1),
+    VectorSize::Segment(0),
+    VectorSize::Segment(1),
+    VectorSize::Large,
 ];
 
-impl Size {
+impl VectorSize {
     pub(crate) fn elements(self, kind: OpKind, dtype: DataType, ranks: usize) -> usize {
         let around = |bytes: usize, more| (bytes / dtype.size()).checked_add_signed(more).unwrap();
         match self {
@@ -73,10 +73,10 @@ impl Size {
 
     /// Returns n, where each combination of the other dimensions runs with every nth pair of type
     /// and operator.
-    fn deal(self) -> usize {
+    fn pair_stride(self) -> usize {
         match self {
-            Self::Segment(_) => SEGMENT_DEAL,
-            Self::Large => LARGE_DEAL,
+            Self::Segment(_) => SEGMENT_PAIR_STRIDE,
+            Self::Large => LARGE_PAIR_STRIDE,
             _ => 1,
         }
     }
@@ -85,10 +85,10 @@ impl Size {
     /// costs a thread switch. With the smallest slots, the largest size would spend most of its
     /// time in thousands of equal steps.
     pub(crate) fn slot_bytes(self) -> usize {
-        if self == Self::Large { ROOMY_SLOT_BYTES } else { SLOT_BYTES }
+        if self == Self::Large { LARGE_SLOT_BYTES } else { SLOT_BYTES }
     }
 
-    pub(crate) fn applies(self, layout: &Layout, ranks: usize) -> bool {
+    pub(crate) fn applies(self, layout: &NodeLayout, ranks: usize) -> bool {
         let between = layout.nodes(ranks).node_count() > 1;
         match self {
             Self::Slots(_) => !between,
@@ -98,14 +98,14 @@ impl Size {
     }
 }
 
-/// See [`Size::deal`].
-const SEGMENT_DEAL: usize = 12;
-const LARGE_DEAL: usize = 16;
+/// See [`VectorSize::pair_stride`].
+const SEGMENT_PAIR_STRIDE: usize = 12;
+const LARGE_PAIR_STRIDE: usize = 16;
 
-/// See [`Size::slot_bytes`].
-const ROOMY_SLOT_BYTES: usize = 64 << 10;
+/// See [`VectorSize::slot_bytes`].
+const LARGE_SLOT_BYTES: usize = 64 << 10;
 
-impl fmt::Display for Size {
+impl fmt::Display for VectorSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(count) => write!(f, "{count}"),
@@ -164,28 +164,28 @@ impl Transport {
 
 /// The placement of the ranks on nodes, and the transport between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct NodeLayout {
     pub(crate) transport: Transport,
     /// The transport option of the back end.
-    wish: &'static str,
+    transport_option: &'static str,
     /// Ranks with the same letter are on one node. The letters repeat for more ranks.
-    letters: &'static str,
+    node_letters: &'static str,
 }
 
 /// All layouts. The mixed layouts combine shared memory with TCP, and in one case shared memory
 /// with queues of one process.
-pub(crate) const LAYOUTS: [Layout; 6] = [
-    Layout { transport: Transport::Inproc, wish: "inproc", letters: "a" },
-    Layout { transport: Transport::Shm, wish: "shm", letters: "a" },
-    Layout { transport: Transport::Tcp, wish: "tcp", letters: "abcdefgh" },
-    Layout { transport: Transport::Mixed, wish: "shm", letters: "aab" },
-    Layout { transport: Transport::Mixed, wish: "inproc", letters: "abab" },
-    Layout { transport: Transport::Mixed, wish: "shm", letters: "abcbcc" },
+pub(crate) const LAYOUTS: [NodeLayout; 6] = [
+    NodeLayout { transport: Transport::Inproc, transport_option: "inproc", node_letters: "a" },
+    NodeLayout { transport: Transport::Shm, transport_option: "shm", node_letters: "a" },
+    NodeLayout { transport: Transport::Tcp, transport_option: "tcp", node_letters: "abcdefgh" },
+    NodeLayout { transport: Transport::Mixed, transport_option: "shm", node_letters: "aab" },
+    NodeLayout { transport: Transport::Mixed, transport_option: "inproc", node_letters: "abab" },
+    NodeLayout { transport: Transport::Mixed, transport_option: "shm", node_letters: "abcbcc" },
 ];
 
-impl Layout {
+impl NodeLayout {
     fn labels(&self, ranks: usize) -> Vec<char> {
-        self.letters.chars().cycle().take(ranks).collect()
+        self.node_letters.chars().cycle().take(ranks).collect()
     }
 
     pub(crate) fn nodes(&self, ranks: usize) -> NodeMap {
@@ -194,39 +194,43 @@ impl Layout {
 
     /// Returns the back-end options of a rank.
     pub(crate) fn options(&self, rank: usize, slot_bytes: usize) -> String {
-        let label = self.letters.chars().cycle().nth(rank).unwrap_or_default();
-        format!("transport={};slot_bytes={slot_bytes};host_id={label}", self.wish)
+        let label = self.node_letters.chars().cycle().nth(rank).unwrap_or_default();
+        format!("transport={};slot_bytes={slot_bytes};host_id={label}", self.transport_option)
     }
 
     /// Returns true if `ranks` is large enough for a mixture; with fewer ranks, a mixed layout
     /// equals another layout.
     pub(crate) fn applies(&self, ranks: usize) -> bool {
-        self.transport != Transport::Mixed || ranks > 2 || self.letters == "abab"
+        self.transport != Transport::Mixed || ranks > 2 || self.node_letters == "abab"
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for NodeLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.transport.name())?;
-        if self.transport == Transport::Mixed { write!(f, " {}", self.letters) } else { Ok(()) }
+        if self.transport == Transport::Mixed {
+            write!(f, " {}", self.node_letters)
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// How the algorithm is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Choice {
+pub(crate) enum AlgorithmChoice {
     /// The library selects the algorithm.
-    Own,
+    Automatic,
     /// The library selects an algorithm whose result does not depend on the placement of the ranks.
     Canonical,
     /// The call selects the algorithm by name.
     Named(&'static str),
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for AlgorithmChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Own => f.write_str("own choice"),
+            Self::Automatic => f.write_str("own choice"),
             Self::Canonical => f.write_str("canonical"),
             Self::Named(name) => write!(f, "by {name}"),
         }
@@ -235,25 +239,25 @@ impl fmt::Display for Choice {
 
 /// The call of all ranks, independent of their placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scene {
+pub(crate) struct CallScene {
     pub(crate) kind: OpKind,
     pub(crate) dtype: DataType,
     pub(crate) op: Option<ReduceOp>,
     pub(crate) ranks: usize,
-    pub(crate) size: Size,
+    pub(crate) size: VectorSize,
     /// The index of type and operator among the pairs of the operation.
-    pub(crate) pair: usize,
+    pub(crate) pair_index: usize,
 }
 
 /// The layout, the form and the algorithm of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Variant {
-    pub(crate) layout: Layout,
+pub(crate) struct CallVariant {
+    pub(crate) layout: NodeLayout,
     pub(crate) in_place: bool,
-    pub(crate) choice: Choice,
+    pub(crate) choice: AlgorithmChoice,
 }
 
-impl fmt::Display for Scene {
+impl fmt::Display for CallScene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.dtype)?;
         if let Some(op) = self.op {
@@ -263,7 +267,7 @@ impl fmt::Display for Scene {
     }
 }
 
-impl fmt::Display for Variant {
+impl fmt::Display for CallVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ", {}, {}", self.layout, self.choice)?;
         if self.in_place { f.write_str(", in place") } else { Ok(()) }
@@ -276,12 +280,13 @@ pub(crate) fn has_in_place(kind: OpKind) -> bool {
 }
 
 /// Returns all scenes for this number of ranks, ordered by size.
-pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
+pub(crate) fn scenes(ranks: usize) -> Vec<CallScene> {
     let mut all = Vec::new();
     for size in SIZES {
         let barrier = size == SIZES[0];
         for kind in OpKind::ALL.into_iter().filter(|&kind| barrier || kind != OpKind::Barrier) {
-            let scene = |(pair, (dtype, op))| Scene { kind, dtype, op, ranks, size, pair };
+            let scene =
+                |(pair, (dtype, op))| CallScene { kind, dtype, op, ranks, size, pair_index: pair };
             all.extend(pairs(kind).into_iter().enumerate().map(scene));
         }
     }
@@ -289,42 +294,46 @@ pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
 }
 
 /// Returns the variants of a scene.
-pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
+pub(crate) fn variants(scene: &CallScene) -> Vec<CallVariant> {
     let mut all = product(scene);
-    let deal = scene.size.deal();
-    let mut place = scene.pair + scene.kind as usize * 3 + scene.ranks;
+    let deal = scene.size.pair_stride();
+    let mut pair_offset = scene.pair_index + scene.kind as usize * 3 + scene.ranks;
     all.retain(|variant| {
         // All types count the same list of variants, so a variant that only some types have is
         // always run and not counted.
         if deal > 1 && !is_for_all_types(scene, variant) {
             return true;
         }
-        place += 1;
-        place.is_multiple_of(deal)
+        pair_offset += 1;
+        pair_offset.is_multiple_of(deal)
     });
     all
 }
 
 /// Returns true if all types of the scene have this variant. The size of an element decides which
 /// algorithms can run.
-fn is_for_all_types(scene: &Scene, variant: &Variant) -> bool {
+fn is_for_all_types(scene: &CallScene, variant: &CallVariant) -> bool {
     let sizes = [DataType::U8, DataType::F16, DataType::F32, DataType::F64, DataType::C128];
-    sizes
-        .into_iter()
-        .all(|dtype| choices(&Scene { dtype, ..*scene }, &variant.layout).contains(&variant.choice))
+    sizes.into_iter().all(|dtype| {
+        choices(&CallScene { dtype, ..*scene }, &variant.layout).contains(&variant.choice)
+    })
 }
 
 /// Returns all possible variants of a scene.
-fn product(scene: &Scene) -> Vec<Variant> {
-    let Scene { kind, ranks, size, .. } = *scene;
+fn product(scene: &CallScene) -> Vec<CallVariant> {
+    let CallScene { kind, ranks, size, .. } = *scene;
     let mut all = Vec::new();
     for layout in LAYOUTS {
         if !layout.applies(ranks) || !size.applies(&layout, ranks) {
             continue;
         }
         for choice in choices(scene, &layout) {
-            let places = if has_in_place(kind) { &[false, true][..] } else { &[false] };
-            all.extend(places.iter().map(|&in_place| Variant { layout, in_place, choice }));
+            let in_place_values = if has_in_place(kind) { &[false, true][..] } else { &[false] };
+            all.extend(in_place_values.iter().map(|&in_place| CallVariant {
+                layout,
+                in_place,
+                choice,
+            }));
         }
     }
     all
@@ -340,18 +349,18 @@ pub(crate) fn shape_of(nodes: &NodeMap) -> GroupShape {
     GroupShape { has_cma: attached, has_cma_write: reached, ..GroupShape::of(nodes, false) }
 }
 
-fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
-    let Scene { kind, dtype, ranks, size, .. } = *scene;
+fn choices(scene: &CallScene, layout: &NodeLayout) -> Vec<AlgorithmChoice> {
+    let CallScene { kind, dtype, ranks, size, .. } = *scene;
     let shape = shape_of(&layout.nodes(ranks));
     let bytes = match kind {
         // In these operations not all ranks know all block lengths.
         OpKind::GatherV | OpKind::ScatterV | OpKind::AllToAllV => usize::MAX,
         _ => size.elements(kind, dtype, ranks) * dtype.size(),
     };
-    let mut all = vec![Choice::Own];
-    all.extend(kind.is_reduction().then_some(Choice::Canonical));
+    let mut all = vec![AlgorithmChoice::Automatic];
+    all.extend(kind.is_reduction().then_some(AlgorithmChoice::Canonical));
     let rows = algorithms(kind).filter(|row| row.can_run(bytes, &shape));
-    all.extend(rows.map(|row| Choice::Named(row.name)));
+    all.extend(rows.map(|row| AlgorithmChoice::Named(row.name)));
     all
 }
 
@@ -361,11 +370,14 @@ fn pair_strides_cover_all_pairs_and_combinations() {
         for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
             let scenes =
                 || RANKS.into_iter().flat_map(scenes).filter(|s| s.kind == kind && s.size == size);
-            let met: HashSet<usize> =
-                scenes().filter(|s| !variants(s).is_empty()).map(|scene| scene.pair).collect();
-            assert_eq!(met.len(), pairs(kind).len(), "{} {size}", kind.name());
-            let combinations = |of: fn(&Scene) -> Vec<Variant>| -> HashSet<String> {
-                let text = |scene: &Scene, variant: &Variant| format!("{}{variant}", scene.ranks);
+            let selected_pairs: HashSet<usize> = scenes()
+                .filter(|s| !variants(s).is_empty())
+                .map(|scene| scene.pair_index)
+                .collect();
+            assert_eq!(selected_pairs.len(), pairs(kind).len(), "{} {size}", kind.name());
+            let combinations = |of: fn(&CallScene) -> Vec<CallVariant>| -> HashSet<String> {
+                let text =
+                    |scene: &CallScene, variant: &CallVariant| format!("{}{variant}", scene.ranks);
                 let all =
                     scenes().flat_map(|s| of(&s).iter().map(|v| text(&s, v)).collect::<Vec<_>>());
                 all.collect()

@@ -7,11 +7,13 @@
 //! the path of the file. The launcher sets the rank.
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 
-use crate::backends::{Case, cases, covering, layout, load, variable};
-use crate::engine::{Run, Served};
-use crate::matrix::Scene;
-use crate::monitor::Monitor;
+use crate::backends::{
+    BackendCase, load, one_rank_per_node, pairwise_subset, supported_cases, variable,
+};
+use crate::matrix::CallScene;
+use crate::matrix_runner::{BackendUnderTest, MatrixRun};
 use crate::ranks::LIMIT_MS;
+use crate::run_monitor::RunMonitor;
 use dist::api::environment::identity_from_environment;
 use dist::base::deadline::Deadline;
 use dist::store::file::FileOptions;
@@ -22,26 +24,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The link from a rank to the other processes.
-pub(crate) struct Apart {
+pub(crate) struct ProcessRank {
     pub(crate) rank: usize,
     ranks: usize,
     store: Arc<FileStore>,
     /// The number of barriers that this rank has called.
     barriers: AtomicUsize,
     /// The hashes of results that must be the same on all ranks, by case.
-    agreed: Mutex<Vec<(String, u64)>>,
+    digests: Mutex<Vec<(String, u64)>>,
 }
 
 fn deadline() -> Deadline {
     Deadline::after_ms(LIMIT_MS)
 }
 
-impl Apart {
-    fn meet(rank: usize, ranks: usize, path: &str) -> Self {
+impl ProcessRank {
+    fn join(rank: usize, ranks: usize, path: &str) -> Self {
         let options = FileOptions { world_size: Some(ranks), ..FileOptions::default() };
         let store = FileStore::open(Path::new(path), &options, &deadline()).unwrap();
         let (store, barriers, agreed) = (Arc::new(store), AtomicUsize::new(0), Mutex::default());
-        Self { rank, ranks, store, barriers, agreed }
+        Self { rank, ranks, store, barriers, digests: agreed }
     }
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
@@ -50,25 +52,25 @@ impl Apart {
 
     /// Returns, before a barrier, the number of calls that all ranks together must have begun
     /// before it returns.
-    pub(crate) fn arrive(&self, ranks: usize) -> usize {
+    pub(crate) fn record_arrival(&self, ranks: usize) -> usize {
         self.store.add(b"conformance/arrived", 1, &deadline()).unwrap();
         (self.barriers.fetch_add(1, Ordering::Relaxed) + 1) * ranks
     }
 
     /// Returns the number of barrier calls that have begun.
-    pub(crate) fn come(&self) -> usize {
-        let come = self.store.add(b"conformance/arrived", 0, &deadline()).unwrap();
-        usize::try_from(come).unwrap()
+    pub(crate) fn arrivals(&self) -> usize {
+        let arrivals = self.store.add(b"conformance/arrived", 0, &deadline()).unwrap();
+        usize::try_from(arrivals).unwrap()
     }
 
     /// Records the hash of a result that must be the same on all ranks.
-    pub(crate) fn note(&self, case: String, digest: u64) {
-        self.agreed.lock().unwrap().push((case, digest));
+    pub(crate) fn record_digest(&self, case: String, digest: u64) {
+        self.digests.lock().unwrap().push((case, digest));
     }
 
     /// Compares the recorded hashes with those of rank 0, and returns the first case that differs.
-    fn compare(&self) -> Option<String> {
-        let agreed = self.agreed.lock().unwrap();
+    fn first_difference(&self) -> Option<String> {
+        let agreed = self.digests.lock().unwrap();
         let own: Vec<u8> = agreed.iter().flat_map(|(_, digest)| digest.to_le_bytes()).collect();
         let key = b"conformance/agreed";
         if self.rank == 0 {
@@ -83,7 +85,7 @@ impl Apart {
     }
 
     /// Waits until all ranks have compared their results.
-    fn part(&self) {
+    fn wait_until_all_compared(&self) {
         let key = b"conformance/done";
         let mut done = self.store.add(key, 1, &deadline()).unwrap();
         let limit = deadline();
@@ -101,33 +103,41 @@ fn a_rank_of_a_back_end() {
     let identity = identity_from_environment().unwrap();
     let (rank, ranks) = (identity.rank.unwrap(), identity.size.unwrap());
     let name = variable("BACKEND").unwrap();
-    let served = Served { name, options: variable("OPTIONS").unwrap_or_default() };
+    let served = BackendUnderTest { name, options: variable("OPTIONS").unwrap_or_default() };
     let kind = variable("KIND");
     let calls = variable("CALLS").map_or(usize::MAX, |text| text.parse().unwrap());
     let minutes = variable("MINUTES").map_or(60, |text| text.parse().unwrap());
-    let monitor = Monitor::new(Some(Duration::from_secs(60 * minutes)));
-    let apart = Apart::meet(rank, ranks, &variable("STORE").unwrap());
-    let (mut all, refused) = cases(&served, ranks, |size| size.applies(&layout(), ranks));
+    let monitor = RunMonitor::new(Some(Duration::from_secs(60 * minutes)));
+    let apart = ProcessRank::join(rank, ranks, &variable("STORE").unwrap());
+    let (mut all, refused) =
+        supported_cases(&served, ranks, |size| size.applies(&one_rank_per_node(), ranks));
     all.retain(|(scene, _)| kind.as_deref().is_none_or(|kind| kind == scene.kind.name()));
-    let chosen: Vec<Case> = if calls < all.len() { covering(all, calls) } else { all };
+    let chosen: Vec<BackendCase> =
+        if calls < all.len() { pairwise_subset(all, calls) } else { all };
     if rank == 0 {
         let cases = chosen.len();
         println!(
             "{ranks} ranks: {cases} cases; {refused} combinations of operation, type, operator and size are refused"
         );
     }
-    let scenes: Vec<Scene> = chosen.iter().map(|(scene, _)| *scene).collect();
-    let variants = |number: usize, _: &Scene| vec![chosen[number].1];
-    Run { ranks, scenes: &scenes, variants: &variants, monitor: &monitor, served: Some(&served) }
-        .go_apart(&apart);
+    let scenes: Vec<CallScene> = chosen.iter().map(|(scene, _)| *scene).collect();
+    let variants = |number: usize, _: &CallScene| vec![chosen[number].1];
+    MatrixRun {
+        ranks,
+        scenes: &scenes,
+        variants: &variants,
+        monitor: &monitor,
+        backend: Some(&served),
+    }
+    .run_as_process(&apart);
     assert!(!monitor.is_over() || !monitor.failures().is_empty(), "the time is up");
     let mut failures = monitor.failures();
     if failures.is_empty() {
-        failures.extend(apart.compare());
+        failures.extend(apart.first_difference());
     }
-    let done = monitor.look(|tally| tally.total());
+    let done = monitor.with_tally(|tally| tally.total());
     assert!(failures.is_empty(), "rank {rank}: {}", failures.join("\n"));
-    apart.part();
+    apart.wait_until_all_compared();
     // Only rank 0 keeps a tally.
     if rank == 0 {
         assert_eq!(done, chosen.len() as u64);

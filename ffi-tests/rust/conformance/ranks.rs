@@ -13,7 +13,7 @@ pub(crate) struct RankUnderTest {
 }
 
 /// Runs `body` on every rank of a group of `size` ranks; `options` gives the options of each rank.
-pub(crate) fn run_with(
+pub(crate) fn run_ranks(
     options: impl Fn(usize) -> String,
     size: usize,
     body: impl Fn(&RankUnderTest) + Sync,

@@ -10,20 +10,20 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// The time limit for the compilation of one program.
-const COMPILING: Duration = Duration::from_secs(120);
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The flags that every program must compile with.
-const STRICT: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
+const STRICT_FLAGS: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
 /// Prefixes of environment variables that a launcher or a user may have set; the programs run
 /// without these variables.
-const PREFIXES: &[&str] =
+const TEST_PREFIXES: &[&str] =
     &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH", "NCCL_", "VLLM_"];
 const NAMES: &[&str] =
     &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"];
 
 /// The source files of the example back-end plug-in.
-pub(crate) const BACKEND: &[&str] = &[
+pub(crate) const EXAMPLE_BACKEND_FILES: &[&str] = &[
     "../../c-examples/backend_store/backend_store.c",
     "../../c-examples/backend_store/backend_store_calls.c",
     "../../c-examples/backend_store/backend_store_fold.c",
@@ -62,10 +62,10 @@ impl Compiler {
     /// in the source tree.
     pub(crate) fn tool(&self, program: &Path, file: &str) {
         let mut words = self.0.clone();
-        words.extend(STRICT.map(str::to_owned));
+        words.extend(STRICT_FLAGS.map(str::to_owned));
         words.extend(["-O1".to_owned(), format!("{ROOT}/{file}"), "-o".to_owned()]);
         words.push(program.display().to_string());
-        run(&words, COMPILING).expect_success();
+        run(&words, COMPILE_TIMEOUT).expect_success();
     }
 
     /// Compiles and links a program against the library of this build and returns its path.
@@ -78,13 +78,13 @@ impl Compiler {
         let folder = library_folder();
         let program = folder.join(name);
         let mut words = self.words(files);
-        words.extend(STRICT.map(str::to_owned));
+        words.extend(STRICT_FLAGS.map(str::to_owned));
         words.extend(["-g".to_owned(), "-pthread".to_owned(), "-o".to_owned()]);
         words.push(program.display().to_string());
         words.push(library().display().to_string());
         words.extend([format!("-Wl,-rpath,{}", folder.display()), "-lm".to_owned()]);
         words.extend(more.iter().map(|&word| word.to_owned()));
-        run(&words, COMPILING).expect_success();
+        run(&words, COMPILE_TIMEOUT).expect_success();
         program
     }
 
@@ -95,7 +95,7 @@ impl Compiler {
         let script = format!("{ROOT}/ffi-tests/stubs/build.sh");
         let compiler = format!("CC={}", self.0.join(" "));
         let words = ["env", &compiler, "sh", &script, &folder.display().to_string()];
-        run(&words, COMPILING).expect_success();
+        run(&words, COMPILE_TIMEOUT).expect_success();
         folder
     }
 
@@ -103,29 +103,29 @@ impl Compiler {
     pub(crate) fn plugin(&self, name: &str, files: &[&str], more: &[&str]) -> PathBuf {
         let object = library_folder().join(format!("lib{name}.so"));
         let mut words = self.words(files);
-        words.extend(STRICT.map(str::to_owned));
+        words.extend(STRICT_FLAGS.map(str::to_owned));
         words.extend(["-g", "-fPIC", "-shared", "-pthread", "-o"].map(str::to_owned));
         words.push(object.display().to_string());
         words.extend(more.iter().map(|&word| word.to_owned()));
-        run(&words, COMPILING).expect_success();
+        run(&words, COMPILE_TIMEOUT).expect_success();
         object
     }
 
     /// Checks the syntax of one file.
     pub(crate) fn check(&self, file: &str, flags: &[&str]) {
-        run(&self.checking(file, flags), COMPILING).expect_success();
+        run(&self.check_command(file, flags), COMPILE_TIMEOUT).expect_success();
     }
 
     /// Returns true if the compiler accepts a flag.
-    pub(crate) fn knows(&self, flag: &str, file: &str) -> bool {
+    pub(crate) fn supports_flag(&self, flag: &str, file: &str) -> bool {
         let ending = Path::new(file).extension().is_some_and(|ending| ending == "cpp");
         let language = if ending { "-xc++" } else { "-xc" };
         let mut words = self.0.clone();
         words.extend(["-fsyntax-only", language, flag, "/dev/null"].map(str::to_owned));
-        run(&words, COMPILING).status == Some(0)
+        run(&words, COMPILE_TIMEOUT).status == Some(0)
     }
 
-    fn checking(&self, file: &str, flags: &[&str]) -> Vec<String> {
+    fn check_command(&self, file: &str, flags: &[&str]) -> Vec<String> {
         let mut words = self.words(&[file]);
         words.push("-fsyntax-only".to_owned());
         words.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -162,7 +162,7 @@ fn unique() -> String {
 
 /// The result of a program.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ProgramOutcome {
     /// The exit status; `None` if a signal ended the program.
     pub(crate) status: Option<i32>,
     /// The text that the program wrote to standard output and standard error.
@@ -170,7 +170,7 @@ pub(crate) struct Outcome {
     command: String,
 }
 
-impl Outcome {
+impl ProgramOutcome {
     pub(crate) fn expect_success(self) -> Self {
         let Self { status, output, command } = &self;
         let how = status.map_or("a signal".to_owned(), |status| format!("status {status}"));
@@ -180,14 +180,14 @@ impl Outcome {
 }
 
 /// Runs a program to its end. At the deadline the program is killed and the test fails.
-pub(crate) fn run(words: &[impl AsRef<str>], limit: Duration) -> Outcome {
+pub(crate) fn run(words: &[impl AsRef<str>], limit: Duration) -> ProgramOutcome {
     let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
     let (program, arguments) = words.split_first().expect("a program");
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if NAMES.contains(&&*text) || PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+        if NAMES.contains(&&*text) || TEST_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
             command.env_remove(&name);
         }
     }
@@ -201,7 +201,7 @@ pub(crate) fn run(words: &[impl AsRef<str>], limit: Duration) -> Outcome {
         }
     }
     let status = child.wait().expect("the program ends").code();
-    Outcome { status, output, command: words.join(" ") }
+    ProgramOutcome { status, output, command: words.join(" ") }
 }
 
 fn kill(child: &mut Child, command: &str, limit: Duration) -> ! {

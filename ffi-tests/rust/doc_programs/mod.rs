@@ -1,7 +1,7 @@
 //! Programs in documents: extracts fenced blocks, and compares the output of a program with the
 //! output in its document.
 
-use crate::toolchain::{Outcome, run};
+use crate::toolchain::{ProgramOutcome, run};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(180);
@@ -15,7 +15,7 @@ pub(crate) fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
 
 /// Runs a command that starts ranks and asserts that they print these lines, in any order.
 pub(crate) fn assert_prints(command: &[&str], expected: &str, title: &str) {
-    let Outcome { output, .. } = run(command, LIMIT).expect_success();
+    let ProgramOutcome { output, .. } = run(command, LIMIT).expect_success();
     // distrun prefixes each line of a rank with the rank; lines without a prefix are its own.
     let of_rank = |line: &'_ str| Some(line.strip_prefix('[')?.split_once("] ")?.1.to_owned());
     let mut printed: Vec<String> = output.lines().filter_map(of_rank).collect();

@@ -2,8 +2,8 @@
 //! absent ranks lead to errors.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod collective_creation;
 mod conflicts;
-mod members;
+mod creation_failures;
+mod members_only_creation;
 mod ranks;
-mod together;
-mod trouble;

@@ -6,26 +6,26 @@
 mod ranks;
 
 use dist::api::SubgroupOptions;
-use ranks::{check, meet, options, run};
+use ranks::{barrier, check_members, options, run_ranks};
 use std::sync::Mutex;
 
 /// The number of rounds, each with several groups.
 const ROUNDS: usize = 250;
 
 /// Runs the tests one at a time, since they measure the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL_TESTS: Mutex<()> = Mutex::new(());
 
 /// The resources of the process.
 #[derive(Clone, Copy, Debug)]
-struct Resources {
+struct ResourceUsage {
     descriptors: usize,
     threads: usize,
     mappings: usize,
     resident_kib: usize,
 }
 
-impl Resources {
-    fn now() -> Self {
+impl ResourceUsage {
+    fn measure() -> Self {
         let count = |path: &str| std::fs::read_dir(path).unwrap().count();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -41,9 +41,9 @@ impl Resources {
 
 /// Creates and releases groups of three kinds, of pairs and of all ranks, and compares the
 /// resources before and after.
-fn leave_nothing(transport: &str, layout: &str) {
-    let _alone = ALONE.lock().unwrap();
-    run(transport, layout, |world| {
+fn check_no_leaks(transport: &str, layout: &str) {
+    let _alone = SERIAL_TESTS.lock().unwrap();
+    run_ranks(transport, layout, |world| {
         let (me, size) = (world.rank(), world.size());
         let local = SubgroupOptions { members_only: true, ..options() };
         let rounds = |count: usize| {
@@ -55,19 +55,19 @@ fn leave_nothing(transport: &str, layout: &str) {
                 let pair: Vec<usize> = pair.into_iter().filter(|&rank| rank < size).collect();
                 let by_members = world.new_group(&pair, &local).unwrap().unwrap();
                 let ranks: Vec<usize> = (0..size).collect();
-                check(&all, me, &ranks);
+                check_members(&all, me, &ranks);
                 drop(all);
-                check(&half, me, &pair);
-                check(&by_members, me, &pair);
+                check_members(&half, me, &pair);
+                check_members(&by_members, me, &pair);
             }
-            meet(&world);
+            barrier(&world);
         };
         let look = || {
             // The service thread releases the resources of a released group with a delay.
-            meet(&world);
-            let found = (me == 0).then(settled);
-            meet(&world);
-            found
+            barrier(&world);
+            let usage = (me == 0).then(settled_usage);
+            barrier(&world);
+            usage
         };
         rounds(ROUNDS / 5);
         let before = look();
@@ -85,11 +85,11 @@ fn leave_nothing(transport: &str, layout: &str) {
 }
 
 /// Returns the resources once their number no longer falls.
-fn settled() -> Resources {
-    let mut last = Resources::now();
+fn settled_usage() -> ResourceUsage {
+    let mut last = ResourceUsage::measure();
     for _ in 0..20 {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        let now = Resources::now();
+        let now = ResourceUsage::measure();
         if now.descriptors == last.descriptors && now.threads == last.threads {
             return now;
         }
@@ -100,15 +100,15 @@ fn settled() -> Resources {
 
 #[test]
 fn thousand_groups_leak_nothing_over_inproc() {
-    leave_nothing("inproc", "aabb");
+    check_no_leaks("inproc", "aabb");
 }
 
 #[test]
 fn thousand_groups_leak_nothing_over_shared_memory() {
-    leave_nothing("shm", "aaaa");
+    check_no_leaks("shm", "aaaa");
 }
 
 #[test]
 fn thousand_groups_leak_nothing_over_tcp() {
-    leave_nothing("auto", "ab");
+    check_no_leaks("auto", "ab");
 }

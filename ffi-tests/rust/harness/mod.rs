@@ -7,15 +7,15 @@
 //! processes by it.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-mod place;
-mod report;
-pub(crate) mod residue;
+mod command_report;
+pub(crate) mod leftovers;
+mod test_host;
 
-pub(crate) use place::Place;
-pub(crate) use report::Report;
+pub(crate) use command_report::CommandReport;
+pub(crate) use test_host::TestHost;
 
-use crate::worker::{FOLDER, NAME, PROGRAM, now_us};
-use residue::Before;
+use crate::worker::{FOLDER_VARIABLE, NAME_VARIABLE, PROGRAM_VARIABLE, now_us};
+use leftovers::SharedFiles;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,58 +26,58 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time limit of a job on a busy machine.
-const LIMIT: Duration = Duration::from_secs(180);
+const JOB_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Arguments that make the test binary run as a worker.
-const ENTRY: [&str; 6] =
+const WORKER_ARGUMENTS: [&str; 6] =
     ["worker::entry", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"];
 
 /// Returns a number that is unique in this process, for names and ports of jobs.
-pub(crate) fn serial() -> u32 {
+pub(crate) fn next_serial() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A process of a job.
-struct Process {
+struct JobProcess {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
 }
 
 /// A job: the processes of one test, with their store port and folder.
-pub(crate) struct Job {
+pub(crate) struct TestJob {
     /// The port of the job's store; it was free when the job began.
     pub(crate) port: u16,
     folder: PathBuf,
-    before: Before,
+    shared_files_before: SharedFiles,
     began: Instant,
-    processes: Vec<Process>,
+    processes: Vec<JobProcess>,
     /// The inodes of the sockets that the harness has seen in the processes.
     sockets: BTreeSet<u64>,
     /// The command prefixes for the other network namespaces of the job's processes.
-    prefixes: BTreeSet<Vec<String>>,
+    network_prefixes: BTreeSet<Vec<String>>,
 }
 
-impl Job {
+impl TestJob {
     /// Creates a job without processes.
     pub(crate) fn new() -> Self {
-        let name = format!("job-{}-{}", std::process::id(), serial());
+        let name = format!("job-{}-{}", std::process::id(), next_serial());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(folder.join("tmp")).unwrap();
         Self {
             port: free_port(),
             folder,
-            before: Before::now(),
+            shared_files_before: SharedFiles::take(),
             began: Instant::now(),
             processes: Vec::new(),
             sockets: BTreeSet::new(),
-            prefixes: BTreeSet::new(),
+            network_prefixes: BTreeSet::new(),
         }
     }
 
     /// Starts ranks without a launcher; rank 0 hosts the store.
-    pub(crate) fn by_hand(size: usize, program: impl Fn(usize) -> String) -> Self {
+    pub(crate) fn without_launcher(size: usize, program: impl Fn(usize) -> String) -> Self {
         let mut job = Self::new();
         for rank in 0..size {
             job.start_rank(rank, size, &program(rank));
@@ -85,17 +85,17 @@ impl Job {
         job
     }
 
-    /// Starts ranks without a launcher, one on each host in `places`; `master` is the address of
-    /// the first host.
-    pub(crate) fn spread(
-        places: &[Place],
+    /// Starts ranks without a launcher, one on each host in `rank_hosts`; `master` is the address
+    /// of the first host.
+    pub(crate) fn on_hosts(
+        rank_hosts: &[TestHost],
         master: &str,
         program: impl Fn(usize) -> String,
     ) -> Self {
         let mut job = Self::new();
-        for (rank, place) in places.iter().enumerate() {
-            let environment = job.environment_towards(master, rank, places.len());
-            job.start_at(place, &rank.to_string(), &environment, &program(rank));
+        for (rank, host) in rank_hosts.iter().enumerate() {
+            let environment = job.environment_with_master(master, rank, rank_hosts.len());
+            job.start_on_host(host, &rank.to_string(), &environment, &program(rank));
         }
         job
     }
@@ -117,7 +117,7 @@ impl Job {
     }
 
     /// As [`Self::environment`], with `master` as the address of rank 0.
-    pub(crate) fn environment_towards(
+    pub(crate) fn environment_with_master(
         &self,
         master: &str,
         rank: usize,
@@ -132,35 +132,35 @@ impl Job {
     /// Starts a worker with this name and environment, without the variables of a launcher.
     pub(crate) fn start(&mut self, name: &str, environment: &[(&str, String)], program: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        scrub(&mut command);
-        command.args(ENTRY).env(NAME, name).env(PROGRAM, program);
+        clear_launcher_variables(&mut command);
+        command.args(WORKER_ARGUMENTS).env(NAME_VARIABLE, name).env(PROGRAM_VARIABLE, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
     }
 
     /// As [`Self::start`], on a host; the host sets the worker's host id.
-    pub(crate) fn start_at(
+    pub(crate) fn start_on_host(
         &mut self,
-        place: &Place,
+        host: &TestHost,
         name: &str,
         environment: &[(&str, String)],
         program: &str,
     ) {
-        let mut command = self.command_at(place, std::env::current_exe().unwrap().as_os_str());
-        command.args(ENTRY).env(NAME, name).env(PROGRAM, program);
+        let mut command = self.command_on_host(host, std::env::current_exe().unwrap().as_os_str());
+        command.args(WORKER_ARGUMENTS).env(NAME_VARIABLE, name).env(PROGRAM_VARIABLE, program);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
     }
 
     /// Starts a program on a host; the program is not a worker.
-    pub(crate) fn start_program_at(
+    pub(crate) fn start_program_on_host(
         &mut self,
-        place: &Place,
+        host: &TestHost,
         name: &str,
         environment: &[(&str, String)],
         words: &[&str],
     ) {
-        let mut command = self.command_at(place, OsStr::new(words[0]));
+        let mut command = self.command_on_host(host, OsStr::new(words[0]));
         command.args(&words[1..]);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         self.launch(name, command);
@@ -168,14 +168,14 @@ impl Job {
 
     /// Returns a command on a host without the variables of a launcher. The leak check of the job
     /// includes the host's network.
-    fn command_at(&mut self, place: &Place, program: &OsStr) -> Command {
-        let mut words = place.prefix().iter().map(OsStr::new).chain([program]);
+    fn command_on_host(&mut self, host: &TestHost, program: &OsStr) -> Command {
+        let mut words = host.command_prefix().iter().map(OsStr::new).chain([program]);
         let mut command = Command::new(words.next().unwrap_or(program));
         command.args(words);
-        scrub(&mut command);
-        command.env("DIST_HOST_ID", place.identity());
-        if !place.prefix().is_empty() {
-            self.prefixes.insert(place.prefix().to_vec());
+        clear_launcher_variables(&mut command);
+        command.env("DIST_HOST_ID", host.identity());
+        if !host.command_prefix().is_empty() {
+            self.network_prefixes.insert(host.command_prefix().to_vec());
         }
         command
     }
@@ -183,73 +183,78 @@ impl Job {
     /// Starts workers through a launcher. `command` is the launcher's command line up to the
     /// program.
     pub(crate) fn start_under(&mut self, name: &str, mut command: Command, program: &str) {
-        scrub(&mut command);
-        command.arg(std::env::current_exe().unwrap()).args(ENTRY).env(PROGRAM, program);
+        clear_launcher_variables(&mut command);
+        command
+            .arg(std::env::current_exe().unwrap())
+            .args(WORKER_ARGUMENTS)
+            .env(PROGRAM_VARIABLE, program);
         self.launch(name, command);
     }
 
     fn launch(&mut self, name: &str, mut command: Command) {
         let file = |kind: &str| File::create(self.folder.join(format!("{name}.{kind}"))).unwrap();
         command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
-        command.env(FOLDER, &self.folder).env("TMPDIR", self.folder.join("tmp"));
+        command.env(FOLDER_VARIABLE, &self.folder).env("TMPDIR", self.folder.join("tmp"));
         let child = command.spawn().unwrap();
-        self.processes.push(Process { name: name.to_owned(), child, ended: None });
+        self.processes.push(JobProcess { name: name.to_owned(), child, ended: None });
     }
 
     /// Waits for the first report on a command and returns it.
-    pub(crate) fn report(&mut self, name: &str, what: &str) -> Report {
+    pub(crate) fn await_report(&mut self, name: &str, command: &str) -> CommandReport {
         loop {
-            if let Some(report) = self.reports(name).into_iter().find(|it| it.what == what) {
-                self.sockets.extend(residue::sockets(&self.living()));
+            if let Some(report) =
+                self.reports_so_far(name).into_iter().find(|it| it.command == command)
+            {
+                self.sockets.extend(leftovers::sockets_of(&self.living_processes()));
                 return report;
             }
-            self.poll(&format!("{name} to report \"{what}\""));
+            self.check_deadline(&format!("{name} to report \"{command}\""));
         }
     }
 
     /// Waits until all workers in `names` have reported a command.
-    pub(crate) fn all_report(&mut self, names: &[impl AsRef<str>], what: &str) {
+    pub(crate) fn await_reports(&mut self, names: &[impl AsRef<str>], command: &str) {
         for name in names {
-            drop(self.report(name.as_ref(), what));
+            drop(self.await_report(name.as_ref(), command));
         }
     }
 
     /// Returns the reports so far, in order.
-    pub(crate) fn reports(&self, name: &str) -> Vec<Report> {
+    pub(crate) fn reports_so_far(&self, name: &str) -> Vec<CommandReport> {
         let path = self.folder.join(format!("{name}.reports"));
-        report::parse(&fs::read_to_string(path).unwrap_or_default())
+        command_report::parse_reports(&fs::read_to_string(path).unwrap_or_default())
     }
 
     /// Returns the standard error output of a process.
-    pub(crate) fn errors(&self, name: &str) -> String {
-        self.written(name, "err")
+    pub(crate) fn stderr_text(&self, name: &str) -> String {
+        self.file_text(name, "err")
     }
 
-    fn written(&self, name: &str, kind: &str) -> String {
+    fn file_text(&self, name: &str, kind: &str) -> String {
         let bytes = fs::read(self.folder.join(format!("{name}.{kind}"))).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Opens a gate for all workers.
-    pub(crate) fn open(&self, gate: &str) {
+    pub(crate) fn open_gate(&self, gate: &str) {
         drop(File::create(self.folder.join(gate)).unwrap());
     }
 
     /// Waits until `holds` returns true.
-    pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+    pub(crate) fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         while !holds(self) {
-            self.poll(what);
+            self.check_deadline(what);
         }
     }
 
-    fn poll(&self, what: &str) {
-        assert!(self.began.elapsed() < LIMIT, "waited in vain for {what}");
+    fn check_deadline(&self, what: &str) {
+        assert!(self.began.elapsed() < JOB_TIMEOUT, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 
     /// Returns the process id of a worker.
     pub(crate) fn pid(&mut self, name: &str) -> u32 {
-        self.report(name, "start").pid
+        self.await_report(name, "start").pid
     }
 
     /// Returns the path of a file in the job's folder, which is removed with the job.
@@ -269,7 +274,7 @@ impl Job {
     pub(crate) fn stop(&mut self, name: &str) {
         let pid = self.pid(name);
         signal("STOP", &[pid]);
-        self.until("the worker to stop", |_| residue::state(pid) == Some('T'));
+        self.wait_until("the worker to stop", |_| leftovers::process_state(pid) == Some('T'));
     }
 
     /// Resumes a stopped worker.
@@ -282,9 +287,9 @@ impl Job {
     /// number.
     pub(crate) fn kill_orphans(&mut self) -> usize {
         self.wait();
-        let orphans = self.living();
+        let orphans = self.living_processes();
         signal("KILL", &orphans);
-        self.until("the orphans to end", |job| job.living().is_empty());
+        self.wait_until("the orphans to end", |job| job.living_processes().is_empty());
         orphans.len()
     }
 
@@ -295,7 +300,7 @@ impl Job {
                 let process = &mut self.processes[index];
                 process.ended = process.child.try_wait().unwrap();
                 if process.ended.is_none() {
-                    self.poll(&format!("the end of {}", self.processes[index].name));
+                    self.check_deadline(&format!("the end of {}", self.processes[index].name));
                 }
             }
         }
@@ -303,43 +308,46 @@ impl Job {
 
     /// Waits until all processes have exited, checks that no resources of them remain, and returns
     /// the finished job.
-    pub(crate) fn finish(mut self) -> Ended {
+    pub(crate) fn finish(mut self) -> FinishedJob {
         self.wait();
-        let mut left = Vec::new();
+        let mut leftovers = Vec::new();
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(5) {
-            left = self.before.left(&self.folder, &self.living());
-            left.extend(residue::on_network(&[], &self.sockets, self.port));
-            for prefix in &self.prefixes {
-                left.extend(residue::on_network(prefix, &self.sockets, self.port));
+            leftovers = self.shared_files_before.leftovers(&self.folder, &self.living_processes());
+            leftovers.extend(leftovers::leftover_sockets(&[], &self.sockets, self.port));
+            for prefix in &self.network_prefixes {
+                leftovers.extend(leftovers::leftover_sockets(prefix, &self.sockets, self.port));
             }
-            if left.is_empty() {
+            if leftovers.is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(left.is_empty(), "left behind: {}", left.join("; "));
-        Ended(self)
+        assert!(leftovers.is_empty(), "left behind: {}", leftovers.join("; "));
+        FinishedJob(self)
     }
 
     /// Returns the names of the abstract sockets on which the ranks listen at present.
     pub(crate) fn abstract_sockets(&self) -> Vec<String> {
         let pids: Vec<u32> = self.processes.iter().map(|process| process.child.id()).collect();
-        residue::abstract_names(&residue::sockets(&pids))
+        leftovers::abstract_socket_names(&leftovers::sockets_of(&pids))
     }
 
     /// Returns the living processes of the job, including grandchildren.
-    pub(crate) fn living(&self) -> Vec<u32> {
-        residue::processes(&format!("{FOLDER}={}", self.folder.display()))
+    pub(crate) fn living_processes(&self) -> Vec<u32> {
+        leftovers::processes_with_environment(&format!(
+            "{FOLDER_VARIABLE}={}",
+            self.folder.display()
+        ))
     }
 }
 
 /// A job whose processes have exited.
-pub(crate) struct Ended(Job);
+pub(crate) struct FinishedJob(TestJob);
 
-impl Ended {
+impl FinishedJob {
     /// Returns the exit status of a process, or 128 plus the signal number.
-    pub(crate) fn status(&self, name: &str) -> i32 {
+    pub(crate) fn exit_status(&self, name: &str) -> i32 {
         use std::os::unix::process::ExitStatusExt as _;
         let process = self.0.processes.iter().find(|process| process.name == name).unwrap();
         let ended = process.ended.unwrap();
@@ -347,29 +355,29 @@ impl Ended {
     }
 
     /// Returns the reports of a worker.
-    pub(crate) fn reports(&self, name: &str) -> Vec<Report> {
-        self.0.reports(name)
+    pub(crate) fn reports(&self, name: &str) -> Vec<CommandReport> {
+        self.0.reports_so_far(name)
     }
 
     /// Asserts that a worker has made this number of reports and that all report success.
-    pub(crate) fn all_succeeded(&self, name: &str, count: usize) {
+    pub(crate) fn assert_all_succeeded(&self, name: &str, count: usize) {
         let reports = self.reports(name);
         assert_eq!(reports.len(), count, "{reports:?}");
         reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
     }
 
     /// Returns the first report on a command.
-    pub(crate) fn report(&self, name: &str, what: &str) -> Report {
-        let found = self.reports(name).into_iter().find(|report| report.what == what);
-        found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
+    pub(crate) fn report(&self, name: &str, what: &str) -> CommandReport {
+        let report = self.reports(name).into_iter().find(|report| report.command == what);
+        report.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
     }
 
     /// Returns the first report on a command after the report on an earlier command.
-    pub(crate) fn report_after(&self, name: &str, what: &str, earlier: &str) -> Report {
+    pub(crate) fn report_after(&self, name: &str, what: &str, earlier: &str) -> CommandReport {
         let mut reports =
-            self.reports(name).into_iter().skip_while(|report| report.what != earlier);
-        let found = reports.by_ref().skip(1).find(|report| report.what == what);
-        found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\" after \"{earlier}\""))
+            self.reports(name).into_iter().skip_while(|report| report.command != earlier);
+        let report = reports.by_ref().skip(1).find(|report| report.command == what);
+        report.unwrap_or_else(|| panic!("{name} has not reported \"{what}\" after \"{earlier}\""))
     }
 
     /// Returns the path of a file in the job's folder.
@@ -378,22 +386,22 @@ impl Ended {
     }
 
     /// Returns the standard error output of a process.
-    pub(crate) fn errors(&self, name: &str) -> String {
-        self.0.errors(name)
+    pub(crate) fn stderr_text(&self, name: &str) -> String {
+        self.0.stderr_text(name)
     }
 
     /// Returns the standard output of a process.
-    pub(crate) fn output(&self, name: &str) -> String {
-        self.0.written(name, "out")
+    pub(crate) fn stdout_text(&self, name: &str) -> String {
+        self.0.file_text(name, "out")
     }
 }
 
-impl Drop for Job {
+impl Drop for TestJob {
     fn drop(&mut self) {
         // A launcher may start more processes while its ranks are killed, so the loop runs three
         // times.
         for _ in 0..3 {
-            let living = self.living();
+            let living = self.living_processes();
             if !living.is_empty() {
                 signal("KILL", &living);
             }
@@ -403,15 +411,15 @@ impl Drop for Job {
             drop(process.child.wait());
         }
         if std::thread::panicking() {
-            self.tell();
+            self.print_details();
         }
         drop(fs::remove_dir_all(&self.folder));
     }
 }
 
-impl Job {
+impl TestJob {
     /// Prints the reports and output of a job whose test has failed.
-    fn tell(&self) {
+    fn print_details(&self) {
         let mut files: Vec<PathBuf> = fs::read_dir(&self.folder)
             .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
             .unwrap_or_default();
@@ -426,7 +434,7 @@ impl Job {
 }
 
 /// Removes the variables of launchers from a command's environment.
-fn scrub(command: &mut Command) {
+fn clear_launcher_variables(command: &mut Command) {
     let of_a_launcher = ["OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "DIST_"];
     let of_torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
     for (name, _) in std::env::vars() {
@@ -452,7 +460,7 @@ pub(crate) fn signal(name: &str, pids: &[u32]) {
 pub(crate) fn free_port() -> u16 {
     let first = std::process::id() % 100 * 100;
     for _ in 0..10_000 {
-        let port = u16::try_from(20_000 + (first + serial()) % 10_000).unwrap();
+        let port = u16::try_from(20_000 + (first + next_serial()) % 10_000).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -1,6 +1,6 @@
 //! Emulated hosts for tests: network namespaces, each with its own loopback interface and
 //! addresses, on networks that the test creates and removes. Processes run on a host through a
-//! [`Place`].
+//! [`TestHost`].
 //!
 //! Every network is a bridge in a further namespace, with a veth pair to each host. An emulated
 //! link with delay and losses between two hosts runs through a program (see [`Relay`]). The tests
@@ -12,28 +12,28 @@
 //! differ. For this reason a place has its own identity.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-mod look;
+mod net_namespace;
+mod network_state;
 mod relay;
-mod space;
 
-pub(crate) use relay::{Line, Relay};
+pub(crate) use relay::{LinkSettings, Relay};
 
-use crate::harness::{Place, serial};
+use crate::harness::{TestHost, next_serial};
 use crate::toolchain::{Compiler, skip};
-use space::Space;
+use net_namespace::NetNamespace;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
 /// The single network of most tests.
-pub(crate) const ETHERNET: &[&str] = &["eth0"];
+pub(crate) const ONE_NETWORK: &[&str] = &["eth0"];
 
 /// The device of a host at its end of an emulated link.
-const LINE_DEVICE: &str = "line0";
+const LINK_DEVICE: &str = "line0";
 
 /// The number of the first network for an emulated link; the numbers of the requested networks are
 /// smaller.
-const FIRST_LINE: usize = 100;
+const FIRST_LINK_NETWORK: usize = 100;
 
 /// The advice for a user who may not create namespaces.
 const REMEDY: &str =
@@ -42,22 +42,22 @@ const REMEDY: &str =
 /// A set of emulated hosts.
 pub(crate) struct Hosts {
     serial: u32,
-    hosts: Vec<Space>,
+    hosts: Vec<NetNamespace>,
     /// The namespace with the bridges.
-    switch: Space,
+    bridge_namespace: NetNamespace,
     networks: Vec<String>,
     /// The relay program, after the first link has compiled it, and the number of links.
-    relay: Option<PathBuf>,
-    lines: usize,
+    relay_program: Option<PathBuf>,
+    link_count: usize,
 }
 
 impl Hosts {
     /// Creates `count` hosts on networks with these names; the interfaces have the same names. The
     /// error says which capability the machine or the user lacks.
     pub(crate) fn try_new(count: usize, networks: &[&str]) -> Result<Self, String> {
-        space::remove_leftovers();
-        let serial = serial();
-        let switch = Space::new(serial, "net").map_err(|why| format!("{why}; {REMEDY}"))?;
+        net_namespace::remove_leftovers();
+        let serial = next_serial();
+        let switch = NetNamespace::new(serial, "net").map_err(|why| format!("{why}; {REMEDY}"))?;
         for kind in ["bridge", "veth"] {
             let probe = format!("link add probe type {kind}\nlink del probe");
             let lacks = |why| format!("the kernel makes no interface of type {kind}: {why}");
@@ -65,28 +65,35 @@ impl Hosts {
         }
         let six = switch.try_ip("address add fd00::1/128 dev lo");
         six.map_err(|why| format!("the kernel has no IPv6, or it is disabled: {why}"))?;
-        let hosts = (0..count).map(|host| Space::new(serial, &format!("h{host}")));
-        let hosts: Vec<Space> = hosts.collect::<Result<_, _>>()?;
+        let hosts = (0..count).map(|host| NetNamespace::new(serial, &format!("h{host}")));
+        let hosts: Vec<NetNamespace> = hosts.collect::<Result<_, _>>()?;
         let networks: Vec<String> = networks.iter().map(|&name| name.to_owned()).collect();
-        let made = Self { serial, hosts, switch, networks, relay: None, lines: 0 };
-        made.connect();
+        let made = Self {
+            serial,
+            hosts,
+            bridge_namespace: switch,
+            networks,
+            relay_program: None,
+            link_count: 0,
+        };
+        made.create_networks();
         Ok(made)
     }
 
     /// As [`Self::try_new`], for a test: if hosts are impossible, it prints the reason, and the
     /// test must return.
-    pub(crate) fn find(count: usize, networks: &[&str]) -> Option<Self> {
+    pub(crate) fn try_new_or_skip(count: usize, networks: &[&str]) -> Option<Self> {
         Self::try_new(count, networks).map_err(|why| skip(&why)).ok()
     }
 
     /// Creates the networks.
-    fn connect(&self) {
+    fn create_networks(&self) {
         let mut commands = String::new();
         for (network, interface) in self.networks.iter().enumerate() {
             // Without snooping, the bridge forwards every multicast to all hosts; IPv6 neighbour
             // discovery needs it.
-            let quiet = "forward_delay 0 mcast_snooping 0";
-            writeln!(commands, "link add br{network} type bridge {quiet}").unwrap();
+            let bridge_options = "forward_delay 0 mcast_snooping 0";
+            writeln!(commands, "link add br{network} type bridge {bridge_options}").unwrap();
             writeln!(commands, "link set br{network} up").unwrap();
             for (host, space) in self.hosts.iter().enumerate() {
                 let (port, name) = (format!("h{host}n{network}"), space.name());
@@ -95,10 +102,10 @@ impl Hosts {
                 writeln!(commands, "link set {port} master br{network} up").unwrap();
             }
         }
-        self.switch.ip(&commands);
+        self.bridge_namespace.ip(&commands);
         for (host, space) in self.hosts.iter().enumerate() {
             for (network, interface) in self.networks.iter().enumerate() {
-                space.ip(&take_up(interface, host, network));
+                space.ip(&interface_commands(interface, host, network));
             }
             self.networks.iter().for_each(|interface| space.until_ready(interface));
         }
@@ -106,14 +113,14 @@ impl Hosts {
 
     /// Returns the names of the namespaces.
     pub(crate) fn names(&self) -> Vec<String> {
-        let spaces = self.hosts.iter().chain([&self.switch]);
+        let spaces = self.hosts.iter().chain([&self.bridge_namespace]);
         spaces.map(|space| space.name().to_owned()).collect()
     }
 
     /// Returns the place for processes on a host.
-    pub(crate) fn place(&self, host: usize) -> Place {
+    pub(crate) fn host(&self, host: usize) -> TestHost {
         let name = format!("host-{host}");
-        Place::in_space(&name, &ipv4(host, 0), self.hosts[host].prefix(&name))
+        TestHost::in_namespace(&name, &ipv4(host, 0), self.hosts[host].command_prefix(&name))
     }
 
     /// Returns a host's IPv4 address in a network.
@@ -135,41 +142,42 @@ impl Hosts {
 
     /// Cuts a host off from the first network like a dead switch: the host's interface stays up,
     /// but its packets are lost.
-    pub(crate) fn cut(&self, host: usize) {
-        self.switch.ip(&format!("link set h{host}n0 nomaster"));
+    pub(crate) fn disconnect(&self, host: usize) {
+        self.bridge_namespace.ip(&format!("link set h{host}n0 nomaster"));
     }
 
     /// Connects the host to the first network again.
-    pub(crate) fn heal(&self, host: usize) {
-        self.switch.ip(&format!("link set h{host}n0 master br0"));
+    pub(crate) fn reconnect(&self, host: usize) {
+        self.bridge_namespace.ip(&format!("link set h{host}n0 master br0"));
     }
 
     /// Routes all traffic between two hosts through an emulated link, for every address. A host has
     /// at most one link. If the C compiler or the TUN device is missing, it prints the reason and
     /// returns `None`.
-    pub(crate) fn line(&mut self, pair: [usize; 2], line: &Line) -> Option<Relay> {
+    pub(crate) fn add_link(&mut self, pair: [usize; 2], line: &LinkSettings) -> Option<Relay> {
         let compiler = Compiler::find()?;
         let probe = "tuntap add dev probe mode tun\ntuntap del dev probe mode tun";
-        if let Err(why) = self.switch.try_ip(probe) {
+        if let Err(why) = self.bridge_namespace.try_ip(probe) {
             skip(&format!("no TUN device can be made (modprobe tun; /dev/net/tun): {why}"));
             return None;
         }
         let name = format!("relay-{}-{}", std::process::id(), self.serial);
-        let program = self.relay.get_or_insert_with(|| Relay::compile(&compiler, &name)).clone();
-        let network = FIRST_LINE + self.lines;
-        self.lines += 1;
+        let program =
+            self.relay_program.get_or_insert_with(|| Relay::compile(&compiler, &name)).clone();
+        let network = FIRST_LINK_NETWORK + self.link_count;
+        self.link_count += 1;
         let spaces = pair.map(|host| &self.hosts[host]);
         for (space, host) in spaces.iter().zip(pair) {
-            space.ip(&format!("tuntap add dev {LINE_DEVICE} mode tun"));
-            space.ip(&take_up(LINE_DEVICE, host, network));
+            space.ip(&format!("tuntap add dev {LINK_DEVICE} mode tun"));
+            space.ip(&interface_commands(LINK_DEVICE, host, network));
         }
-        let relay = Relay::start(&program, line, spaces, LINE_DEVICE);
+        let relay = Relay::start(&program, line, spaces, LINK_DEVICE);
         for (space, peer) in [(spaces[0], pair[1]), (spaces[1], pair[0])] {
             let mut routes = String::new();
             for network in 0..self.networks.len() {
                 let (four, six) = (ipv4(peer, network), ipv6(peer, network));
-                writeln!(routes, "route add {four}/32 dev {LINE_DEVICE}").unwrap();
-                writeln!(routes, "route add {six}/128 dev {LINE_DEVICE}").unwrap();
+                writeln!(routes, "route add {four}/32 dev {LINK_DEVICE}").unwrap();
+                writeln!(routes, "route add {six}/128 dev {LINK_DEVICE}").unwrap();
             }
             space.ip(&routes);
         }
@@ -179,19 +187,19 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        if let Some(program) = &self.relay {
+        if let Some(program) = &self.relay_program {
             drop(fs::remove_file(program));
         }
     }
 }
 
 /// Returns true if a namespace with this name exists.
-pub(crate) fn exists(name: &str) -> bool {
-    space::exists(name)
+pub(crate) fn namespace_exists(name: &str) -> bool {
+    net_namespace::namespace_exists(name)
 }
 
 /// Returns the commands that give a host's interface its addresses in a network.
-fn take_up(interface: &str, host: usize, network: usize) -> String {
+fn interface_commands(interface: &str, host: usize, network: usize) -> String {
     let (four, six) = (ipv4(host, network), ipv6(host, network));
     format!(
         "address add {four}/24 dev {interface}\n\

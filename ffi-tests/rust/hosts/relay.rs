@@ -1,7 +1,7 @@
 //! An emulated link between two hosts that delays packets and drops some. It runs the program
 //! `ffi-tests/net/relay.c`.
 
-use super::space::{LIMIT, Space};
+use super::net_namespace::{KERNEL_TIMEOUT, NetNamespace};
 use crate::toolchain::Compiler;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The properties of an emulated link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line {
+pub(crate) struct LinkSettings {
     /// The one-way delay of each packet.
     pub(crate) delay: Duration,
     /// The number of lost packets per million.
@@ -18,22 +18,22 @@ pub(crate) struct Line {
     /// The seed of the random choice of lost packets.
     pub(crate) seed: u64,
     /// The maximum number of packets in flight in one direction; further packets are dropped.
-    pub(crate) queue: u32,
+    pub(crate) queue_packets: u32,
     /// The bytes per second in one direction; `None` for no limit.
-    pub(crate) rate: Option<u64>,
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
-impl Line {
+impl LinkSettings {
     /// Returns a link with a delay and losses, a large queue and no rate limit.
     pub(crate) fn new(delay_ms: u64, loss_ppm: u32) -> Self {
         let delay = Duration::from_millis(delay_ms);
-        Self { delay, loss_ppm, seed: 1, queue: 4096, rate: None }
+        Self { delay, loss_ppm, seed: 1, queue_packets: 4096, bytes_per_second: None }
     }
 }
 
 /// The numbers of packets from the first and from the second host, by their result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct RelayCounts {
     pub(crate) forwarded: [u64; 2],
     pub(crate) lost: [u64; 2],
     pub(crate) overflowed: [u64; 2],
@@ -51,14 +51,19 @@ impl Relay {
     }
 
     /// Starts the relay between devices of the same name, and waits until they carry packets.
-    pub(super) fn start(program: &Path, line: &Line, spaces: [&Space; 2], device: &str) -> Self {
+    pub(super) fn start(
+        program: &Path,
+        line: &LinkSettings,
+        spaces: [&NetNamespace; 2],
+        device: &str,
+    ) -> Self {
         let mut command = Command::new(program);
         let options = [
             ("-d", u64::try_from(line.delay.as_micros()).unwrap()),
             ("-l", u64::from(line.loss_ppm)),
             ("-s", line.seed),
-            ("-q", u64::from(line.queue)),
-            ("-r", line.rate.unwrap_or(0)),
+            ("-q", u64::from(line.queue_packets)),
+            ("-r", line.bytes_per_second.unwrap_or(0)),
         ];
         for (option, value) in options {
             command.args([option, &value.to_string()]);
@@ -74,17 +79,17 @@ impl Relay {
     }
 
     /// Ends the relay and returns its counts. Afterwards no packet passes.
-    pub(crate) fn end(mut self) -> Counts {
+    pub(crate) fn stop(mut self) -> RelayCounts {
         // The relay ends when its input is closed.
         drop(self.0.stdin.take());
         let began = Instant::now();
         while self.0.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < LIMIT, "the relay does not end");
+            assert!(began.elapsed() < KERNEL_TIMEOUT, "the relay does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut text = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        Counts::parse(&text).unwrap_or_else(|| panic!("the relay ended with \"{text}\""))
+        RelayCounts::parse(&text).unwrap_or_else(|| panic!("the relay ended with \"{text}\""))
     }
 }
 
@@ -95,7 +100,7 @@ impl Drop for Relay {
     }
 }
 
-impl Counts {
+impl RelayCounts {
     fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let of = |word: &str| {

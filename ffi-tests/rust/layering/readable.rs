@@ -1,7 +1,7 @@
 //! Rules that keep the source readable: one meaning for each type name, comments of at most 100
 //! columns, and an architecture page whose paths exist.
 
-use super::scan::{File, source_files};
+use super::scan::{SourceFile, source_files};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -18,17 +18,17 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn repeated_types(files: &[File]) -> Vec<String> {
-    let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+fn repeated_types(files: &[SourceFile]) -> Vec<String> {
+    let mut paths_by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in files {
         for name in file.types() {
-            places.entry(name).or_default().push(&file.path);
+            paths_by_name.entry(name).or_default().push(&file.path);
         }
     }
-    places.retain(|name, places| {
-        places.len() > 1 && !SHARED_NAMES.iter().any(|(shared, _)| shared == name)
+    paths_by_name.retain(|name, paths| {
+        paths.len() > 1 && !SHARED_NAMES.iter().any(|(shared, _)| shared == name)
     });
-    places.iter().map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
+    paths_by_name.iter().map(|(name, paths)| format!("{name}: {}", paths.join(", "))).collect()
 }
 
 #[test]
@@ -41,9 +41,12 @@ fn a_type_name_has_one_meaning() {
 #[test]
 fn repeated_type_names_are_found() {
     let files = [
-        File::new("src/store/x.rs", "struct Peer { rank: u32 } trait Stored { type Value; }"),
-        File::new("src/algo/x.rs", "enum Peer { None } impl A for B { type Value = u8; }"),
-        File::new("src/wait/x.rs", "// struct Stored;\n#[cfg(test)] mod tests { struct Peer; }"),
+        SourceFile::new("src/store/x.rs", "struct Peer { rank: u32 } trait Stored { type Value; }"),
+        SourceFile::new("src/algo/x.rs", "enum Peer { None } impl A for B { type Value = u8; }"),
+        SourceFile::new(
+            "src/wait/x.rs",
+            "// struct Stored;\n#[cfg(test)] mod tests { struct Peer; }",
+        ),
     ];
     assert_eq!(repeated_types(&files), ["Peer: src/store/x.rs, src/algo/x.rs"]);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// A source file without comments, string literals and test code.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct SourceFile {
     /// The path from the root of the source tree.
     pub(crate) path: String,
     /// The module path in the crate, for example `store::tcp::client`.
@@ -19,7 +19,7 @@ pub(crate) struct File {
     code: String,
 }
 
-impl File {
+impl SourceFile {
     pub(crate) fn new(path: &str, text: &str) -> Self {
         let module = module_of(path);
         let (code, test_modules) = without_tests(&without_texts(text));
@@ -35,14 +35,14 @@ impl File {
     }
 
     /// Returns the `allow` attributes that contain `what`.
-    pub(crate) fn allowances<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn lint_allowances<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a str> {
         let all = self.code.split("allow(").skip(1);
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
     /// Returns the names of fields and statics whose type is or contains a lock, except references
     /// to locks.
-    pub(crate) fn locks(&self) -> BTreeSet<&str> {
+    pub(crate) fn locked_fields(&self) -> BTreeSet<&str> {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         let of_type = |c: char| is_part(c) || c.is_whitespace() || "<':".contains(c);
         let lock = |(at, _): (usize, &str)| {
@@ -87,7 +87,7 @@ impl File {
 }
 
 /// Returns every file of the library, without the programs and the test files.
-pub(crate) fn source_files() -> Vec<File> {
+pub(crate) fn source_files() -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     let mut folders = VecDeque::from([root.join("src")]);
@@ -99,18 +99,18 @@ pub(crate) fn source_files() -> Vec<File> {
                 folders.push_back(path);
             } else if name.ends_with(".rs") && name != "src/lib.rs" {
                 let text = std::fs::read_to_string(&path).expect("text");
-                files.push(File::new(&name, &text));
+                files.push(SourceFile::new(&name, &text));
             }
         }
     }
-    let programs = |file: &File| super::is_within(&file.module, "bin");
+    let programs = |file: &SourceFile| super::is_within(&file.module, "bin");
     let tests: Vec<String> = files.iter().flat_map(test_files).collect();
     files
         .retain(|file| !programs(file) && !tests.iter().any(|t| super::is_within(&file.module, t)));
     files
 }
 
-fn test_files(file: &File) -> Vec<String> {
+fn test_files(file: &SourceFile) -> Vec<String> {
     file.test_modules.iter().map(|name| format!("{}::{name}", file.module)).collect()
 }
 
@@ -132,7 +132,7 @@ fn without_texts(text: &str) -> String {
     let mut rest = text;
     let mut code = String::with_capacity(text.len());
     while let Some(next) = rest.chars().next() {
-        let len = skipped(rest, code.chars().last());
+        let len = skipped_len(rest, code.chars().last());
         if len == 0 {
             code.push(next);
             rest = &rest[next.len_utf8()..];
@@ -145,28 +145,28 @@ fn without_texts(text: &str) -> String {
 }
 
 /// Returns the length of the comment, string or character literal at the start; 0 if there is none.
-fn skipped(rest: &str, before: Option<char>) -> usize {
+fn skipped_len(rest: &str, before: Option<char>) -> usize {
     let starts_word = !before.is_some_and(is_word);
     if rest.starts_with("//") {
         rest.find('\n').unwrap_or(rest.len())
     } else if rest.starts_with("/*") {
-        block_comment(rest)
+        block_comment_len(rest)
     } else if rest.starts_with('"') {
-        quoted(rest, '"')
+        quoted_len(rest, '"')
     } else if rest.starts_with("'\\") {
-        quoted(rest, '\'')
+        quoted_len(rest, '\'')
     } else if rest.starts_with('\'') {
         // The quote starts a character literal, or a lifetime, which has no closing quote.
         let mut chars = rest.char_indices().skip(2);
         chars.next().filter(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1)
     } else if starts_word && ["r\"", "r#", "br\"", "br#"].iter().any(|s| rest.starts_with(s)) {
-        raw_text(rest)
+        raw_text_len(rest)
     } else {
         0
     }
 }
 
-fn block_comment(rest: &str) -> usize {
+fn block_comment_len(rest: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {
         if rest[at..].starts_with("/*") {
@@ -183,7 +183,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-fn quoted(rest: &str, quote: char) -> usize {
+fn quoted_len(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
         match c {
@@ -196,7 +196,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-fn raw_text(rest: &str) -> usize {
+fn raw_text_len(rest: &str) -> usize {
     let Some(open) = rest.find('"') else { return 0 };
     let hashes = rest[..open].trim_start_matches(['b', 'r']);
     if !hashes.chars().all(|c| c == '#') {
@@ -297,25 +297,25 @@ fn tokens(code: &str) -> Vec<&str> {
 /// Returns every path of at least two parts, and every single word of a `use`.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let tokens = tokens(code);
-    let mut found = Vec::new();
+    let mut token_list = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
         let begins = at > 0 && tokens[at - 1] == "use" || tokens.get(at + 1) == Some(&"::");
         if begins && tokens[at].starts_with(is_word) {
-            at = tree(&tokens, at, Vec::new(), &mut found);
+            at = use_tree_paths(&tokens, at, Vec::new(), &mut token_list);
         } else {
             at += 1;
         }
     }
-    found
+    token_list
 }
 
 /// Adds the path, or the tree of paths, that begins at a token, and returns the index after it.
-fn tree(
+fn use_tree_paths(
     tokens: &[&str],
     mut at: usize,
     mut path: Vec<String>,
-    found: &mut Vec<Vec<String>>,
+    path_list: &mut Vec<Vec<String>>,
 ) -> usize {
     loop {
         match tokens.get(at).copied() {
@@ -325,7 +325,7 @@ fn tree(
                     match token {
                         "}" => return at + 1,
                         "," => at += 1,
-                        _ => at = tree(tokens, at, path.clone(), found),
+                        _ => at = use_tree_paths(tokens, at, path.clone(), path_list),
                     }
                 }
                 return at;
@@ -349,7 +349,7 @@ fn tree(
         if tokens.get(at) == Some(&"as") {
             at += 2;
         }
-        found.push(path);
+        path_list.push(path);
         return at;
     }
 }

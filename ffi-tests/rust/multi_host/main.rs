@@ -6,6 +6,8 @@
 
 mod collectives;
 mod deaths;
+mod failures;
+mod garbage_connections;
 #[path = "../harness/mod.rs"]
 mod harness;
 #[path = "../hosts/mod.rs"]
@@ -14,28 +16,26 @@ mod hosts;
 mod interface;
 mod interfaces;
 mod messages;
-mod strangers;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
-mod trouble;
 #[path = "../worker/mod.rs"]
 mod worker;
 
-use harness::{Ended, Job, Place};
+use harness::{FinishedJob, TestHost, TestJob};
 use hosts::Hosts;
 
 /// The limits on a busy machine for the report of a death, and for `finalize` after it, in
 /// milliseconds.
-const TOLD_WITHIN_MS: u64 = 2000;
-const LEFT_WITHIN_MS: u64 = 6000;
+const MAX_REPORT_MS: u64 = 2000;
+const MAX_FINALIZE_MS: u64 = 6000;
 
 /// The limit in milliseconds for a call on a failed group on a busy host; the call waits for no
 /// rank.
-const AT_ONCE_MS: u64 = 500;
+const MAX_IMMEDIATE_MS: u64 = 500;
 
 /// Returns the place of each rank; host `h` has `counts[h]` consecutive ranks.
-fn block(hosts: &Hosts, counts: &[usize]) -> Vec<Place> {
-    let of = |(host, &count): (usize, &usize)| vec![hosts.place(host); count];
+fn block_placement(hosts: &Hosts, counts: &[usize]) -> Vec<TestHost> {
+    let of = |(host, &count): (usize, &usize)| vec![hosts.host(host); count];
     counts.iter().enumerate().flat_map(of).collect()
 }
 
@@ -44,27 +44,27 @@ fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// Starts the ranks of a job like [`Job::spread`], each with additional variables.
+/// Starts the ranks of a job like [`TestJob::on_hosts`], each with additional variables.
 fn start_ranks(
-    job: &mut Job,
-    places: &[Place],
+    job: &mut TestJob,
+    rank_hosts: &[TestHost],
     master: &str,
     variables: impl Fn(usize) -> Vec<(&'static str, String)>,
     program: impl Fn(usize) -> String,
 ) {
-    for (rank, place) in places.iter().enumerate() {
-        let mut environment = job.environment_towards(master, rank, places.len());
+    for (rank, host) in rank_hosts.iter().enumerate() {
+        let mut environment = job.environment_with_master(master, rank, rank_hosts.len());
         environment.extend(variables(rank));
-        job.start_at(place, &rank.to_string(), &environment, &program(rank));
+        job.start_on_host(host, &rank.to_string(), &environment, &program(rank));
     }
 }
 
 /// Asserts that every rank has executed its whole program with correct results.
-fn all_is_right(ended: &Ended, ranks: usize, program: &str) {
+fn assert_all_succeeded(ended: &FinishedJob, ranks: usize, program: &str) {
     for rank in 0..ranks {
         // The worker also reports its start, and its arrival at each gate.
         let gates = program.lines().filter(|line| line.starts_with("gate ")).count();
-        ended.all_succeeded(&rank.to_string(), program.lines().count() + gates + 1);
-        assert_eq!(ended.status(&rank.to_string()), 0);
+        ended.assert_all_succeeded(&rank.to_string(), program.lines().count() + gates + 1);
+        assert_eq!(ended.exit_status(&rank.to_string()), 0);
     }
 }

@@ -1,15 +1,15 @@
 //! Messages between ranks of several hosts: every rank to every other rank, in all sizes, received
 //! in another order than sent; from any source; and messages without a sender or a receiver.
 
-use super::{TOLD_WITHIN_MS, all_is_right, block};
-use crate::harness::{Job, Place};
-use crate::hosts::{ETHERNET, Hosts, Line};
+use super::{MAX_REPORT_MS, assert_all_succeeded, block_placement};
+use crate::harness::{TestHost, TestJob};
+use crate::hosts::{Hosts, LinkSettings, ONE_NETWORK};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
 /// Returns the program of one rank, in which messages of these sizes go from every rank to every
 /// rank. The rank receives the last messages first. Then it receives messages from any source, with
 /// any tag, into buffers that are longer than the message.
-fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
+fn all_messages_program(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let mut program = "init\n".to_owned();
     let mut add = |line: String| program.push_str(&format!("{line}\n"));
     // The ranks start with different peers, so that they do not all send to the same rank.
@@ -42,11 +42,11 @@ fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
 }
 
 /// Asserts that all messages arrive with the right content.
-fn messages_are_right(places: &[Place], master: &str, sizes: &[usize]) {
-    let program = |rank| every_message(places.len(), rank, sizes);
-    let job = Job::spread(places, master, program);
+fn check_messages(rank_hosts: &[TestHost], master: &str, sizes: &[usize]) {
+    let program = |rank| all_messages_program(rank_hosts.len(), rank, sizes);
+    let job = TestJob::on_hosts(rank_hosts, master, program);
     // All programs have the same length.
-    all_is_right(&job.finish(), places.len(), &program(0));
+    assert_all_succeeded(&job.finish(), rank_hosts.len(), &program(0));
 }
 
 /// The sizes: empty, inline in a control slot of shared memory, eager, and rendezvous.
@@ -54,16 +54,16 @@ const SIZES: &[usize] = &[0, 1, 48, 5000, 70_001, 1 << 22];
 
 #[test]
 fn messages_between_two_hosts() {
-    let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
-    let places = block(&hosts, &[2, 2]);
+    let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
-        messages_are_right(&places, &master, SIZES);
+        check_messages(&rank_hosts, &master, SIZES);
     }
 }
 
 /// Returns the program of one rank of a ring. Each size goes around the ring in place, by
 /// `sendrecv`, and by synchronous sends whose receivers probe first.
-fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
+fn ring_program(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
     let mut program = "init\n".to_owned();
     for (tag, size) in sizes.iter().enumerate() {
@@ -81,67 +81,72 @@ fn probe_and_sendrecv_around_a_ring() {
     let sizes = [0, 1, 48, 5000, 70_001, 1 << 22];
     // The ranks use shared memory, sockets, and both.
     for hosts in [vec!["a", "a"], vec!["a", "b", "c"], vec!["a", "a", "b", "a", "b"]] {
-        let places: Vec<_> = hosts.into_iter().map(Place::named).collect();
-        let program = |rank| around_the_ring(places.len(), rank, &sizes);
-        let job = Job::spread(&places, "127.0.0.1", program);
-        all_is_right(&job.finish(), places.len(), &program(0));
+        let rank_hosts: Vec<_> = hosts.into_iter().map(TestHost::on_this_network).collect();
+        let program = |rank| ring_program(rank_hosts.len(), rank, &sizes);
+        let job = TestJob::on_hosts(&rank_hosts, "127.0.0.1", program);
+        assert_all_succeeded(&job.finish(), rank_hosts.len(), &program(0));
     }
 }
 
 #[test]
 fn a_synchronous_send_waits_for_its_receive() {
     for hosts in [["a", "a"], ["a", "b"]] {
-        let places = hosts.map(Place::named);
+        let rank_hosts = hosts.map(TestHost::on_this_network);
         let late = "send 4 1 7 timeout_ms=300 sync=yes";
-        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+        let mut job = TestJob::on_hosts(&rank_hosts, "127.0.0.1", |rank| {
             let first = if rank == 0 { late } else { "gate over" };
             format!("init\nbarrier\n{first}\nbarrier\nfinalize\nleaks\n")
         });
-        job.report("0", late);
-        job.open("over");
+        job.await_report("0", late);
+        job.open_gate("over");
         let ended = job.finish();
         let parts = ["4 bytes with tag 7 to rank 1 (pid ", "was not received", "300 ms"];
-        ended.report("0", late).failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
-        assert!(["0", "1"].iter().all(|rank| ended.status(rank) == 0));
+        ended
+            .report("0", late)
+            .assert_failed(DIST_ERR_TIMEOUT, &parts)
+            .assert_within_ms(MAX_REPORT_MS);
+        assert!(["0", "1"].iter().all(|rank| ended.exit_status(rank) == 0));
     }
 }
 
 #[test]
 fn a_probe_ends_when_its_sender_dies() {
     for hosts in [["a", "a"], ["a", "b"]] {
-        let places = hosts.map(Place::named);
+        let rank_hosts = hosts.map(TestHost::on_this_network);
         let probe = "probe 16 0 9";
-        let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+        let mut job = TestJob::on_hosts(&rank_hosts, "127.0.0.1", |rank| {
             let waits = if rank == 0 { "gate never" } else { probe };
             format!("init\nbarrier\n{waits}\n")
         });
-        job.all_report(&["0", "1"], "barrier");
+        job.await_reports(&["0", "1"], "barrier");
         job.kill("0");
         let ended = job.finish();
-        ended.report("1", probe).failed(DIST_ERR_PEER_FAILED, &["probe for a message of rank 0"]);
+        ended
+            .report("1", probe)
+            .assert_failed(DIST_ERR_PEER_FAILED, &["probe for a message of rank 0"]);
     }
 }
 
 #[test]
 fn messages_between_hosts_that_differ_only_in_name() {
-    let places = ["a", "b", "a", "c", "b"].map(Place::named);
-    messages_are_right(&places, "127.0.0.1", SIZES);
+    let rank_hosts = ["a", "b", "a", "c", "b"].map(TestHost::on_this_network);
+    check_messages(&rank_hosts, "127.0.0.1", SIZES);
 }
 
 #[test]
 fn messages_over_a_slow_lossy_link() {
-    let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
-    let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
-    let places = block(&hosts, &[2, 2]);
-    messages_are_right(&places, &hosts.ipv4(0, 0), &[0, 1, 5000, 5000, 100_000]);
-    let counts = relay.end();
+    let Some(mut hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
+    let Some(relay) = hosts.add_link([0, 1], &LinkSettings::new(20, 10_000)) else { return };
+    let rank_hosts = block_placement(&hosts, &[2, 2]);
+    check_messages(&rank_hosts, &hosts.ipv4(0, 0), &[0, 1, 5000, 5000, 100_000]);
+    let counts = relay.stop();
     assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
     println!("over a line with 20 ms and 1 % losses: {counts:?}");
 }
 
 #[test]
 fn unmatched_message_times_out_without_side_effects() {
-    let places = ["a", "b"].map(Place::named);
+    let rank_hosts = ["a", "b"].map(TestHost::on_this_network);
     let late = [
         (
             "recv 16 1 5 timeout_ms=300",
@@ -159,22 +164,23 @@ fn unmatched_message_times_out_without_side_effects() {
     let calls: Vec<&str> = late.iter().map(|(call, _)| *call).collect();
     let after = "send 4194304 PEER 8 async=yes\nrecv 4194304 PEER 8\nsettle\n\
                  all_reduce f32 SUM 5000\nfinalize\nleaks\n";
-    let mut job = Job::spread(&places, "127.0.0.1", |rank| {
+    let mut job = TestJob::on_hosts(&rank_hosts, "127.0.0.1", |rank| {
         let calls = if rank == 0 { calls.join("\n") } else { "gate over".to_owned() };
         format!("init\nbarrier\n{calls}\n{}", after.replace("PEER", &(1 - rank).to_string()))
     });
-    job.report("0", late[2].0);
-    job.open("over");
+    job.await_report("0", late[2].0);
+    job.open_gate("over");
     let ended = job.finish();
     for (call, parts) in late {
         let report = ended.report("0", call);
-        report.failed(DIST_ERR_TIMEOUT, &parts).within_ms(TOLD_WITHIN_MS);
+        report.assert_failed(DIST_ERR_TIMEOUT, &parts).assert_within_ms(MAX_REPORT_MS);
     }
     for rank in ["0", "1"] {
-        for report in ended.reports(rank).iter().filter(|it| !calls.contains(&it.what.as_str())) {
-            report.succeeded();
+        for report in ended.reports(rank).iter().filter(|it| !calls.contains(&it.command.as_str()))
+        {
+            report.assert_succeeded();
         }
         ended.report(rank, "leaks");
-        assert_eq!(ended.status(rank), 0);
+        assert_eq!(ended.exit_status(rank), 0);
     }
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 /// The time limit of any program on a busy machine. A program that compiles the headers of a peer
 /// library takes 30 s on an idle one.
-pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const PROGRAM_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A folder for one test.
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct TestFolder(pub(crate) PathBuf);
 
-impl Folder {
+impl TestFolder {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -40,30 +40,30 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
 /// A running program whose output goes to the files `out` and `err` of its folder.
-pub(crate) struct Program {
+pub(crate) struct RunningProgram {
     pub(crate) child: Child,
-    pub(crate) folder: Folder,
+    pub(crate) folder: TestFolder,
 }
 
 /// The exit status and the output of a finished program.
-pub(crate) struct Ended {
+pub(crate) struct FinishedProgram {
     /// The exit status; -1 if a signal ended the program.
     pub(crate) status: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Program {
+impl RunningProgram {
     /// Starts a command; `change` may redirect its output.
     pub(crate) fn start(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
-        let folder = Folder::new();
+        let folder = TestFolder::new();
         command.stdout(File::create(folder.path("out")).unwrap());
         command.stderr(File::create(folder.path("err")).unwrap());
         change(&mut command);
@@ -71,40 +71,40 @@ impl Program {
     }
 
     /// Waits until standard output has this many lines, and returns them.
-    pub(crate) fn lines(&self, count: usize) -> Vec<String> {
-        until("output", || self.folder.text("out").matches('\n').count() >= count);
+    pub(crate) fn first_lines(&self, count: usize) -> Vec<String> {
+        wait_until("output", || self.folder.text("out").matches('\n').count() >= count);
         self.folder.text("out").lines().map(str::to_owned).collect()
     }
 
     /// Waits until standard error contains this text.
-    pub(crate) fn until_error(&self, text: &str) {
-        until(text, || self.folder.text("err").contains(text));
+    pub(crate) fn wait_for_stderr(&self, text: &str) {
+        wait_until(text, || self.folder.text("err").contains(text));
     }
 
     pub(crate) fn signal(&self, name: &str) {
         kill(name, self.child.id());
     }
 
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn wait(mut self) -> FinishedProgram {
         let mut status = None;
-        until("the end of the program", || {
+        wait_until("the end of the program", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         let status = status.unwrap().code().unwrap_or(-1);
-        Ended { status, out: self.folder.text("out"), err: self.folder.text("err") }
+        FinishedProgram { status, stdout: self.folder.text("out"), stderr: self.folder.text("err") }
     }
 }
 
-impl Drop for Program {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LIMIT);
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Deadline::after(PROGRAM_TIMEOUT);
     while !holds() {
         assert!(!deadline.has_passed(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));

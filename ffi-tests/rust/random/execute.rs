@@ -1,10 +1,15 @@
 //! Executes a random program on one rank. The rank chooses the order of its waits independently of
 //! its peers.
 
-use crate::calls::{Blocks, Counter, Group, Work, batch_begin, batch_end};
-use crate::moves::{self, Lists};
-use crate::program::{Asked, Collective, Exchange, Kind, Message, Program, Random, Step, Team};
-use crate::strings::{self, Expected};
+use crate::block_moves::{self, BlockLists};
+use crate::byte_strings::{self, ExpectedStrings};
+use crate::c_api::{
+    BlockArguments, CompletionCounter, GroupHandle, WorkHandle, batch_begin, batch_end,
+};
+use crate::program::{
+    CollectiveCall, CollectiveKind, MessageExchange, PlannedMessage, ProgramStep, Random,
+    RandomProgram, ReceiveMatching, SubgroupPlan,
+};
 use crate::values::{contribution, reduction};
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -13,14 +18,14 @@ use std::thread::{Scope, ScopedJoinHandle};
 /// The guard bytes before and after every buffer that a call writes.
 const GUARD: [u8; 32] = [0xa5; 32];
 /// The content of an output before the call.
-pub(crate) const RUBBISH: u8 = 0x77;
+pub(crate) const OUTPUT_FILL_BYTE: u8 = 0x77;
 /// The maximum number of outstanding operations.
-const MOST_PENDING: usize = 300;
+const MAX_PENDING: usize = 300;
 
 /// A buffer between guard bytes.
-pub(crate) struct Guarded(Vec<u8>);
+pub(crate) struct GuardedBuffer(Vec<u8>);
 
-impl Guarded {
+impl GuardedBuffer {
     pub(crate) fn new(content: &[u8]) -> Self {
         Self([&GUARD[..], content, &GUARD[..]].concat())
     }
@@ -39,60 +44,60 @@ impl Guarded {
 }
 
 /// The buffers of an operation and its expected result.
-pub(crate) struct Memory {
-    pub(crate) what: String,
+pub(crate) struct OperationMemory {
+    pub(crate) description: String,
     /// The input, which the library only reads.
     pub(crate) input: Vec<u8>,
-    pub(crate) output: Guarded,
+    pub(crate) output: GuardedBuffer,
     pub(crate) offset: usize,
     pub(crate) expected: Vec<u8>,
     /// The blocks of a collective with one block per rank.
-    pub(crate) lists: Lists,
+    pub(crate) block_lists: BlockLists,
     /// The expected byte strings, which arrive in memory of the library.
-    pub(crate) strings: Option<Expected>,
+    pub(crate) strings: Option<ExpectedStrings>,
 }
 
-impl Memory {
+impl OperationMemory {
     fn check(&self) {
-        self.strings.iter().for_each(|strings| strings.check(&self.what));
-        let got = &self.output.content(&self.what)[self.offset..][..self.expected.len()];
+        self.strings.iter().for_each(|strings| strings.check(&self.description));
+        let got = &self.output.content(&self.description)[self.offset..][..self.expected.len()];
         if got != self.expected {
             let at = got.iter().zip(&self.expected).position(|(a, b)| a != b);
-            panic!("{}: first wrong byte at {at:?} of {}", self.what, got.len());
+            panic!("{}: first wrong byte at {at:?} of {}", self.description, got.len());
         }
     }
 }
 
 /// An issued operation that has not completed.
-struct Pending {
-    work: Work,
-    memory: Memory,
+struct PendingOperation {
+    work: WorkHandle,
+    memory: OperationMemory,
 }
 
 /// The state of one rank in one group.
-pub(crate) struct Runner<'s, 'p> {
-    program: &'p Program,
+pub(crate) struct RankRunner<'s, 'p> {
+    program: &'p RandomProgram,
     /// The scope for further threads.
     scope: &'s Scope<'s, 'p>,
     /// The threads that use subgroups of this group.
-    teams: Vec<ScopedJoinHandle<'s, ()>>,
-    group: Group,
+    subgroup_threads: Vec<ScopedJoinHandle<'s, ()>>,
+    group: GroupHandle,
     rank: usize,
     size: usize,
     random: Random,
-    pending: Vec<Pending>,
+    pending: Vec<PendingOperation>,
     /// The buffers of works that were released before their completion, each with a counter of the
     /// completion.
-    orphans: Vec<(Memory, &'static Counter)>,
-    counter: &'static Counter,
+    released_operations: Vec<(OperationMemory, &'static CompletionCounter)>,
+    counter: &'static CompletionCounter,
     counted: usize,
 }
 
-impl<'s, 'p> Runner<'s, 'p> {
+impl<'s, 'p> RankRunner<'s, 'p> {
     /// Creates the state of a rank in a group of `size` ranks; `number` is the group's number.
     pub(crate) fn new(
-        program: &'p Program,
-        group: Group,
+        program: &'p RandomProgram,
+        group: GroupHandle,
         (rank, size): (usize, usize),
         number: u64,
         scope: &'s Scope<'s, 'p>,
@@ -101,29 +106,29 @@ impl<'s, 'p> Runner<'s, 'p> {
         Self {
             program,
             scope,
-            teams: Vec::new(),
+            subgroup_threads: Vec::new(),
             group,
             rank,
             size,
             random: Random::new(seed),
             pending: Vec::new(),
-            orphans: Vec::new(),
-            counter: Counter::leaked(),
+            released_operations: Vec::new(),
+            counter: CompletionCounter::leaked(),
             counted: 0,
         }
     }
 
     /// Executes the steps and leaves the group.
-    pub(crate) fn run(mut self, steps: &'p [Step]) {
+    pub(crate) fn run(mut self, steps: &'p [ProgramStep]) {
         for step in steps {
             match step {
-                Step::Collective(call) => self.collective(call, true),
-                Step::Exchange(exchange) => self.exchange(exchange),
-                Step::Batch(calls, exchange) => self.batch(calls, exchange),
-                Step::Team(team) => self.team(team),
-                Step::Settle => self.settle(),
+                ProgramStep::Collective(call) => self.run_collective(call, true),
+                ProgramStep::Exchange(exchange) => self.run_exchange(exchange),
+                ProgramStep::Batch(calls, exchange) => self.run_batch(calls, exchange),
+                ProgramStep::Subgroup(team) => self.start_subgroup(team),
+                ProgramStep::Synchronise => self.complete_all_and_synchronise(),
             }
-            self.look_around();
+            self.complete_some();
         }
         if self.program.leaves_early {
             self.group.release();
@@ -133,33 +138,33 @@ impl<'s, 'p> Runner<'s, 'p> {
             self.group.release();
         }
         self.counter.wait_for(self.counted);
-        for (memory, counter) in &self.orphans {
+        for (memory, counter) in &self.released_operations {
             counter.wait_for(1);
             memory.check();
         }
-        let mut failed = self.teams.into_iter().filter_map(|team| team.join().err());
+        let mut failed = self.subgroup_threads.into_iter().filter_map(|team| team.join().err());
         if let Some(panic) = failed.next() {
             resume_unwind(panic);
         }
     }
 
     /// Creates a subgroup with some other ranks and uses it in a further thread.
-    fn team(&mut self, team: &'p Team) {
-        let place = team.members.iter().position(|&member| member == self.rank);
-        let made = self.group.team(team, self.size, place);
-        assert_eq!(made.is_some(), place.is_some(), "{team:?} on rank {}", self.rank);
-        let (Some(group), Some(rank)) = (made, place) else { return };
+    fn start_subgroup(&mut self, team: &'p SubgroupPlan) {
+        let subgroup_rank = team.members.iter().position(|&member| member == self.rank);
+        let made = self.group.create_subgroup(team, self.size, subgroup_rank);
+        assert_eq!(made.is_some(), subgroup_rank.is_some(), "{team:?} on rank {}", self.rank);
+        let (Some(group), Some(rank)) = (made, subgroup_rank) else { return };
         let (program, scope, size) = (self.program, self.scope, team.members.len());
         let body = move || {
-            Runner::new(program, group, (rank, size), team.id, scope).run(&team.steps);
+            RankRunner::new(program, group, (rank, size), team.id, scope).run(&team.steps);
         };
-        self.teams.push(scope.spawn(body));
+        self.subgroup_threads.push(scope.spawn(body));
     }
 
     /// Makes a blocking or asynchronous collective; in a batch `may_block` is false.
-    fn collective(&mut self, call: &Collective, may_block: bool) {
+    fn run_collective(&mut self, call: &CollectiveCall, may_block: bool) {
         let mut memory = prepare(self.program.seed, call, self.rank, self.size);
-        if call.kind == Kind::MonitoredBarrier {
+        if call.kind == CollectiveKind::MonitoredBarrier {
             // A monitored barrier blocks, which is impossible in a batch.
             if may_block {
                 self.group.monitored_barrier();
@@ -167,68 +172,81 @@ impl<'s, 'p> Runner<'s, 'p> {
             return;
         }
         if memory.strings.is_some() {
-            return self.strings(call, memory, may_block);
+            return self.run_byte_strings(call, memory, may_block);
         }
-        if !memory.lists.sends.is_empty() || !memory.lists.recvs.is_empty() {
-            return self.moves(call, memory, may_block);
+        if !memory.block_lists.sends.is_empty() || !memory.block_lists.recvs.is_empty() {
+            return self.run_block_move(call, memory, may_block);
         }
         let send = match call.kind {
             _ if !memory.input.is_empty() => memory.input.as_ptr(),
-            Kind::AllGather => {
-                memory.output.at(memory.offset_of_send(call, self.rank)).cast_const()
+            CollectiveKind::AllGather => {
+                memory.output.at(memory.send_offset(call, self.rank)).cast_const()
             }
             _ => memory.output.at(0).cast_const(),
         };
         let recv = match call.kind {
-            Kind::ReduceScatter => memory.output.at(memory.offset),
+            CollectiveKind::ReduceScatter => memory.output.at(memory.offset),
             _ => memory.output.at(0),
         };
-        if may_block && self.random.once_in(2) {
-            self.group.collective(call, send, recv, None);
+        if may_block && self.random.one_in(2) {
+            self.group.issue_collective(call, send, recv, None);
             memory.check();
             return;
         }
-        let mut work = Work::none();
-        self.group.collective(call, send, recv, Some(&mut work));
-        self.keep(Pending { work, memory });
+        let mut work = WorkHandle::none();
+        self.group.issue_collective(call, send, recv, Some(&mut work));
+        self.keep_pending(PendingOperation { work, memory });
     }
 
     /// Makes a collective with one block per rank.
-    fn moves(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
-        let Lists { sends_output, sends, recvs } = std::mem::take(&mut memory.lists);
+    fn run_block_move(
+        &mut self,
+        call: &CollectiveCall,
+        mut memory: OperationMemory,
+        may_block: bool,
+    ) {
+        let BlockLists { sends_output, sends, recvs } = std::mem::take(&mut memory.block_lists);
         let input = if sends_output { memory.output.at(0) } else { memory.input.as_mut_ptr() };
         let output = memory.output.at(0);
-        let blocks = Blocks {
-            sends: sends.iter().map(|&(place, _)| input.wrapping_add(place).cast_const()).collect(),
+        let blocks = BlockArguments {
+            sends: sends
+                .iter()
+                .map(|&(offset, _)| input.wrapping_add(offset).cast_const())
+                .collect(),
             send_counts: sends.iter().map(|&(_, count)| count).collect(),
-            recvs: recvs.iter().map(|&(place, _)| output.wrapping_add(place)).collect(),
+            recvs: recvs.iter().map(|&(offset, _)| output.wrapping_add(offset)).collect(),
             recv_counts: recvs.iter().map(|&(_, count)| count).collect(),
         };
-        if may_block && self.random.once_in(2) {
-            self.group.moves(call, &blocks, None);
+        if may_block && self.random.one_in(2) {
+            self.group.issue_block_move(call, &blocks, None);
             memory.check();
             return;
         }
-        let mut work = Work::none();
-        self.group.moves(call, &blocks, Some(&mut work));
-        self.keep(Pending { work, memory });
+        let mut work = WorkHandle::none();
+        self.group.issue_block_move(call, &blocks, Some(&mut work));
+        self.keep_pending(PendingOperation { work, memory });
     }
 
     /// Makes a collective of byte strings.
-    fn strings(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
-        if may_block && self.random.once_in(2) {
+    fn run_byte_strings(
+        &mut self,
+        call: &CollectiveCall,
+        mut memory: OperationMemory,
+        may_block: bool,
+    ) {
+        if may_block && self.random.one_in(2) {
             self.group.strings(call, &mut memory, None);
             memory.check();
             return;
         }
-        let mut work = Work::none();
+        let mut work = WorkHandle::none();
         self.group.strings(call, &mut memory, Some(&mut work));
-        self.keep(Pending { work, memory });
+        self.keep_pending(PendingOperation { work, memory });
     }
 
     /// Posts the receives of this rank, then its sends.
-    fn exchange(&mut self, exchange: &Exchange) {
-        if exchange.asked == Asked::Exactly {
+    fn run_exchange(&mut self, exchange: &MessageExchange) {
+        if exchange.matching == ReceiveMatching::Exactly {
             for message in exchange.received_by(self.rank, &mut self.random) {
                 self.receive(&message);
             }
@@ -237,57 +255,70 @@ impl<'s, 'p> Runner<'s, 'p> {
             }
             return;
         }
-        let asked = self.ask(exchange);
+        let receives = self.post_wildcard_receives(exchange);
         for message in exchange.sent_by(self.rank, &mut self.random) {
             self.send(&message, true);
         }
-        self.check_asked(exchange, asked);
+        self.check_wildcard_receives(exchange, receives);
     }
 
-    fn receive(&mut self, message: &Message) {
-        let Message { id, from, tag, dtype, count, .. } = *message;
+    fn receive(&mut self, message: &PlannedMessage) {
+        let PlannedMessage { id, from, tag, dtype, count, .. } = *message;
         let room = count + self.random.below(3);
-        let mut memory = Memory {
-            what: format!("seed {}, rank {}: {message:?}", self.program.seed, self.rank),
+        let mut memory = OperationMemory {
+            description: format!("seed {}, rank {}: {message:?}", self.program.seed, self.rank),
             input: Vec::new(),
-            output: Guarded::new(&vec![RUBBISH; room * dtype.size()]),
+            output: GuardedBuffer::new(&vec![OUTPUT_FILL_BYTE; room * dtype.size()]),
             offset: 0,
             expected: contribution(id, from, dtype, 0, count),
-            lists: Lists::default(),
+            block_lists: BlockLists::default(),
             strings: None,
         };
-        memory.expected.resize(room * dtype.size(), RUBBISH);
-        let mut work = Work::none();
-        let place = memory.output.at(0);
-        self.group.receive((Some(from), Some(tag)), (message, room), place, Some(&mut work));
-        self.keep(Pending { work, memory });
+        memory.expected.resize(room * dtype.size(), OUTPUT_FILL_BYTE);
+        let mut work = WorkHandle::none();
+        let buffer = memory.output.at(0);
+        self.group.receive((Some(from), Some(tag)), (message, room), buffer, Some(&mut work));
+        self.keep_pending(PendingOperation { work, memory });
     }
 
-    fn send(&mut self, message: &Message, may_block: bool) {
+    fn send(&mut self, message: &PlannedMessage, may_block: bool) {
         let input = contribution(message.id, self.rank, message.dtype, 0, message.count);
-        if may_block && self.random.once_in(3) {
+        if may_block && self.random.one_in(3) {
             self.group.send(message, input.as_ptr(), None);
             return;
         }
-        let mut work = Work::none();
+        let mut work = WorkHandle::none();
         self.group.send(message, input.as_ptr(), Some(&mut work));
         let what = format!("seed {}, rank {}: sent {message:?}", self.program.seed, self.rank);
-        let (output, expected, lists) = (Guarded::new(&[]), Vec::new(), Lists::default());
-        let memory = Memory { what, input, output, offset: 0, expected, lists, strings: None };
-        self.keep(Pending { work, memory });
+        let (output, expected, lists) =
+            (GuardedBuffer::new(&[]), Vec::new(), BlockLists::default());
+        let memory = OperationMemory {
+            description: what,
+            input,
+            output,
+            offset: 0,
+            expected,
+            block_lists: lists,
+            strings: None,
+        };
+        self.keep_pending(PendingOperation { work, memory });
     }
 
     /// Posts receives from any source.
-    fn ask(&mut self, exchange: &Exchange) -> Vec<(Message, Work, Guarded)> {
+    fn post_wildcard_receives(
+        &mut self,
+        exchange: &MessageExchange,
+    ) -> Vec<(PlannedMessage, WorkHandle, GuardedBuffer)> {
         let own = exchange.received_by(self.rank, &mut self.random);
         let room = own.iter().map(|message| message.count).max().unwrap_or(0);
         own.into_iter()
             .map(|message| {
-                let tag = (exchange.asked == Asked::FromAnybody).then_some(message.tag);
-                let mut output = Guarded::new(&vec![RUBBISH; room * message.dtype.size()]);
-                let mut work = Work::none();
-                let place = output.at(0);
-                self.group.receive((None, tag), (&message, room), place, Some(&mut work));
+                let tag = (exchange.matching == ReceiveMatching::AnySource).then_some(message.tag);
+                let mut output =
+                    GuardedBuffer::new(&vec![OUTPUT_FILL_BYTE; room * message.dtype.size()]);
+                let mut work = WorkHandle::none();
+                let buffer = output.at(0);
+                self.group.receive((None, tag), (&message, room), buffer, Some(&mut work));
                 (message, work, output)
             })
             .collect()
@@ -295,99 +326,102 @@ impl<'s, 'p> Runner<'s, 'p> {
 
     /// Waits for the receives in random order, and checks that each has the next message of its
     /// source.
-    fn check_asked(&mut self, exchange: &Exchange, asked: Vec<(Message, Work, Guarded)>) {
-        let mut order: Vec<usize> = (0..asked.len()).collect();
+    fn check_wildcard_receives(
+        &mut self,
+        exchange: &MessageExchange,
+        receives: Vec<(PlannedMessage, WorkHandle, GuardedBuffer)>,
+    ) {
+        let mut order: Vec<usize> = (0..receives.len()).collect();
         self.random.shuffle(&mut order);
-        order.iter().for_each(|&index| asked[index].1.wait());
+        order.iter().for_each(|&index| receives[index].1.wait());
         let own = exchange.messages.iter().filter(|message| message.to == self.rank);
-        let mut sent: HashMap<(usize, i32), Vec<Message>> = HashMap::new();
+        let mut sent: HashMap<(usize, i32), Vec<PlannedMessage>> = HashMap::new();
         // The check takes the messages from the end.
         own.rev().for_each(|it| sent.entry((it.from, it.tag)).or_default().push(*it));
-        for (asked, work, output) in asked {
+        for (asked, work, output) in receives {
             let what = format!("seed {}, rank {}: {asked:?}", self.program.seed, self.rank);
-            let (source, tag, count) = work.received();
+            let (source, tag, count) = work.received_message();
             let message = sent.get_mut(&(source, tag)).and_then(Vec::pop);
             let message = message.unwrap_or_else(|| panic!("{what}: {source} sent no more {tag}"));
             assert_eq!(count, message.count, "{what}: {message:?}");
             let mut expected = contribution(message.id, source, message.dtype, 0, count);
             let content = output.content(&what);
-            expected.resize(content.len(), RUBBISH);
+            expected.resize(content.len(), OUTPUT_FILL_BYTE);
             assert!(content == expected, "{what}: not what {message:?} holds");
             work.release();
         }
     }
 
     /// Issues all calls in one batch, in an order that would deadlock without a batch.
-    fn batch(&mut self, calls: &[Collective], exchange: &Exchange) {
+    fn run_batch(&mut self, calls: &[CollectiveCall], exchange: &MessageExchange) {
         batch_begin();
         let mut sends = exchange.sent_by(self.rank, &mut self.random);
         let mut receives = exchange.received_by(self.rank, &mut self.random);
         sends.reverse();
         receives.reverse();
         let mut calls = calls.iter();
-        let mut left = [sends.len(), receives.len(), calls.len()];
-        while left.iter().sum::<usize>() > 0 {
+        let mut remaining = [sends.len(), receives.len(), calls.len()];
+        while remaining.iter().sum::<usize>() > 0 {
             let kind = self.random.below(3);
-            if left[kind] == 0 {
+            if remaining[kind] == 0 {
                 continue;
             }
-            left[kind] -= 1;
+            remaining[kind] -= 1;
             match kind {
                 0 => sends.pop().iter().for_each(|message| self.send(message, false)),
                 1 => receives.pop().iter().for_each(|message| self.receive(message)),
-                _ => calls.next().into_iter().for_each(|call| self.collective(call, false)),
+                _ => calls.next().into_iter().for_each(|call| self.run_collective(call, false)),
             }
         }
-        if self.random.once_in(2) {
+        if self.random.one_in(2) {
             batch_end(None);
             return;
         }
-        let mut work = Work::none();
+        let mut work = WorkHandle::none();
         batch_end(Some(&mut work));
-        if self.random.once_in(2) {
+        if self.random.one_in(2) {
             work.wait();
         }
         work.release();
     }
 
-    fn keep(&mut self, pending: Pending) {
-        if self.random.once_in(4) {
-            pending.work.count_in(self.counter);
+    fn keep_pending(&mut self, pending: PendingOperation) {
+        if self.random.one_in(4) {
+            pending.work.count_completion(self.counter);
             self.counted += 1;
         }
-        if self.random.once_in(12) {
-            let counter = Counter::leaked();
-            pending.work.count_in(counter);
+        if self.random.one_in(12) {
+            let counter = CompletionCounter::leaked();
+            pending.work.count_completion(counter);
             pending.work.release();
-            self.orphans.push((pending.memory, counter));
+            self.released_operations.push((pending.memory, counter));
             return;
         }
         self.pending.push(pending);
     }
 
     /// Waits, with some probability, for some of the pending operations in random order.
-    fn look_around(&mut self) {
-        while self.pending.len() > MOST_PENDING
-            || !self.pending.is_empty() && self.random.once_in(3)
+    fn complete_some(&mut self) {
+        while self.pending.len() > MAX_PENDING || !self.pending.is_empty() && self.random.one_in(3)
         {
             let index = self.random.below(self.pending.len());
             let work = &self.pending[index].work;
             let done = match self.random.below(3) {
                 0 => work.test(),
-                1 => work.wait_a_little(),
+                1 => work.wait_briefly(),
                 _ => {
                     work.wait();
                     true
                 }
             };
             if done {
-                self.finish(index);
+                self.complete(index);
             }
         }
     }
 
-    fn finish(&mut self, index: usize) {
-        let Pending { work, memory } = self.pending.swap_remove(index);
+    fn complete(&mut self, index: usize) {
+        let PendingOperation { work, memory } = self.pending.swap_remove(index);
         memory.check();
         work.release();
     }
@@ -396,59 +430,59 @@ impl<'s, 'p> Runner<'s, 'p> {
         while !self.pending.is_empty() {
             let index = self.random.below(self.pending.len());
             self.pending[index].work.wait();
-            self.finish(index);
+            self.complete(index);
         }
     }
 
     /// Completes all operations of the group, on all ranks.
-    fn settle(&mut self) {
+    fn complete_all_and_synchronise(&mut self) {
         self.wait_for_all();
-        for (memory, counter) in std::mem::take(&mut self.orphans) {
+        for (memory, counter) in std::mem::take(&mut self.released_operations) {
             counter.wait_for(1);
             memory.check();
         }
-        self.group.collective(&BARRIER, std::ptr::null(), std::ptr::null_mut(), None);
+        self.group.issue_collective(&BARRIER, std::ptr::null(), std::ptr::null_mut(), None);
     }
 }
 
-const BARRIER: Collective = Collective {
+const BARRIER: CollectiveCall = CollectiveCall {
     id: 0,
-    kind: Kind::Barrier,
-    dtype: crate::values::Type::U8,
-    op: crate::values::Op::Sum,
+    kind: CollectiveKind::Barrier,
+    dtype: crate::values::ElementType::U8,
+    op: crate::values::ReductionOperator::Sum,
     count: 0,
     root: 0,
     in_place: false,
 };
 
-impl Memory {
+impl OperationMemory {
     /// Returns the offset of the input in the output for an all-gather in place.
-    fn offset_of_send(&self, call: &Collective, rank: usize) -> usize {
+    fn send_offset(&self, call: &CollectiveCall, rank: usize) -> usize {
         rank * call.count * call.dtype.size()
     }
 }
 
 /// Returns the buffers of a collective on one rank.
-fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
-    let Collective { id, kind, dtype, op, count, root, in_place } = *call;
+fn prepare(seed: u64, call: &CollectiveCall, rank: usize, size: usize) -> OperationMemory {
+    let CollectiveCall { id, kind, dtype, op, count, root, in_place } = *call;
     let bytes = count * dtype.size();
     let what = format!("seed {seed}, rank {rank} of {size}: {call:?}");
     let own = |count| contribution(id, rank, dtype, 0, count);
     let of_all = |from| reduction(id, size, (dtype, op), from, count);
-    let rubbish = |len| vec![RUBBISH; len];
+    let rubbish = |len| vec![OUTPUT_FILL_BYTE; len];
     // The values: the input if it is separate, the initial output, and the offset and the content
     // of the expected result.
     let (input, output, offset, expected) = match kind {
-        Kind::AllReduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
-        Kind::AllReduce => (own(count), rubbish(bytes), 0, of_all(0)),
-        Kind::Reduce if rank != root => (own(count), Vec::new(), 0, Vec::new()),
-        Kind::Reduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
-        Kind::Reduce => (own(count), rubbish(bytes), 0, of_all(0)),
-        Kind::Broadcast => {
+        CollectiveKind::AllReduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
+        CollectiveKind::AllReduce => (own(count), rubbish(bytes), 0, of_all(0)),
+        CollectiveKind::Reduce if rank != root => (own(count), Vec::new(), 0, Vec::new()),
+        CollectiveKind::Reduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
+        CollectiveKind::Reduce => (own(count), rubbish(bytes), 0, of_all(0)),
+        CollectiveKind::Broadcast => {
             let held = if rank == root { own(count) } else { rubbish(bytes) };
             (Vec::new(), held, 0, contribution(id, root, dtype, 0, count))
         }
-        Kind::AllGather => {
+        CollectiveKind::AllGather => {
             let blocks = (0..size).flat_map(|rank| contribution(id, rank, dtype, 0, count));
             let mut held = rubbish(size * bytes);
             if in_place {
@@ -456,16 +490,31 @@ fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
             }
             (if in_place { Vec::new() } else { own(count) }, held, 0, blocks.collect())
         }
-        Kind::ReduceScatter if in_place => {
+        CollectiveKind::ReduceScatter if in_place => {
             (Vec::new(), own(size * count), rank * bytes, of_all(rank * count))
         }
-        Kind::ReduceScatter => (own(size * count), rubbish(bytes), 0, of_all(rank * count)),
-        Kind::Barrier | Kind::MonitoredBarrier => (Vec::new(), Vec::new(), 0, Vec::new()),
-        Kind::BroadcastBytes | Kind::AllGatherBytes | Kind::GatherBytes | Kind::ScatterBytes => {
-            return strings::prepare(what, call, rank, size);
+        CollectiveKind::ReduceScatter => {
+            (own(size * count), rubbish(bytes), 0, of_all(rank * count))
         }
-        _ => return moves::prepare(what, call, rank, size),
+        CollectiveKind::Barrier | CollectiveKind::MonitoredBarrier => {
+            (Vec::new(), Vec::new(), 0, Vec::new())
+        }
+        CollectiveKind::BroadcastBytes
+        | CollectiveKind::AllGatherBytes
+        | CollectiveKind::GatherBytes
+        | CollectiveKind::ScatterBytes => {
+            return byte_strings::prepare(what, call, rank, size);
+        }
+        _ => return block_moves::prepare(what, call, rank, size),
     };
-    let lists = Lists::default();
-    Memory { what, input, output: Guarded::new(&output), offset, expected, lists, strings: None }
+    let lists = BlockLists::default();
+    OperationMemory {
+        description: what,
+        input,
+        output: GuardedBuffer::new(&output),
+        offset,
+        expected,
+        block_lists: lists,
+        strings: None,
+    }
 }

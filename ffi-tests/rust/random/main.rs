@@ -7,30 +7,30 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod calls;
+mod block_moves;
+mod byte_strings;
+mod c_api;
 mod execute;
 #[path = "../generator.rs"]
 mod generator;
-mod moves;
 mod program;
-mod strings;
 mod values;
 
-use calls::{Group, Store};
-use execute::Runner;
-use program::Program;
+use c_api::{GroupHandle, StoreHandle};
+use execute::RankRunner;
+use program::RandomProgram;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The duration of the test if the user gives no number of seeds.
-const BUDGET: Duration = Duration::from_secs(60);
+const TIME_BUDGET: Duration = Duration::from_secs(60);
 /// The maximum duration of a program on a busy machine.
-const HANG: Duration = Duration::from_secs(180);
+const HANG_LIMIT: Duration = Duration::from_secs(180);
 
 /// Returns the seeds from `RANDOM_SEEDS`: `A..B`, or one seed.
 #[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
-fn wanted() -> Option<std::ops::Range<u64>> {
+fn seed_range() -> Option<std::ops::Range<u64>> {
     let text = std::env::var("RANDOM_SEEDS").ok()?;
     let (first, end) = text.split_once("..").unwrap_or((&text, ""));
     let first = first.parse().unwrap();
@@ -40,12 +40,12 @@ fn wanted() -> Option<std::ops::Range<u64>> {
 #[test]
 #[allow(clippy::print_stdout, reason = "progress of a long run")]
 fn random_programs() {
-    let before = Belongings::now();
-    let seeds = wanted();
+    let before = ResourceCounts::take();
+    let seeds = seed_range();
     let began = Instant::now();
     let mut ran = 0;
     for seed in seeds.clone().unwrap_or(1..u64::MAX) {
-        if seeds.is_none() && began.elapsed() >= BUDGET {
+        if seeds.is_none() && began.elapsed() >= TIME_BUDGET {
             break;
         }
         run_watched(seed);
@@ -64,12 +64,12 @@ fn run_watched(seed: u64) {
     let (done, watch) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            if watch.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            if watch.recv_timeout(HANG_LIMIT) == Err(RecvTimeoutError::Timeout) {
                 report(seed, "does not end");
                 std::process::abort();
             }
         });
-        let outcome = catch_unwind(|| run(&Program::generate(seed)));
+        let outcome = catch_unwind(|| run(&RandomProgram::generate(seed)));
         drop(done);
         if let Err(panic) = outcome {
             report(seed, "fails");
@@ -80,7 +80,7 @@ fn run_watched(seed: u64) {
 
 #[allow(clippy::print_stdout, reason = "what a failed test has to tell")]
 fn report(seed: u64, what: &str) {
-    let Program { size, transport, hosts, groups, .. } = Program::generate(seed);
+    let RandomProgram { size, transport, hosts, groups, .. } = RandomProgram::generate(seed);
     println!(
         "seed {seed} {what}: {size} ranks, transport {transport}, hosts {hosts:?}, {} groups; repeat with \
          RANDOM_SEEDS={seed}",
@@ -88,8 +88,8 @@ fn report(seed: u64, what: &str) {
     );
 }
 
-fn run(program: &Program) {
-    let store = Store::new();
+fn run(program: &RandomProgram) {
+    let store = StoreHandle::new();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for rank in 0..program.size {
@@ -98,9 +98,9 @@ fn run(program: &Program) {
                     let (transport, host) = (program.transport, program.hosts[rank]);
                     let options = format!("transport={transport};host_id=h{host};slot_bytes=8192");
                     let name = format!("random{number}");
-                    let group = Group::join(store, &name, rank, program.size, &options);
+                    let group = GroupHandle::join(store, &name, rank, program.size, &options);
                     let number = number as u64;
-                    Runner::new(program, group, (rank, program.size), number, scope).run(steps);
+                    RankRunner::new(program, group, (rank, program.size), number, scope).run(steps);
                 }));
             }
         }
@@ -114,13 +114,13 @@ fn run(program: &Program) {
 
 /// The numbers of descriptors and threads of the process, for the leak check.
 #[derive(Debug, PartialEq, Eq)]
-struct Belongings {
+struct ResourceCounts {
     descriptors: usize,
     threads: usize,
 }
 
-impl Belongings {
-    fn now() -> Self {
+impl ResourceCounts {
+    fn take() -> Self {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         Self { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
     }
@@ -129,8 +129,8 @@ impl Belongings {
     /// check waits up to 10 s.
     fn compare(&self) {
         let began = Instant::now();
-        while Self::now() != *self {
-            let now = Self::now();
+        while Self::take() != *self {
+            let now = Self::take();
             assert!(began.elapsed() < Duration::from_secs(10), "{self:?} before, {now:?} after");
             std::thread::sleep(Duration::from_millis(20));
         }

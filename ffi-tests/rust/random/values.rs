@@ -7,7 +7,7 @@ use dist::ffi::types::{
 
 /// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
+pub(crate) enum ElementType {
     U8,
     I32,
     I64,
@@ -17,7 +17,7 @@ pub(crate) enum Type {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum ReductionOperator {
     Sum,
     Product,
     Min,
@@ -26,17 +26,35 @@ pub(crate) enum Op {
     Bxor,
 }
 
-impl Type {
+impl ElementType {
     pub(crate) const ALL: &[Self] =
         &[Self::U8, Self::I32, Self::I64, Self::Bf16, Self::F32, Self::F64];
 
     /// Returns the operators whose results are exact for small whole numbers.
-    pub(crate) fn ops(self) -> &'static [Op] {
+    pub(crate) fn ops(self) -> &'static [ReductionOperator] {
         match self {
-            Self::U8 => &[Op::Sum, Op::Min, Op::Max, Op::Bxor],
-            Self::I32 | Self::I64 => &[Op::Sum, Op::Product, Op::Min, Op::Max, Op::Bxor, Op::Avg],
-            Self::Bf16 => &[Op::Sum, Op::Min, Op::Max],
-            Self::F32 | Self::F64 => &[Op::Sum, Op::Product, Op::Min, Op::Max, Op::Avg],
+            Self::U8 => &[
+                ReductionOperator::Sum,
+                ReductionOperator::Min,
+                ReductionOperator::Max,
+                ReductionOperator::Bxor,
+            ],
+            Self::I32 | Self::I64 => &[
+                ReductionOperator::Sum,
+                ReductionOperator::Product,
+                ReductionOperator::Min,
+                ReductionOperator::Max,
+                ReductionOperator::Bxor,
+                ReductionOperator::Avg,
+            ],
+            Self::Bf16 => &[ReductionOperator::Sum, ReductionOperator::Min, ReductionOperator::Max],
+            Self::F32 | Self::F64 => &[
+                ReductionOperator::Sum,
+                ReductionOperator::Product,
+                ReductionOperator::Min,
+                ReductionOperator::Max,
+                ReductionOperator::Avg,
+            ],
         }
     }
 
@@ -65,7 +83,7 @@ impl Type {
         clippy::cast_sign_loss,
         reason = "the numbers are small and whole, or fit the type's own rounding"
     )]
-    fn push(self, value: f64, bytes: &mut Vec<u8>) {
+    fn append_value(self, value: f64, bytes: &mut Vec<u8>) {
         match self {
             Self::U8 => bytes.push(value as u8),
             Self::I32 => bytes.extend((value as i32).to_le_bytes()),
@@ -77,7 +95,7 @@ impl Type {
     }
 }
 
-impl Op {
+impl ReductionOperator {
     pub(crate) fn number(self) -> dist_op_t {
         match self {
             Self::Sum => DIST_SUM,
@@ -124,12 +142,13 @@ fn element(id: u64, rank: usize, index: usize) -> u8 {
 pub(crate) fn contribution(
     id: u64,
     rank: usize,
-    dtype: Type,
+    dtype: ElementType,
     from: usize,
     count: usize,
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * dtype.size());
-    (from..from + count).for_each(|i| dtype.push(f64::from(element(id, rank, i)), &mut bytes));
+    (from..from + count)
+        .for_each(|i| dtype.append_value(f64::from(element(id, rank, i)), &mut bytes));
     bytes
 }
 
@@ -137,15 +156,15 @@ pub(crate) fn contribution(
 pub(crate) fn reduction(
     id: u64,
     size: usize,
-    (dtype, op): (Type, Op),
+    (dtype, op): (ElementType, ReductionOperator),
     from: usize,
     count: usize,
 ) -> Vec<u8> {
-    let whole = !matches!(dtype, Type::Bf16 | Type::F32 | Type::F64);
+    let whole = !matches!(dtype, ElementType::Bf16 | ElementType::F32 | ElementType::F64);
     let mut bytes = Vec::with_capacity(count * dtype.size());
     for index in from..from + count {
         let values = (0..size).map(|rank| element(id, rank, index));
-        dtype.push(op.fold(values, size, whole), &mut bytes);
+        dtype.append_value(op.fold(values, size, whole), &mut bytes);
     }
     bytes
 }

@@ -1,7 +1,7 @@
 //! An abort of a group also aborts its subgroups; a death does not affect groups without the dead
 //! rank.
 
-use super::{listed, start};
+use super::{rank_list, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
 const GROUPS: &str = "new child 0,1,2\nnew grand 0,1 on=child\n";
@@ -25,18 +25,18 @@ fn abort_reaches_child_and_grandchild_groups() {
             };
             format!("init\n{made}barrier\n{waits}{released}")
         });
-        job.all_report(&names, "at go");
-        job.open("go");
+        job.await_reports(&names, "at go");
+        job.open_gate("go");
         let ended = job.finish();
         let reason = "rank 3 aborted group world: enough of this";
         for (name, waited) in [("0", "grand"), ("1", "child"), ("2", "child")] {
             let from = if waited == "grand" { "world[0,1,2]" } else { "world" };
             let made_from = format!("parent group {from} failed");
-            let told = ended.report(name, &format!("barrier on={waited}"));
-            told.failed(DIST_ERR_ABORTED, &[reason, &made_from]).within_ms(5000);
+            let report = ended.report(name, &format!("barrier on={waited}"));
+            report.assert_failed(DIST_ERR_ABORTED, &[reason, &made_from]).assert_within_ms(5000);
         }
-        ended.report("0", "barrier on=child").failed(DIST_ERR_ABORTED, &[reason]);
-        ended.report("3", "all_reduce f32 SUM 1").failed(DIST_ERR_ABORTED, &[]);
+        ended.report("0", "barrier on=child").assert_failed(DIST_ERR_ABORTED, &[reason]);
+        ended.report("3", "all_reduce f32 SUM 1").assert_failed(DIST_ERR_ABORTED, &[]);
         assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));
     }
 }
@@ -57,12 +57,12 @@ fn abort_reaches_members_only_groups() {
                 )
             }
         });
-        job.all_report(&names, "at go");
-        job.open("go");
+        job.await_reports(&names, "at go");
+        job.open_gate("go");
         let ended = job.finish();
         let reason = "rank 2 aborted group world: enough";
-        ended.report("0", "barrier on=pair").failed(DIST_ERR_ABORTED, &[reason]);
-        ended.report("1", "recv 8 0 1 on=pair").failed(DIST_ERR_ABORTED, &[reason]);
+        ended.report("0", "barrier on=pair").assert_failed(DIST_ERR_ABORTED, &[reason]);
+        ended.report("1", "recv 8 0 1 on=pair").assert_failed(DIST_ERR_ABORTED, &[reason]);
         assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));
     }
 }
@@ -81,17 +81,20 @@ fn death_does_not_fail_groups_without_the_dead_rank() {
                 )
             }
         });
-        job.report("2", "at never");
+        job.await_report("2", "at never");
         job.kill("2");
         let ended = job.finish();
         for name in &names[..2] {
             let died = ended.report(name, "barrier timeout_ms=30000");
-            died.failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
+            died.assert_failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
             for what in ["all_reduce f32 SUM 50 on=pair", "all_reduce f32 SUM 60 on=pair", "leaks"]
             {
-                ended.report(name, what).succeeded();
+                ended.report(name, what).assert_succeeded();
             }
-            assert_eq!(ended.report(name, "shrink rest").succeeded().message, listed(&[0, 1]));
+            assert_eq!(
+                ended.report(name, "shrink rest").assert_succeeded().message,
+                rank_list(&[0, 1])
+            );
         }
     }
 }
@@ -104,11 +107,11 @@ fn group_survives_release_of_its_parent() {
         _ => "init\nnew mid 0,1,2\nnew child 0,1 on=mid\nrelease mid\nbarrier\ngate go\nbarrier\nall_reduce f32 SUM 5 on=child\nrelease child\nfinalize\nleaks\n".to_owned(),
     }
     });
-    job.all_report(&names, "at go");
-    job.open("go");
+    job.await_reports(&names, "at go");
+    job.open_gate("go");
     let ended = job.finish();
     for name in &names[..2] {
-        ended.report(name, "all_reduce f32 SUM 5 on=child").succeeded();
+        ended.report(name, "all_reduce f32 SUM 5 on=child").assert_succeeded();
     }
     assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));
 }

@@ -1,48 +1,49 @@
 //! The members of the new group, and the errors of the ranks that are no members.
 
-use super::harness::{Job, signal};
-use super::{GO_ON, LEAVE, listed, start, went_on};
+use super::harness::{TestJob, signal};
+use super::{CONTINUE_COMMANDS, LEAVE_COMMANDS, assert_continued, rank_list, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
 /// Kills several ranks so that none of them notices the death of another.
-fn kill_at_once(job: &mut Job, names: &[String], victims: &[usize]) {
+fn kill_together(job: &mut TestJob, names: &[String], victims: &[usize]) {
     victims.iter().for_each(|&victim| job.stop(&names[victim]));
     let pids: Vec<u32> = victims.iter().map(|&victim| job.pid(&names[victim])).collect();
     signal("KILL", &pids);
 }
 
 /// Kills these ranks at the same time during a loop; the survivors continue.
-fn kill(hosts: &str, victims: &[usize]) {
-    let program = format!("init\nloop all_reduce f32 SUM 1000\n{GO_ON}{LEAVE}");
+fn check_shrink_after_kill(hosts: &str, victims: &[usize]) {
+    let program =
+        format!("init\nloop all_reduce f32 SUM 1000\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}");
     let (mut job, names) = start(hosts, |_| program.clone());
-    job.all_report(&names, "ready");
-    kill_at_once(&mut job, &names, victims);
+    job.await_reports(&names, "ready");
+    kill_together(&mut job, &names, victims);
     let ended = job.finish();
     let survivors: Vec<usize> = (0..names.len()).filter(|rank| !victims.contains(rank)).collect();
-    went_on(&ended, "rest", &survivors);
+    assert_continued(&ended, "rest", &survivors);
 }
 
 #[test]
 fn two_of_three_shrink_after_any_death() {
     for victim in 0..3 {
-        kill("aaa", &[victim]);
+        check_shrink_after_kill("aaa", &[victim]);
     }
 }
 
 #[test]
 fn survivors_shrink_after_simultaneous_deaths() {
     for victims in [&[0, 1][..], &[0, 3], &[2, 3], &[0, 1, 2], &[1, 2, 4], &[0, 2, 3, 4]] {
-        kill("aaaaa", victims);
+        check_shrink_after_kill("aaaaa", victims);
     }
 }
 
 #[test]
 fn survivors_on_several_hosts_shrink() {
     for victims in [&[0][..], &[3], &[1, 2], &[2, 3], &[0, 1]] {
-        kill("aabb", victims);
+        check_shrink_after_kill("aabb", victims);
     }
-    kill("abc", &[0]);
-    kill("abab", &[0, 1]);
+    check_shrink_after_kill("abc", &[0]);
+    check_shrink_after_kill("abab", &[0, 1]);
 }
 
 #[test]
@@ -51,17 +52,21 @@ fn shrink_twice_from_eight_to_five_to_three() {
     let twice = "shrink last on=rest\nall_reduce f32 SUM 1000 on=last\nbarrier on=last\n";
     let program = format!("init\n{once}{twice}release rest\nrelease last\nfinalize\nleaks\n");
     let (mut job, names) = start("aaaaaaaa", |_| program.clone());
-    job.all_report(&names, "ready");
-    kill_at_once(&mut job, &names, &[0, 3, 6]);
+    job.await_reports(&names, "ready");
+    kill_together(&mut job, &names, &[0, 3, 6]);
     for rank in [1, 2, 4, 5, 7] {
-        let report = job.report(&names[rank], "shrink rest");
-        assert_eq!(report.succeeded().message, listed(&[1, 2, 4, 5, 7]));
-        job.until("the loop on the rest to be under way", |job| {
-            job.reports(&names[rank]).iter().filter(|report| report.what == "ready").count() == 2
+        let report = job.await_report(&names[rank], "shrink rest");
+        assert_eq!(report.assert_succeeded().message, rank_list(&[1, 2, 4, 5, 7]));
+        job.wait_until("the loop on the rest to be under way", |job| {
+            job.reports_so_far(&names[rank])
+                .iter()
+                .filter(|report| report.command == "ready")
+                .count()
+                == 2
         });
     }
-    kill_at_once(&mut job, &names, &[1, 7]);
-    went_on(&job.finish(), "last", &[2, 4, 5]);
+    kill_together(&mut job, &names, &[1, 7]);
+    assert_continued(&job.finish(), "last", &[2, 4, 5]);
 }
 
 #[test]
@@ -73,26 +78,31 @@ fn stopped_rank_is_excluded_and_gets_an_error() {
                 "init\nbarrier\ngate stopped\nbarrier\nshrink rest\nfinalize\nleaks\n".to_owned()
             }
             false => {
-                format!("init\nbarrier\n{others}all_reduce f32 SUM 10 on=rest\ngate end\n{LEAVE}")
+                format!(
+                    "init\nbarrier\n{others}all_reduce f32 SUM 10 on=rest\ngate end\n{LEAVE_COMMANDS}"
+                )
             }
         });
-        job.all_report(&names, "at stopped");
+        job.await_reports(&names, "at stopped");
         job.stop(&names[stopped]);
-        job.open("stopped");
+        job.open_gate("stopped");
         let survivors: Vec<usize> = (0..3).filter(|&rank| rank != stopped).collect();
         for rank in &survivors {
-            job.report(&names[*rank], "all_reduce f32 SUM 10 on=rest");
+            job.await_report(&names[*rank], "all_reduce f32 SUM 10 on=rest");
         }
         job.resume(&names[stopped]);
-        let told = job.report(&names[stopped], "shrink rest");
+        let shrink_report = job.await_report(&names[stopped], "shrink rest");
         let excluded =
             format!("rank {stopped} is excluded from epoch 1, which has ranks {survivors:?}");
-        told.failed(DIST_ERR_ABORTED, &[&excluded, "did not call dist_group_shrink in time"]);
-        told.within_ms(5000);
-        job.open("end");
+        shrink_report.assert_failed(
+            DIST_ERR_ABORTED,
+            &[&excluded, "did not call dist_group_shrink in time"],
+        );
+        shrink_report.assert_within_ms(5000);
+        job.open_gate("end");
         let ended = job.finish();
-        went_on(&ended, "rest", &survivors);
-        ended.report(&names[stopped], "leaks").succeeded();
+        assert_continued(&ended, "rest", &survivors);
+        ended.report(&names[stopped], "leaks").assert_succeeded();
     }
 }
 
@@ -102,20 +112,20 @@ fn absent_rank_is_waited_for_until_the_timeout() {
         let (mut job, names) = start("aaa", |rank| match rank == absent {
             true => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
             false => {
-                let go_on = GO_ON.replace("shrink rest", "shrink rest timeout_ms=400");
-                format!("init\nbarrier\nabort enough\n{go_on}gate end\n{LEAVE}")
+                let go_on = CONTINUE_COMMANDS.replace("shrink rest", "shrink rest timeout_ms=400");
+                format!("init\nbarrier\nabort enough\n{go_on}gate end\n{LEAVE_COMMANDS}")
             }
         });
         let survivors: Vec<usize> = (0..3).filter(|&rank| rank != absent).collect();
         for rank in &survivors {
-            let report = job.report(&names[*rank], "shrink rest timeout_ms=400");
+            let report = job.await_report(&names[*rank], "shrink rest timeout_ms=400");
             assert!(report.took_us >= 400_000, "{report:?}");
-            report.within_ms(5000);
+            report.assert_within_ms(5000);
         }
-        job.open("end");
+        job.open_gate("end");
         let ended = job.finish();
-        went_on(&ended, "rest", &survivors);
-        ended.report(&names[absent], "leaks").succeeded();
+        assert_continued(&ended, "rest", &survivors);
+        ended.report(&names[absent], "leaks").assert_succeeded();
     }
 }
 
@@ -124,17 +134,19 @@ fn death_ends_the_wait_for_an_absent_rank() {
     for hosts in ["aaa", "aab"] {
         let (mut job, names) = start(hosts, |rank| match rank {
             2 => "init\nbarrier\ngate never\n".to_owned(),
-            _ => format!("init\nbarrier\nabort enough\ngate all\n{GO_ON}{LEAVE}"),
+            _ => format!(
+                "init\nbarrier\nabort enough\ngate all\n{CONTINUE_COMMANDS}{LEAVE_COMMANDS}"
+            ),
         });
-        job.all_report(&names[..2], "at all");
-        job.report(&names[2], "at never");
-        job.open("all");
+        job.await_reports(&names[..2], "at all");
+        job.await_report(&names[2], "at never");
+        job.open_gate("all");
         // The survivors wait for this rank by now, for up to 10 s.
         std::thread::sleep(std::time::Duration::from_millis(300));
         job.kill(&names[2]);
         let ended = job.finish();
-        ended.report(&names[0], "shrink rest").within_ms(5000);
-        went_on(&ended, "rest", &[0, 1]);
+        ended.report(&names[0], "shrink rest").assert_within_ms(5000);
+        assert_continued(&ended, "rest", &[0, 1]);
     }
 }
 
@@ -145,12 +157,12 @@ fn minority_error_lists_the_other_ranks() {
         1 | 2 => format!("init\nbarrier\nabort enough\n{shrink}\ngate end\nfinalize\nleaks\n"),
         _ => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
     });
-    job.all_report(&names[1..3], shrink);
-    job.open("end");
+    job.await_reports(&names[1..3], shrink);
+    job.open_gate("end");
     let ended = job.finish();
     for name in &names[1..3] {
         let parts = ["only ranks [1, 2] joined", "rank 4 (pid ", "did not call dist_group_shrink"];
-        ended.report(name, shrink).failed(DIST_ERR_PEER_FAILED, &parts);
+        ended.report(name, shrink).assert_failed(DIST_ERR_PEER_FAILED, &parts);
     }
     assert!(names.iter().all(|name| ended.report(name, "leaks").status == 0));
 }
@@ -162,18 +174,20 @@ fn pending_works_end_and_do_not_block_shrink() {
         for victim in [0, 2] {
             let program = |rank| match rank == victim {
                 true => "init\nbarrier\ngate never\n".to_owned(),
-                false => format!("init\nbarrier\n{load}gate go\n{GO_ON}settle\n{LEAVE}"),
+                false => format!(
+                    "init\nbarrier\n{load}gate go\n{CONTINUE_COMMANDS}settle\n{LEAVE_COMMANDS}"
+                ),
             };
             let (mut job, names) = start(hosts, program);
             let survivors: Vec<usize> = (0..4).filter(|&rank| rank != victim).collect();
             for rank in &survivors {
-                job.report(&names[*rank], "at go");
+                job.await_report(&names[*rank], "at go");
             }
-            job.report(&names[victim], "at never");
+            job.await_report(&names[victim], "at never");
             job.kill(&names[victim]);
-            job.open("go");
+            job.open_gate("go");
             let ended = job.finish();
-            went_on(&ended, "rest", &survivors);
+            assert_continued(&ended, "rest", &survivors);
             for rank in &survivors {
                 let settled = ended.report(&names[*rank], "settle");
                 let expected = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&settled.status);

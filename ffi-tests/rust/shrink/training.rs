@@ -1,31 +1,31 @@
 //! `c-examples/survive`: a training that loses ranks reaches the accuracy of a training without
 //! losses.
 
-use super::harness::{Job, Place};
+use super::harness::{TestHost, TestJob};
 use super::toolchain::Compiler;
 
 /// The largest difference of the accuracies in percent. One of the 297 held-out digits is a third
 /// of a percent, and rounding may change a few.
-const MARGIN: f64 = 1.0;
+const MAX_ACCURACY_LOSS: f64 = 1.0;
 
 /// The output and the final accuracy of a run.
-struct Trained {
+struct TrainingOutput {
     output: String,
     accuracy: f64,
 }
 
-fn train(program: &str, kills: &[&str]) -> Trained {
-    let mut job = Job::new();
+fn train(program: &str, kills: &[&str]) -> TrainingOutput {
+    let mut job = TestJob::new();
     let data = format!("{}/c-examples/digits_training/data/digits.csv", super::interface::ROOT);
     let mut words = vec![program, "--ranks", "8", "--epochs", "10", "--data", &data];
     words.extend(kills.iter().flat_map(|kill| ["--kill", kill]));
-    job.start_program_at(&Place::named("here"), "survive", &[], &words);
+    job.start_program_on_host(&TestHost::on_this_network("here"), "survive", &[], &words);
     let ended = job.finish();
-    let output = ended.output("survive");
-    assert_eq!(ended.status("survive"), 0, "{output}\n{}", ended.errors("survive"));
+    let output = ended.stdout_text("survive");
+    assert_eq!(ended.exit_status("survive"), 0, "{output}\n{}", ended.stderr_text("survive"));
     let result = output.lines().find_map(|line| line.strip_prefix("held-out accuracy: "));
     let accuracy = result.and_then(|text| text.split(' ').next()?.parse().ok());
-    Trained { accuracy: accuracy.expect(&output), output }
+    TrainingOutput { accuracy: accuracy.expect(&output), output }
 }
 
 #[test]
@@ -55,5 +55,5 @@ fn training_after_losing_5_of_8_ranks_is_as_accurate() {
     }
     let difference = (undisturbed.accuracy - disturbed.accuracy).abs();
     println!("{} % undisturbed, {} % disturbed", undisturbed.accuracy, disturbed.accuracy);
-    assert!(difference <= MARGIN, "{difference}");
+    assert!(difference <= MAX_ACCURACY_LOSS, "{difference}");
 }

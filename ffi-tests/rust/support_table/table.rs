@@ -1,14 +1,17 @@
 //! Formats the answers of all back ends as a table, in which equal answers share a row.
 
-use crate::asked::{Ask, Device, Kind, OLDEST_MINOR, backends, nccl_since, query};
+use crate::backend_queries::{
+    BackendQueryFn, BufferDevice, OLDEST_MINOR, OperationKind, backends, nccl_minimum_version,
+    query,
+};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
 /// The answers of the back ends to one query, one cell each.
-type Cells = Vec<String>;
+type TableCells = Vec<String>;
 
 /// Operators and types with equal answers, and their cells.
-type Part = (Vec<ReduceOp>, Vec<DataType>, Cells);
+type TablePart = (Vec<ReduceOp>, Vec<DataType>, TableCells);
 
 /// Returns the table as Markdown.
 pub(crate) fn markdown() -> String {
@@ -19,9 +22,9 @@ pub(crate) fn markdown() -> String {
         names.join(" | "),
         "---|".repeat(names.len())
     );
-    let all = Kind::all();
-    let answers = all.into_iter().map(|kind| (kind.name, parts(kind, &backends)));
-    for (parts, kinds) in gathered(answers.map(|(name, parts)| (parts, name))) {
+    let all = OperationKind::all();
+    let answers = all.into_iter().map(|kind| (kind.name, table_parts(kind, &backends)));
+    for (parts, kinds) in group_by_key(answers.map(|(name, parts)| (parts, name))) {
         // A cell is empty if it equals the cell above it.
         let mut kinds = words(&kinds, |name| format!("`{name}`"));
         let mut above: &[ReduceOp] = &[];
@@ -40,8 +43,8 @@ pub(crate) fn markdown() -> String {
 }
 
 /// Returns the rows of one operation: its operators and types, grouped by equal answers.
-fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
-    let answer = |dtype, op| -> Cells {
+fn table_parts(kind: OperationKind, backends: &[(&'static str, BackendQueryFn)]) -> Vec<TablePart> {
+    let answer = |dtype, op| -> TableCells {
         backends.iter().map(|(name, ask)| cell(name, ask, kind, dtype, op)).collect()
     };
     if !kind.has_elements() {
@@ -53,14 +56,14 @@ fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
     };
     let of_op = ops.into_iter().map(|op| {
         let answers = DataType::ALL.map(|dtype| (answer(Some(dtype), op), dtype));
-        let mut rows = gathered(answers.into_iter());
+        let mut rows = group_by_key(answers.into_iter());
         // A combination that no back end supports is undefined, for example the minimum of complex
         // numbers.
         rows.retain(|(cells, _)| cells.iter().any(|cell| cell != NONE));
         (rows, op)
     });
     let mut all = Vec::new();
-    for (rows, ops) in gathered(of_op) {
+    for (rows, ops) in group_by_key(of_op) {
         let ops: Vec<ReduceOp> = ops.into_iter().flatten().collect();
         all.extend(rows.into_iter().map(|(cells, dtypes)| (ops.clone(), dtypes, cells)));
     }
@@ -72,18 +75,19 @@ const NONE: &str = "–";
 /// Returns the kinds of memory in which a back end supports a call.
 fn cell(
     name: &str,
-    ask: &Ask,
-    kind: Kind,
+    supports: &BackendQueryFn,
+    kind: OperationKind,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
 ) -> String {
-    let asked = |on| query(kind, dtype, op, on);
+    let query_on = |on| query(kind, dtype, op, on);
     let mut words = Vec::new();
-    if ask(&asked(Device::Host)) {
+    if supports(&query_on(BufferDevice::Host)) {
         words.push("host".to_owned());
     }
-    if ask(&asked(Device::Gpu)) {
-        let since = (name == "nccl").then(|| nccl_since(&asked(Device::Gpu))).flatten();
+    if supports(&query_on(BufferDevice::Gpu)) {
+        let since =
+            (name == "nccl").then(|| nccl_minimum_version(&query_on(BufferDevice::Gpu))).flatten();
         let minor = since.map_or(0, |since| since / 100 % 100);
         words.push(if minor > OLDEST_MINOR {
             format!("GPU, from 2.{minor}")
@@ -95,7 +99,7 @@ fn cell(
 }
 
 /// Groups the items by key, in the order of first appearance.
-fn gathered<K: PartialEq, V>(items: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+fn group_by_key<K: PartialEq, V>(items: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in items {
         match groups.iter_mut().find(|(known, _)| *known == key) {

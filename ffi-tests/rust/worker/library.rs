@@ -1,8 +1,8 @@
 //! Safe wrappers of the C ABI functions for the worker.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use super::words::Words;
-use super::works::Work;
+use super::command_words::CommandWords;
+use super::outstanding_works::WorkHandle;
 use dist::ffi::blob::{dist_blob_data, dist_blob_release};
 use dist::ffi::collective::{
     dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
@@ -36,33 +36,34 @@ use std::ptr::{null, null_mut};
 pub(super) const WRONG_RESULT: dist_status_t = -999;
 
 /// A status and its message, which is empty for success.
-pub(super) type Outcome = (dist_status_t, String);
+pub(super) type CommandOutcome = (dist_status_t, String);
 
 /// A group handle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group(pub(super) *mut dist_group_t);
+pub(super) struct GroupHandle(pub(super) *mut dist_group_t);
 
 // SAFETY: a handle is a token that the library looks up; its header says that any thread may use
 // it.
-unsafe impl Send for Group {}
+unsafe impl Send for GroupHandle {}
 
 /// A store handle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Store(*mut dist_store_t);
+pub(super) struct StoreHandle(*mut dist_store_t);
 
-// SAFETY: a handle is a token that the library looks up, as for `Group`.
-unsafe impl Send for Store {}
+// SAFETY: a handle is a token that the library looks up, as for `GroupHandle`.
+unsafe impl Send for StoreHandle {}
 
 /// Returns the world group.
-pub(super) fn world() -> Group {
+pub(super) fn world() -> GroupHandle {
     // SAFETY: the call takes no arguments.
-    Group(unsafe { dist_world() })
+    GroupHandle(unsafe { dist_world() })
 }
 
 /// An invalid handle, which the library has never returned.
-pub(super) const NOBODY: Group = Group(std::ptr::without_provenance_mut(usize::MAX));
+pub(super) const INVALID_GROUP: GroupHandle =
+    GroupHandle(std::ptr::without_provenance_mut(usize::MAX));
 
-pub(super) fn outcome(status: dist_status_t) -> Outcome {
+pub(super) fn outcome(status: dist_status_t) -> CommandOutcome {
     let message = if status == DIST_OK { String::new() } else { last_error() };
     (status, message)
 }
@@ -79,7 +80,7 @@ fn terminated(text: &str) -> *const std::ffi::c_char {
     Box::leak(CString::new(text).unwrap().into_boxed_c_str()).as_ptr()
 }
 
-fn text(words: &Words<'_>, key: &str) -> *const std::ffi::c_char {
+fn text(words: &CommandWords<'_>, key: &str) -> *const std::ffi::c_char {
     words.text(key).map_or(null(), terminated)
 }
 
@@ -91,7 +92,7 @@ pub(super) fn defaults<T>() -> T {
 
 /// Executes `init` with `url=`, `rank=`, `size=`, `group=`, `timeout_ms=`, `connect_timeout_ms=`,
 /// and a store.
-pub(super) fn init(words: &Words<'_>, store: Option<Store>) -> Outcome {
+pub(super) fn init(words: &CommandWords<'_>, store: Option<StoreHandle>) -> CommandOutcome {
     let mut options: dist_init_options_t = defaults();
     options.struct_size = size_of::<dist_init_options_t>();
     options.init_method = text(words, "url");
@@ -109,13 +110,16 @@ pub(super) fn init(words: &Words<'_>, store: Option<Store>) -> Outcome {
     outcome(unsafe { dist_init(&raw const options) })
 }
 
-pub(super) fn finalize() -> Outcome {
+pub(super) fn finalize() -> CommandOutcome {
     // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_finalize() })
 }
 
 /// Creates a group of the world's ranks through a store; the first word is its name.
-pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Outcome> {
+pub(super) fn create_group(
+    words: &CommandWords<'_>,
+    store: StoreHandle,
+) -> Result<GroupHandle, CommandOutcome> {
     let mut options: dist_group_options_t = defaults();
     options.struct_size = size_of::<dist_group_options_t>();
     options.fields = DIST_FIELD_RANK;
@@ -128,34 +132,34 @@ pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Out
     let mut group = null_mut();
     // SAFETY: the options and their texts outlive the call, and `group` takes the handle.
     match unsafe { dist_group_create(&raw const options, &raw mut group) } {
-        DIST_OK => Ok(Group(group)),
+        DIST_OK => Ok(GroupHandle(group)),
         status => Err(outcome(status)),
     }
 }
 
-pub(super) fn set_debug_level(level: i32) -> Outcome {
+pub(super) fn set_debug_level(level: i32) -> CommandOutcome {
     // SAFETY: the call takes only a number.
     outcome(unsafe { dist_set_debug_level(level) })
 }
 
-pub(super) fn release_group(group: Group) -> Outcome {
+pub(super) fn release_group(group: GroupHandle) -> CommandOutcome {
     // SAFETY: the call takes a handle, which the library checks.
     outcome(unsafe { dist_group_release(group.0) })
 }
 
 /// Reports the culprit of a group's failure as text.
-pub(super) fn culprit(group: Group) -> Outcome {
+pub(super) fn culprit(group: GroupHandle) -> CommandOutcome {
     // SAFETY: the call takes a handle, which the library checks, and a valid pointer to a struct.
-    described_culprit(|out| unsafe { dist_group_culprit(group.0, out) })
+    culprit_outcome(|out| unsafe { dist_group_culprit(group.0, out) })
 }
 
 /// Reports the culprit of a work's error as text.
-pub(super) fn work_culprit(work: *const dist_work_t) -> Outcome {
+pub(super) fn work_culprit(work: *const dist_work_t) -> CommandOutcome {
     // SAFETY: as above.
-    described_culprit(|out| unsafe { dist_work_culprit(work, out) })
+    culprit_outcome(|out| unsafe { dist_work_culprit(work, out) })
 }
 
-fn described_culprit(ask: impl FnOnce(*mut dist_culprit_t) -> dist_status_t) -> Outcome {
+fn culprit_outcome(ask: impl FnOnce(*mut dist_culprit_t) -> dist_status_t) -> CommandOutcome {
     let mut culprit: dist_culprit_t = defaults();
     culprit.struct_size = size_of::<dist_culprit_t>();
     let (status, message) = outcome(ask(&raw mut culprit));
@@ -168,18 +172,18 @@ fn described_culprit(ask: impl FnOnce(*mut dist_culprit_t) -> dist_status_t) -> 
     (DIST_OK, format!("rank {rank}, kind {kind}, pid {pid}, host {host}"))
 }
 
-pub(super) fn abort(group: Group, reason: &str) -> Outcome {
+pub(super) fn abort(group: GroupHandle, reason: &str) -> CommandOutcome {
     // SAFETY: the text outlives the call.
     outcome(unsafe { dist_group_abort(group.0, terminated(reason)) })
 }
 
-pub(super) fn rank(group: Group) -> i32 {
+pub(super) fn rank(group: GroupHandle) -> i32 {
     // SAFETY: the call takes a handle, which the library checks.
     unsafe { dist_get_rank(group.0) }
 }
 
 /// Makes a monitored barrier and appends the list of absent ranks to the message.
-pub(super) fn monitored_barrier(words: &Words<'_>, group: Group) -> Outcome {
+pub(super) fn monitored_barrier(words: &CommandWords<'_>, group: GroupHandle) -> CommandOutcome {
     let mut missing = [-1; 8];
     let mut count = missing.len();
     let timeout_ms = words.at(0).parse().unwrap();
@@ -192,28 +196,28 @@ pub(super) fn monitored_barrier(words: &Words<'_>, group: Group) -> Outcome {
 }
 
 /// Starts a trace.
-pub(super) fn trace(path: &str) -> Outcome {
+pub(super) fn start_trace(path: &str) -> CommandOutcome {
     // SAFETY: the text is terminated and outlives the call.
     outcome(unsafe { dist_trace_start(terminated(path)) })
 }
 
 /// Stops the trace.
-pub(super) fn untrace() -> Outcome {
+pub(super) fn stop_trace() -> CommandOutcome {
     // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_trace_stop() })
 }
 
 /// Reports the description of a group as JSON.
-pub(super) fn describe(group: Group) -> Outcome {
+pub(super) fn describe(group: GroupHandle) -> CommandOutcome {
     let mut blob = null_mut();
     // SAFETY: `blob` takes the handle.
     match unsafe { dist_group_describe(group.0, &raw mut blob) } {
-        DIST_OK => (DIST_OK, take_text(blob)),
+        DIST_OK => (DIST_OK, first_text_of_blob(blob)),
         status => outcome(status),
     }
 }
 
-fn size(group: Group) -> i32 {
+fn size(group: GroupHandle) -> i32 {
     // SAFETY: the call takes a handle, which the library checks.
     unsafe { dist_get_world_size(group.0) }
 }
@@ -224,7 +228,7 @@ pub(super) fn connect(
     port: i32,
     is_server: bool,
     timeout_ms: i64,
-) -> Result<Store, Outcome> {
+) -> Result<StoreHandle, CommandOutcome> {
     let mut options: dist_store_tcp_options_t = defaults();
     options.struct_size = size_of::<dist_store_tcp_options_t>();
     options.host = terminated(host);
@@ -234,13 +238,13 @@ pub(super) fn connect(
     let mut store = null_mut();
     // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
     match unsafe { dist_store_tcp_create(&raw const options, &raw mut store) } {
-        DIST_OK => Ok(Store(store)),
+        DIST_OK => Ok(StoreHandle(store)),
         status => Err(outcome(status)),
     }
 }
 
 /// Opens the file store at the path in the first word, with `size=` and `job=`.
-pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
+pub(super) fn open_file(words: &CommandWords<'_>) -> Result<StoreHandle, CommandOutcome> {
     let mut options: dist_store_file_options_t = defaults();
     options.struct_size = size_of::<dist_store_file_options_t>();
     options.job_id = text(words, "job");
@@ -249,41 +253,41 @@ pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
     let mut store = null_mut();
     // SAFETY: the options and their texts outlive the call, and `store` takes the handle.
     match unsafe { dist_store_file_create(path, size, &raw const options, &raw mut store) } {
-        DIST_OK => Ok(Store(store)),
+        DIST_OK => Ok(StoreHandle(store)),
         status => Err(outcome(status)),
     }
 }
 
-pub(super) fn release_store(store: Store) -> Outcome {
+pub(super) fn release_store(store: StoreHandle) -> CommandOutcome {
     // SAFETY: the call takes a handle, which the library checks.
     outcome(unsafe { dist_store_release(store.0) })
 }
 
-pub(super) fn store_set(store: Store, key: &str, value: &str) -> Outcome {
+pub(super) fn store_set(store: StoreHandle, key: &str, value: &str) -> CommandOutcome {
     let (data, len) = (value.as_ptr().cast(), value.len());
     // SAFETY: key and value outlive the call, and the length is the value's.
     outcome(unsafe { dist_store_set(store.0, terminated(key), DIST_TERMINATED, data, len) })
 }
 
 /// Adds 1 to a counter.
-pub(super) fn store_add(store: Store, key: &str) -> Outcome {
+pub(super) fn store_add(store: StoreHandle, key: &str) -> CommandOutcome {
     let mut sum = 0;
     // SAFETY: the key outlives the call, and `sum` takes the result.
     outcome(unsafe { dist_store_add(store.0, terminated(key), DIST_TERMINATED, 1, &raw mut sum) })
 }
 
-pub(super) fn store_wait(store: Store, key: &str) -> Outcome {
+pub(super) fn store_wait(store: StoreHandle, key: &str) -> CommandOutcome {
     let keys = [terminated(key)];
     // SAFETY: one key, which outlives the call.
     outcome(unsafe { dist_store_wait(store.0, keys.as_ptr(), null(), keys.len(), 0) })
 }
 
-pub(super) fn store_meet(store: Store, key: &str, size: i32) -> Outcome {
+pub(super) fn store_barrier(store: StoreHandle, key: &str, size: i32) -> CommandOutcome {
     // SAFETY: the key outlives the call.
     outcome(unsafe { dist_store_barrier(store.0, terminated(key), DIST_TERMINATED, size, 0) })
 }
 
-pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
+pub(super) fn store_pop(store: StoreHandle, queue: &str) -> CommandOutcome {
     let mut blob = null_mut();
     // SAFETY: the name outlives the call, and `blob` takes the handle.
     let popped = outcome(unsafe {
@@ -295,7 +299,7 @@ pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
 }
 
 /// Returns the first string of a blob and releases the blob.
-fn take_text(blob: *mut dist_blob_t) -> String {
+fn first_text_of_blob(blob: *mut dist_blob_t) -> String {
     let (mut data, mut len) = (null(), 0);
     // SAFETY: both output pointers are valid.
     let status = unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) };
@@ -309,7 +313,7 @@ fn take_text(blob: *mut dist_blob_t) -> String {
 }
 
 /// Gets a key and compares its value with the expected one.
-pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
+pub(super) fn store_get(store: StoreHandle, key: &str, expected: &str) -> CommandOutcome {
     let mut blob = null_mut();
     // SAFETY: the key outlives the call, and `blob` takes the handle.
     let status =
@@ -317,11 +321,11 @@ pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
     if status != DIST_OK {
         return outcome(status);
     }
-    let found = take_text(blob);
-    if found == expected {
+    let value = first_text_of_blob(blob);
+    if value == expected {
         return (DIST_OK, String::new());
     }
-    (WRONG_RESULT, format!("{key} is \"{found}\", not \"{expected}\""))
+    (WRONG_RESULT, format!("{key} is \"{value}\", not \"{expected}\""))
 }
 
 fn dtype(name: &str) -> (dist_dtype_t, usize) {
@@ -343,9 +347,9 @@ fn operator(name: &str) -> dist_op_t {
 }
 
 /// A collective call that can be repeated with the same buffers.
-pub(super) struct Call<'a> {
-    words: Words<'a>,
-    group: Group,
+pub(super) struct CollectiveCall<'a> {
+    words: CommandWords<'a>,
+    group: GroupHandle,
     options: dist_call_options_t,
     send: Vec<f32>,
     recv: Vec<f32>,
@@ -353,17 +357,17 @@ pub(super) struct Call<'a> {
 
 /// Returns the element that a rank contributes at an index: small whole numbers, whose sums are
 /// exact.
-fn element(rank: i32, index: usize) -> f32 {
+fn input_element(rank: i32, index: usize) -> f32 {
     let step = u8::try_from(index % 7).unwrap();
     let rank = u16::try_from(rank).unwrap();
     f32::from(rank + 1) * f32::from(step + 1)
 }
 
-impl<'a> Call<'a> {
+impl<'a> CollectiveCall<'a> {
     /// Parses `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32
     /// 10`, `reduce_scatter f32 SUM 10`, or `barrier`, with `timeout_ms=` and `algorithm=`. With
     /// `nan=INDEX`, the element at that index is NaN.
-    pub(super) fn new(words: Words<'a>, group: Group) -> Self {
+    pub(super) fn new(words: CommandWords<'a>, group: GroupHandle) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
         options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
@@ -380,8 +384,8 @@ impl<'a> Call<'a> {
         } else {
             words.count() * blocks * dtype(words.at(0)).1 / 4
         };
-        let mine = rank(group).max(0);
-        let mut send: Vec<f32> = (0..room).map(|index| element(mine, index)).collect();
+        let own_rank = rank(group).max(0);
+        let mut send: Vec<f32> = (0..room).map(|index| input_element(own_rank, index)).collect();
         if let Some(index) = words.number::<usize>("nan") {
             send[index] = f32::NAN;
         }
@@ -389,13 +393,13 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the call and checks the result.
-    pub(super) fn make(&mut self) -> Outcome {
-        let (status, message) = self.enter();
-        if status == DIST_OK { self.judge() } else { (status, message) }
+    pub(super) fn call_and_check(&mut self) -> CommandOutcome {
+        let (status, message) = self.call_blocking();
+        if status == DIST_OK { self.check_result() } else { (status, message) }
     }
 
     /// Checks the result of a successful call.
-    pub(super) fn judge(&self) -> Outcome {
+    pub(super) fn check_result(&self) -> CommandOutcome {
         match self.expected().and_then(|expected| self.first_difference(&expected)) {
             Some(difference) => (WRONG_RESULT, difference),
             None => (DIST_OK, String::new()),
@@ -403,13 +407,13 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the call without a check of the result.
-    pub(super) fn enter(&mut self) -> Outcome {
+    pub(super) fn call_blocking(&mut self) -> CommandOutcome {
         outcome(self.call(null_mut()))
     }
 
     /// Issues the call. The caller keeps this value, with its buffers, until the work completes.
-    pub(super) fn issue(&mut self) -> Result<Work, Outcome> {
-        Work::issued(|work| self.call(work))
+    pub(super) fn issue(&mut self) -> Result<WorkHandle, CommandOutcome> {
+        WorkHandle::issued(|work| self.call(work))
     }
 
     fn call(&mut self, work: *mut *mut dist_work_t) -> dist_status_t {
@@ -465,22 +469,22 @@ impl<'a> Call<'a> {
         let sum = f32::from(u16::try_from(ranks * (ranks + 1) / 2).unwrap());
         let is_sum = words.at(1) == "SUM";
         match words.verb() {
-            "all_reduce" if is_sum => Some(indices.map(|i| sum * element(0, i)).collect()),
+            "all_reduce" if is_sum => Some(indices.map(|i| sum * input_element(0, i)).collect()),
             "all_reduce" if words.at(1) == "MAX" => {
-                Some(indices.map(|i| element(ranks - 1, i)).collect())
+                Some(indices.map(|i| input_element(ranks - 1, i)).collect())
             }
             "reduce" if is_sum && rank(self.group) == words.root() => {
-                Some(indices.map(|i| sum * element(0, i)).collect())
+                Some(indices.map(|i| sum * input_element(0, i)).collect())
             }
             "reduce_scatter" if is_sum => {
                 let first = usize::try_from(rank(self.group)).unwrap() * words.count();
-                Some(indices.map(|i| sum * element(0, first + i)).collect())
+                Some(indices.map(|i| sum * input_element(0, first + i)).collect())
             }
             "all_gather" => {
-                let block = |rank| indices.clone().map(move |i| element(rank, i));
+                let block = |rank| indices.clone().map(move |i| input_element(rank, i));
                 Some((0..ranks).flat_map(block).collect())
             }
-            "broadcast" => Some(indices.map(|i| element(words.root(), i)).collect()),
+            "broadcast" => Some(indices.map(|i| input_element(words.root(), i)).collect()),
             _ => None,
         }
     }

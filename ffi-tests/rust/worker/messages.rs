@@ -2,9 +2,9 @@
 //! can check both.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
-use super::library::{Group, Outcome, WRONG_RESULT, defaults, outcome, rank};
-use super::words::Words;
-use super::works::Work;
+use super::command_words::CommandWords;
+use super::library::{CommandOutcome, GroupHandle, WRONG_RESULT, defaults, outcome, rank};
+use super::outstanding_works::WorkHandle;
 use dist::ffi::message::{dist_probe, dist_recv_message, dist_sendrecv};
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::types::{
@@ -14,12 +14,12 @@ use dist::ffi::types::{
 use std::ptr::{from_ref, null_mut};
 
 /// The content of a buffer before the message arrives; no message contains this byte.
-const UNTOUCHED: u8 = 255;
+const UNTOUCHED_BYTE: u8 = 255;
 
 /// A message that can be sent or received.
-pub(super) struct Message<'a> {
-    words: Words<'a>,
-    group: Group,
+pub(super) struct MessageCall<'a> {
+    words: CommandWords<'a>,
+    group: GroupHandle,
     options: dist_call_options_t,
     /// The receiver in a `sendrecv`.
     dest: i32,
@@ -30,18 +30,18 @@ pub(super) struct Message<'a> {
 }
 
 /// Returns the byte at an index of the message from a rank with a tag.
-fn byte(from: i32, tag: i32, index: usize) -> u8 {
+fn message_byte(from: i32, tag: i32, index: usize) -> u8 {
     let (from, tag) = (usize::try_from(from).unwrap(), usize::try_from(tag).unwrap());
     u8::try_from((index + 29 * from + 53 * tag) % 251).unwrap()
 }
 
-impl<'a> Message<'a> {
+impl<'a> MessageCall<'a> {
     /// Parses `send BYTES PEER TAG` or `recv BYTES PEER TAG`, with `timeout_ms=`. In a receive, the
     /// peer and, with `async=yes`, the tag may be `any`; `of=BYTES` gives the length of a message
     /// that is shorter than the buffer. `sync=yes` makes a send synchronous. `probe BYTES PEER TAG`
     /// receives the message that a probe finds. `sendrecv BYTES DEST SOURCE TAG` sends and receives
     /// in one buffer.
-    pub(super) fn new(words: Words<'a>, group: Group) -> Self {
+    pub(super) fn new(words: CommandWords<'a>, group: GroupHandle) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
         options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
@@ -56,15 +56,15 @@ impl<'a> Message<'a> {
         let tag = or_any(words.at(2 + first), DIST_ANY_TAG);
         let bytes = if words.verb().starts_with("send") {
             let me = rank(group).max(0);
-            (0..count).map(|index| byte(me, tag, index)).collect()
+            (0..count).map(|index| message_byte(me, tag, index)).collect()
         } else {
-            vec![UNTOUCHED; count]
+            vec![UNTOUCHED_BYTE; count]
         };
         Self { words, group, options, dest, peer, tag, bytes }
     }
 
     /// Sends or receives the message and checks the received content.
-    pub(super) fn make(&mut self) -> Outcome {
+    pub(super) fn call_and_check(&mut self) -> CommandOutcome {
         let mut message = dist_recv_status_t {
             struct_size: size_of::<dist_recv_status_t>(),
             source: self.peer,
@@ -75,24 +75,25 @@ impl<'a> Message<'a> {
         };
         let status = self.call(&raw mut message, null_mut());
         match status {
-            DIST_OK => self.check(message.source, message.tag, message.count),
+            DIST_OK => self.check_content(message.source, message.tag, message.count),
             _ => outcome(status),
         }
     }
 
     /// Issues the message as a work. The caller keeps this value, with its buffer, until the work
     /// completes.
-    pub(super) fn issue(&mut self) -> Result<Work, Outcome> {
-        Work::issued(|work| self.call(null_mut(), work))
+    pub(super) fn issue(&mut self) -> Result<WorkHandle, CommandOutcome> {
+        WorkHandle::issued(|work| self.call(null_mut(), work))
     }
 
     /// Checks the message of a successful work.
-    pub(super) fn judge(&self, work: &Work) -> Outcome {
-        if self.words.verb() != "send" && work.received() != self.expected() {
-            let text = format!("{} bytes have come, not {}", work.received(), self.expected());
+    pub(super) fn check_received(&self, work: &WorkHandle) -> CommandOutcome {
+        if self.words.verb() != "send" && work.received_count() != self.expected() {
+            let text =
+                format!("{} bytes have come, not {}", work.received_count(), self.expected());
             return (WRONG_RESULT, text);
         }
-        self.check(work.source(), work.tag(), self.expected())
+        self.check_content(work.source(), work.tag(), self.expected())
     }
 
     fn call(
@@ -130,15 +131,16 @@ impl<'a> Message<'a> {
             };
         }
         if self.words.verb() == "probe" {
-            let mut found: *mut dist_message_t = null_mut();
-            // SAFETY: `message` is valid for a status, and `found` for the handle.
-            let status = unsafe { dist_probe(group, peer, tag, message, options, &raw mut found) };
+            let mut message_handle: *mut dist_message_t = null_mut();
+            // SAFETY: `message` is valid for a status, and `message_handle` for the handle.
+            let status =
+                unsafe { dist_probe(group, peer, tag, message, options, &raw mut message_handle) };
             if status != DIST_OK {
                 return status;
             }
             // SAFETY: as above.
             return unsafe {
-                dist_recv_message(found, bytes, count, DIST_U8, message, options, work)
+                dist_recv_message(message_handle, bytes, count, DIST_U8, message, options, work)
             };
         }
         // SAFETY: as above, and `message` is NULL or valid for a status.
@@ -150,7 +152,7 @@ impl<'a> Message<'a> {
         self.words.number("of").unwrap_or(self.bytes.len())
     }
 
-    fn check(&self, from: i32, tag: i32, len: usize) -> Outcome {
+    fn check_content(&self, from: i32, tag: i32, len: usize) -> CommandOutcome {
         if self.words.verb() == "send" {
             return (DIST_OK, String::new());
         }
@@ -158,7 +160,8 @@ impl<'a> Message<'a> {
         if !is_wanted(self.peer, from) || !is_wanted(self.tag, tag) {
             return (WRONG_RESULT, format!("it is said to be from rank {from}, tag {tag}"));
         }
-        let right = |index| if index < len { byte(from, tag, index) } else { UNTOUCHED };
+        let right =
+            |index| if index < len { message_byte(from, tag, index) } else { UNTOUCHED_BYTE };
         let wrong = (0..self.bytes.len()).find(|&index| self.bytes[index] != right(index));
         wrong.map_or((DIST_OK, String::new()), |index| {
             let text = format!("byte {index} is {}, not {}", self.bytes[index], right(index));

@@ -8,10 +8,10 @@
 //! | command | meaning |
 //! |---|---|
 //! | `init`, `finalize` | see [`library::init`]; `store=yes`: through its own store |
-//! | `all_reduce f32 SUM 10` etc. | see [`library::Call::new`] |
-//! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::Message`] |
+//! | `all_reduce f32 SUM 10` etc. | see [`library::CollectiveCall::new`] |
+//! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::MessageCall`] |
 //! | such a call with `async=yes` | issues the call as a work |
-//! | `settle` | waits for all works; see [`works::Outstanding`] |
+//! | `settle` | waits for all works; see [`outstanding_works::OutstandingWorks`] |
 //! | `culprit` | message: the culprit of the group's failure |
 //! | `work_culprit` | waits for the last issued work; message: its culprit |
 //! | `monitored_barrier TIMEOUT_MS` | waits for all ranks; message: lists all absent ranks |
@@ -21,7 +21,7 @@
 //! | `times N NAP_MS COMMAND` | repeats N times, with a sleep before each |
 //! | `trace PATH`, `untrace` | starts and stops a trace |
 //! | `nap MS` | sleeps |
-//! | `memory`, `time` | message: the usage of the process; see [`costs`] |
+//! | `memory`, `time` | message: the usage of the process; see [`process_usage`] |
 //! | `gate NAME` | waits until the test opens the gate |
 //! | `if ATTEMPT RANK COMMAND` | only in this attempt of a launcher and on this rank; `*`: any |
 //! | `abort REASON` | aborts the group |
@@ -38,47 +38,47 @@
 //! | `new NAME RANKS` (`members=yes`) | creates a subgroup; message: its global ranks |
 //! | `shrink NAME` (`timeout_ms=`) | creates a group of survivors; message: its global ranks |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
-//! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP; see [`traffic::Traffic`] |
+//! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP; see [`RawTraffic`] |
 //! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP; see there |
 //! | `knock ADDRESS BYTES TIMES` | garbage connections; see there |
 //! | `leaks` | fails if the process has new descriptors, threads or mappings |
 //! | `exit CODE` | ends the process immediately |
 
-#[path = "../belongings.rs"]
-pub(crate) mod belongings;
-mod costs;
-mod families;
+mod command_words;
+mod derived_groups;
 mod library;
 mod messages;
-mod traffic;
-mod words;
-mod works;
+mod outstanding_works;
+mod process_usage;
+mod raw_traffic;
+#[path = "../resource_snapshot.rs"]
+pub(crate) mod resource_snapshot;
 
-use belongings::Belongings;
-use library::{Call, Group, Outcome, Store, WRONG_RESULT, world};
-use messages::Message;
+use command_words::CommandWords;
+use library::{CollectiveCall, CommandOutcome, GroupHandle, StoreHandle, WRONG_RESULT, world};
+use messages::MessageCall;
+use outstanding_works::OutstandingWorks;
+use raw_traffic::RawTraffic;
+use resource_snapshot::ResourceSnapshot;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use traffic::Traffic;
-use words::Words;
-use works::Outstanding;
 
 /// Environment variable with the job's folder; its presence makes a process a worker.
-pub(crate) const FOLDER: &str = "DIST_TEST_FOLDER";
+pub(crate) const FOLDER_VARIABLE: &str = "DIST_TEST_FOLDER";
 /// Environment variable with the commands.
-pub(crate) const PROGRAM: &str = "DIST_TEST_PROGRAM";
+pub(crate) const PROGRAM_VARIABLE: &str = "DIST_TEST_PROGRAM";
 /// Environment variable with the worker's name; the default is the rank from the launcher.
-pub(crate) const NAME: &str = "DIST_TEST_NAME";
+pub(crate) const NAME_VARIABLE: &str = "DIST_TEST_NAME";
 
 /// The time limit of a gate and of a loop; it is longer than any test.
-const LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The number of successes after which a loop reports `ready`.
-const READY_AFTER: u32 = 3;
+const READY_SUCCESSES: u32 = 3;
 
 /// Returns the microseconds of the clock that all processes of the host share.
 #[allow(unsafe_code, reason = "the standard library's clock cannot be compared between processes")]
@@ -93,13 +93,14 @@ pub(crate) fn now_us() -> u64 {
 #[test]
 #[ignore = "the body of the processes that the other tests start"]
 fn entry() {
-    let Some(folder) = variable(FOLDER) else { return };
-    let name = [NAME, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(variable);
+    let Some(folder) = variable(FOLDER_VARIABLE) else { return };
+    let name =
+        [NAME_VARIABLE, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(variable);
     let mut worker = Worker::new(Path::new(&folder), &name.expect("a rank"));
     // Issued operations refer to their commands as long as the process lives.
-    let program: &'static str = variable(PROGRAM).unwrap().leak();
+    let program: &'static str = variable(PROGRAM_VARIABLE).unwrap().leak();
     for line in program.lines().filter(|line| !line.trim().is_empty()) {
-        worker.carry_out(&Words::parse(line));
+        worker.run_command(&CommandWords::parse(line));
     }
 }
 
@@ -113,11 +114,11 @@ fn variable(name: &str) -> Option<String> {
 struct Reporter(File);
 
 impl Reporter {
-    fn report(&self, what: &str, started: Instant, outcome: &Outcome) {
+    fn report(&self, command: &str, started: Instant, outcome: &CommandOutcome) {
         let took_us = u64::try_from(started.elapsed().as_micros()).unwrap();
         let (status, message) = outcome;
         let line = json!({
-            "what": what, "status": status, "message": message,
+            "what": command, "status": status, "message": message,
             "took_us": took_us, "at_us": now_us(), "pid": std::process::id(),
         });
         // One write to a file in append mode, so that lines of several threads do not interleave.
@@ -128,12 +129,12 @@ impl Reporter {
 struct Worker {
     folder: PathBuf,
     reporter: Reporter,
-    belongings: Belongings,
-    store: Option<Store>,
-    groups: HashMap<String, Group>,
-    many: Vec<Group>,
-    traffic: Traffic,
-    outstanding: Outstanding,
+    resources_at_start: ResourceSnapshot,
+    store: Option<StoreHandle>,
+    groups: HashMap<String, GroupHandle>,
+    many_groups: Vec<GroupHandle>,
+    traffic: RawTraffic,
+    outstanding_works: OutstandingWorks,
 }
 
 impl Worker {
@@ -143,42 +144,42 @@ impl Worker {
         let worker = Self {
             folder: folder.to_owned(),
             reporter: Reporter(file),
-            belongings: Belongings::now(),
+            resources_at_start: ResourceSnapshot::take(),
             store: None,
             groups: HashMap::new(),
-            many: Vec::new(),
-            traffic: Traffic::default(),
-            outstanding: Outstanding::default(),
+            many_groups: Vec::new(),
+            traffic: RawTraffic::default(),
+            outstanding_works: OutstandingWorks::default(),
         };
         worker.reporter.report("start", Instant::now(), &success());
         worker
     }
 
-    fn carry_out(&mut self, words: &Words<'static>) {
+    fn run_command(&mut self, words: &CommandWords<'static>) {
         if words.verb() == "if" {
-            return self.carry_out_if(words);
+            return self.run_if_attempt_and_rank(words);
         }
         let started = Instant::now();
         let outcome = match words.verb() {
             "init" => self.init(words),
             "finalize" => library::finalize(),
-            "loop" => self.repeat(&Words::parse(words.rest())),
-            "times" => self.times(words),
-            "trace" => library::trace(words.at(0)),
-            "untrace" => library::untrace(),
+            "loop" => self.repeat_until_failure(&CommandWords::parse(words.rest())),
+            "times" => self.repeat_times(words),
+            "trace" => library::start_trace(words.at(0)),
+            "untrace" => library::stop_trace(),
             "gate" => {
                 self.reporter.report(&format!("at {}", words.rest()), started, &success());
-                pass_gate(&self.folder, words.at(0))
+                wait_for_gate(&self.folder, words.at(0))
             }
             "abort" => library::abort(self.group(words), words.rest()),
             "abort_at" => self.abort_at(words),
             "store" => {
-                let client = self.client(words);
-                self.keep(client)
+                let client = self.connect_store(words);
+                self.keep_store(client)
             }
-            "file_store" => self.keep(library::open_file(words)),
-            "fill" => self.fill(words),
-            "count" => self.count(words),
+            "file_store" => self.keep_store(library::open_file(words)),
+            "fill" => self.fill_store(words),
+            "count" => self.count_in_store(words),
             "limit_file_size" => limit_file_size(words.at(0).parse().unwrap()),
             "set" => library::store_set(self.store.unwrap(), words.at(0), words.at(1)),
             "get" => library::store_get(self.store.unwrap(), words.at(0), words.at(1)),
@@ -187,72 +188,72 @@ impl Worker {
             "pop" => library::store_pop(self.store.unwrap(), words.at(0)),
             "meet" => {
                 let size = words.at(1).parse().unwrap();
-                library::store_meet(self.store.unwrap(), words.at(0), size)
+                library::store_barrier(self.store.unwrap(), words.at(0), size)
             }
             "unstore" => library::release_store(self.store.take().unwrap()),
             "group" => self.create_group(words),
             "new" | "shrink" => self.derive_group(words),
-            "many" => self.many(words),
+            "many" => self.create_many_groups(words),
             "release" => library::release_group(self.groups.remove(words.at(0)).unwrap()),
             "listen" | "echo" | "exchange" | "bind" | "datagrams" | "receive" | "knock" => {
-                self.traffic.carry_out(words)
+                self.traffic.run_command(words)
             }
             "describe" => library::describe(self.group(words)),
             "monitored_barrier" => library::monitored_barrier(words, self.group(words)),
-            "settle" => self.outstanding.settle(),
+            "settle" => self.outstanding_works.wait_for_all(),
             "culprit" => library::culprit(self.group(words)),
-            "work_culprit" => self.outstanding.culprit(),
+            "work_culprit" => self.outstanding_works.last_work_culprit(),
             _ if words.text("async").is_some() => {
                 let group = self.group(words);
-                self.outstanding.issue(words, group)
+                self.outstanding_works.issue(words, group)
             }
             "send" | "recv" | "probe" | "sendrecv" => {
-                Message::new(words.clone(), self.group(words)).make()
+                MessageCall::new(words.clone(), self.group(words)).call_and_check()
             }
             "fork_sleeper" => fork_sleeper(),
             "debug" => library::set_debug_level(words.at(0).parse().unwrap()),
-            "leaks" => self.leaks(),
-            "nap" => nap(words.at(0).parse().unwrap()),
-            "memory" => costs::memory(),
-            "time" => costs::time(),
+            "leaks" => self.check_leaks(),
+            "nap" => sleep_ms(words.at(0).parse().unwrap()),
+            "memory" => process_usage::report_memory(),
+            "time" => process_usage::report_cpu_time(),
             "exit" => exit(words.at(0).parse().unwrap()),
-            _ => Call::new(words.clone(), self.group(words)).make(),
+            _ => CollectiveCall::new(words.clone(), self.group(words)).call_and_check(),
         };
         self.reporter.report(words.line(), started, &outcome);
     }
 
     /// Executes the command after `if ATTEMPT RANK` only in that attempt and on that rank; `*`
     /// matches any.
-    fn carry_out_if(&mut self, words: &Words<'static>) {
+    fn run_if_attempt_and_rank(&mut self, words: &CommandWords<'static>) {
         let is_at = |index, name| {
-            let wanted = words.at(index);
-            wanted == "*" || variable(name).as_deref() == Some(wanted)
+            let expected = words.at(index);
+            expected == "*" || variable(name).as_deref() == Some(expected)
         };
         if is_at(0, "TORCHELASTIC_RESTART_COUNT") && is_at(1, "RANK") {
             let mut rest = words.rest().splitn(3, ' ');
-            self.carry_out(&Words::parse(rest.nth(2).unwrap()));
+            self.run_command(&CommandWords::parse(rest.nth(2).unwrap()));
         }
     }
 
-    fn leaks(&self) -> Outcome {
-        let more = self.belongings.more(LIMIT / 12);
+    fn check_leaks(&self) -> CommandOutcome {
+        let more = self.resources_at_start.leaked_since(COMMAND_TIMEOUT / 12);
         match more.is_empty() {
             true => success(),
             false => (WRONG_RESULT, format!("not given back: {}", more.join("; "))),
         }
     }
 
-    fn group(&self, words: &Words<'_>) -> Group {
+    fn group(&self, words: &CommandWords<'_>) -> GroupHandle {
         // For an unknown group name it returns a handle that every call rejects.
-        let known = |name| self.groups.get(name).copied().unwrap_or(library::NOBODY);
+        let known = |name| self.groups.get(name).copied().unwrap_or(library::INVALID_GROUP);
         words.text("on").map_or_else(world, known)
     }
 
-    fn init(&mut self, words: &Words<'_>) -> Outcome {
+    fn init(&mut self, words: &CommandWords<'_>) -> CommandOutcome {
         if words.text("store").is_none() {
             return library::init(words, None);
         }
-        let store = match self.client(words) {
+        let store = match self.connect_store(words) {
             Ok(store) => store,
             Err(outcome) => return outcome,
         };
@@ -262,14 +263,14 @@ impl Worker {
     }
 
     /// Creates a client of the store at the address in the environment.
-    fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
+    fn connect_store(&self, words: &CommandWords<'_>) -> Result<StoreHandle, CommandOutcome> {
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
         let port = variable("MASTER_PORT").unwrap().parse().unwrap();
         let is_server = words.text("server").is_some();
         library::connect(&host, port, is_server, words.number("timeout_ms").unwrap_or(20_000))
     }
 
-    fn keep(&mut self, store: Result<Store, Outcome>) -> Outcome {
+    fn keep_store(&mut self, store: Result<StoreHandle, CommandOutcome>) -> CommandOutcome {
         match store {
             Ok(store) => {
                 self.store = Some(store);
@@ -279,7 +280,7 @@ impl Worker {
         }
     }
 
-    fn create_group(&mut self, words: &Words<'_>) -> Outcome {
+    fn create_group(&mut self, words: &CommandWords<'_>) -> CommandOutcome {
         match library::create_group(words, self.store.unwrap()) {
             Ok(group) => {
                 self.groups.insert(words.at(0).to_owned(), group);
@@ -289,62 +290,63 @@ impl Worker {
         }
     }
 
-    fn derive_group(&mut self, words: &Words<'_>) -> Outcome {
-        match families::derive(words, self.group(words)) {
+    fn derive_group(&mut self, words: &CommandWords<'_>) -> CommandOutcome {
+        match derived_groups::derive_group(words, self.group(words)) {
             Ok(Some(group)) => {
                 self.groups.insert(words.at(0).to_owned(), group);
-                (0, families::ranks(group))
+                (0, derived_groups::world_ranks_text(group))
             }
             Ok(None) => success(),
             Err(outcome) => outcome,
         }
     }
 
-    fn many(&mut self, words: &Words<'_>) -> Outcome {
+    fn create_many_groups(&mut self, words: &CommandWords<'_>) -> CommandOutcome {
         let count = words.at(0).parse().unwrap();
         for _ in 0..count {
-            match families::derive(words, world()) {
-                Ok(group) => self.many.extend(group),
+            match derived_groups::derive_group(words, world()) {
+                Ok(group) => self.many_groups.extend(group),
                 Err(outcome) => return outcome,
             }
         }
         success()
     }
 
-    fn repeat(&self, words: &Words<'_>) -> Outcome {
-        let mut call = Call::new(words.clone(), self.group(words));
+    fn repeat_until_failure(&self, words: &CommandWords<'_>) -> CommandOutcome {
+        let mut call = CollectiveCall::new(words.clone(), self.group(words));
         let began = Instant::now();
         for turn in 1_u32.. {
             let started = Instant::now();
-            let outcome = if turn <= READY_AFTER { call.make() } else { call.enter() };
+            let outcome =
+                if turn <= READY_SUCCESSES { call.call_and_check() } else { call.call_blocking() };
             if outcome.0 != 0 {
                 // The report has the duration of the failing call.
                 self.reporter.report(words.line(), started, &outcome);
                 return outcome;
             }
-            if turn == READY_AFTER {
+            if turn == READY_SUCCESSES {
                 self.reporter.report("ready", began, &outcome);
             }
-            assert!(began.elapsed() < LIMIT, "nobody has ended the loop");
+            assert!(began.elapsed() < COMMAND_TIMEOUT, "nobody has ended the loop");
         }
         success()
     }
 
-    fn times(&self, words: &Words<'_>) -> Outcome {
+    fn repeat_times(&self, words: &CommandWords<'_>) -> CommandOutcome {
         let mut parts = words.rest().splitn(3, ' ');
         let mut number = || parts.next().unwrap().parse().unwrap();
         let (times, nap): (u64, u64) = (number(), number());
-        let words = Words::parse(parts.next().unwrap());
-        let mut call = Call::new(words.clone(), self.group(&words));
+        let words = CommandWords::parse(parts.next().unwrap());
+        let mut call = CollectiveCall::new(words.clone(), self.group(&words));
         let outcomes = (0..times).map(|_| {
             std::thread::sleep(Duration::from_millis(nap));
-            call.make()
+            call.call_and_check()
         });
         outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
     }
 
     /// Sets values that each repeat one letter; consecutive values differ.
-    fn fill(&self, words: &Words<'_>) -> Outcome {
+    fn fill_store(&self, words: &CommandWords<'_>) -> CommandOutcome {
         let (began, length) = (Instant::now(), words.at(1).parse().unwrap());
         for (turn, letter) in (1_u32..).zip(('a'..='z').cycle()) {
             let value = letter.to_string().repeat(length);
@@ -352,15 +354,15 @@ impl Worker {
             if outcome.0 != 0 {
                 return outcome;
             }
-            if turn == READY_AFTER {
+            if turn == READY_SUCCESSES {
                 self.reporter.report("ready", began, &outcome);
             }
-            assert!(began.elapsed() < LIMIT, "nothing has ended the filling");
+            assert!(began.elapsed() < COMMAND_TIMEOUT, "nothing has ended the filling");
         }
         success()
     }
 
-    fn count(&self, words: &Words<'_>) -> Outcome {
+    fn count_in_store(&self, words: &CommandWords<'_>) -> CommandOutcome {
         let (times, threads): (usize, usize) =
             (words.at(1).parse().unwrap(), words.at(2).parse().unwrap());
         let threads = (0..threads).map(|_| {
@@ -368,7 +370,7 @@ impl Worker {
             let add = move || {
                 // Binding the whole value makes the closure capture it, since only the whole value
                 // is `Send`.
-                let store: Store = store;
+                let store: StoreHandle = store;
                 let outcomes = (0..times).map(|_| library::store_add(store, &key));
                 outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
             };
@@ -379,7 +381,7 @@ impl Worker {
         outcomes.find(|outcome| outcome.0 != 0).unwrap_or_else(success)
     }
 
-    fn abort_at(&self, words: &Words<'_>) -> Outcome {
+    fn abort_at(&self, words: &CommandWords<'_>) -> CommandOutcome {
         let (folder, group) = (self.folder.clone(), self.group(words));
         let reporter = Reporter(self.reporter.0.try_clone().unwrap());
         let (gate, reason) = words.rest().split_once(' ').unwrap();
@@ -387,8 +389,8 @@ impl Worker {
         let abort = move || {
             // Binding the whole value makes the closure capture it, since only the whole value is
             // `Send`.
-            let group: Group = group;
-            let opened = pass_gate(&folder, &gate);
+            let group: GroupHandle = group;
+            let opened = wait_for_gate(&folder, &gate);
             let outcome = if opened.0 == 0 { library::abort(group, &reason) } else { opened };
             reporter.report("aborted", Instant::now(), &outcome);
         };
@@ -397,27 +399,27 @@ impl Worker {
     }
 }
 
-fn success() -> Outcome {
+fn success() -> CommandOutcome {
     (0, String::new())
 }
 
-fn nap(ms: u64) -> Outcome {
+fn sleep_ms(ms: u64) -> CommandOutcome {
     std::thread::sleep(Duration::from_millis(ms));
     success()
 }
 
 /// Waits until the test has created the file of the gate.
-fn pass_gate(folder: &Path, name: &str) -> Outcome {
+fn wait_for_gate(folder: &Path, name: &str) -> CommandOutcome {
     let began = Instant::now();
     while !folder.join(name).exists() {
-        assert!(began.elapsed() < LIMIT, "nobody has opened gate {name}");
+        assert!(began.elapsed() < COMMAND_TIMEOUT, "nobody has opened gate {name}");
         std::thread::sleep(Duration::from_millis(1));
     }
     success()
 }
 
 #[allow(unsafe_code, reason = "the standard library cannot limit a process")]
-fn limit_file_size(bytes: u64) -> Outcome {
+fn limit_file_size(bytes: u64) -> CommandOutcome {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: the call reads one structure, which is on this stack.
     let status = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
@@ -426,7 +428,7 @@ fn limit_file_size(bytes: u64) -> Outcome {
 
 /// Forks a child that keeps every descriptor and sleeps until it is killed; it does not exec.
 #[allow(unsafe_code, reason = "the standard library cannot fork without exec")]
-fn fork_sleeper() -> Outcome {
+fn fork_sleeper() -> CommandOutcome {
     // SAFETY: the child only makes the call below, which is async-signal-safe.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
@@ -440,6 +442,6 @@ fn fork_sleeper() -> Outcome {
 }
 
 #[allow(clippy::exit, reason = "the command is to end without another word")]
-fn exit(code: i32) -> Outcome {
+fn exit(code: i32) -> CommandOutcome {
     std::process::exit(code)
 }
