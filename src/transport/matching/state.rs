@@ -96,6 +96,11 @@ pub(super) struct MatchingState {
     pub(super) fence_word: AtomicU64,
 }
 
+#[cold]
+fn missing_streams_error(peer: Rank) -> Error {
+    Error::internal(format!("rank {peer} is on another node, and this group has no streams to it"))
+}
+
 impl MatchingState {
     /// Creates the state of a rank without any messages.
     pub(super) fn new(
@@ -122,11 +127,7 @@ impl MatchingState {
                 };
                 return Ok(PeerLink::new(domain.peer(local).clone(), wire));
             }
-            let endpoint = endpoint.clone().ok_or_else(|| {
-                Error::internal(format!(
-                    "rank {peer} is on another node, and this group has no streams to it"
-                ))
-            })?;
+            let endpoint = endpoint.clone().ok_or_else(|| missing_streams_error(peer))?;
             let name = endpoint.peer(peer).clone();
             Ok(PeerLink::new(
                 name,
