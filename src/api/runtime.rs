@@ -5,12 +5,12 @@
 //! `dist_finalize` ends works and callbacks, releases the group, and passes a leave barrier in the
 //! store, so that the rank that hosts the store leaves last.
 
-use super::callbacks;
 use super::environment::{self, RankAndSize, RendezvousMethod};
-use super::error_file;
-use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
 use super::store::{open_file, open_tcp};
-use super::trace;
+use crate::api::group::process_group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use crate::api::observe::error_file;
+use crate::api::observe::trace;
+use crate::api::work::callbacks;
 use crate::backend;
 use crate::base::config;
 use crate::base::deadline::Deadline;

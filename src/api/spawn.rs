@@ -4,7 +4,7 @@
 //! early. The store's server starts after the last fork, so that every fork copies a process with a
 //! single thread. The server outlives all ranks; no rank hosts the store.
 
-use super::callbacks;
+use crate::api::work::callbacks;
 use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};

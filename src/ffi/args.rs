@@ -1,7 +1,7 @@
 //! Conversion of the arguments of C callers to Rust types; each error names the argument.
 
 use super::types::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
-use crate::api::call::buffer_bytes;
+use crate::api::collective::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::dtype::DataType;

@@ -4,8 +4,8 @@ use super::args::{OutPtr, slice};
 use super::group::group;
 use super::types::*;
 use super::work::{create_handle, wait_until_done};
-use crate::api::batch;
-use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::collective::batch;
+use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::base::error::Result;
 use std::sync::Arc;
 

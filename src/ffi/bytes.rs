@@ -8,7 +8,7 @@ use super::point_to_point::{optional_source, optional_tag, run_blocking, tag_num
 use super::recv_status::RecvStatusOut;
 use super::submit::{WorkOut, call_options, issue_with_handle, send_options};
 use super::types::*;
-use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::api::{BytesCall, BytesHandler, CallOptions, Group};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;

@@ -4,7 +4,7 @@ use super::args::milliseconds;
 use super::status::status_of;
 use super::types::*;
 use super::work::WORKS;
-use crate::api::callbacks::{self, CallbackKey};
+use crate::api::work::callbacks::{self, CallbackKey};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::{CString, c_char, c_void};

@@ -6,7 +6,7 @@ use super::operator::{self, CustomOperator, PLACEHOLDER_DTYPE, PLACEHOLDER_OP};
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
-use crate::api::call::buffer_bytes;
+use crate::api::collective::call::buffer_bytes;
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::ffi::c_void;

@@ -4,7 +4,7 @@
 //! No number is ever reused for another meaning.
 #![allow(non_camel_case_types, reason = "C names")]
 
-use crate::api::capabilities;
+use crate::api::group::capabilities;
 
 /// The outcome of a call: DIST_OK, DIST_IN_PROGRESS or a negative error.
 ///

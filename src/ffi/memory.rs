@@ -3,7 +3,7 @@
 use super::args::OutPtr;
 use super::group::group;
 use super::types::*;
-use crate::api::memory;
+use crate::api::group::memory;
 use crate::base::error::Error;
 use std::ffi::c_void;
 

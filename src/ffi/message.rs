@@ -8,10 +8,10 @@ use super::recv_status::RecvStatusOut;
 use super::submit::{WorkOut, call_options, issue_with_handle, probe_options, send_options};
 use super::types::*;
 use crate::api::WorkProgress;
-use crate::api::call::buffer_bytes;
-use crate::api::callbacks::reject_blocking_in_callback;
-use crate::api::probe::{MatchedMessage, ProbeRequest};
-use crate::api::sendrecv::SendRecvSide;
+use crate::api::collective::call::buffer_bytes;
+use crate::api::p2p::probe::{MatchedMessage, ProbeRequest};
+use crate::api::p2p::sendrecv::SendRecvSide;
+use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::base::dtype::DataType;
 use std::ffi::c_void;
 

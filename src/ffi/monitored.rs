@@ -3,7 +3,7 @@
 use super::args::{OutPtr, timeout, to_i32};
 use super::group::group;
 use super::types::*;
-use crate::api::batch;
+use crate::api::collective::batch;
 use crate::base::deadline::Timeout;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;

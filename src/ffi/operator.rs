@@ -6,7 +6,7 @@
 use super::args::{OutPtr, required_str, src_blocks_by};
 use super::submit::{WorkOut, issue_with_handle};
 use super::types::*;
-use crate::api::operator::Combine;
+use crate::api::collective::operator::Combine;
 use crate::api::{Call, CallOptions, Group, Operator, OperatorCall};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;

@@ -3,7 +3,7 @@
 use super::args::to_i32;
 use super::sized_struct;
 use super::types::dist_recv_status_t;
-use crate::api::probe::{Delivery, MessageEnvelope};
+use crate::api::p2p::probe::{Delivery, MessageEnvelope};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 

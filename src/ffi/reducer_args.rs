@@ -7,7 +7,7 @@ use super::hook::hook_function;
 use super::sized_struct;
 use super::train_types::*;
 use super::types::*;
-use crate::api::call::buffer_bytes;
+use crate::api::collective::call::buffer_bytes;
 use crate::api::reducer::{
     DividePolicy, HookChoice, MOST_PARAMS, MissingPolicy, Param, ParamRole, ParamSelection,
     ReducerOptions,

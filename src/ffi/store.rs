@@ -5,7 +5,7 @@ use super::blob;
 use super::handle::{HandleKind, HandleRef, HandleTable};
 use super::types::*;
 use crate::api::StoreHandle;
-use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::Store;

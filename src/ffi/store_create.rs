@@ -4,11 +4,11 @@ use super::args::{OutPtr, bytes, index, key, optional_str, required_key, require
 use super::sized_struct;
 use super::store::{STORES, write_store};
 use super::types::*;
-use crate::api::callbacks::reject_blocking_in_callback;
 use crate::api::store::{
     ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, HashStore, PrefixStore, Secret, ServerOptions,
     open_file, open_tcp,
 };
+use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, Result};
 use std::ffi::{OsStr, c_char};

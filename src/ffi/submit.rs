@@ -5,9 +5,10 @@ use super::args::{OutPtr, call_label, check_reserved, index, optional_str, waiti
 use super::sized_struct;
 use super::types::*;
 use super::work;
-use crate::api::call::BufferLocation;
-use crate::api::issue::PreparedCall;
-use crate::api::{Call, CallOptions, Group, batch};
+use crate::api::collective::batch;
+use crate::api::collective::call::BufferLocation;
+use crate::api::work::issue::PreparedCall;
+use crate::api::{Call, CallOptions, Group};
 use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;

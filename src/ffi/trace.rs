@@ -1,7 +1,7 @@
 //! The output of a trace.
 
 use super::args::required_str;
-use crate::api::trace;
+use crate::api::observe::trace;
 use std::ffi::c_char;
 
 dist_export! {

@@ -4,7 +4,7 @@ use super::args::{OutPtr, slice, wait_limit};
 use super::last_error;
 use super::types::*;
 use super::work::WORKS;
-use crate::api::work_list::{self, AnyWorkDone, WorkList};
+use crate::api::work::work_list::{self, AnyWorkDone, WorkList};
 use crate::api::{Work, WorkProgress};
 use crate::base::error::{ErrorContext as _, Result};
 use std::sync::Arc;

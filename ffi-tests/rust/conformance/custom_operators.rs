@@ -5,7 +5,7 @@
 use crate::input_values::mix_bits;
 use crate::matrix::LAYOUTS;
 use crate::ranks::{RankUnderTest, run_ranks};
-use dist::api::operator::Combine;
+use dist::api::collective::operator::Combine;
 use dist::api::{Call, CallOptions, Operator, OperatorCall};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;

@@ -6,9 +6,9 @@
 use super::sparse::SparseResult;
 use super::values::ParamSelection;
 use super::{Reducer, ReducerPhase};
-use crate::api::bytes::BytesCall;
-use crate::api::call::CallOptions;
-use crate::api::callbacks;
+use crate::api::collective::bytes::BytesCall;
+use crate::api::collective::call::CallOptions;
+use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use std::collections::HashMap;

@@ -5,8 +5,8 @@
 //! same bits on all ranks.
 
 use super::{Reducer, ReducerPhase};
-use crate::api::call::{Call, CallOptions};
-use crate::api::callbacks;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};

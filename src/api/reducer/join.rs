@@ -3,7 +3,7 @@
 
 use super::end::{StepEnd, VoteDelivery};
 use super::{ParamSelection, Reducer, ReducerPhase};
-use crate::api::callbacks;
+use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use std::sync::Arc;

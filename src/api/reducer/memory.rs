@@ -10,7 +10,7 @@
 use super::device::GradStream;
 use super::layout::{BucketLayout, BucketSpec};
 use super::pool::GradBlockPool;
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::backend::BackendMemory;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;

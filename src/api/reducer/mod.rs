@@ -55,10 +55,10 @@ pub use report::ReducerStats;
 pub use shard::{Shard, ShardOptions, ShardRange};
 pub use values::ParamSelection;
 
-use super::call::{Call, CallOptions};
-use super::callbacks;
-use super::group::Group;
-use super::work::Work;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
+use crate::api::work::callbacks;
+use crate::api::work::handle::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu::GpuTarget;

@@ -2,7 +2,7 @@
 //! first request for one of its places until its gradients are reduced.
 
 use super::memory::GradBlock;
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::base::error::Result;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -7,7 +7,7 @@
 use super::ballot::Ballot;
 use super::step::ReducerStep;
 use super::{Reducer, ReducerState};
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::base::debug::{self, DebugLevel};
 use crate::base::log;
 use serde_json::{Value, json};

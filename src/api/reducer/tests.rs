@@ -5,8 +5,8 @@ use super::{
     DividePolicy, MissingPolicy, Param, ParamRole, Reducer, ReducerOptions, ReducerPhase,
     VoteDelivery,
 };
-use crate::api::call::Call;
-use crate::api::group::Group;
+use crate::api::collective::call::Call;
+use crate::api::group::process_group::Group;
 use crate::api::tests::ranks;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;

@@ -2,10 +2,10 @@
 
 use super::param::{Param, ParamRole};
 use super::{Reducer, ReducerPhase};
-use crate::api::call::{Call, CallOptions};
-use crate::api::callbacks;
-use crate::api::group::Group;
-use crate::api::work::Work;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
+use crate::api::work::callbacks;
+use crate::api::work::handle::Work;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Rank;

@@ -1,10 +1,10 @@
 //! The weights of the ranks at the beginning of a step, and the factor of each rank's gradients.
 
 use super::task::run_in_turn;
-use crate::api::call::{Call, CallOptions};
-use crate::api::group::Group;
-use crate::api::issue::OperationTask;
-use crate::api::work::Work;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
+use crate::api::work::handle::Work;
+use crate::api::work::issue::OperationTask;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;

@@ -1,7 +1,7 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::bytes::{ByteStrings, BytesCall, BytesHandler};
-use crate::api::issue::PreparedCall;
+use crate::api::collective::bytes::{ByteStrings, BytesCall, BytesHandler};
+use crate::api::work::issue::PreparedCall;
 use crate::base::label::Label;
 use crate::base::progress_observer::NoObserver;
 use std::sync::mpsc::{Receiver, channel};

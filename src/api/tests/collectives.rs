@@ -1,8 +1,8 @@
 use super::*;
-use crate::api::callbacks::{self, CallbackKey};
-use crate::api::queue::MAX_WORKS;
 use crate::api::runtime::finish_works;
-use crate::api::work::WorkKind;
+use crate::api::work::callbacks::{self, CallbackKey};
+use crate::api::work::handle::WorkKind;
+use crate::api::work::queue::MAX_WORKS;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 

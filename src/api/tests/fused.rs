@@ -1,6 +1,6 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::batch;
+use crate::api::collective::batch;
 use crate::base::op::ReduceOp;
 
 /// Returns the contents of the buffers as integers.

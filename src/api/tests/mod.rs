@@ -16,10 +16,10 @@ mod recorder;
 mod works;
 
 use super::CallOptions;
-use super::call::Call;
-use super::group::Group;
-use super::work::{Work, WorkProgress};
 use crate::algo::{AlgorithmRequest, Operation};
+use crate::api::collective::call::Call;
+use crate::api::group::process_group::Group;
+use crate::api::work::handle::{Work, WorkProgress};
 use crate::backend::{Backend, RankLocation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;

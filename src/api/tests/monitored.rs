@@ -1,7 +1,7 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::barrier_messages::BarrierNotice;
-use crate::api::monitored_barrier::BarrierFailure;
+use crate::api::collective::barrier_messages::BarrierNotice;
+use crate::api::collective::monitored_barrier::BarrierFailure;
 use crate::transport::LARGEST_TAG;
 use std::sync::Barrier;
 use std::time::Duration;

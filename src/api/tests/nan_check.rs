@@ -1,6 +1,6 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::batch;
+use crate::api::collective::batch;
 use crate::base::debug::NanCheck;
 use crate::base::op::ReduceOp;
 

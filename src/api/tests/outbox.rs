@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::latest_only_sender::LatestOnlySender;
+use crate::api::work::latest_only_sender::LatestOnlySender;
 
 const TAG: u32 = 9;
 

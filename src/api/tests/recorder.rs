@@ -31,7 +31,10 @@ fn dump_has_group_members_and_failure() {
     // After the release, the dump keeps the group's failure but not its members.
     let id = group.id();
     drop(group);
-    let dump = crate::api::recorder::dump(Some(id), crate::api::recorder::DumpReason::Request);
+    let dump = crate::api::observe::recorder::dump(
+        Some(id),
+        crate::api::observe::recorder::DumpReason::Request,
+    );
     let group_dump = group_in(&dump);
     assert_eq!((&group_dump["state"], &group_dump["members"]), (&"left".into(), &Value::Null));
     assert_eq!(group_dump["failure"]["kind"], "Aborted");

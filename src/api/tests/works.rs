@@ -1,9 +1,9 @@
 //! Tests of lists of works, withdrawn callbacks, completion events and culprits.
 
 use super::*;
-use crate::api::callbacks::CallbackKey;
 use crate::api::runtime::finish_works;
-use crate::api::work_list::{AnyWorkDone, wait_all, wait_any};
+use crate::api::work::callbacks::CallbackKey;
+use crate::api::work::work_list::{AnyWorkDone, wait_all, wait_any};
 use crate::base::error::{Culprit, RankFault};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;

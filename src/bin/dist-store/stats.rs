@@ -3,7 +3,9 @@
 use crate::client::StoreClient;
 use crate::formatting::{escape_bytes, format_count, format_duration, format_ranks, quote_bytes};
 use crate::{CommandResult, Failure, cli, print};
-use dist::api::rendezvous::status::{RendezvousStatus, is_rendezvous_key, rendezvous_statuses};
+use dist::api::membership::rendezvous::status::{
+    RendezvousStatus, is_rendezvous_key, rendezvous_statuses,
+};
 use dist::base::error::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use super::super::layout::BucketSpec;
 use super::super::task::run_in_turn;
-use crate::api::call::{Call, CallOptions};
-use crate::api::group::Group;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;

@@ -5,9 +5,9 @@
 //! An abort of the reducer's group also aborts the hook's group.
 
 use super::{HookBucket, HookOutcome};
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
+use crate::api::membership::subgroup::SubgroupOptions;
 use crate::api::reducer::launch::BucketView;
-use crate::api::subgroup::SubgroupOptions;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use std::fmt;
 use std::sync::Arc;

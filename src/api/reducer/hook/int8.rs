@@ -13,7 +13,7 @@
 //! makes its block NaN.
 
 use super::{HookBucket, HookOutcome, HookTurn};
-use crate::api::call::Call;
+use crate::api::collective::call::Call;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;

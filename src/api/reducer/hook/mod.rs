@@ -22,7 +22,7 @@ pub use function::{HookBody, HookCall, HookFunction};
 pub(super) use powersgd::PowerUpdate;
 
 use super::param::Param;
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;

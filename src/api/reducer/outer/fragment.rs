@@ -8,7 +8,7 @@ use super::super::options::ReducerOptions;
 use super::super::param::{Param, ParamRole};
 use super::super::{Reducer, VoteDelivery};
 use super::OuterOptions;
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;

@@ -8,9 +8,9 @@
 //! 4. For each parameter, the global values and the state as f32.
 
 use super::Outer;
-use crate::api::bytes::BytesCall;
-use crate::api::call::CallOptions;
-use crate::api::callbacks;
+use crate::api::collective::bytes::BytesCall;
+use crate::api::collective::call::CallOptions;
+use crate::api::work::callbacks;
 use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;

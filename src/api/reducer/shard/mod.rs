@@ -23,9 +23,9 @@ pub(super) use own::OwnGrads;
 
 use super::array::Array;
 use super::{Reducer, ReducerPhase, ReducerState};
-use crate::api::call::CallOptions;
-use crate::api::callbacks;
-use crate::api::group::Group;
+use crate::api::collective::call::CallOptions;
+use crate::api::group::process_group::Group;
+use crate::api::work::callbacks;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};

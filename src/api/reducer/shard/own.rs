@@ -3,7 +3,7 @@
 use super::super::layout::BucketLayout;
 use super::super::memory::GradBlock;
 use super::split::{ShardSplit, SplitPiece};
-use crate::api::group::Group;
+use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use std::sync::Arc;

@@ -7,9 +7,9 @@
 use super::super::memory::GradMemory;
 use super::split::SplitPiece;
 use super::{LocalShard, Reducer, ShardOptions, updated_by};
-use crate::api::bytes::BytesCall;
-use crate::api::call::CallOptions;
-use crate::api::group::Group;
+use crate::api::collective::bytes::BytesCall;
+use crate::api::collective::call::CallOptions;
+use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;

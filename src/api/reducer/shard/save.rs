@@ -12,10 +12,10 @@
 use super::super::param::Param;
 use super::split::{ShardSplit, SplitPiece};
 use super::{LocalShard, Shard};
-use crate::api::bytes::BytesCall;
-use crate::api::call::{Call, CallOptions};
-use crate::api::callbacks;
-use crate::api::group::Group;
+use crate::api::collective::bytes::BytesCall;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
+use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};

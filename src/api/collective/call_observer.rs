@@ -1,0 +1,131 @@
+//! The progress observer of one blocking call. It forwards events to the group's observer and owns
+//! the call's entry in the recorder.
+//!
+//! The entry is written when the operation starts. A back end may report the start only after it
+//! has sent the data that other ranks wait for. Then the entry is written while the other ranks'
+//! data is in transit. A back end reports the start before any long wait.
+
+use crate::api::group::process_group::Group;
+use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
+use crate::base::deadline::LazyDeadline;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
+use crate::base::progress_observer::ProgressObserver;
+use crate::transport::Descriptor;
+use std::cell::{Cell, OnceCell};
+use std::time::{Duration, Instant};
+
+/// The reserved slot of a call, and its entry once the call has started.
+#[derive(Debug)]
+pub(in crate::api) struct CallRecord {
+    pub(in crate::api) slot: RecorderSlot,
+    pub(in crate::api) record: Option<OperationRecord>,
+}
+
+/// The observer of one call.
+#[derive(Debug)]
+pub(in crate::api) struct CallObserver<'a> {
+    group: &'a Group,
+    descriptor: &'a Descriptor,
+    deadline: &'a LazyDeadline,
+    slot: RecorderSlot,
+    record: OnceCell<OperationRecord>,
+    /// True if the back end reported a short wait.
+    was_short: Cell<bool>,
+    has_waited: Cell<bool>,
+}
+
+impl<'a> CallObserver<'a> {
+    /// Creates the observer of a call that is issued now.
+    pub(in crate::api) fn new(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LazyDeadline,
+    ) -> Self {
+        Self::with_record(
+            group,
+            descriptor,
+            deadline,
+            CallRecord { slot: RecorderSlot::reserve(), record: None },
+        )
+    }
+
+    /// Creates the observer of a call that has an entry or a reserved slot.
+    pub(in crate::api) fn with_record(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LazyDeadline,
+        CallRecord { slot, record }: CallRecord,
+    ) -> Self {
+        let record = record.map_or_else(OnceCell::new, OnceCell::from);
+        let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
+        Self { group, descriptor, deadline, slot, record, was_short, has_waited }
+    }
+
+    fn ensure_record(&self) -> &OperationRecord {
+        self.record.get_or_init(|| {
+            let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
+            let record = self.group.record_in_slot(self.slot, self.descriptor, issued, runs);
+            if runs {
+                record.mark_running();
+            }
+            record
+        })
+    }
+
+    /// Records that the call waits for its turn.
+    #[cold]
+    pub(in crate::api) fn begin_waiting(&self) {
+        self.has_waited.set(true);
+        self.ensure_record();
+    }
+
+    /// Records the start of the call's turn. `needs_record` is true if the call waits before it
+    /// reaches the back end; the entry is then written immediately.
+    pub(in crate::api) fn begin_running(&self, needs_record: bool) {
+        if needs_record {
+            self.ensure_record();
+        }
+        if let Some(record) = self.record.get() {
+            record.mark_running();
+        }
+    }
+
+    /// Records the end of the call.
+    pub(in crate::api) fn end(self, outcome: &Result<()>) {
+        self.ensure_record();
+        let Some(record) = self.record.into_inner() else { return };
+        match self.was_short.get() && !self.has_waited.get() {
+            true => record.end_without_clock(outcome),
+            false => record.end(outcome),
+        }
+    }
+}
+
+impl ProgressObserver for CallObserver<'_> {
+    fn is_tracing_waits(&self) -> bool {
+        self.group.observer.is_tracing_waits()
+    }
+
+    fn record_start(&self, algorithm: &'static str) {
+        self.ensure_record();
+        self.group.observer.record_start(algorithm);
+    }
+
+    fn record_short_wait(&self) {
+        self.was_short.set(true);
+    }
+
+    fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.group.observer.record_wait(rank, began, ended);
+    }
+
+    fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+        self.group.observer.record_late_rank(operation, rank, by, alone);
+    }
+
+    fn latest_rank(&self) -> Option<(Rank, Duration)> {
+        self.group.observer.latest_rank()
+    }
+}

@@ -1,0 +1,205 @@
+//! The progress observer of a group. It forwards events of the group's operations to the trace, if
+//! one is running, and to the straggler detector, always.
+
+use crate::api::group::process_group::Group;
+use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
+use crate::api::observe::straggler::StragglerDetector;
+use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
+use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::backend::Backend;
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::label::{Label, LabelledName};
+use crate::base::log::LogLevel;
+use crate::base::progress_observer::ProgressObserver;
+use crate::transport::Descriptor;
+use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The number of low bits that hold the rank in `latest_arrival`.
+const RANK_BITS: u32 = 16;
+const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
+
+/// The observer of one group.
+#[derive(Debug)]
+pub(in crate::api) struct GroupObserver {
+    group_name: String,
+    /// Used to look up the names of ranks for messages.
+    backend: Weak<dyn Backend>,
+    rank: Rank,
+    size: WorldSize,
+    straggler_detector: StragglerDetector,
+    /// The latest arrival in the running operation: the skew in microseconds, and the rank in the
+    /// low bits. 0 if no rank was late.
+    latest_arrival: AtomicU64,
+    track: Arc<GroupTrack>,
+}
+
+impl GroupObserver {
+    /// Creates the observer of a group. `ranks` are the members' ranks in the outermost group, and
+    /// `rank` is this process's rank.
+    pub(in crate::api) fn new(
+        id: GroupId,
+        name: &str,
+        rank: Rank,
+        ranks: &[Rank],
+        backend: &Arc<dyn Backend>,
+    ) -> Self {
+        Self {
+            group_name: name.to_owned(),
+            backend: Arc::downgrade(backend),
+            rank,
+            size: ranks.len(),
+            latest_arrival: AtomicU64::new(0),
+            straggler_detector: StragglerDetector::new(rank, ranks.len()),
+            track: Arc::new(GroupTrack::new(id, name, rank, ranks)),
+        }
+    }
+
+    /// Describes the arrival skew of ranks and the last straggler report.
+    pub(in crate::api) fn describe(&self) -> (Value, Value) {
+        self.straggler_detector.describe()
+    }
+
+    /// Resets the latest arrival when an operation starts.
+    #[inline]
+    pub(in crate::api) fn reset_latest_arrival(&self) {
+        self.latest_arrival.store(0, Ordering::Relaxed);
+    }
+
+    fn rank_name(&self, rank: Rank) -> String {
+        let backend = self.backend.upgrade();
+        let location = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
+        location.map_or_else(|| format!("rank {rank}"), |location| location.name.to_string())
+    }
+}
+
+impl ProgressObserver for GroupObserver {
+    fn is_tracing_waits(&self) -> bool {
+        trace::is_on()
+    }
+
+    fn record_start(&self, algorithm: &'static str) {
+        self.reset_latest_arrival();
+        if trace::is_on() {
+            self.track.set_algorithm(algorithm);
+        }
+    }
+
+    fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.track.record_wait(rank, began, ended);
+    }
+
+    fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+        if rank == self.rank || rank >= self.size {
+            // The rank comes from another rank's unchecked report and may be this rank.
+            return;
+        }
+        let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MAX_SKEW_US);
+        self.latest_arrival.fetch_max(us << RANK_BITS | rank as u64, Ordering::Relaxed);
+        let Some(report) = self.straggler_detector.record_late_arrival(
+            operation.name,
+            rank,
+            by,
+            alone,
+            Instant::now(),
+        ) else {
+            return;
+        };
+        crate::log!(
+            LogLevel::Warn,
+            "group {}: {} delays the other ranks: it was the only missing rank for {} ms of the \
+             last {} s, in {} operations (last: {operation}); check what the rank does and which \
+             other processes its host runs",
+            self.group_name,
+            self.rank_name(report.rank),
+            report.waited.as_millis(),
+            report.window.as_secs(),
+            report.operations
+        );
+    }
+
+    fn latest_rank(&self) -> Option<(Rank, Duration)> {
+        let latest = self.latest_arrival.load(Ordering::Relaxed);
+        let rank = usize::try_from(latest & ((1 << RANK_BITS) - 1)).ok()?;
+        (latest != 0).then(|| (rank, Duration::from_micros(latest >> RANK_BITS)))
+    }
+}
+
+impl Drop for GroupObserver {
+    fn drop(&mut self) {
+        // The program may end without another call, so its operations are written to the file now.
+        if trace::is_on() {
+            trace::flush();
+        }
+    }
+}
+
+impl Group {
+    fn operation_origin(&self, issued_ns: u64) -> OperationOrigin {
+        OperationOrigin { group: self.id(), rank: self.rank(), issued_ns }
+    }
+
+    /// Records the issue of a collective in the flight recorder and the trace. The collective runs
+    /// from now on, or it waits for its turn.
+    pub(in crate::api) fn record_collective(
+        &self,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
+    }
+
+    /// Records in a reserved slot that an operation with these encoded words starts now.
+    #[inline]
+    pub(in crate::api) fn record_encoded(
+        &self,
+        slot: recorder::RecorderSlot,
+        words: &[u64; 3],
+        label: &Label,
+    ) -> OperationRecord {
+        recorder::begin_running_collective(
+            slot,
+            self.operation_origin(recorder::recorder_now_ns()),
+            (&Descriptor::without_algorithm(words), label),
+        )
+    }
+
+    /// Records the issue of a collective in a reserved slot.
+    pub(in crate::api) fn record_in_slot(
+        &self,
+        slot: recorder::RecorderSlot,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        let record = recorder::begin_collective(
+            slot,
+            self.operation_origin(recorder::recorder_ns(issued)),
+            descriptor,
+            runs,
+        );
+        if trace::is_on() {
+            record.with_span(OperationSpan::collective(&self.observer.track, descriptor))
+        } else {
+            record
+        }
+    }
+
+    /// Records that a message is posted.
+    pub(in crate::api) fn record_message(
+        &self,
+        message: &MessageDescriptor,
+        sequence: u64,
+        issued_ns: u64,
+    ) -> OperationRecord {
+        let record = recorder::begin_message(self.operation_origin(issued_ns), message, sequence);
+        if trace::is_on() {
+            record.with_span(OperationSpan::message(&self.observer.track, message, sequence))
+        } else {
+            record
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The follower's side of a membership round: a rank joins a lower rank and accepts its proposal.
+
+use super::{
+    CONNECT_POLL_INTERVAL, CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
+};
+use crate::api::membership::shrink::messages::{MembershipProposal, ShrinkMessage};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::survivor_rendezvous::{SurvivorConnectResult, SurvivorLink};
+use crate::wait::pause;
+use std::time::Duration;
+
+/// How much longer a follower waits for a message than the coordinator's own limits allow.
+const COORDINATOR_GRACE: Duration = Duration::from_secs(1);
+
+/// The outcome of following a candidate coordinator.
+#[derive(Debug)]
+pub(super) enum FollowOutcome {
+    /// The coordinator committed a proposal that includes this rank.
+    Agreed(CommittedProposal),
+    /// The candidate does not coordinate. Its membership status records this.
+    NotCoordinator,
+    /// The candidate closed the connection: it died, or it starts another round.
+    Reconnect,
+}
+
+/// The outcome of one join.
+enum JoinOutcome {
+    Ended(FollowOutcome),
+    /// The candidate abandoned its call, for this reason.
+    Abandoned(Error),
+}
+
+/// The event that ended a wait for the candidate.
+enum FollowerEvent {
+    Message(ShrinkMessage),
+    Closed,
+    TimedOut,
+}
+
+impl ShrinkAttempt<'_> {
+    /// Joins a candidate and follows it until the round has an outcome.
+    ///
+    /// # Errors
+    /// The reason why this rank gets no other group.
+    pub(super) fn follow(
+        &mut self,
+        candidate: Rank,
+    ) -> std::result::Result<FollowOutcome, ShrinkStop> {
+        let limit = self.deadline.capped(self.window);
+        loop {
+            match self.join_candidate(candidate, &limit)? {
+                JoinOutcome::Ended(outcome) => return Ok(outcome),
+                JoinOutcome::Abandoned(reason)
+                    if may_rejoin(candidate, &reason) && !limit.has_passed() =>
+                {
+                    pause(PROBE_INTERVAL, &limit);
+                }
+                JoinOutcome::Abandoned(reason) => {
+                    self.mark_absent(candidate, format!("it gave up: {reason}"));
+                    return Ok(FollowOutcome::NotCoordinator);
+                }
+            }
+        }
+    }
+
+    fn join_candidate(
+        &mut self,
+        candidate: Rank,
+        join_limit: &Deadline,
+    ) -> std::result::Result<JoinOutcome, ShrinkStop> {
+        let ended = |outcome| Ok(JoinOutcome::Ended(outcome));
+        let Some(mut link) = self.connect_to(candidate, join_limit) else {
+            return ended(FollowOutcome::NotCoordinator);
+        };
+        if link.send(&ShrinkMessage::Join.encode(), join_limit).is_err() {
+            return ended(FollowOutcome::Reconnect);
+        }
+        let (mut message_limit, mut agreed) = (*join_limit, None::<MembershipProposal>);
+        loop {
+            let message = match self.await_message(&mut link, &message_limit)? {
+                FollowerEvent::Message(message) => message,
+                FollowerEvent::Closed => return ended(FollowOutcome::Reconnect),
+                FollowerEvent::TimedOut => {
+                    let ms = message_limit.timeout().as_millis();
+                    self.mark_absent(candidate, format!("it did not answer within {ms} ms"));
+                    return ended(FollowOutcome::NotCoordinator);
+                }
+            };
+            match message {
+                // The candidate is alive. It coordinates after it finds that no lower rank does.
+                ShrinkMessage::Wait => message_limit = self.deadline.capped(self.window),
+                // The candidate waits for the other ranks to join, and then for all members to
+                // accept.
+                ShrinkMessage::Welcome => {
+                    message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE)
+                }
+                ShrinkMessage::Propose(proposal) if proposal.members.contains(&self.me()) => {
+                    if link
+                        .send(&ShrinkMessage::Accept(proposal.id).encode(), &message_limit)
+                        .is_err()
+                    {
+                        return ended(FollowOutcome::Reconnect);
+                    }
+                    message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE);
+                    agreed = Some(proposal);
+                }
+                ShrinkMessage::Commit(id) => {
+                    if let Some(proposal) = agreed.take_if(|proposal| proposal.id == id) {
+                        let links = vec![(0, link)];
+                        return ended(FollowOutcome::Agreed(CommittedProposal { proposal, links }));
+                    }
+                }
+                ShrinkMessage::Refuse(reason) => return Err(reason.into()),
+                ShrinkMessage::GroupFormed(formed) => {
+                    return Err(self.stop_for_formed_group(candidate, &formed));
+                }
+                ShrinkMessage::Abandoned(reason) => return Ok(JoinOutcome::Abandoned(reason)),
+                _ => {
+                    self.mark_absent(candidate, "it sent an unexpected message");
+                    return ended(FollowOutcome::NotCoordinator);
+                }
+            }
+        }
+    }
+
+    /// Connects to a candidate. Returns `None` and records the reason if this fails.
+    fn connect_to(&mut self, candidate: Rank, limit: &Deadline) -> Option<SurvivorLink> {
+        let connect = self.session.connect(candidate);
+        loop {
+            match connect.poll() {
+                Some(SurvivorConnectResult::Reached(link)) => return Some(link),
+                Some(call_outcome) => {
+                    self.mark_unreachable(candidate, &call_outcome);
+                    return None;
+                }
+                None if limit.has_passed() => {
+                    let ms = limit.timeout().as_millis();
+                    self.mark_absent(
+                        candidate,
+                        format!("no connection with it was established within {ms} ms"),
+                    );
+                    return None;
+                }
+                None => {
+                    self.pending_followers.send_wait_notices(self.session, self.window);
+                    pause(CONNECT_POLL_INTERVAL, limit);
+                }
+            }
+        }
+    }
+
+    /// Waits for the next message. Sends wait notices to this rank's pending followers during the
+    /// wait.
+    fn await_message(
+        &mut self,
+        link: &mut SurvivorLink,
+        limit: &Deadline,
+    ) -> Result<FollowerEvent> {
+        loop {
+            match link.poll() {
+                Ok(Some(frame)) => {
+                    return Ok(ShrinkMessage::decode(&frame)
+                        .map_or(FollowerEvent::Closed, FollowerEvent::Message));
+                }
+                Ok(None) if limit.has_passed() => return Ok(FollowerEvent::TimedOut),
+                Ok(None) => {
+                    let until = self.pending_followers.send_wait_notices(self.session, self.window);
+                    self.session.wait([&*link], &limit.capped(until.remaining()))?;
+                }
+                Err(_) => return Ok(FollowerEvent::Closed),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Messages between the ranks of a failed group during shrink, and their byte format. The module is
+//! pure.
+//!
+//! A rank joins a candidate. The candidate sends wait notices or a welcome, proposes a group, and
+//! commits after all members have accepted. The members and the coordinator then exchange the back
+//! end's bootstrap data. A rank that arrives too late receives the outcome.
+//!
+//! Integers are little-endian. The decoder checks the bytes, since another process wrote them, and
+//! returns `None` for an invalid message.
+
+use crate::api::membership::subgroup::{WireReader, WireWriter};
+use crate::base::error::Error;
+use crate::base::ids::{GroupId, Rank};
+
+/// A proposal for the members of a new group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MembershipProposal {
+    pub(super) id: GroupId,
+    pub(super) epoch: u32,
+    /// Ranks of the failed group, in the order of the new ranks.
+    pub(super) members: Vec<Rank>,
+}
+
+/// A message between two ranks during shrink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ShrinkMessage {
+    /// The sender wants to follow the recipient.
+    Join,
+    /// The sender coordinates, and has admitted the recipient.
+    Welcome,
+    /// The sender is alive and follows another rank; it may become the coordinator. Sent
+    /// periodically.
+    Wait,
+    /// The coordinator's proposal.
+    Propose(MembershipProposal),
+    /// The sender accepts the proposal with this id.
+    Accept(GroupId),
+    /// All members have accepted the proposal with this id.
+    Commit(GroupId),
+    /// The recipient gets no group, for this reason.
+    Refuse(Error),
+    /// The group is formed. If the recipient is no member, it is too late.
+    GroupFormed(MembershipProposal),
+    /// The sender abandoned this group, or the whole call.
+    Abandoned(Error),
+    /// The contribution of one member to a phase.
+    Contribution {
+        /// The phase.
+        phase: String,
+        /// The contribution.
+        bytes: Vec<u8>,
+    },
+    /// The contributions of all members to a phase, in rank order.
+    AllContributions {
+        /// The phase.
+        phase: String,
+        /// The contributions.
+        list: Vec<Vec<u8>>,
+    },
+}
+
+impl ShrinkMessage {
+    /// Encodes the message.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = WireWriter(Vec::new());
+        match self {
+            Self::Join => out.byte(0),
+            Self::Welcome => out.byte(1),
+            Self::Propose(proposal) => write_proposal(out.byte(2), proposal),
+            Self::Accept(id) => out.byte(3).nonce(*id),
+            Self::Commit(id) => out.byte(4).nonce(*id),
+            Self::Refuse(reason) => out.byte(5).error(reason),
+            Self::GroupFormed(proposal) => write_proposal(out.byte(6), proposal),
+            Self::Abandoned(reason) => out.byte(7).error(reason),
+            Self::Wait => out.byte(10),
+            Self::Contribution { phase, bytes } => out.byte(8).text(phase).bytes(bytes),
+            Self::AllContributions { phase, list } => {
+                out.byte(9).text(phase).len(list.len());
+                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
+            }
+        };
+        out.0
+    }
+
+    /// Decodes a message; returns `None` for invalid bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = WireReader(bytes);
+        let message = match input.byte()? {
+            0 => Self::Join,
+            1 => Self::Welcome,
+            2 => Self::Propose(read_proposal(&mut input)?),
+            3 => Self::Accept(input.nonce()?),
+            4 => Self::Commit(input.nonce()?),
+            5 => Self::Refuse(input.error()?),
+            6 => Self::GroupFormed(read_proposal(&mut input)?),
+            7 => Self::Abandoned(input.error()?),
+            8 => Self::Contribution { phase: input.text()?, bytes: input.bytes()?.to_vec() },
+            9 => {
+                let (phase, count) = (input.text()?, input.len()?);
+                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
+                Self::AllContributions { phase, list: list.collect::<Option<_>>()? }
+            }
+            10 => Self::Wait,
+            _ => return None,
+        };
+        input.0.is_empty().then_some(message)
+    }
+}
+
+fn write_proposal<'a>(
+    out: &'a mut WireWriter,
+    proposal: &MembershipProposal,
+) -> &'a mut WireWriter {
+    let MembershipProposal { id, epoch, members } = proposal;
+    let out = out.nonce(*id).len(usize::try_from(*epoch).unwrap_or(usize::MAX));
+    members.iter().fold(out.len(members.len()), |out, &rank| out.len(rank))
+}
+
+fn read_proposal(input: &mut WireReader<'_>) -> Option<MembershipProposal> {
+    let (id, epoch) = (input.nonce()?, u32::try_from(input.len()?).ok()?);
+    let count = input.len()?;
+    let members: Vec<Rank> = (0..count).map(|_| input.len()).collect::<Option<_>>()?;
+    let in_order = members.windows(2).all(|pair| pair[0] < pair[1]);
+    in_order.then_some(MembershipProposal { id, epoch, members })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::ErrorKind;
+    use crate::base::ids::Nonce;
+
+    #[test]
+    fn messages_round_trip_and_bad_bytes_are_refused() {
+        let id = Nonce([3; 16]);
+        let proposal = MembershipProposal { id, epoch: 2, members: vec![1, 3, 4] };
+        let reason = Error::new(ErrorKind::PeerFailed, "it is late");
+        let (phase, list) = ("card".to_owned(), vec![vec![], vec![1, 2]]);
+        for message in [
+            ShrinkMessage::Join,
+            ShrinkMessage::Welcome,
+            ShrinkMessage::Wait,
+            ShrinkMessage::Propose(proposal.clone()),
+            ShrinkMessage::Accept(id),
+            ShrinkMessage::Commit(id),
+            ShrinkMessage::Refuse(reason.clone()),
+            ShrinkMessage::GroupFormed(proposal),
+            ShrinkMessage::Abandoned(reason),
+            ShrinkMessage::Contribution { phase: phase.clone(), bytes: vec![9; 300] },
+            ShrinkMessage::AllContributions { phase, list },
+        ] {
+            let bytes = message.encode();
+            assert_eq!(ShrinkMessage::decode(&bytes), Some(message));
+            for len in 0..bytes.len() {
+                assert_eq!(ShrinkMessage::decode(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(ShrinkMessage::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn decode_refuses_unordered_members_and_huge_counts() {
+        let twice = MembershipProposal { id: Nonce([3; 16]), epoch: 1, members: vec![1, 1] };
+        assert_eq!(ShrinkMessage::decode(&ShrinkMessage::Propose(twice).encode()), None);
+        let none = MembershipProposal { id: Nonce([3; 16]), epoch: 1, members: Vec::new() };
+        let mut absurd = ShrinkMessage::Propose(none).encode();
+        let at = absurd.len() - 4;
+        absurd[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(ShrinkMessage::decode(&absurd), None);
+    }
+}

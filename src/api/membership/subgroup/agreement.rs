@@ -1,0 +1,315 @@
+//! Agreement of all ranks of a group on the groups to create from it.
+//!
+//! The call is ordered as one of the group's collectives. It gathers a record from each rank with
+//! one all_gather. The operation descriptor of this all_gather differs from every call of a user,
+//! so the checks detect a rank that calls another operation. All ranks compute the same result from
+//! the records. The nonce of the first member becomes the id of the new group.
+//!
+//! If the records show a disagreement, the ranks exchange their definitions in control messages,
+//! outside the order of operations. Each rank can then report all definitions with their ranks. The
+//! records show which ranks have equal definitions. Of these ranks only the lowest sends its
+//! definition, and at most [`MAX_DEFINITIONS_SHOWN`] ranks send. A disagreement fails only the
+//! call.
+
+use super::definition::{
+    CreationCall, GroupDefinition, MAX_DEFINITIONS_SHOWN, grouped_conflict_error,
+};
+use super::exchange::MemberExchange;
+use super::{AgreedGroup, SubgroupOptions, default_name, ranks_in_name};
+use crate::algo::Operation;
+use crate::api::group::process_group::Group;
+use crate::backend::{self, BootstrapExchange as _};
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::debug::NanCheck;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{Nonce, Rank};
+use crate::base::label::Label;
+use crate::process::this_process;
+use crate::transport::{CountSpec, Descriptor, OpKind};
+use crate::wait::WaitInterrupt;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+const MAGIC: [u8; 7] = *b"libdist";
+const RECORD_BYTES: usize = 48;
+
+/// The colour in a record of a rank that takes no part in a split.
+const NO_COLOR: i32 = -1;
+
+/// The record of one rank in the all_gather.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DefinitionRecord {
+    creation_call: CreationCall,
+    nonce: Nonce,
+    fingerprint: [u8; 16],
+    color: i32,
+    key: i32,
+}
+
+impl DefinitionRecord {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..7].copy_from_slice(&MAGIC);
+        bytes[7] = self.creation_call as u8;
+        bytes[8..24].copy_from_slice(&self.nonce.0);
+        bytes[24..40].copy_from_slice(&self.fingerprint);
+        bytes[40..44].copy_from_slice(&self.color.to_le_bytes());
+        bytes[44..].copy_from_slice(&self.key.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let creation_call =
+            CreationCall::from_code(*bytes.get(7)?).filter(|_| bytes[..7] == MAGIC)?;
+        Some(Self {
+            creation_call,
+            nonce: Nonce(bytes.get(8..24)?.try_into().ok()?),
+            fingerprint: bytes.get(24..40)?.try_into().ok()?,
+            color: i32::from_le_bytes(bytes.get(40..44)?.try_into().ok()?),
+            key: i32::from_le_bytes(bytes.get(44..48)?.try_into().ok()?),
+        })
+    }
+
+    fn is_participant(&self) -> bool {
+        self.color != NO_COLOR
+    }
+}
+
+/// Returns whether all participants have the same definition, and all ranks made the same call.
+fn is_unanimous(records: &[DefinitionRecord]) -> bool {
+    let mut participants = records.iter().filter(|record| record.is_participant());
+    let has_one_definition = participants
+        .next()
+        .is_none_or(|first| participants.all(|r| r.fingerprint == first.fingerprint));
+    has_one_definition
+        && records.iter().all(|record| record.creation_call == records[0].creation_call)
+}
+
+/// Agrees on a group of a list of ranks.
+pub(super) fn agree_on_ranks(
+    group: &Arc<Group>,
+    ranks: &[Rank],
+    backend: &str,
+    options: &SubgroupOptions,
+    deadline: &Deadline,
+) -> Result<AgreedGroup> {
+    let backend = backend::canonical_name(backend);
+    let name = options.name.clone().unwrap_or_default();
+    let definition = GroupDefinition::new(CreationCall::New, &name, ranks, &backend);
+    let (records, sequence) = exchange_records(group, &definition, (0, 0), deadline)?;
+    let name = match name.as_str() {
+        "" => default_name(group, &ranks_in_name(ranks), "#", sequence),
+        _ => name,
+    };
+    Ok(AgreedGroup {
+        id: records[ranks[0]].nonce,
+        name,
+        members: ranks.to_vec(),
+        name_lease: None,
+        number: None,
+    })
+}
+
+/// Agrees on one group for each colour, and returns the group of this rank.
+pub(super) fn agree_on_colors(
+    group: &Arc<Group>,
+    (color, key): (Option<u32>, i32),
+    backend: &str,
+    options: &SubgroupOptions,
+    deadline: &Deadline,
+) -> Result<Option<AgreedGroup>> {
+    let name = options.name.clone().unwrap_or_default();
+    let definition = match color {
+        Some(_) => {
+            GroupDefinition::new(CreationCall::Split, &name, &[], &backend::canonical_name(backend))
+        }
+        None => GroupDefinition::new(CreationCall::Split, "", &[], ""),
+    };
+    let own_color = match color {
+        None => NO_COLOR,
+        Some(color) => i32::try_from(color).map_err(|_| {
+            Error::invalid(format!("color {color} is out of range: pass 0 to {}", i32::MAX))
+        })?,
+    };
+    let (records, sequence) = exchange_records(group, &definition, (own_color, key), deadline)?;
+    if own_color == NO_COLOR {
+        return Ok(None);
+    }
+    let same = records.iter().enumerate().filter(|(_, record)| record.color == own_color);
+    let mut members: Vec<(i32, Rank)> = same.map(|(rank, record)| (record.key, rank)).collect();
+    members.sort_unstable();
+    let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+    let name = match name.as_str() {
+        "" => default_name(group, &format!(":color{own_color}"), "#", sequence),
+        _ => name,
+    };
+    Ok(Some(AgreedGroup {
+        id: records[members[0]].nonce,
+        name,
+        members,
+        name_lease: None,
+        number: None,
+    }))
+}
+
+/// Returns the records of all ranks, which agree, and the sequence number of the all_gather.
+fn exchange_records(
+    group: &Arc<Group>,
+    definition: &GroupDefinition,
+    (color, key): (i32, i32),
+    deadline: &Deadline,
+) -> Result<(Vec<DefinitionRecord>, u64)> {
+    let (nonce, creation_call) = (this_process::random_nonce()?, definition.creation_call());
+    let record = DefinitionRecord {
+        creation_call,
+        nonce,
+        fingerprint: definition.fingerprint(),
+        color,
+        key,
+    };
+    let (bytes, sequence) = gather_records(group, &record.encode(), deadline)?;
+    let unreadable = || Error::internal("the definitions of a new group cannot be decoded");
+    let records: Vec<DefinitionRecord> = bytes
+        .chunks_exact(RECORD_BYTES)
+        .map(DefinitionRecord::decode)
+        .collect::<Option<_>>()
+        .ok_or_else(unreadable)?;
+    if is_unanimous(&records) {
+        return Ok((records, sequence));
+    }
+    Err(conflict_error(group, definition, &records, &bytes, deadline)?)
+}
+
+/// Gathers the records with one all_gather, which waits for its turn in the group's queue.
+fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u64)> {
+    let mut all = vec![0; own_record.len() * group.size()];
+    let ticket = group.queue.issue();
+    let sequence = ticket.sequence();
+    let descriptor = Descriptor {
+        kind: OpKind::AllGather,
+        // Calls of users always have a data type.
+        dtype: None,
+        op: None,
+        root: None,
+        count_spec: CountSpec::Count(own_record.len() as u64),
+        sequence,
+        algorithm: 0,
+        part: 0,
+        label: Label::NONE,
+    };
+    let recv = Dst::from(all.as_mut_slice());
+    let late = LazyDeadline::from(*deadline);
+    let operation = Operation::of(descriptor, Src::from(own_record), recv, &late);
+    let operation = Operation { group: group.name(), observer: &group.observer, ..operation };
+    let runs = group.queue.has_turn(&ticket);
+    let record = group.record_collective(&descriptor, Instant::now(), runs);
+    let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {
+        Ok(_turn) => {
+            record.mark_running();
+            group.carry_out(&operation, NanCheck::Off)
+        }
+        Err(WaitInterrupt::Aborted(error)) => Err(error),
+        Err(WaitInterrupt::Deadline) => Err(group.fail_expired_call(&descriptor, deadline)),
+    };
+    record.end(&outcome);
+    outcome.inspect_err(|error| group.report_to_caller(error)).map(|()| (all, sequence))
+}
+
+/// Returns the ranks of each different definition, in the order of their lowest ranks.
+fn ranks_by_definition(records: &[DefinitionRecord]) -> Vec<Vec<Rank>> {
+    let mut party_indices: HashMap<[u8; 16], usize> = HashMap::new();
+    let mut parties: Vec<Vec<Rank>> = Vec::new();
+    for (rank, record) in records.iter().enumerate() {
+        let party = *party_indices.entry(record.fingerprint).or_insert(parties.len());
+        match parties.get_mut(party) {
+            Some(ranks) => ranks.push(rank),
+            None => parties.push(vec![rank]),
+        }
+    }
+    parties
+}
+
+/// Returns the error with the definitions of all ranks. Fails if the definitions cannot be
+/// exchanged.
+fn conflict_error(
+    group: &Arc<Group>,
+    definition: &GroupDefinition,
+    records: &[DefinitionRecord],
+    bytes: &[u8],
+    deadline: &Deadline,
+) -> Result<Error> {
+    let mut id = Nonce::default();
+    // This id was never used before, since each record has a new nonce.
+    id.0.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
+    let everyone: Vec<Rank> = (0..group.size()).collect();
+    let mut parties = ranks_by_definition(records);
+    let more = parties.len().saturating_sub(MAX_DEFINITIONS_SHOWN);
+    parties.truncate(MAX_DEFINITIONS_SHOWN);
+    let sends_definition = parties.iter().any(|ranks| ranks[0] == group.rank());
+    let mine = if sends_definition { definition.encode() } else { Vec::new() };
+    let channel = group.open_control_channel()?;
+    let exchange =
+        MemberExchange::new(group, channel, &everyone, group.rank(), (id, "(all ranks)"), deadline);
+    let all = exchange
+        .all_gather("definition", &mine, &|| None)
+        .inspect_err(|error| exchange.publish_failure(error))?;
+    let definitions: Option<Vec<_>> =
+        parties.iter().map(|ranks| GroupDefinition::decode(all.get(ranks[0])?)).collect();
+    let definitions = definitions
+        .ok_or_else(|| Error::internal("a definition of a new group cannot be decoded"))?;
+    let different: Vec<_> = parties.into_iter().zip(&definitions).collect();
+    Ok(grouped_conflict_error(group.name(), &different, more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_record_round_trips() {
+        let (nonce, definition) = (Nonce([3; 16]), [4; 16]);
+        let record = DefinitionRecord {
+            creation_call: CreationCall::Split,
+            nonce,
+            fingerprint: definition,
+            color: 5,
+            key: -6,
+        };
+        assert_eq!(DefinitionRecord::decode(&record.encode()), Some(record));
+        assert_eq!(DefinitionRecord::decode(&[0; RECORD_BYTES]), None);
+        assert_eq!(DefinitionRecord::decode(&record.encode()[..47]), None);
+    }
+
+    #[test]
+    fn non_participants_need_only_the_same_call() {
+        let nonce = Nonce::default();
+        let record = |how, byte, color| DefinitionRecord {
+            creation_call: how,
+            nonce,
+            fingerprint: [byte; 16],
+            color,
+            key: 0,
+        };
+        let (split, none) =
+            (record(CreationCall::Split, 1, 0), record(CreationCall::Split, 2, NO_COLOR));
+        assert!(is_unanimous(&[split, none, record(CreationCall::Split, 1, 7)]));
+        assert!(is_unanimous(&[none, none]));
+        assert!(!is_unanimous(&[split, record(CreationCall::Split, 2, 0)]));
+        assert!(!is_unanimous(&[none, record(CreationCall::New, 1, 0)]));
+    }
+
+    #[test]
+    fn equal_definitions_are_grouped_by_rank() {
+        let record = |byte| DefinitionRecord {
+            creation_call: CreationCall::New,
+            nonce: Nonce([byte; 16]),
+            fingerprint: [byte; 16],
+            color: 0,
+            key: 0,
+        };
+        let records = [2, 1, 2, 3, 1].map(record);
+        assert_eq!(ranks_by_definition(&records), [vec![0, 2], vec![1, 4], vec![3]]);
+    }
+}

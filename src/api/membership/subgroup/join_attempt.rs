@@ -1,0 +1,387 @@
+//! Join by name: the members of a group find each other by its name alone, without the parent's
+//! other ranks.
+//!
+//! 1. Each member sends a join request with its definition of the group and a new nonce. The
+//!    coordinator (the first member) sends its request to every other member; the other members
+//!    send theirs to the coordinator. If two ranks list each other but have different coordinators,
+//!    each still receives the other's definition.
+//! 2. A member answers the coordinator's request with a second request, which contains the
+//!    coordinator's nonce.
+//! 3. When all members have answered, the coordinator sends each member a commit with the new
+//!    group's id.
+//!
+//! A rank that detects a conflict, or abandons the attempt, sends the failure to the recipients of
+//! its join request and to the conflicting rank. The coordinator sends it to all members. A name
+//! may be used again, so messages of an earlier attempt must not count for this attempt:
+//! * An answer or a commit counts only with the nonce of this attempt.
+//! * A join request with a conflicting definition counts only if it is not revoked within
+//!   [`CONFLICT_GRACE`]. If it is revoked, it was stale.
+//! * A failure counts with the nonce of this attempt. Without a nonce, it counts if this attempt
+//!   received a join request of the same sender and attempt. A late member thus also gets a
+//!   conflict.
+//! * A failure that is an echo, because its recipient reported it first, only revokes the sender's
+//!   join request.
+//! * The control channel classifies messages that arrive without an attempt by the same rules.
+//!
+//! A stale message that passes these rules makes the attempt fail. Members never form a group that
+//! they have defined differently.
+
+use super::control_channel::ControlChannel;
+use super::definition::{GroupDefinition, conflict_error, format_ranks};
+use super::exchange::{DepartureCheck, MEMBER_GRACE};
+use super::message::{ExchangeKey, SubgroupMessage};
+use crate::api::group::process_group::Group;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::log::LogLevel;
+use crate::process::this_process;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long a conflicting definition is held before it counts. A stale definition is revoked within
+/// this time, because the sender's failure message follows it directly.
+const CONFLICT_GRACE: Duration = Duration::from_millis(100);
+
+/// One attempt of the members to create a group by name.
+#[derive(Debug)]
+pub(super) struct JoinAttempt<'a> {
+    parent: &'a Group,
+    channel: &'a ControlChannel,
+    definition: &'a GroupDefinition,
+    key: ExchangeKey,
+    nonce: Nonce,
+    deadline: &'a Deadline,
+    /// The nonce in each sender's join request, and whether it answers this rank's request.
+    join_requests: HashMap<Rank, (Nonce, bool)>,
+    /// The first conflicting definition, and when it counts if it is not revoked.
+    pending_conflict: Option<(ConflictingDefinition, Deadline)>,
+    departures: DepartureCheck,
+}
+
+/// A definition of another rank that differs from this rank's, with the sender's nonce.
+#[derive(Debug)]
+struct ConflictingDefinition {
+    from: Rank,
+    nonce: Nonce,
+    definition: GroupDefinition,
+}
+
+/// Why an attempt failed, and which ranks know the reason already.
+struct JoinFailure {
+    reason: Error,
+    /// The rank with a conflicting definition, and the nonce of its attempt.
+    conflicting_rank: Option<(Rank, Nonce)>,
+    /// Whether the coordinator has reported this failure.
+    is_echo: bool,
+}
+
+impl From<Error> for JoinFailure {
+    fn from(reason: Error) -> Self {
+        Self { reason, conflicting_rank: None, is_echo: false }
+    }
+}
+
+/// Joins the other members under a name that the control channel has reserved. Returns the id of
+/// the new group.
+///
+/// # Errors
+/// `Mismatch` with both definitions; `Timeout` naming the missing ranks; `PeerFailed`.
+pub(super) fn join_by_name(
+    parent: &Group,
+    channel: &ControlChannel,
+    definition: &GroupDefinition,
+    deadline: &Deadline,
+) -> Result<GroupId> {
+    let nonce = this_process::random_nonce()?;
+    let key = ExchangeKey::Name(definition.name().to_owned());
+    let mut attempt = JoinAttempt {
+        parent,
+        channel,
+        definition,
+        key,
+        nonce,
+        deadline,
+        join_requests: HashMap::new(),
+        pending_conflict: None,
+        departures: DepartureCheck::default(),
+    };
+    attempt.run().map_err(|failure| {
+        attempt.send_failure(&failure);
+        failure.reason
+    })
+}
+
+impl JoinAttempt<'_> {
+    fn coordinator(&self) -> Rank {
+        self.definition.ranks()[0]
+    }
+
+    fn is_coordinator(&self) -> bool {
+        self.coordinator() == self.parent.rank()
+    }
+
+    /// Returns the recipients of this rank's join request.
+    fn recipients(&self) -> Vec<Rank> {
+        if !self.is_coordinator() {
+            return vec![self.coordinator()];
+        }
+        self.definition.ranks()[1..].to_vec()
+    }
+
+    fn run(&mut self) -> std::result::Result<GroupId, JoinFailure> {
+        match self.send_join_request(None) {
+            // The timeout below names the ranks that did not receive the request.
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            sent => sent?,
+        }
+        let grace = if self.is_coordinator() { Duration::ZERO } else { MEMBER_GRACE };
+        let limit = Deadline::after(self.deadline.remaining() + grace);
+        loop {
+            let missing = self.missing_ranks();
+            if missing.is_empty() && self.pending_conflict.is_none() {
+                return Ok(self.send_commit()?);
+            }
+            let on_poll = || match &self.pending_conflict {
+                Some(_) => Ok(()),
+                None => self.departures.check(self.parent, &missing),
+            };
+            let conflict_deadline = self.pending_conflict.as_ref().map(|(_, held)| *held);
+            let limit_or_conflict = conflict_deadline.as_ref().unwrap_or(&limit);
+            match self.channel.next_message(self.parent, &self.key, limit_or_conflict, &on_poll)? {
+                Some((from, message)) => {
+                    if let Some(id) = self.handle_message(from, message)? {
+                        return Ok(id);
+                    }
+                }
+                None => match self.pending_conflict.take() {
+                    Some((conflicting, _)) => return Err(self.conflict_failure(conflicting)),
+                    None => return Err(self.timeout_error(&missing).into()),
+                },
+            }
+        }
+    }
+
+    fn send_join_request(&self, seen: Option<Nonce>) -> Result<()> {
+        let (nonce, definition) = (self.nonce, self.definition.clone());
+        let request = SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition };
+        let to = self.recipients();
+        self.channel.send(self.parent, &to, &self.key, &request, self.deadline).map(drop)
+    }
+
+    /// Returns the ranks that this rank still waits for.
+    fn missing_ranks(&self) -> Vec<Rank> {
+        if !self.is_coordinator() {
+            return vec![self.coordinator()];
+        }
+        let absent =
+            |rank: &Rank| !self.join_requests.get(rank).is_some_and(|&(_, answers)| answers);
+        self.definition.ranks()[1..].iter().copied().filter(absent).collect()
+    }
+
+    /// Handles a message; returns the group's id if the message commits this attempt.
+    fn handle_message(
+        &mut self,
+        from: Rank,
+        message: SubgroupMessage,
+    ) -> std::result::Result<Option<GroupId>, JoinFailure> {
+        match message {
+            SubgroupMessage::JoinRequest { nonce, peer_nonce, definition } => {
+                self.pending_conflict.take_if(|(dispute, _)| dispute.from == from);
+                if definition == *self.definition {
+                    self.join_requests.insert(from, (nonce, peer_nonce == Some(self.nonce)));
+                    if from == self.coordinator() {
+                        self.send_join_request(Some(nonce))?;
+                    }
+                } else if self.pending_conflict.is_none() {
+                    let conflicting = ConflictingDefinition { from, nonce, definition };
+                    self.pending_conflict = Some((conflicting, Deadline::after(CONFLICT_GRACE)));
+                }
+            }
+            SubgroupMessage::Commit { nonce, id }
+                if nonce == self.nonce && from == self.coordinator() =>
+            {
+                return Ok(Some(id));
+            }
+            SubgroupMessage::Commit { id, .. } => {
+                self.channel.end_exchange(id);
+                let (key, message) = super::queues::abandoned_reply(id, self.parent.rank());
+                self.channel.reply(self.parent, from, &key, &message);
+            }
+            SubgroupMessage::Fail { attempt, peer_attempt, is_echo, reason } => {
+                return self.handle_failure(from, (attempt, peer_attempt), is_echo, reason);
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn handle_failure(
+        &mut self,
+        from: Rank,
+        (failed_attempt, own_attempt): (Nonce, Option<Nonce>),
+        is_echo: bool,
+        reason: Error,
+    ) -> std::result::Result<Option<GroupId>, JoinFailure> {
+        let is_known_attempt =
+            self.join_requests.get(&from).is_some_and(|(nonce, _)| *nonce == failed_attempt);
+        if is_known_attempt {
+            self.join_requests.remove(&from);
+        }
+        if !is_echo && own_attempt.map_or(is_known_attempt, |nonce| nonce == self.nonce) {
+            return Err(JoinFailure {
+                reason,
+                conflicting_rank: None,
+                is_echo: from == self.coordinator(),
+            });
+        }
+        let is_from_attempt = |dispute: &ConflictingDefinition| {
+            dispute.from == from && dispute.nonce == failed_attempt
+        };
+        if let Some((conflicting, _)) =
+            self.pending_conflict.take_if(|(dispute, _)| is_from_attempt(dispute))
+        {
+            // The sender's attempt is over. Either other ranks found the conflict and this rank is
+            // late, or the conflict does not concern this rank.
+            if !is_echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
+                return Err(self.conflict_failure(conflicting));
+            }
+        }
+        Ok(None)
+    }
+
+    fn conflict_failure(
+        &self,
+        ConflictingDefinition { from, nonce, definition }: ConflictingDefinition,
+    ) -> JoinFailure {
+        let own = (self.parent.rank(), self.definition.clone());
+        let mut claims = [own, (from, definition)];
+        claims.sort_by_key(|(rank, _)| *rank);
+        let reason = conflict_error(self.parent.name(), &claims);
+        JoinFailure { reason, conflicting_rank: Some((from, nonce)), is_echo: false }
+    }
+
+    /// Sends the commit to all members, as the coordinator.
+    fn send_commit(&self) -> Result<GroupId> {
+        let id = this_process::random_nonce()?;
+        let mut notified = Vec::new();
+        for (&rank, &(nonce, _)) in &self.join_requests {
+            let commit = SubgroupMessage::Commit { nonce, id };
+            let sent = self.channel.send(self.parent, &[rank], &self.key, &commit, self.deadline);
+            sent.inspect_err(|reason| self.revoke_commit(id, &notified, reason))?;
+            notified.push(rank);
+        }
+        Ok(id)
+    }
+
+    /// Reports the failure to the ranks that have the id already and no longer read the name's
+    /// messages.
+    fn revoke_commit(&self, id: GroupId, notified: &[Rank], reason: &Error) {
+        self.channel.end_exchange(id);
+        let (key, message) =
+            (ExchangeKey::Id(id), SubgroupMessage::Abandoned(self.peer_error(reason)));
+        let limit = Deadline::after(MEMBER_GRACE);
+        let sent = self.channel.send(self.parent, notified, &key, &message, &limit);
+        let outcome = sent.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
+        if let Err(error) = outcome {
+            crate::log!(
+                LogLevel::Info,
+                "cannot report the failure of this rank to the other ranks: {error}"
+            );
+        }
+    }
+
+    /// Reports the failure to the ranks that know of this attempt.
+    fn send_failure(&self, failure: &JoinFailure) {
+        let JoinFailure { reason, conflicting_rank, is_echo } = failure;
+        let mut recipients: Vec<(Rank, Option<Nonce>)> = self
+            .recipients()
+            .into_iter()
+            .map(|rank| (rank, self.join_requests.get(&rank).map(|&(nonce, _)| nonce)))
+            .filter(|(rank, _)| conflicting_rank.is_none_or(|(known, _)| known != *rank))
+            .collect();
+        recipients.extend(conflicting_rank.map(|(rank, nonce)| (rank, Some(nonce))));
+        let (attempt, is_echo) = (self.nonce, *is_echo && !self.is_coordinator());
+        let limit = Deadline::after(MEMBER_GRACE);
+        for (rank, peer_attempt) in recipients {
+            let message = SubgroupMessage::Fail {
+                attempt,
+                peer_attempt,
+                is_echo,
+                reason: self.peer_error(reason),
+            };
+            let outcome = self.channel.send(self.parent, &[rank], &self.key, &message, &limit);
+            let outcome =
+                outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
+            if let Err(error) = outcome {
+                crate::log!(
+                    LogLevel::Info,
+                    "cannot report the failure of this rank to rank {rank}: {error}"
+                );
+            }
+        }
+    }
+
+    /// Returns the error that the other ranks receive.
+    fn peer_error(&self, reason: &Error) -> Error {
+        match reason.kind() {
+            ErrorKind::Mismatch | ErrorKind::Timeout => reason.clone(),
+            _ => {
+                let (rank, name) = (self.parent.rank(), self.definition.name());
+                let text = format!("rank {rank} failed to create group {name}: {reason}");
+                Error::new(ErrorKind::PeerFailed, text)
+            }
+        }
+    }
+
+    fn timeout_error(&self, missing: &[Rank]) -> Error {
+        let message = format!(
+            "rank {} of group {} waited {} ms for {} to create group \"{}\" of ranks {} by its members",
+            self.parent.rank(),
+            self.parent.name(),
+            self.deadline.elapsed().as_millis(),
+            format_ranks(missing),
+            self.definition.name(),
+            super::definition::format_rank_list(self.definition.ranks()),
+        );
+        Error::new(ErrorKind::Timeout, message)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::super::definition::CreationCall;
+    use super::*;
+    use crate::api::tests::FakeBackend;
+
+    #[test]
+    fn revoked_commit_reaches_notified_members() {
+        let (group, _fake) = FakeBackend::group("parent", true);
+        let (own, peer_channel) = (ControlChannel::new(&group), ControlChannel::new(&group));
+        // The fake back end delivers every message to the channel with a posted receive.
+        peer_channel.open();
+        let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0, 1], "native");
+        let deadline = Deadline::after_ms(20_000);
+        let attempt = JoinAttempt {
+            parent: &group,
+            channel: &own,
+            definition: &definition,
+            key: ExchangeKey::Name("g".into()),
+            nonce: Nonce([1; 16]),
+            deadline: &deadline,
+            join_requests: HashMap::new(),
+            pending_conflict: None,
+            departures: DepartureCheck::default(),
+        };
+        let (id, reason) = (Nonce([2; 16]), Error::new(ErrorKind::OutOfMemory, "full"));
+        attempt.revoke_commit(id, &[1], &reason);
+        let Some((0, SubgroupMessage::Abandoned(error))) =
+            peer_channel.try_take(&ExchangeKey::Id(id))
+        else {
+            panic!("untold")
+        };
+        assert_eq!(error.kind(), ErrorKind::PeerFailed);
+        assert!(error.message().contains("failed to create group g: full"), "{error}");
+    }
+}

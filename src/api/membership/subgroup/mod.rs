@@ -1,0 +1,309 @@
+//! Creation of groups from a parent group: by all of its ranks, by the members only, or by a split.
+//!
+//! * All ranks ([`Group::new_group`], [`Group::split`]): the call is ordered among the parent's
+//!   collectives. It gathers a fixed record from each rank with one all_gather ([`agreement`]).
+//!   From the records, all ranks compute the same group, or detect that they disagree.
+//! * Members only: the members join by the group's name ([`join_attempt`]).
+//!
+//! In both cases the members then have an id that no other group ever had. They run the back end's
+//! bootstrap exchange under this id ([`exchange`]). Their control messages are messages of the
+//! parent under a tag that the library reserves ([`control_channel`], [`message`], [`fragment`]).
+//! The store is not used.
+//!
+//! A group holds no reference to its parent, and the parent holds none to the group, so they may be
+//! released in any order. While both exist, an abort of the parent also aborts the group
+//! ([`abort_propagation`](crate::api::group::abort_propagation)).
+//!
+//! This module does not depend on how the ranks of a back end bootstrap, or on how messages travel.
+
+mod agreement;
+mod control_channel;
+mod definition;
+mod exchange;
+mod fragment;
+mod join_attempt;
+mod message;
+mod queues;
+mod quota;
+mod send_window;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+pub(in crate::api) use control_channel::{ControlChannel, NameLease};
+pub(in crate::api) use message::{WireReader, WireWriter};
+
+use crate::api::group::activity;
+use crate::api::group::group_keys;
+use crate::api::group::process_group::{
+    Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES, check_distinct, check_name, connect_deadline,
+};
+use crate::api::work::callbacks;
+use crate::backend::{self, BootstrapExchange, GroupContext, ParentGroup};
+use crate::base::config;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::process::this_process;
+use control_channel::GroupNumber;
+use definition::{CreationCall, GroupDefinition};
+use exchange::MemberExchange;
+use std::sync::Arc;
+
+/// Options of a group that is created from a parent group.
+#[derive(Clone, Debug, Default)]
+pub struct SubgroupOptions {
+    /// The group's name; `None` to derive it from the parent's name, the ranks and a number.
+    pub name: Option<String>,
+    /// The name of the back end; `None` for the parent's.
+    pub backend: Option<String>,
+    /// The options of the back end; `None` for the parent's.
+    pub backend_options: Option<String>,
+    /// The deadline of operations in milliseconds; 0 for the parent's.
+    pub timeout_ms: u64,
+    /// The deadline for creating the group in milliseconds; 0 for the default.
+    pub connect_timeout_ms: u64,
+    /// If true, only the members create the group, and the parent's other ranks do not take part.
+    pub members_only: bool,
+}
+
+/// The properties of a new group that its members have agreed on.
+#[derive(Debug)]
+struct AgreedGroup {
+    id: GroupId,
+    name: String,
+    /// Ranks in the parent, in the order of the new ranks.
+    members: Vec<Rank>,
+    name_lease: Option<NameLease>,
+    /// The number in the group's name, if only the members create the group and gave it no name.
+    number: Option<GroupNumber>,
+}
+
+impl Group {
+    /// Creates a group of some ranks of this group, in the order given; an empty list means all
+    /// ranks. Returns `None` on ranks that are not members.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for invalid arguments, before any communication; `Mismatch` with all
+    /// definitions if ranks define the group differently; `Timeout`; `PeerFailed`; any error that
+    /// prevents the bootstrap of the back end. After an error, this group is unchanged, with one
+    /// exception: ranks that miss a call of all ranks fail the group, as with any collective.
+    pub fn new_group(
+        self: &Arc<Self>,
+        ranks: &[Rank],
+        options: &SubgroupOptions,
+    ) -> Result<Option<Self>> {
+        let everyone: Vec<Rank>;
+        let ranks = if ranks.is_empty() {
+            everyone = (0..self.size()).collect();
+            &everyone
+        } else {
+            ranks
+        };
+        let deadline = self.check_subgroup_args(ranks, options).context(|| "a new group")?;
+        let backend = self.backend_of(options);
+        let agreed = if options.members_only {
+            if !ranks.contains(&self.rank()) {
+                return Ok(None);
+            }
+            self.agree_by_members(ranks, backend, options, &deadline)
+        } else {
+            agreement::agree_on_ranks(self, ranks, backend, options, &deadline).map(Some)
+        };
+        self.create_subgroup(agreed, options, &deadline)
+            .context(|| format!("a new group of {}", self.describe_rank()))
+    }
+
+    /// Splits this group into one group for each colour. The new ranks are ordered by key, then by
+    /// rank in this group. A rank with the colour `None` gets no group.
+    ///
+    /// # Errors
+    /// The same errors as [`Group::new_group`].
+    pub fn split(
+        self: &Arc<Self>,
+        color: Option<u32>,
+        key: i32,
+        options: &SubgroupOptions,
+    ) -> Result<Option<Self>> {
+        let deadline = self.check_subgroup_args(&[], options).context(|| "a split")?;
+        if options.members_only {
+            let message = "use_local_synchronization is only for dist_group_new: all ranks of a group split it together";
+            return Err(Error::invalid(message));
+        }
+        let backend = self.backend_of(options);
+        let agreed = agreement::agree_on_colors(self, (color, key), backend, options, &deadline);
+        self.create_subgroup(agreed, options, &deadline)
+            .context(|| format!("a split of {}", self.describe_rank()))
+    }
+
+    /// Checks the arguments locally, and returns the deadline for creating the group.
+    fn check_subgroup_args(&self, ranks: &[Rank], options: &SubgroupOptions) -> Result<Deadline> {
+        callbacks::reject_blocking_in_callback("creating a group")?;
+        config::refuse_former_names()?;
+        if let Some(&rank) = ranks.iter().find(|&&rank| rank >= self.size()) {
+            let message = format!("rank {rank} does not exist in a group of {}", self.size());
+            return Err(Error::invalid(message));
+        }
+        check_distinct(ranks)?;
+        options.name.as_deref().map_or(Ok(()), check_name)?;
+        backend::check_name(self.backend_of(options))?;
+        connect_deadline(options.connect_timeout_ms)
+    }
+
+    fn backend_of<'a>(&'a self, options: &'a SubgroupOptions) -> &'a str {
+        options.backend.as_deref().unwrap_or(&self.origin.backend)
+    }
+
+    /// Returns the open control channel of this group.
+    fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
+        let engine = control_channel::message_engine(self)?;
+        let channel = self.control_channel.get_or_init(|| ControlChannel::new(self));
+        channel.drop_partial_messages(|rank| engine.departure_error(rank).is_some());
+        channel.open();
+        Ok(Arc::clone(channel))
+    }
+
+    fn agree_by_members(
+        self: &Arc<Self>,
+        ranks: &[Rank],
+        backend: &str,
+        options: &SubgroupOptions,
+        deadline: &Deadline,
+    ) -> Result<Option<AgreedGroup>> {
+        let channel = self.open_control_channel()?;
+        let ranks_fingerprint =
+            GroupDefinition::new(CreationCall::MembersOnly, "", ranks, "").fingerprint();
+        let number = options.name.is_none().then(|| channel.reserve_number(ranks_fingerprint));
+        let unnamed =
+            |number: &GroupNumber| default_name(self, &ranks_in_name(ranks), "~", number.get());
+        let name = number.as_ref().map(unnamed).or_else(|| options.name.clone());
+        let name = name.unwrap_or_default();
+        let definition = GroupDefinition::new(
+            CreationCall::MembersOnly,
+            &name,
+            ranks,
+            &backend::canonical_name(backend),
+        );
+        let reservation = channel.begin_join(self, &definition)?;
+        let id = if ranks.len() == 1 {
+            this_process::random_nonce()?
+        } else {
+            join_attempt::join_by_name(self, &channel, &definition, deadline)?
+        };
+        let (lease, members) = (Some(reservation.into_lease()), ranks.to_vec());
+        Ok(Some(AgreedGroup { id, name, members, name_lease: lease, number }))
+    }
+
+    /// Creates the agreed group, if this rank is a member.
+    fn create_subgroup(
+        self: &Arc<Self>,
+        agreed: Result<Option<AgreedGroup>>,
+        options: &SubgroupOptions,
+        deadline: &Deadline,
+    ) -> Result<Option<Self>> {
+        let Some(AgreedGroup { id, name, members, name_lease: lease, number }) = agreed? else {
+            return Ok(None);
+        };
+        let Some(rank) = members.iter().position(|&member| member == self.rank()) else {
+            return Ok(None);
+        };
+        let origin = GroupOrigin {
+            global_ranks: members.iter().map(|&member| self.origin.global_ranks[member]).collect(),
+            parent: Some(self.name().to_owned()),
+            backend: self.backend_of(options).to_owned(),
+            backend_options: options
+                .backend_options
+                .clone()
+                .unwrap_or_else(|| self.origin.backend_options.clone()),
+            device: self.origin.device,
+            store_address: self.origin.store_address.clone(),
+            rendezvous_store: self.origin.rendezvous_store.clone(),
+            epoch: 0,
+            former_endpoints: Vec::new(),
+            _name_lease: lease,
+        };
+        let timeout_ms =
+            if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
+        let keys = group_keys::open_group_keys(&origin.rendezvous_store, id);
+        let context = GroupContext {
+            group: id,
+            name: &name,
+            timeout_ms,
+            epoch: 0,
+            rank,
+            size: members.len(),
+            store_address: origin.store_address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            group_keys: keys.as_ref(),
+            options: &origin.backend_options,
+            device: origin.device,
+            parent: Some(ParentGroup {
+                algorithm_overrides: self.backend.algorithm_overrides(),
+                inherits_options: options.backend_options.is_none(),
+            }),
+            activity: Some(activity::describe_other_activity),
+            deadline,
+        };
+        let backend = if members.len() == 1 {
+            backend::create(&origin.backend, &context, &SoloExchange)?
+        } else {
+            let channel = self.open_control_channel()?;
+            let id_and_name = (id, name.as_str());
+            let exchange =
+                MemberExchange::new(self, channel, &members, rank, id_and_name, deadline);
+            backend::create(&origin.backend, &context, &exchange)?
+        };
+        let identity = GroupIdentity { id, name, rank, timeout_ms };
+        // A failed attempt must not use up the number, because not all members would count it.
+        number.into_iter().for_each(GroupNumber::commit);
+        let group = Self::assemble(identity, origin, backend);
+        self.abort_propagator.add_child(&group.abort_propagator)?;
+        group.log_creation(deadline.elapsed());
+        Ok(Some(group))
+    }
+}
+
+/// The bootstrap exchange of a group of one rank.
+#[derive(Debug)]
+pub(in crate::api) struct SoloExchange;
+
+impl BootstrapExchange for SoloExchange {
+    fn all_gather(
+        &self,
+        _: &str,
+        mine: &[u8],
+        _: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn publish_failure(&self, _: &Error) {}
+
+    fn peer_failure(&self) -> Option<Error> {
+        None
+    }
+}
+
+/// Returns a name that all members compute equally.
+fn default_name(parent: &Group, members: &str, mark: &str, count: u64) -> String {
+    let name = format!("{}{members}{mark}{count}", parent.name());
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    // The name of a descendant of descendants can be too long; its hash then distinguishes it.
+    let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
+    let start: String = parent.name().chars().take(MAX_NAME_BYTES / 8).collect();
+    format!("{start}~{short}{mark}{count}")
+}
+
+/// The maximum number of ranks in a default name.
+const RANKS_IN_NAME: usize = 8;
+
+fn ranks_in_name(ranks: &[Rank]) -> String {
+    if ranks.len() <= RANKS_IN_NAME {
+        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        return format!("[{}]", ranks.join(","));
+    }
+    let fingerprint = GroupDefinition::new(CreationCall::MembersOnly, "", ranks, "").fingerprint();
+    let short: String = fingerprint[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("[{} ranks {short}]", ranks.len())
+}

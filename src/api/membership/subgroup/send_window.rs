@@ -1,0 +1,165 @@
+//! Send window of a control message: the number of its fragments in flight to each rank, and the
+//! first send error.
+//!
+//! This module does not depend on the contents of messages.
+
+use super::definition::format_ranks;
+use super::fragment::FragmentBuffer;
+use crate::api::group::process_group::Group;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::transport::{Completion, Delivery, LARGEST_TAG, PointToPoint, SendRequest};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The tag of control messages.
+pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 1;
+
+/// The maximum number of fragments of a message in flight. It is far below the engine's limit for
+/// outstanding messages, which the caller's messages share.
+pub(super) const MAX_FRAGMENTS_IN_FLIGHT: usize = 256;
+
+/// Shortest and longest interval between two polls of a wait.
+pub(super) const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The fragments of one message in flight.
+#[derive(Debug)]
+pub(super) struct SendWindow {
+    /// The number of fragments that each rank has not acknowledged.
+    in_flight: Vec<(Rank, AtomicUsize)>,
+    first_error: Mutex<Option<Error>>,
+}
+
+impl SendWindow {
+    /// Creates the window of a message to these ranks.
+    pub(super) fn new(to: &[Rank]) -> Self {
+        let in_flight = to.iter().map(|&rank| (rank, AtomicUsize::new(0))).collect();
+        Self { in_flight, first_error: Mutex::default() }
+    }
+
+    /// Returns the number of fragments in flight to all ranks.
+    fn total_in_flight(&self) -> usize {
+        self.in_flight.iter().map(|(_, in_flight)| in_flight.load(Ordering::Acquire)).sum()
+    }
+
+    fn in_flight_to(&self, to: Rank) -> Option<&AtomicUsize> {
+        self.in_flight.iter().find_map(|(rank, in_flight)| (*rank == to).then_some(in_flight))
+    }
+
+    /// Returns the first send error, once.
+    pub(super) fn take_error(&self) -> Option<Error> {
+        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Counts a fragment that is being sent.
+    fn add_in_flight(&self, to: Rank) {
+        if let Some(in_flight) = self.in_flight_to(to) {
+            in_flight.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Counts a fragment that was sent or has failed.
+    fn remove_in_flight(&self, to: Rank) {
+        if let Some(in_flight) = self.in_flight_to(to) {
+            in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Waits until at most `max_in_flight` fragments are in flight.
+    pub(super) fn await_in_flight(
+        &self,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        max_in_flight: usize,
+        limit: &Deadline,
+    ) -> Result<()> {
+        let is_below_limit = || self.total_in_flight() <= max_in_flight;
+        while !is_below_limit() {
+            if let Some(error) = group.failure() {
+                return Err(error);
+            }
+            if limit.has_passed() {
+                return Err(self.timeout_error(group, limit));
+            }
+            engine.progress_until(&is_below_limit, &limit.capped(MAX_POLL_INTERVAL));
+        }
+        Ok(())
+    }
+
+    /// Returns the timeout error, which names the ranks that have not acknowledged their fragments.
+    #[cold]
+    fn timeout_error(&self, group: &Group, limit: &Deadline) -> Error {
+        let has_in_flight = |in_flight: &AtomicUsize| in_flight.load(Ordering::Acquire) > 0;
+        let pending_ranks = self.in_flight.iter().filter(|(_, in_flight)| has_in_flight(in_flight));
+        let pending_ranks: Vec<Rank> = pending_ranks.map(|&(rank, _)| rank).collect();
+        let message = format!(
+            "{} waited {} ms for {} of group {} to acknowledge the control messages for the \
+             creation of another group",
+            group.rank_location().name,
+            limit.elapsed().as_millis(),
+            format_ranks(&pending_ranks),
+            group.name(),
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        match pending_ranks[..] {
+            [rank] => error.with_culprit(rank),
+            _ => error,
+        }
+    }
+
+    /// Posts a fragment. If the engine is full of the caller's messages or of control messages,
+    /// waits within the limit.
+    pub(super) fn post_fragment(
+        self: &Arc<Self>,
+        group: &Group,
+        engine: &dyn PointToPoint,
+        (to, buffer): (Rank, &Arc<FragmentBuffer>),
+        limit: Option<&Deadline>,
+    ) -> Result<()> {
+        let (tag, dtype, bytes) = (CONTROL_TAG, DataType::U8, buffer.bytes());
+        // A fragment that timed out in the middle would fail the group, and a late receiver still
+        // needs it.
+        let deadline = Deadline::never();
+        loop {
+            let sent = FragmentSend { to, _buffer: Arc::clone(buffer), window: Arc::clone(self) };
+            self.add_in_flight(to);
+            let Err(error) = engine.send(
+                SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false },
+                Arc::new(sent),
+            ) else {
+                return Ok(());
+            };
+            self.remove_in_flight(to);
+            let limit = limit.filter(|limit| !limit.has_passed());
+            match (error.kind(), limit, group.failure()) {
+                (ErrorKind::OutOfMemory, Some(limit), None) => {
+                    engine.progress_until(&|| false, &limit.capped(FIRST_POLL_INTERVAL));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+/// A fragment in flight to one rank; sends to several ranks share its buffer.
+#[derive(Debug)]
+struct FragmentSend {
+    to: Rank,
+    _buffer: Arc<FragmentBuffer>,
+    window: Arc<SendWindow>,
+}
+
+impl Completion for FragmentSend {
+    fn complete(&self, outcome: Result<Delivery>) {
+        if let Err(error) = outcome {
+            let mut first_error =
+                self.window.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            first_error.get_or_insert(error);
+        }
+        self.window.remove_in_flight(self.to);
+    }
+}

@@ -1,0 +1,336 @@
+//! The arrival check: before a collective, each rank sends an arrival message to the coordinator
+//! (rank 0). When all have arrived, the coordinator replies to each. At the deadline the error
+//! names all missing ranks at once, independent of the algorithm's own waits.
+//!
+//! All ranks agree at the creation of the group whether it runs the check (the debug level of rank
+//! 0 decides). The check runs in the turn of the collective. Its messages have a tag of the library
+//! and are in the order of turns. Every error fails the group, so no leftover message is ever read.
+//!
+//! With the check, every collective waits for all ranks, including collectives whose root could
+//! otherwise continue early. The messages contain the label of the call. Therefore labels are also
+//! compared on back ends that compare nothing themselves.
+
+use crate::api::collective::barrier_messages::rank_names;
+use crate::api::group::process_group::Group;
+use crate::backend::buffer_pool::PooledBuffer;
+use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::label::{LABEL_BYTES, Label};
+use crate::base::log::LogLevel;
+use crate::transport::{
+    Completion, Delivery, Descriptor, LARGEST_TAG, PointToPoint, ReceiveBuffer, ReceiveRequest,
+    SendRequest,
+};
+use crate::wait::slow_wait::SlowWaitWatch;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The tag of the messages in both directions.
+const ARRIVAL_TAG: u32 = LARGEST_TAG + 3;
+
+/// The rank that names the missing ranks.
+const COORDINATOR: Rank = 0;
+
+/// An arrival message: the sequence number of the operation and its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ArrivalMessage {
+    sequence: u64,
+    label: Label,
+}
+
+impl ArrivalMessage {
+    const BYTES: usize = 8 + LABEL_BYTES;
+
+    fn of(descriptor: &Descriptor) -> Self {
+        Self { sequence: descriptor.sequence, label: descriptor.label }
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let words = [self.sequence].into_iter().chain(*self.label.words());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Decodes a message; `None` for invalid bytes.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let label = Label::from_words(std::array::from_fn(|at| word(at + 1)))?;
+        Some(Self { sequence: word(0), label })
+    }
+}
+
+/// The time by which the other ranks wait longer than the coordinator.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The interval at which a wait checks whether the group has failed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The state of the messages of one check.
+#[derive(Debug, Default)]
+struct ArrivalTracker {
+    arrivals: Mutex<HashMap<Rank, Result<ArrivalMessage>>>,
+    /// The number of this rank's sends that have not completed.
+    pending_sends: AtomicUsize,
+    /// Incremented at every change.
+    event_count: AtomicU64,
+}
+
+impl ArrivalTracker {
+    fn lock_arrivals(&self) -> MutexGuard<'_, HashMap<Rank, Result<ArrivalMessage>>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record_arrival(&self, from: Rank, arrival: Result<ArrivalMessage>) {
+        self.lock_arrivals().insert(from, arrival);
+        self.event_count.fetch_add(1, Ordering::Release);
+    }
+
+    fn record_send_completion(&self) {
+        self.pending_sends.fetch_sub(1, Ordering::AcqRel);
+        self.event_count.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The completion of a posted receive.
+#[derive(Debug)]
+struct ArrivalReceive {
+    tracker: Arc<ArrivalTracker>,
+    from: Rank,
+}
+
+impl Completion for ArrivalReceive {
+    fn complete(&self, outcome: Result<Delivery>) {
+        let no_payload = || Error::internal("an arrival message completed without its payload");
+        self.tracker.record_arrival(self.from, outcome.and_then(|_| Err(no_payload())));
+    }
+
+    fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
+        let not_an_arrival =
+            || Error::internal("received a message that is not an arrival message");
+        self.tracker
+            .record_arrival(self.from, ArrivalMessage::decode(&bytes).ok_or_else(not_an_arrival));
+    }
+}
+
+/// The completion of a send, which owns the payload.
+#[derive(Debug)]
+struct ArrivalSend {
+    tracker: Arc<ArrivalTracker>,
+    payload: PooledBuffer,
+}
+
+impl ArrivalSend {
+    fn bytes(&self) -> Src<'static> {
+        self.payload.as_src()
+    }
+}
+
+impl Completion for ArrivalSend {
+    fn complete(&self, _: Result<Delivery>) {
+        self.tracker.record_send_completion();
+    }
+}
+
+/// The check on one rank before one operation.
+struct ArrivalCheck<'a> {
+    group: &'a Group,
+    engine: &'a dyn PointToPoint,
+    descriptor: &'a Descriptor,
+    deadline: &'a Deadline,
+    tracker: Arc<ArrivalTracker>,
+}
+
+impl Group {
+    /// Waits until all ranks have arrived at an operation, if the group runs the check.
+    ///
+    /// # Errors
+    /// `Timeout` with all missing ranks, `PeerFailed`, `Mismatch`. On error the group has failed.
+    pub(in crate::api) fn await_all_arrivals(
+        &self,
+        descriptor: &Descriptor,
+        deadline: &Deadline,
+    ) -> Result<()> {
+        if !self.has_arrival_check || self.size() == 1 {
+            return Ok(());
+        }
+        let (group, tracker) = (self, Arc::default());
+        let check =
+            ArrivalCheck { group, engine: self.messaging_engine()?, descriptor, deadline, tracker };
+        let outcome = if self.rank() == COORDINATOR {
+            check.collect_arrivals()
+        } else {
+            check.report_arrival()
+        };
+        outcome.map_err(|error| self.fail_with(error))
+    }
+}
+
+impl ArrivalCheck<'_> {
+    /// Runs the coordinator's part.
+    fn collect_arrivals(&self) -> Result<()> {
+        let others: Vec<Rank> =
+            (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
+        others.iter().try_for_each(|&rank| self.post_receive(rank))?;
+        self.await_arrivals(&others, self.deadline)?;
+        others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
+        // Unsent replies would be lost if this rank made no further call in the group.
+        let limit = Deadline::after(self.deadline.remaining() + GRACE);
+        let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
+        if self.wait_until(&limit, &others, is_over)? {
+            Ok(())
+        } else {
+            Err(self.timeout_error(&others))
+        }
+    }
+
+    /// Runs the part of every other rank.
+    fn report_arrival(&self) -> Result<()> {
+        self.post_receive(COORDINATOR)?;
+        self.send_arrival(COORDINATOR)?;
+        self.await_arrivals(&[COORDINATOR], &Deadline::after(self.deadline.remaining() + GRACE))
+    }
+
+    fn await_arrivals(&self, from: &[Rank], limit: &Deadline) -> Result<()> {
+        let is_over = || {
+            let arrivals = self.tracker.lock_arrivals();
+            for (&rank, arrival) in arrivals.iter() {
+                self.check_arrival(rank, arrival.clone()?)?;
+            }
+            Ok(arrivals.len() == from.len())
+        };
+        if self.wait_until(limit, from, is_over)? {
+            return Ok(());
+        }
+        Err(self.timeout_error(&self.missing_ranks(from)))
+    }
+
+    fn missing_ranks(&self, ranks: &[Rank]) -> Vec<Rank> {
+        let arrivals = self.tracker.lock_arrivals();
+        ranks.iter().copied().filter(|rank| !arrivals.contains_key(rank)).collect()
+    }
+
+    /// Waits until `is_over` returns true. Returns false if the limit passed first.
+    fn wait_until(
+        &self,
+        limit: &Deadline,
+        from: &[Rank],
+        is_over: impl Fn() -> Result<bool>,
+    ) -> Result<bool> {
+        let mut watch = SlowWaitWatch::default();
+        loop {
+            let seen_events = self.tracker.event_count.load(Ordering::Acquire);
+            if let Some(error) = self.group.failure() {
+                return Err(error);
+            }
+            if is_over()? {
+                return Ok(true);
+            }
+            if limit.has_passed() {
+                return Ok(false);
+            }
+            watch.check(|waited| {
+                crate::log!(
+                    LogLevel::Warn,
+                    "{} of group {}: {} has waited {waited} for {}",
+                    self.descriptor,
+                    self.group.name(),
+                    self.group.rank_location().name,
+                    self.describe_ranks(&self.missing_ranks(from))
+                );
+            });
+            let has_new_event = || self.tracker.event_count.load(Ordering::Acquire) != seen_events;
+            self.engine.progress_until(&has_new_event, &limit.capped(POLL_INTERVAL));
+        }
+    }
+
+    fn post_receive(&self, from: Rank) -> Result<()> {
+        let (tag, dtype, deadline) = (Some(ARRIVAL_TAG), DataType::U8, Deadline::never());
+        let into = ReceiveBuffer::Allocated { max_bytes: ArrivalMessage::BYTES };
+        let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
+        self.engine
+            .receive(message, Arc::new(ArrivalReceive { tracker: Arc::clone(&self.tracker), from }))
+    }
+
+    fn send_arrival(&self, to: Rank) -> Result<()> {
+        let memory = PooledBuffer::copy_of(&ArrivalMessage::of(self.descriptor).encode());
+        let sent = Arc::new(ArrivalSend { tracker: Arc::clone(&self.tracker), payload: memory });
+        let (tag, dtype, deadline) = (ARRIVAL_TAG, DataType::U8, Deadline::never());
+        let message =
+            SendRequest { to, tag, dtype, bytes: sent.bytes(), deadline, is_synchronous: false };
+        self.tracker.pending_sends.fetch_add(1, Ordering::AcqRel);
+        self.engine.send(message, sent).inspect_err(|_| self.tracker.record_send_completion())
+    }
+
+    fn check_arrival(&self, rank: Rank, arrival: ArrivalMessage) -> Result<()> {
+        if arrival == ArrivalMessage::of(self.descriptor) {
+            return Ok(());
+        }
+        let (me, mine) = (&self.group.rank_location().name, self.descriptor.sequence);
+        let message = if arrival.sequence == mine {
+            let label = match arrival.label.is_none() {
+                true => "no label".to_owned(),
+                false => format!("the label {}", arrival.label),
+            };
+            let (called, other) =
+                (self.descriptor, rank_names(&[rank], self.group.backend.rank_locations()));
+            format!(
+                "ranks called different operations: {me} called {called}, but the call of {other} has {label}"
+            )
+        } else {
+            format!(
+                "ranks are out of step: {me} is at operation #{mine}, {}, at #{}",
+                self.describe_ranks(&[rank]),
+                arrival.sequence
+            )
+        };
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
+    }
+
+    /// Returns the names of ranks with the last activity of each.
+    fn describe_ranks(&self, ranks: &[Rank]) -> String {
+        let backend = &self.group.backend;
+        let described = |&rank: &Rank| {
+            let name = rank_names(&[rank], backend.rank_locations());
+            backend.last_activity(rank).map_or(name.clone(), |last| format!("{name}, which {last}"))
+        };
+        ranks.iter().map(described).collect::<Vec<_>>().join("; ")
+    }
+
+    fn timeout_error(&self, missing: &[Rank]) -> Error {
+        let message = format!(
+            "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.descriptor,
+            self.group.rank_location().name,
+            self.deadline.elapsed().as_millis(),
+            self.deadline.timeout().as_millis(),
+            self.describe_ranks(missing)
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        missing.first().map_or(error.clone(), |&rank| error.with_culprit(rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrival_round_trips_and_bad_bytes_are_refused() {
+        for text in ["", "layer3.weight", "0123456789abcdef0123456789abcdef"] {
+            let arrival = ArrivalMessage { sequence: 7, label: Label::new(text).unwrap() };
+            let mut bytes = arrival.encode();
+            assert_eq!(ArrivalMessage::decode(&bytes), Some(arrival));
+            bytes[8] = 0xff;
+            assert_eq!(ArrivalMessage::decode(&bytes), None);
+        }
+        for bad in [&[][..], &[0; 8], &[0; 39], &[0; 41]] {
+            assert_eq!(ArrivalMessage::decode(bad), None);
+        }
+    }
+}

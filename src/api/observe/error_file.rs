@@ -1,0 +1,164 @@
+//! The error file, from which a launcher reads why this process has failed. The launcher then shows
+//! the library's error text in its summary.
+//!
+//! torchrun and distrun name the file in the environment. It has torchrun's JSON format:
+//!
+//! | key | value |
+//! |---|---|
+//! | `message.message` | the text |
+//! | `message.extraInfo.py_callstack` | the text again, which torchrun shows |
+//! | `message.extraInfo.timestamp` | the time in whole seconds, as text |
+//! | `message.extraInfo.timestamp_us` | the time in microseconds, read by distrun |
+//! | `message.extraInfo.culprit` | the culprit, if it is another rank, read by distrun |
+//!
+//! The library cannot know how its process will end. Therefore it writes the first fatal error (the
+//! failure of a group or of `dist_init`) when it returns the error to the caller, and only once. A
+//! launcher reads the file only if the process fails afterwards. A successful `dist_init` removes
+//! this file, because the process continues. A file that the program has written stays, and the
+//! program may overwrite the library's file. If the file cannot be written, no call fails.
+//!
+//! torchrun treats the failure with the smallest time as the cause of all failures. The time of a
+//! killed rank is the time at which torchrun notices the death, which may be later than the errors
+//! of the survivors. Therefore an error with another rank as culprit is dated 1 s later than it
+//! was.
+
+use crate::base::config::{self, ERROR_FILE};
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::process::this_process;
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The time added to an error whose culprit is another rank.
+const CONSEQUENCE_DELAY: Duration = Duration::from_secs(1);
+
+/// The maximum length of the error text.
+const MAX_TEXT_BYTES: usize = 16 << 10;
+
+/// True once an error was written, so that later errors cost only a load. The thread that sets it
+/// writes the file.
+static HAS_WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// The path and the content of the written file.
+static WRITTEN_FILE: Mutex<Option<(PathBuf, Vec<u8>)>> = Mutex::new(None);
+
+/// Writes a fatal error before it is returned to a caller. `culprit` is the culprit's rank in the
+/// job, if it is not this rank.
+pub(in crate::api) fn write_first_fatal_error(error: &Error, culprit: Option<Rank>) {
+    if HAS_WRITTEN.load(Ordering::Relaxed)
+        || !is_fatal(error.kind())
+        || HAS_WRITTEN.swap(true, Ordering::Relaxed)
+    {
+        return;
+    }
+    let Ok(Some(path)) = config::read_text(ERROR_FILE) else { return };
+    let path = PathBuf::from(path);
+    let content = render_error_file(error, culprit, SystemTime::now());
+    match this_process::create_file(&path, &content) {
+        Ok(true) => *lock_written_file() = Some((path, content)),
+        Ok(false) => {}
+        Err(cause) => crate::log!(LogLevel::Warn, "cannot write the error file: {cause}"),
+    }
+}
+
+/// Removes the written file, because the process continues. The next fatal error is the first one
+/// again.
+pub(in crate::api) fn retract() {
+    let written = lock_written_file().take();
+    HAS_WRITTEN.store(false, Ordering::Relaxed);
+    let Some((path, content)) = written else { return };
+    if let Err(cause) = this_process::remove_file_if_same(&path, &content) {
+        crate::log!(LogLevel::Warn, "cannot remove the error file: {cause}");
+    }
+}
+
+/// Returns whether a process is likely to end after an error of this kind. A caller's mistake has
+/// no lasting effect and is not fatal.
+fn is_fatal(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::InvalidArgument
+        | ErrorKind::InvalidHandle
+        | ErrorKind::NotInitialized
+        | ErrorKind::AlreadyInitialized
+        | ErrorKind::Unsupported
+        | ErrorKind::NotFound
+        | ErrorKind::QueueEmpty
+        | ErrorKind::NotANumber => false,
+        ErrorKind::Timeout
+        | ErrorKind::PeerFailed
+        | ErrorKind::Mismatch
+        | ErrorKind::Aborted
+        | ErrorKind::Connection
+        | ErrorKind::Auth
+        | ErrorKind::OutOfMemory
+        | ErrorKind::System
+        | ErrorKind::Backend
+        | ErrorKind::Internal => true,
+    }
+}
+
+fn render_error_file(error: &Error, culprit: Option<Rank>, now: SystemTime) -> Vec<u8> {
+    let text = error.message();
+    let mut end = text.len().min(MAX_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = format!("libdist: {}", &text[..end]);
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let dated = if culprit.is_some() { since + CONSEQUENCE_DELAY } else { since };
+    let mut extra_info = json!({
+        "py_callstack": text,
+        "timestamp": dated.as_secs().to_string(),
+        "timestamp_us": since.as_micros().to_string(),
+    });
+    if let Some(rank) = culprit {
+        extra_info["culprit"] = json!(rank.to_string());
+    }
+    json!({ "message": { "message": text, "extraInfo": extra_info } }).to_string().into_bytes()
+}
+
+fn lock_written_file() -> MutexGuard<'static, Option<(PathBuf, Vec<u8>)>> {
+    WRITTEN_FILE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn rendered_message(error: &Error, culprit: Option<Rank>) -> Value {
+        let now = UNIX_EPOCH + Duration::from_micros(1_700_000_000_250_000);
+        let value: Value = serde_json::from_slice(&render_error_file(error, culprit, now)).unwrap();
+        assert_eq!(value["message"]["message"], value["message"]["extraInfo"]["py_callstack"]);
+        value["message"].clone()
+    }
+
+    #[test]
+    fn torchrun_format_dates_a_consequence_after_its_cause() {
+        let error = Error::new(ErrorKind::PeerFailed, "rank 2 died: \"é\"\nand so on");
+        let own = rendered_message(&error, None);
+        assert_eq!(own["message"], "libdist: rank 2 died: \"é\"\nand so on");
+        assert_eq!(own["extraInfo"]["timestamp"], "1700000000");
+        assert!(own["extraInfo"].get("culprit").is_none());
+        let other = rendered_message(&error, Some(2));
+        assert_eq!(other["extraInfo"]["timestamp"], "1700000001");
+        assert_eq!(other["extraInfo"]["timestamp_us"], "1700000000250000");
+        assert_eq!(other["extraInfo"]["culprit"], "2");
+    }
+
+    #[test]
+    fn long_text_is_cut_at_a_char_boundary() {
+        let long = rendered_message(&Error::internal("é".repeat(MAX_TEXT_BYTES)), None);
+        assert_eq!(long["message"].as_str().unwrap().len(), "libdist: ".len() + MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn a_callers_mistake_is_not_fatal() {
+        assert!(is_fatal(ErrorKind::PeerFailed) && is_fatal(ErrorKind::Timeout));
+        assert!(!is_fatal(ErrorKind::InvalidArgument) && !is_fatal(ErrorKind::Unsupported));
+    }
+}

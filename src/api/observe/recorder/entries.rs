@@ -1,0 +1,157 @@
+//! Encodes messages into the words of a recorder entry, and converts entries to JSON.
+
+use super::snapshot::EntrySnapshot;
+use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
+use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::base::dtype::DataType;
+use crate::base::ids::GroupId;
+use crate::base::label::Label;
+use crate::transport::{CountSpec, Descriptor};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+
+/// The value of the lowest byte in a message's first word. A collective descriptor's lowest byte is
+/// odd.
+pub(super) const MESSAGE_KIND: u64 = 2;
+
+/// Set in a message's first word if it has a label.
+const LABEL_FLAG: u64 = 1 << 24;
+
+/// Returns whether these words are of an operation with a label.
+pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
+    match words[0] & 0xff {
+        MESSAGE_KIND => words[0] & LABEL_FLAG != 0,
+        _ => Descriptor::is_labelled(words[0]),
+    }
+}
+
+/// Encodes a message into the words of an entry, without the text of its label. The inverse is
+/// [`decode_message`].
+pub(super) fn encode_message(message: &MessageDescriptor, sequence: u64) -> [u64; 4] {
+    let direction = u64::from(message.is_outgoing);
+    let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
+    let tag = message.tag.map_or(0, |tag| u64::from(tag) + 1);
+    let labelled = if message.label.is_none() { 0 } else { LABEL_FLAG };
+    let first =
+        MESSAGE_KIND | direction << 8 | (message.dtype as u64) << 16 | labelled | peer << 32;
+    [first, message.count as u64, sequence, tag]
+}
+
+pub(super) fn decode_message(words: [u64; 4]) -> Option<MessageDescriptor> {
+    let dtype = usize::try_from((words[0] >> 16) & 0xff).ok()?;
+    let peer = (words[0] >> 32).checked_sub(1);
+    let tag = words[3].checked_sub(1);
+    Some(MessageDescriptor {
+        is_outgoing: words[0] >> 8 & 1 == 1,
+        peer: peer.and_then(|peer| usize::try_from(peer).ok()),
+        tag: tag.and_then(|tag| u32::try_from(tag).ok()),
+        dtype: *DataType::ALL.get(dtype)?,
+        count: usize::try_from(words[1]).ok()?,
+        label: Label::NONE,
+    })
+}
+
+/// Converts the words and the label to JSON; `None` for invalid words.
+fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
+    if words[0] & 0xff != MESSAGE_KIND {
+        return Descriptor::decode([words[0], words[1], words[2]])
+            .map(|it| describe_collective(&it.with_label_text(Some(label))));
+    }
+    let message = MessageDescriptor { label, ..decode_message(words)? };
+    // A receive of any length has no count.
+    let count = (message.count != usize::MAX).then_some(message.count);
+    Some(json!({
+        "kind": "message",
+        "sequence": words[2],
+        "operation": if message.is_outgoing { "send" } else { "recv" },
+        "description": message.to_string(),
+        "dtype": message.dtype.name(),
+        "count": count,
+        "bytes": count.and_then(|count| count.checked_mul(message.dtype.size())),
+        "peer": message.peer,
+        "tag": message.tag,
+    }))
+}
+
+fn describe_collective(descriptor: &Descriptor) -> Value {
+    let count = match descriptor.count_spec {
+        CountSpec::Count(count) => Some(count),
+        CountSpec::Counts { total, .. } => Some(total),
+        CountSpec::Lengths => Some(1),
+        CountSpec::Pairwise | CountSpec::Operator => None,
+    };
+    let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
+    json!({
+        "kind": "collective",
+        "sequence": descriptor.sequence,
+        "operation": descriptor.kind.name(),
+        "description": descriptor.to_string(),
+        "dtype": descriptor.dtype.map(|dtype| dtype.name()),
+        "op": descriptor.op.map(|op| op.name()),
+        "root": descriptor.root,
+        "count": count,
+        "bytes": count.and_then(|count| count.checked_mul(element)),
+    })
+}
+
+/// Returns the entries of one group or of all groups, oldest first.
+pub(super) fn describe_entries(group: Option<GroupId>) -> Vec<Value> {
+    let next = RECORDER.next_number.load(Ordering::Acquire);
+    let first = next.saturating_sub(MAX_ENTRIES as u64);
+    let wanted = group.map(short_group_id);
+    (first..next).filter_map(|number| describe_entry(number, wanted)).collect()
+}
+
+fn describe_entry(number: u64, wanted: Option<u64>) -> Option<Value> {
+    let snapshot =
+        EntrySnapshot::read(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
+    let mut json_entry = describe_words(snapshot.words, snapshot.label)?;
+    if !snapshot.label.is_none() {
+        json_entry["label"] = json!(snapshot.label.text());
+    }
+    let state = match snapshot.state {
+        WAITING => "waiting",
+        RUNNING => "running",
+        DONE => "done",
+        _ => "failed",
+    };
+    let started = Some(snapshot.started_ns).filter(|&ns| ns != 0 && state != "waiting");
+    let fields = [
+        ("record", json!(number)),
+        ("group", json!(format!("{:016x}", snapshot.group))),
+        ("rank", json!(snapshot.rank)),
+        ("issued_ns", json!(snapshot.issued_ns)),
+        ("started_ns", json!(started)),
+        ("ended_ns", json!((!snapshot.is_under_way()).then_some(snapshot.ended_ns))),
+        ("state", json!(state)),
+        ("error", json!(snapshot.failure().map(|kind| format!("{kind:?}")))),
+        ("culprit", json!(snapshot.culprit())),
+    ];
+    for (name, value) in fields {
+        json_entry[name] = value;
+    }
+    Some(json_entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_words_round_trip() {
+        for (peer, tag, count) in [(Some(65_535), Some(u32::MAX >> 1), 9), (None, None, usize::MAX)]
+        {
+            let (is_outgoing, dtype) = (peer.is_some(), DataType::F64);
+            let message =
+                MessageDescriptor { is_outgoing, peer, tag, dtype, count, label: Label::NONE };
+            let words = encode_message(&message, 3);
+            assert_eq!(decode_message(words), Some(message));
+            assert!(!is_labelled(&words));
+            let label = Label::new("x").unwrap();
+            assert!(is_labelled(&encode_message(&MessageDescriptor { label, ..message }, 3)));
+            let found = describe_words(words, Label::NONE).unwrap();
+            assert_eq!((&found["kind"], &found["sequence"]), (&"message".into(), &3.into()));
+            assert_eq!(found["bytes"], peer.map_or(Value::Null, |_| 72.into()));
+        }
+    }
+}

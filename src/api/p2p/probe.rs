@@ -1,0 +1,244 @@
+//! Probes: they find a message before its receive is posted, and allow a receive of exactly that
+//! message (`dist_probe`, `dist_recv_message`).
+//!
+//! A probe goes to the engine on the caller's thread. It has no work and no entry in the recorder.
+//! A [`MatchedMessage`] holds no reference to its group. If the group ends first, its engine
+//! discards the message like any message that was not received.
+
+use crate::api::collective::call::CallOptions;
+use crate::api::group::process_group::Group;
+use crate::api::p2p::point_to_point::{MessageBuffer, MessageDescriptor};
+use crate::api::work::callbacks;
+use crate::api::work::handle::{Work, WorkKind};
+use crate::api::work::issue::PreparedCall;
+use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::{Completion, PointToPoint, ProbedMessage, ReceiveBuffer, ReceiveRequest};
+use crate::wait::slow_wait::SlowWaitWatch;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
+
+pub use crate::transport::{Delivery, MessageEnvelope, ProbeRequest};
+
+/// No call receives the message yet.
+const UNCLAIMED: u8 = 0;
+/// A call is about to receive the message.
+const CLAIMED: u8 = 1;
+/// The engine no longer has the message under its number.
+const TAKEN: u8 = 2;
+
+/// A message that a probe has matched (as MPI's `Mprobe`). If it is dropped, the message returns to
+/// matching, unless a receive has it.
+#[derive(Debug)]
+pub struct MatchedMessage {
+    group: Weak<Group>,
+    envelope: MessageEnvelope,
+    /// The engine's number of the message.
+    matched_id: u64,
+    claim: AtomicU8,
+}
+
+/// A message that a probe has found.
+#[derive(Debug)]
+pub struct FoundMessage {
+    /// Sender, tag, type and length.
+    pub envelope: MessageEnvelope,
+    /// The message, if the probe has matched it.
+    pub message: Option<Arc<MatchedMessage>>,
+}
+
+/// The name of a probe in messages: `probe for a message of rank 3, tag 7`.
+struct ProbeTitle<'a>(&'a ProbeRequest);
+
+impl fmt::Display for ProbeTitle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.from {
+            Some(rank) => write!(f, "probe for a message of rank {rank}")?,
+            None => f.write_str("probe for a message of any rank")?,
+        }
+        match self.0.tag {
+            Some(tag) => write!(f, ", tag {tag}"),
+            None => f.write_str(", any tag"),
+        }
+    }
+}
+
+impl Group {
+    /// Finds a message that a receive with these arguments would match. If `is_blocking`, waits for
+    /// one until the deadline. Otherwise `None` means that there is none.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has departed and its
+    /// messages were received, the group's failure.
+    pub fn probe(
+        self: &Arc<Self>,
+        request: &ProbeRequest,
+        is_blocking: bool,
+        options: &CallOptions,
+    ) -> Result<Option<FoundMessage>> {
+        let engine = self.check_message(request.from, request.tag, options);
+        let engine = engine.context(|| ProbeTitle(request))?;
+        let found = if is_blocking {
+            callbacks::reject_blocking_in_callback("a blocking probe")?;
+            self.wait_for_message(engine, request, &self.deadline(options))
+        } else {
+            engine.probe(request, &Deadline::after_ms(0))
+        };
+        let found = found.map_err(|error| {
+            let error =
+                error.context(format_args!("{} on {}", ProbeTitle(request), self.describe_rank()));
+            self.write_error_file(&error);
+            error
+        })?;
+        Ok(found.map(|probed| {
+            let (envelope, group) = (probed.envelope, Arc::downgrade(self));
+            let to_message = |matched| {
+                let claim = AtomicU8::new(UNCLAIMED);
+                Arc::new(MatchedMessage { group, envelope, matched_id: matched, claim })
+            };
+            FoundMessage { envelope, message: probed.match_id.map(to_message) }
+        }))
+    }
+
+    fn wait_for_message(
+        &self,
+        engine: &dyn PointToPoint,
+        request: &ProbeRequest,
+        deadline: &Deadline,
+    ) -> Result<Option<ProbedMessage>> {
+        let mut watch = SlowWaitWatch::default();
+        loop {
+            let log_wait = |waited| {
+                let (title, caller) = (ProbeTitle(request), self.describe_rank());
+                crate::log!(LogLevel::Warn, "{title} on {caller} has waited {waited}");
+            };
+            let slice =
+                watch.check(log_wait).map_or(*deadline, |interval| deadline.capped(interval));
+            if let Some(found) = engine.probe(request, &slice)? {
+                return Ok(Some(found));
+            }
+            if deadline.has_passed() {
+                return Err(probe_timeout_error(request.from, deadline));
+            }
+        }
+    }
+}
+
+fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
+    let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
+    let message = format!("no message arrived within {elapsed} ms (allowed: {allowed} ms)");
+    let error = Error::new(ErrorKind::Timeout, message);
+    match from {
+        Some(rank) => error.with_culprit(rank),
+        None => error,
+    }
+}
+
+impl MatchedMessage {
+    /// Checks a receive of this message and claims the message for it. On error nothing changes.
+    ///
+    /// # Errors
+    /// `Mismatch` if the message has another type or exceeds the buffer, `InvalidHandle` if the
+    /// group has ended or another call receives the message, `InvalidArgument`, `Unsupported`.
+    pub fn receive(
+        self: &Arc<Self>,
+        into: Dst<'static>,
+        dtype: DataType,
+        options: CallOptions,
+    ) -> Result<PreparedCall> {
+        let group = self.group.upgrade().ok_or_else(|| {
+            let message = "the group of the message was released, and the message with it";
+            Error::new(ErrorKind::InvalidHandle, message)
+        })?;
+        let MessageEnvelope { from, tag, .. } = self.envelope;
+        let (peer, tag, count) = (Some(from), Some(tag), dtype.elements_in(into.len()));
+        let label = options.label;
+        let message = MessageDescriptor { is_outgoing: false, peer, tag, dtype, count, label };
+        let memory = MessageBuffer::ReceiveMatched(Arc::clone(self), into);
+        self.check_fit(dtype, into.len()).context(|| message)?;
+        group.check_message(peer, tag, &options).context(|| message)?;
+        group.reject_device_buffer(&message, &memory, &options).context(|| message)?;
+        if self
+            .claim
+            .compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            let message = "another call already receives the message";
+            return Err(Error::new(ErrorKind::InvalidHandle, message));
+        }
+        let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
+        Ok(PreparedCall::message(group, (memory, None), options, work))
+    }
+
+    fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
+        let MessageEnvelope { from, dtype: sent, bytes, .. } = self.envelope;
+        let problem = if dtype != sent {
+            format!("has type {sent}, but the receive expects {dtype}")
+        } else if bytes > room {
+            format!("has {bytes} bytes, but the receive buffer holds {room}")
+        } else {
+            return Ok(());
+        };
+        let message =
+            format!("the message {problem}; nothing was written, and its handle stays valid");
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
+    }
+
+    /// Releases the claim after a failed receive. Returns whether the message can still be
+    /// received.
+    pub fn release_claim(&self) -> bool {
+        self.claim.compare_exchange(CLAIMED, UNCLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Returns whether the group still exists.
+    pub fn has_group(&self) -> bool {
+        self.group.strong_count() > 0
+    }
+
+    /// Returns the message to matching, unless a receive has it.
+    pub fn release(&self) {
+        if self.claim.swap(TAKEN, Ordering::AcqRel) == UNCLAIMED {
+            self.return_to_matching();
+        }
+    }
+
+    fn return_to_matching(&self) {
+        let Some(group) = self.group.upgrade() else { return };
+        if let Ok(engine) = group.messaging_engine() {
+            engine.release_matched(self.matched_id);
+        }
+        callbacks::release_group(group);
+    }
+
+    /// Posts the receive to the engine. If the engine is out of memory, the message stays claimed.
+    pub(in crate::api) fn post_receive(
+        &self,
+        engine: &dyn PointToPoint,
+        (into, dtype): (Dst<'static>, DataType),
+        deadline: Deadline,
+        done: Arc<dyn Completion>,
+    ) -> Result<()> {
+        let MessageEnvelope { from, tag, .. } = self.envelope;
+        let (from, tag, into) = (Some(from), Some(tag), ReceiveBuffer::Borrowed(into));
+        self.claim.store(TAKEN, Ordering::Release);
+        let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline };
+        engine.receive_matched(self.matched_id, message, done).inspect_err(|error| {
+            if error.kind() == ErrorKind::OutOfMemory {
+                self.claim.store(CLAIMED, Ordering::Release);
+            }
+        })
+    }
+}
+
+impl Drop for MatchedMessage {
+    fn drop(&mut self) {
+        if *self.claim.get_mut() != TAKEN {
+            self.return_to_matching();
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! A work: the handle of an issued operation, which callers may wait for.
+//!
+//! A work goes from pending to done exactly once and keeps its outcome. While it is pending, it
+//! keeps its group alive: a collective through its job in the queue, a message through its work. A
+//! done work holds only the outcome, so works outlive their groups. A thread that sees a done work
+//! also sees the data that the operation has written: the outcome is stored with release and read
+//! with acquire. From then on the library does not access the caller's buffers.
+//!
+//! This module does not depend on how a collective runs or how a message travels.
+
+use crate::api::group::process_group::Group;
+use crate::api::observe::debug::in_flight_buffers;
+use crate::api::observe::error_file;
+use crate::api::observe::recorder::{self, OperationRecord};
+use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::work::callbacks::{self, CallbackKey};
+use crate::api::work::queue::RunQueue;
+use crate::api::work::work_outcome::{CompletionAction, WorkEnd, WorkOutcome};
+use crate::base::backtrace;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Culprit, Error, Result};
+use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+use crate::transport::{Completion, Delivery, OpKind, PointToPoint};
+use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
+use std::backtrace::Backtrace;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The kind of operation of a work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// A collective operation.
+    Collective(OpKind),
+    /// A message to or from another rank.
+    Message(MessageDescriptor),
+    /// Several operations that were issued together.
+    Batch,
+}
+
+/// The result of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkProgress {
+    /// The work is done.
+    Done,
+    /// The work is still pending.
+    Pending,
+}
+
+/// The properties of a work that are fixed when it is issued.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct IssueInfo {
+    pub(in crate::api) sequence: u64,
+    /// The deadline, which starts when the work is issued.
+    pub(in crate::api) deadline: Deadline,
+}
+
+/// The references that a message's work holds while it is pending.
+#[derive(Debug)]
+pub(in crate::api) struct PendingMessage {
+    pub(in crate::api) group: Arc<Group>,
+    pub(in crate::api) record: OperationRecord,
+}
+
+/// An operation that was issued or will be issued.
+#[derive(Debug)]
+pub struct Work {
+    kind: WorkKind,
+    /// True if the caller waits for the work from its issue on.
+    is_awaited: AtomicBool,
+    /// The queue in which callers wait for the work. It is the group's queue, or the batch's own
+    /// queue, which never runs a job.
+    queue: Arc<RunQueue>,
+    issue_info: OnceLock<IssueInfo>,
+    /// The stack of the issuing call, if backtraces are on.
+    issue_backtrace: OnceLock<Arc<Backtrace>>,
+    outcome: WorkOutcome,
+    /// Set for a message, from its issue until it is done.
+    pending_message: Mutex<Option<PendingMessage>>,
+    /// The culprit of a message's error, as a rank of the outermost group.
+    blamed_rank: OnceLock<Rank>,
+    /// The caller's handle, or 0 if there is none.
+    handle: AtomicUsize,
+    /// The key among the completion events of its group, once the work is listed there.
+    event_key: AtomicU64,
+    /// For a batch with calls of one group: the queue of that group.
+    single_group_queue: OnceLock<Arc<RunQueue>>,
+    /// For a batch: its works, from issue until it is done.
+    members: Mutex<Vec<Arc<Self>>>,
+    /// The completion of the operation on its device.
+    device_completion: EnqueuedOperationSlot,
+    /// For a batch: the device completions of its members.
+    member_completions: Mutex<Vec<Arc<dyn EnqueuedOperation>>>,
+}
+
+impl Work {
+    /// Creates a work that has not been issued.
+    pub(in crate::api) fn new(kind: WorkKind, queue: Arc<RunQueue>) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            is_awaited: AtomicBool::new(false),
+            queue,
+            issue_info: OnceLock::new(),
+            issue_backtrace: OnceLock::new(),
+            outcome: WorkOutcome::new(),
+            pending_message: Mutex::new(None),
+            blamed_rank: OnceLock::new(),
+            handle: AtomicUsize::new(0),
+            event_key: AtomicU64::new(0),
+            single_group_queue: OnceLock::new(),
+            members: Mutex::default(),
+            device_completion: EnqueuedOperationSlot::new(),
+            member_completions: Mutex::default(),
+        })
+    }
+
+    /// Marks the work as issued. Called once.
+    pub(in crate::api) fn mark_issued(&self, sequence: u64, deadline: Deadline) {
+        let newly_set = self.issue_info.set(IssueInfo { sequence, deadline });
+        debug_assert!(newly_set.is_ok(), "a work was issued twice");
+        if let Some(backtrace) = backtrace::capture() {
+            drop(self.issue_backtrace.set(Arc::new(backtrace)));
+        }
+    }
+
+    /// Stores the references that a message needs until it is done.
+    pub(in crate::api) fn keep_until_done(&self, held: PendingMessage) {
+        *lock(&self.pending_message) = Some(held);
+    }
+
+    /// Issues the work of a batch. It ends when its members have ended.
+    pub(in crate::api) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
+        *lock(&self.members) = members;
+        self.queue.add_work();
+        self.mark_issued(1, Deadline::never());
+    }
+
+    /// Ends the work. If it has already ended, its outcome stays.
+    pub(in crate::api) fn end(&self, result: Result<Option<Delivery>>) {
+        lock(&self.members).clear();
+        // This precedes the outcome. A caller that sees the outcome may use the buffers, and may
+        // rely on this work not holding the group.
+        in_flight_buffers::unregister_work(self);
+        let pending_message = lock(&self.pending_message).take();
+        let mut result = result;
+        if let Some(PendingMessage { group, record }) = pending_message {
+            result = result.map_err(|error| group.with_culprit_process(error));
+            record.end(&result.as_ref().map(drop).map_err(Clone::clone));
+            if let Some(rank) =
+                result.as_ref().err().and_then(|error| group.blamed_global_rank(error))
+            {
+                // A work ends once, so the cell is still empty.
+                let _first = self.blamed_rank.set(rank);
+            }
+            callbacks::release_group(group);
+        }
+        let ended = WorkEnd { result, time: Instant::now() };
+        let outcome = ended.without_delivery();
+        let Some(actions) = self.outcome.complete(ended) else { return };
+        for action in actions {
+            action.run(&outcome);
+        }
+        if self.issue_info.get().is_some() {
+            self.queue.end_work();
+        } else {
+            // Pairs with the fence in `Group::completion_descriptor`. In the other case the
+            // doorbell in `end_work` has the fence.
+            fence(Ordering::SeqCst);
+        }
+        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
+            events.add(self);
+        }
+    }
+
+    /// Returns the queue of the group that lists the work among its completion events.
+    fn event_queue(&self) -> Option<&Arc<RunQueue>> {
+        match self.kind {
+            WorkKind::Batch => self.single_group_queue.get(),
+            WorkKind::Collective(_) | WorkKind::Message(_) => Some(&self.queue),
+        }
+    }
+
+    /// Adds a work that is done to the completion events of the group with this queue, if it
+    /// belongs to that group.
+    pub(in crate::api) fn report_if_done(&self, queue: &Arc<RunQueue>) {
+        let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
+        if is_of_group && self.is_done() {
+            queue.events().into_iter().for_each(|events| events.add(self));
+        }
+    }
+
+    /// Records that all calls of this batch belong to the group with this queue. Called before the
+    /// batch is issued.
+    pub(in crate::api) fn set_single_group_queue(&self, queue: Arc<RunQueue>) {
+        drop(self.single_group_queue.set(queue));
+    }
+
+    /// Stores the caller's handle, which is not 0. Called before the work is issued.
+    pub fn set_handle(&self, token: usize) {
+        self.handle.store(token, Ordering::Release);
+    }
+
+    /// Removes the caller's handle after its release.
+    pub fn clear_handle(&self) {
+        self.handle.store(0, Ordering::Release);
+        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
+            events.remove(self);
+        }
+    }
+
+    /// Returns the caller's handle, or 0.
+    pub(in crate::api) fn handle(&self) -> usize {
+        self.handle.load(Ordering::Acquire)
+    }
+
+    /// Returns the key among the completion events of the group, or 0. The lock of the events
+    /// protects it.
+    pub(in crate::api) fn event_key(&self) -> &AtomicU64 {
+        &self.event_key
+    }
+
+    /// Records that the caller waits for the work from its issue on. Called before the work is
+    /// issued.
+    pub fn set_awaited(&self) {
+        self.is_awaited.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the caller waits for the work from its issue on.
+    pub(in crate::api) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
+    /// Returns the kind of operation.
+    pub fn kind(&self) -> WorkKind {
+        self.kind
+    }
+
+    /// Returns true once the work has ended.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_done()
+    }
+
+    /// Returns the outcome, or `None` while the work is pending.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        let outcome =
+            self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.without_delivery())?;
+        if let Err(error) = &outcome {
+            // A message's error is written only here: the thread that ends a message must not wait
+            // for a disk.
+            error_file::write_first_fatal_error(error, self.blamed_rank.get().copied());
+        }
+        Some(outcome)
+    }
+
+    /// Returns the sequence number of a collective in its group, or the number of a message among
+    /// messages. `None` before the work is issued.
+    pub fn sequence(&self) -> Option<u64> {
+        self.issue_info.get().map(|issue| issue.sequence)
+    }
+
+    /// Returns the time of issue, in nanoseconds since 1970 on the recorder's clock. `None` before
+    /// the work is issued.
+    pub fn started_ns(&self) -> Option<u64> {
+        self.issue_info.get().map(|issue| recorder::recorder_unix_ns(issue.deadline.started()))
+    }
+
+    /// Returns the rank that the error names, once the work has failed.
+    pub fn culprit(&self) -> Option<Culprit> {
+        self.outcome.ended()?.result.as_ref().err()?.culprit_details()
+    }
+
+    /// Returns the stack of the issuing call, if backtraces are on.
+    pub fn issue_backtrace(&self) -> Option<Arc<Backtrace>> {
+        self.issue_backtrace.get().cloned()
+    }
+
+    /// Returns the time from the issue until the end, or until now.
+    pub fn elapsed(&self) -> Duration {
+        let Some(issue) = self.issue_info.get() else { return Duration::ZERO };
+        let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.time);
+        end.saturating_duration_since(issue.deadline.started())
+    }
+
+    /// Returns the peer of a message: the source of a receive, or the destination of a send.
+    pub fn source(&self) -> Option<Rank> {
+        self.delivery().map(|delivery| delivery.peer)
+    }
+
+    /// Returns the tag of the message.
+    pub fn tag(&self) -> Option<u32> {
+        self.delivery().map(|delivery| delivery.tag)
+    }
+
+    /// Returns the number of received elements.
+    pub fn received_count(&self) -> Option<usize> {
+        let WorkKind::Message(message) = self.kind else { return None };
+        let delivery = self.delivery().filter(|_| !message.is_outgoing)?;
+        Some(delivery.bytes / message.dtype.size())
+    }
+
+    /// Returns peer, tag and length of the message; `None` until the work has succeeded.
+    pub fn delivery(&self) -> Option<Delivery> {
+        self.outcome.ended()?.result.as_ref().ok().copied().flatten()
+    }
+
+    /// Waits until the work has ended or the limit has passed. The thread makes progress while it
+    /// waits. Any thread may call this any number of times.
+    ///
+    /// # Errors
+    /// The operation's own error, which stays. `InvalidArgument` for a work of a batch that has not
+    /// ended, and for a pending work inside a completion callback.
+    pub fn wait(&self, limit: &Deadline) -> Result<WorkProgress> {
+        self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
+    }
+
+    fn wait_for_outcome(&self, limit: &Deadline) -> Result<WorkProgress> {
+        if let Some(outcome) = self.outcome() {
+            return outcome.map(|()| WorkProgress::Done);
+        }
+        if limit.has_passed() {
+            return Ok(WorkProgress::Pending);
+        }
+        callbacks::reject_blocking_in_callback("waiting for a pending work")?;
+        self.check_issued()?;
+        let Some(issue) = self.issue_info.get() else {
+            // The work ended without having been issued.
+            return self
+                .outcome()
+                .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
+        };
+        match self.kind {
+            WorkKind::Collective(_) => {
+                let own_operation = Some((issue.sequence, issue.deadline));
+                self.queue.wait_for(|| self.is_done(), limit, own_operation);
+            }
+            WorkKind::Message(_) => self.progress_message(limit),
+            WorkKind::Batch => self.wait_for_members(limit),
+        }
+        self.outcome()
+            .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
+    }
+
+    /// Waits until the work has ended. If the operation was enqueued on a device, also waits until
+    /// the device has completed it. Any thread may call this any number of times.
+    ///
+    /// # Errors
+    /// The errors of [`Work::wait`]; the failure of the group, if it comes before the device has
+    /// completed the operation.
+    pub fn synchronize(&self, limit: &Deadline) -> Result<WorkProgress> {
+        if self.wait(limit)? == WorkProgress::Pending {
+            return Ok(WorkProgress::Pending);
+        }
+        let mut completions = lock(&self.member_completions).clone();
+        completions.extend(self.device_completion.get().cloned());
+        if !completions.is_empty() {
+            callbacks::reject_blocking_in_callback("waiting for a device")?;
+        }
+        for completion in completions {
+            if !completion.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
+                return Ok(WorkProgress::Pending);
+            }
+        }
+        Ok(WorkProgress::Done)
+    }
+
+    /// Returns the slot for the operation's completion on a device.
+    pub(in crate::api) fn device_completion(&self) -> &EnqueuedOperationSlot {
+        &self.device_completion
+    }
+
+    /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
+    pub(in crate::api) fn add_member_completion(&self, member: &Self) {
+        if let Some(completion) = member.device_completion.get() {
+            lock(&self.member_completions).push(Arc::clone(completion));
+        }
+    }
+
+    /// Makes progress on this thread with the engine that transfers the message.
+    fn progress_message(&self, limit: &Deadline) {
+        let group = self.message_group();
+        if let Some(engine) = group.as_ref().and_then(|group| group.backend.point_to_point()) {
+            self.progress_until(engine, &|| self.is_done(), limit);
+        } else {
+            self.queue.wait_for(|| self.is_done(), limit, None);
+        }
+    }
+
+    /// Makes progress with an engine on this thread until `is_over` holds. If the wait is long, the
+    /// log names this message.
+    pub(in crate::api) fn progress_until(
+        &self,
+        engine: &dyn PointToPoint,
+        is_over: &dyn Fn() -> bool,
+        limit: &Deadline,
+    ) {
+        let mut watch = SlowWaitWatch::default();
+        while !is_over() && !limit.has_passed() {
+            match watch.check(|waited| self.log_long_wait(waited)) {
+                Some(interval) => engine.progress_until(is_over, &limit.capped(interval)),
+                None => engine.progress_until(is_over, limit),
+            }
+        }
+    }
+
+    /// Returns the members of a pending batch.
+    pub(in crate::api) fn pending_members(&self) -> Vec<Arc<Self>> {
+        lock(&self.members).clone()
+    }
+
+    /// Returns the group of a pending message.
+    pub(in crate::api) fn message_group(&self) -> Option<Arc<Group>> {
+        lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
+    }
+
+    /// Returns the queue of the work, and its sequence number and deadline once it is issued.
+    pub(in crate::api) fn queue_and_issue_info(&self) -> (&Arc<RunQueue>, Option<IssueInfo>) {
+        (&self.queue, self.issue_info.get().copied())
+    }
+
+    /// Logs a long wait for a message.
+    #[cold]
+    fn log_long_wait(&self, waited: DisplaySeconds) {
+        let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
+            return;
+        };
+        let last = message.peer.and_then(|peer| group.backend.last_activity(peer));
+        let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
+        crate::log!(
+            LogLevel::Warn,
+            "{message} on {} has waited {waited}{last}",
+            group.describe_rank()
+        );
+        callbacks::release_group(group);
+    }
+
+    /// Waits for the members one after the other. The end of the last member ends the batch.
+    fn wait_for_members(&self, limit: &Deadline) {
+        let members = self.pending_members();
+        // Errors are dropped: the batch's outcome has the error of the first failed member.
+        members.iter().for_each(|member| drop(member.wait(limit)));
+        self.queue.wait_for(|| self.is_done(), limit, None);
+    }
+
+    /// Registers a function that the callback thread calls once the work has ended, never inside
+    /// this call. The key identifies the function for [`Work::withdraw_callback`].
+    ///
+    /// # Errors
+    /// `OutOfMemory` if too many callbacks are registered, `System` if the callback thread cannot
+    /// be started, `NotInitialized` if callbacks were stopped.
+    pub fn on_complete(
+        &self,
+        key: CallbackKey,
+        function: impl FnOnce(&Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        let callback = callbacks::register(key, function)?;
+        self.add_completion_action(CompletionAction::Callback(callback));
+        Ok(())
+    }
+
+    /// Withdraws the first callback with this key that has not been called; it is never called
+    /// then. Returns false if there is none.
+    pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
+        self.outcome.withdraw_callback(key)
+    }
+
+    /// Returns the number of registered hooks.
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(in crate::api) fn hook_count(&self) -> usize {
+        self.outcome.hook_count()
+    }
+
+    /// Removes the action that [`Work::add_completion_action`] registered with this number, unless
+    /// the work has ended.
+    pub(in crate::api) fn remove_hook(&self, id: u64) {
+        self.outcome.remove_hook(id);
+    }
+
+    pub(in crate::api) fn add_completion_action(&self, action: CompletionAction) {
+        if let Some((then, ended)) = self.outcome.add_action(action) {
+            then.run(&ended.without_delivery());
+        }
+    }
+}
+
+impl Completion for Work {
+    fn is_awaited(&self) -> bool {
+        Self::is_awaited(self)
+    }
+
+    fn complete(&self, outcome: Result<Delivery>) {
+        self.end(outcome.map(Some).map_err(|error| self.with_message_context(error)));
+    }
+}
+
+impl Work {
+    /// Adds the message and its group to an error of the engine, which does not know them.
+    pub(in crate::api) fn with_message_context(&self, error: Error) -> Error {
+        let group = lock(&self.pending_message).as_ref().map(|held| held.group.describe_rank());
+        match (self.kind, group) {
+            (WorkKind::Message(message), Some(group)) => {
+                error.context(format_args!("{message} on {group}"))
+            }
+            _ => error,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,233 @@
+//! Waits for several works.
+//!
+//! [`wait_all`] waits for the works in the order of the list. [`wait_any`] selects one method of
+//! waiting for all its works:
+//! * collectives of one group: in their queue, whose jobs the thread runs while it waits;
+//! * messages of one group: in their engine, which makes progress on the thread;
+//! * all other lists: on a doorbell that each work rings when it ends. The queues' workers and the
+//!   service thread make the progress.
+//!
+//! This module does not depend on how a collective runs or how a message travels.
+
+use crate::api::observe::recorder;
+use crate::api::work::callbacks;
+use crate::api::work::handle::{IssueInfo, Work, WorkKind, WorkProgress};
+use crate::api::work::queue::RunQueue;
+use crate::api::work::work_outcome::CompletionAction;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
+use std::sync::Arc;
+
+/// Works by their index in the caller's list, in which entries may be missing.
+pub type WorkList = [Option<Arc<Work>>];
+
+/// The result of a test or a wait for any work of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnyWorkDone {
+    /// The work at this index is done, with this outcome.
+    Done(usize, Result<()>),
+    /// All works are pending.
+    Pending,
+    /// The list has no works.
+    NoWorks,
+}
+
+/// Waits until all works of a list are done.
+///
+/// # Errors
+/// The first error in the order of the list, once all works are done; and the errors of
+/// [`Work::wait`] that are not the operation's.
+pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
+    let mut first: Result<()> = Ok(());
+    for (index, work) in works_of(works) {
+        match work.wait(limit) {
+            Ok(WorkProgress::Done) => {}
+            Ok(WorkProgress::Pending) => return Ok(WorkProgress::Pending),
+            // The wait was refused.
+            Err(error) if !work.is_done() => return Err(error.context(list_position(index))),
+            Err(error) => first = first.and(Err(error.context(list_position(index)))),
+        }
+    }
+    first.map(|()| WorkProgress::Done)
+}
+
+/// Returns the first work of a list that is done.
+pub fn test_any(works: &WorkList) -> AnyWorkDone {
+    let done = works_of(works).find_map(|(index, work)| Some((index, work.outcome()?)));
+    match done {
+        Some((index, outcome)) => {
+            AnyWorkDone::Done(index, outcome.context(|| list_position(index)))
+        }
+        None if works.iter().any(Option::is_some) => AnyWorkDone::Pending,
+        None => AnyWorkDone::NoWorks,
+    }
+}
+
+/// Waits until a work of a list is done. Returns the first in the list if several are done.
+///
+/// # Errors
+/// `InvalidArgument` for works of a batch that has not ended, and inside a completion callback.
+pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
+    let found = test_any(works);
+    if found != AnyWorkDone::Pending || limit.has_passed() {
+        return Ok(found);
+    }
+    callbacks::reject_blocking_in_callback("waiting for pending works")?;
+    for (index, work) in works_of(works) {
+        work.check_issued().context(|| list_position(index))?;
+    }
+    let pending: Vec<&Arc<Work>> = works.iter().flatten().collect();
+    AnyWaitMethod::select(&pending).until_any(&pending, limit);
+    let found = test_any(works);
+    if matches!(found, AnyWorkDone::Done(_, Err(_))) {
+        recorder::dump_failures_and_wait();
+    }
+    Ok(found)
+}
+
+fn works_of(works: &WorkList) -> impl Iterator<Item = (usize, &Arc<Work>)> {
+    works.iter().enumerate().filter_map(|(index, work)| Some((index, work.as_ref()?)))
+}
+
+fn list_position(index: usize) -> String {
+    format!("works[{index}]")
+}
+
+/// The method by which a thread waits for any of several works.
+enum AnyWaitMethod<'a> {
+    /// All works are collectives of this queue.
+    InQueue(&'a RunQueue),
+    /// All works are messages of one group; this is one of them.
+    InEngine(&'a Work),
+    OnDoorbell,
+}
+
+impl<'a> AnyWaitMethod<'a> {
+    /// `works` is not empty.
+    fn select(works: &[&'a Arc<Work>]) -> Self {
+        let first = works[0];
+        let is_alike = |work: &&Arc<Work>| {
+            let same_kind = matches!(
+                (work.kind(), first.kind()),
+                (WorkKind::Collective(_), WorkKind::Collective(_))
+                    | (WorkKind::Message(_), WorkKind::Message(_))
+            );
+            same_kind && Arc::ptr_eq(work.queue_and_issue_info().0, first.queue_and_issue_info().0)
+        };
+        match first.kind() {
+            _ if !works.iter().all(is_alike) => Self::OnDoorbell,
+            WorkKind::Collective(_) => Self::InQueue(first.queue_and_issue_info().0),
+            WorkKind::Message(_) => Self::InEngine(first),
+            WorkKind::Batch => Self::OnDoorbell,
+        }
+    }
+
+    fn until_any(self, works: &[&Arc<Work>], limit: &Deadline) {
+        match self {
+            Self::InQueue(queue) => wait_in_queue(queue, works, limit),
+            Self::InEngine(first) => wait_in_engine(first, works, limit),
+            Self::OnDoorbell => wait_on_doorbell(works, limit),
+        }
+    }
+}
+
+fn is_any_done(works: &[&Arc<Work>]) -> bool {
+    works.iter().any(|work| work.is_done())
+}
+
+/// A collective that may expire before its turn, which fails its group.
+struct DeadlineWatch {
+    queue: Arc<RunQueue>,
+    sequence: u64,
+    deadline: Deadline,
+}
+
+/// Returns the collectives among the works and among the members of batches, sorted so that the
+/// earliest deadline is last.
+fn deadlines_to_watch(works: &[&Arc<Work>]) -> Vec<DeadlineWatch> {
+    let mut found = Vec::with_capacity(works.len());
+    let mut add = |work: &Work| {
+        if let (WorkKind::Collective(_), (queue, Some(issue))) =
+            (work.kind(), work.queue_and_issue_info())
+        {
+            let IssueInfo { sequence, deadline } = issue;
+            found.push(DeadlineWatch { queue: Arc::clone(queue), sequence, deadline });
+        }
+    };
+    for work in works {
+        add(work);
+        work.pending_members().iter().for_each(|member| add(member));
+    }
+    found.sort_by_key(|it| std::cmp::Reverse(it.deadline.remaining()));
+    found
+}
+
+fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
+    let mut watched = deadlines_to_watch(works);
+    while !is_any_done(works) && !limit.has_passed() {
+        let mine = watched.pop().map(|it| (it.sequence, it.deadline));
+        // Wait up to the deadline of the next collective, and watch that collective afterwards.
+        let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.remaining()));
+        queue.wait_for(|| is_any_done(works), &slice, mine);
+    }
+}
+
+fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
+    // A message that is already done has released its group.
+    let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
+    match group.backend.point_to_point() {
+        Some(engine) => first.progress_until(engine, &|| is_any_done(works), limit),
+        None => wait_on_doorbell(works, limit),
+    }
+    callbacks::release_group(group);
+}
+
+fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
+    let doorbell = Arc::new(Doorbell::default());
+    let ids: Vec<u64> = works
+        .iter()
+        .map(|work| {
+            let work_doorbell = Arc::clone(&doorbell);
+            work.add_hook(move |_| work_doorbell.notify())
+        })
+        .collect();
+    let mut watched = deadlines_to_watch(works);
+    let ready = || is_any_done(works).then_some(());
+    loop {
+        let slice = watched.last().map_or(*limit, |next| limit.capped(next.deadline.remaining()));
+        if wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, ready).is_ok()
+            || limit.has_passed()
+        {
+            break;
+        }
+        while let Some(late) = watched.pop_if(|next| next.deadline.has_passed()) {
+            late.queue.expire_job(late.sequence);
+        }
+    }
+    works.iter().zip(ids).for_each(|(work, id)| work.remove_hook(id));
+}
+
+impl Work {
+    /// Refuses to wait for a work that has not been issued.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(in crate::api) fn check_issued(&self) -> Result<()> {
+        if self.queue_and_issue_info().1.is_some() || self.is_done() {
+            return Ok(());
+        }
+        let message =
+            "the work belongs to a batch that has not been issued: call dist_batch_end first";
+        Err(Error::invalid(message))
+    }
+
+    /// Registers a function that the thread that ends the work calls. If the work has already
+    /// ended, the function runs immediately. Returns the number for the hook's removal.
+    fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
+        let id = CompletionAction::next_id();
+        self.add_completion_action(CompletionAction::Hook(id, Box::new(function)));
+        id
+    }
+}
