@@ -100,7 +100,7 @@ static void remove_folder(const char *where)
     CHECK(nftw(where, remove_one, 20, FTW_DEPTH | FTW_PHYS) == 0);
 }
 
-/* ---- file: a file that all open; `where` is the folder that it lies in ---- */
+/* ---- file: a file that all open; `where` is the folder of the file ---- */
 
 /* Stores for several processes have equal limits; the file store adds no byte to a key. */
 #define FILE_LONGEST_KEY 8192

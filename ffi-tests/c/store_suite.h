@@ -1,7 +1,7 @@
 /*
- * The framework of the store conformance suite: the kinds of stores, two users of a new store,
- * checks that name themselves and the kind, calls on separate threads, and short functions for
- * store calls.
+ * The framework of the store conformance suite. It has the kinds of stores, two users of a new
+ * store, calls on separate threads, and short functions for store calls. A failed check prints its
+ * name and the kind of store.
  *
  * A check is a function with two users of a new store. If a call has no response (set, append,
  * multi_set, queue_push), the other user sees its effect at the latest when the next call with a

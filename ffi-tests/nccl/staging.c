@@ -1,7 +1,8 @@
 /*
- * Groups that stage device memory through host memory: lengths around the piece length, in place
- * and not; the order of streams; messages with tags, from any source, in any order, too long and
- * too late; all ranks on one thread. The argument is the name of a case.
+ * Groups that stage device memory through host memory. Some cases use lengths around the piece
+ * length, in place and not, and check the order of streams. Others send messages with tags, from
+ * any source, in any order, too long and too late. One case runs all ranks on one thread. The
+ * argument is the name of a case.
  */
 #include "staged.h"
 

@@ -1,7 +1,7 @@
 /*
- * A batch on devices is enqueued as one operation: with the groups of several ranks on one
- * thread, with several groups on several streams, and with a group that has an earlier
- * operation. The argument is the name of a case.
+ * A batch on devices is enqueued as one operation. The cases are: the groups of several ranks on
+ * one thread, several groups on several streams, and a group that has an earlier operation. The
+ * argument is the name of a case.
  */
 #include "ranks.h"
 

@@ -1,6 +1,6 @@
 /*
- * The part of the NCCL API that the stub libnccl implements. ncclConfig_t is the one of 2.27;
- * newer libraries append fields to it and accept this one by its size and version.
+ * The part of the NCCL API that the stub libnccl implements. ncclConfig_t is the structure of
+ * NCCL 2.27. Newer libraries append fields to it, and accept this one by its size and version.
  *
  * The declarations are facts of a public binary interface, written by hand. check_declarations.c
  * compares them with the real nccl.h if it is installed.
