@@ -27,6 +27,7 @@
     reason = "memory that other processes may write is accessed only through raw pointers"
 )]
 
+mod blocks;
 mod convert;
 mod element;
 #[cfg(target_arch = "x86_64")]
@@ -46,8 +47,9 @@ use crate::base::buffer::{Dst, Src};
 pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
+use blocks::FoldTarget;
 pub use convert::{convert, is_convertible, narrow, widen};
-use loops::{FoldKernel, FoldTarget};
+use loops::FoldKernel;
 pub use nan_scan::find_rejected_element;
 pub use norm::{NormPower, sum_of_powers};
 use table::Isa;
