@@ -23,12 +23,12 @@ static void exchange_blocks(dist_group_t *world, int rank, int size, const doubl
 
 static double *allocate_block(void)
 {
-    double *allocate_block = malloc(COUNT * sizeof *allocate_block);
-    if (allocate_block == NULL) {
+    double *block = malloc(COUNT * sizeof *allocate_block);
+    if (block == NULL) {
         fprintf(stderr, "no memory for a block\n");
         exit(3);
     }
-    return allocate_block;
+    return block;
 }
 
 int main(void)
