@@ -152,7 +152,7 @@ int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len
 /* Returns `len` bytes with all values, which the caller releases with free. */
 unsigned char *make_pattern(size_t len);
 int64_t now_us(void);
-/* Returns true if a timeout came in time: not before `timeout_ms`, and at most MAX_DELAY_MS later. */
+/* Returns true if a timeout came in time: at or after `timeout_ms`, at most MAX_DELAY_MS late. */
 int is_in_time(int64_t elapsed_us, int64_t timeout_ms);
 
 /* ---- A call on a thread of its own ---- */

@@ -47,6 +47,6 @@ int main(int argc, char **argv)
     CHECK_OK(dist_finalize());
     free_device(memory);
     CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank % gpus) == CUDA_SUCCESS);
-    check_nothing_left();
+    check_nothing_leaked();
     return check_report();
 }
