@@ -16,7 +16,7 @@ static int rank, size;
 
 #define MAX_TAG 2147483647
 
-static void messages_by_tag_and_sender(void)
+static void messages_match_by_tag_and_sender(void)
 {
     int32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
     int32_t tags[] = { 0, 7, 268435455, 268435456, MAX_TAG - 1, MAX_TAG };
@@ -43,7 +43,7 @@ static void messages_by_tag_and_sender(void)
     }
 }
 
-static void receives_posted_before_sends(void)
+static void receives_posted_before_sends_match(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     size_t n = 300000, i;
@@ -94,7 +94,7 @@ static void unmatched_receive_is_cancelled(void)
     dist_work_release(send);
 }
 
-static void bytes_of_unknown_length(void)
+static void bytes_of_unknown_length_are_received(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     size_t n = 1000 * (size_t)rank + 3, got = 0;
@@ -115,7 +115,7 @@ static void bytes_of_unknown_length(void)
     free(out);
 }
 
-static void subgroups(void)
+static void subgroups_communicate(void)
 {
     int round;
     for (round = 0; round < 3; round++) {
@@ -132,7 +132,7 @@ static void subgroups(void)
     }
 }
 
-static void mixed_in_place_and_separate_buffers(void)
+static void in_place_and_separate_buffers_may_mix(void)
 {
     size_t n = 50000, i, wrong = 0;
     double *out = calloc(n, sizeof(*out)), *in = calloc(n, sizeof(*in));
@@ -150,7 +150,7 @@ static void mixed_in_place_and_separate_buffers(void)
     free(in);
 }
 
-static void works_concurrent_with_messages(void)
+static void works_run_concurrently_with_messages(void)
 {
     dist_work_t *works[8];
     int64_t values[8];
@@ -159,7 +159,7 @@ static void works_concurrent_with_messages(void)
         values[i] = rank + i;
         CHECK_STATUS(dist_all_reduce(dist_world(), &values[i], &values[i], 1, DIST_I64, DIST_SUM, NULL, &works[i]), DIST_OK);
     }
-    messages_by_tag_and_sender();
+    messages_match_by_tag_and_sender();
     for (i = 0; i < 8; i++) {
         CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
         dist_work_release(works[i]);
@@ -194,7 +194,7 @@ static void other_thread_is_refused(void)
  * MPI cannot cancel a collective. The error reports that the buffers may still be used, so the test
  * does not reuse them.
  */
-static void rank_is_late_for_collective(void)
+static void late_rank_times_out_the_collective(void)
 {
     static int64_t value = 1, sum;
     dist_call_options_t short_timeout = DIST_CALL_OPTIONS_INIT;
@@ -211,7 +211,7 @@ static void rank_is_late_for_collective(void)
     }
 }
 
-static int level_of(const char *mode)
+static int parse_thread_level(const char *mode)
 {
     return strcmp(mode, "multiple") == 0     ? MPI_THREAD_MULTIPLE
            : strcmp(mode, "serialized") == 0 ? MPI_THREAD_SERIALIZED
@@ -223,7 +223,7 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "own";
     int is_late = strcmp(mode, "late") == 0, is_own = is_late || strcmp(mode, "own") == 0, provided = 0;
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    if (!is_own && MPI_Init_thread(&argc, &argv, level_of(mode), &provided) != MPI_SUCCESS) {
+    if (!is_own && MPI_Init_thread(&argc, &argv, parse_thread_level(mode), &provided) != MPI_SUCCESS) {
         return 1;
     }
     options.backend = "mpi";
@@ -232,18 +232,18 @@ int main(int argc, char **argv)
     rank = dist_get_rank(dist_world());
     size = dist_get_world_size(dist_world());
     if (is_late) {
-        rank_is_late_for_collective();
+        late_rank_times_out_the_collective();
         return check_report();
     }
-    mixed_in_place_and_separate_buffers();
+    in_place_and_separate_buffers_may_mix();
     if (is_own || provided >= MPI_THREAD_SERIALIZED) {
-        messages_by_tag_and_sender();
-        receives_posted_before_sends();
+        messages_match_by_tag_and_sender();
+        receives_posted_before_sends_match();
         too_long_message_remains_receivable();
         unmatched_receive_is_cancelled();
-        bytes_of_unknown_length();
-        subgroups();
-        works_concurrent_with_messages();
+        bytes_of_unknown_length_are_received();
+        subgroups_communicate();
+        works_run_concurrently_with_messages();
         monitored_barrier_completes();
     } else {
         other_thread_is_refused();
