@@ -72,7 +72,7 @@ struct plan {
     /* The number of steps for which each rank has data. */
     int steps_of[RANKS];
     int micro[STEPS]; /* steps without communication before each step */
-    enum use uses_param[STEPS][MICRO + 1][RANKS][PARAMS];
+    enum use param_uses[STEPS][MICRO + 1][RANKS][PARAMS];
     double weight[STEPS][RANKS];
     uint64_t vote[STEPS][RANKS];
     /* In this step, this rank forgets this parameter; -1 for none. */
@@ -214,9 +214,9 @@ static void plan_uses(struct plan *plan, struct random *r)
             for (rank = 0; rank < plan->size; rank++) {
                 for (p = 0; p < plan->n_params; p++) {
                     enum use unused = leaves_out && random_below(r, 2) ? LEFT_OUT : MARKED_UNUSED;
-                    plan->uses_param[step][micro][rank][p] = random_below(r, (size_t)unused_in) == 0 ? unused : USED;
+                    plan->param_uses[step][micro][rank][p] = random_below(r, (size_t)unused_in) == 0 ? unused : USED;
                     if (plan->is_static && step > 0) {
-                        plan->uses_param[step][micro][rank][p] = plan->uses_param[0][micro][rank][p];
+                        plan->param_uses[step][micro][rank][p] = plan->param_uses[0][micro][rank][p];
                     }
                 }
             }
@@ -287,7 +287,7 @@ static int uses_param(const struct plan *plan, int step, int rank, int p)
 {
     int micro, used = 0;
     for (micro = 0; micro <= plan->micro[step]; micro++) {
-        used |= plan->uses_param[step][micro][rank][p] == USED;
+        used |= plan->param_uses[step][micro][rank][p] == USED;
     }
     return used && has_data(plan, step, rank);
 }
@@ -303,7 +303,7 @@ static double contribution(const struct plan *plan, int step, int rank, int p, s
     double sum = 0;
     int micro;
     for (micro = 0; micro <= plan->micro[step]; micro++) {
-        if (plan->uses_param[step][micro][rank][p] == USED) {
+        if (plan->param_uses[step][micro][rank][p] == USED) {
             sum += contribution_of(plan, step, micro, rank, p, i);
         }
     }
@@ -356,7 +356,7 @@ static void compute(struct trainer *t, int step, int micro, int p)
     int m, is_first = 1;
     size_t i, bytes = param->count * element_size(param->dtype);
     for (m = 0; m < micro; m++) {
-        is_first &= t->plan->uses_param[step][m][t->rank][p] != USED;
+        is_first &= t->plan->param_uses[step][m][t->rank][p] != USED;
     }
     void *grad = gradient_memory(t, p);
     if (!is_first) {
@@ -385,7 +385,7 @@ static void *mark_main(void *arg)
     int n;
     for (n = marks->first; n < plan->n_params; n += marks->stride) {
         int p = marks->order[n], m;
-        enum use use = plan->uses_param[marks->step][marks->micro][t->rank][p];
+        enum use use = plan->param_uses[marks->step][marks->micro][t->rank][p];
         int times = plan->is_static && marks->is_last ? plan->params[p].marks : 1;
         if (plan->params[p].is_frozen || (marks->is_last && is_forgotten(plan, marks->step, t->rank, p))) {
             continue;
@@ -420,7 +420,7 @@ static void run_backward(struct trainer *t, int step, int micro, int is_last)
         marks[0].order[at] = n;
     }
     for (p = 0; p < plan->n_params; p++) {
-        if (plan->uses_param[step][micro][t->rank][p] == USED && !plan->params[p].is_frozen) {
+        if (plan->param_uses[step][micro][t->rank][p] == USED && !plan->params[p].is_frozen) {
             compute(t, step, micro, p);
         }
     }
@@ -484,7 +484,7 @@ static int keeps_own_gradient(const struct plan *plan, int step, int rank, int p
         return 1; /* a parameter that the graph does not use counts as marked unused */
     }
     return plan->options.missing == DIST_MISSING_SKIP ||
-           plan->uses_param[step][plan->micro[step]][rank][p] == MARKED_UNUSED;
+           plan->param_uses[step][plan->micro[step]][rank][p] == MARKED_UNUSED;
 }
 
 static void check_results(struct trainer *t, int step)
@@ -571,7 +571,7 @@ static void finish_step(struct trainer *t, int step)
                !plan->params[plan->forgotten_param].is_frozen &&
                plan->vote[step][plan->forgetful_rank] == DIST_VOTE_COMMIT;
     for (micro = 0; is_wrong && micro < plan->micro[step]; micro++) {
-        is_wrong = plan->uses_param[step][micro][plan->forgetful_rank][plan->forgotten_param] != USED;
+        is_wrong = plan->param_uses[step][micro][plan->forgetful_rank][plan->forgotten_param] != USED;
     }
     CHECK(all_votes == expected);
     if (is_wrong) {

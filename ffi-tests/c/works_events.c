@@ -246,7 +246,7 @@ static void completed_works_are_listed(void)
 
 /* The records of the callbacks. */
 static struct {
-    int count_calls;
+    int n_calls;
     int gate;
     int is_started;
     int n_without_world;
@@ -255,7 +255,7 @@ static struct {
 
 static int count_calls(void)
 {
-    return __atomic_load_n(&callback_log.count_calls, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&callback_log.n_calls, __ATOMIC_ACQUIRE);
 }
 
 static void wait_for_calls(int expected)
@@ -272,7 +272,7 @@ static void record_call(dist_status_t status, const char *message, void *user)
     (void)message;
     (void)user;
     callback_log.status = status;
-    __atomic_add_fetch(&callback_log.count_calls, 1, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&callback_log.n_calls, 1, __ATOMIC_ACQ_REL);
 }
 
 /* Blocks the callback thread until the gate opens. */
@@ -327,7 +327,7 @@ static void callback_is_called_or_withdrawn(dist_group_t *group)
     pthread_t thread;
     int x = 0;
     int round;
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     CHECK_OK(dist_work_on_complete(work, record_call, &x));
     CHECK_OK(dist_work_on_complete(work, record_call, NULL));
     CHECK_OK(dist_work_on_complete(work, record_call, &x));
@@ -351,7 +351,7 @@ static void callback_is_called_or_withdrawn(dist_group_t *group)
     CHECK_STATUS(dist_work_remove_callback(work, record_call, &x), DIST_ERR_INVALID_HANDLE);
     for (round = 0; round < RACES; round++) {
         dist_status_t status;
-        callback_log.count_calls = 0;
+        callback_log.n_calls = 0;
         work = pending_receive(group);
         REQUIRE_OK(dist_work_on_complete(work, record_call, &x));
         REQUIRE(pthread_create(&thread, NULL, enter_barrier, group) == 0);
@@ -381,7 +381,7 @@ static void stop_drops_pending_callbacks(dist_group_t *group)
     dist_work_t *work = pending_receive(group);
     dist_work_t *busy = keep_busy(group);
     dist_work_t *done = completed_barrier(group);
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     CHECK_OK(dist_work_on_complete(done, record_call, NULL));
     CHECK_OK(dist_work_on_complete(work, record_call, NULL));
     CHECK_REFUSED(dist_callbacks_stop(-5), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
@@ -398,7 +398,7 @@ static void stop_drops_pending_callbacks(dist_group_t *group)
     CHECK_OK(dist_work_release(busy));
     /* The call waits for a running callback, and drops the next one at the deadline. */
     busy = keep_busy(group);
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     CHECK_OK(dist_work_on_complete(done, record_call, NULL));
     CHECK_STATUS(dist_callbacks_stop(20), DIST_IN_PROGRESS);
     CHECK_STATUS(dist_callbacks_stop(DIST_NO_WAIT), DIST_IN_PROGRESS);
@@ -439,7 +439,7 @@ static void world_outlives_its_callbacks(void)
     int n_works = 20;
     int i;
     dist_work_t *work = NULL;
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     for (i = 0; i < 20; i++) {
         REQUIRE_OK(dist_barrier(dist_world(), NULL, &work));
@@ -453,7 +453,7 @@ static void world_outlives_its_callbacks(void)
     CHECK(count_calls() == 41 && !callback_log.n_without_world);
     CHECK(dist_world() == NULL && !dist_is_initialized());
     /* An operation that never completes is aborted first. */
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     work = pending_receive(dist_world());
     CHECK_OK(dist_work_on_complete(work, check_world_in_callback, &none));
@@ -471,7 +471,7 @@ static void stuck_callback_does_not_block_the_end(void)
     dist_work_t *busy;
     dist_work_t *work;
     int none = 0;
-    callback_log.count_calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     busy = keep_busy(dist_world());
     work = completed_barrier(dist_world());

@@ -73,8 +73,8 @@ static void absent_rank_times_out_the_group(struct rank *self)
     free_device(memory);
 }
 
-/* As absent_rank_times_out_the_group, with calls that block until the device has finished, which the environment
- * selects. */
+/* As absent_rank_times_out_the_group, with calls that block until the device has finished. The
+ * environment selects such calls. */
 static void absent_rank_times_out_blocking_calls(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
@@ -84,8 +84,8 @@ static void absent_rank_times_out_blocking_calls(struct rank *self)
     free_device(memory);
 }
 
-/* As absent_rank_times_out_the_group, without error handling: only the waiting caller gets the error, and the group
- * stays usable until it is aborted. */
+/* As absent_rank_times_out_the_group, without error handling: only the waiting caller gets the
+ * error, and the group stays usable until it is aborted. */
 static void timeout_without_error_handling(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);

@@ -288,19 +288,10 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle)
     }
     pthread_mutex_unlock(&nccl.lock);
     free(factor);
-    return comm_unref(comm, factor != NULL ? ncclSuccess
-
-
-
-
-
-
-
-
-
-
-                                                                                    : refuse_call(ncclInvalidArgument, "ncclRedOpDestroy of what is no operator of "
-                                                                          "the communicator, or is gone"));
+    return comm_unref(comm, factor != NULL
+                                ? ncclSuccess
+                                : refuse_call(ncclInvalidArgument, "ncclRedOpDestroy of what is no operator of "
+                                                                   "the communicator, or is gone"));
 }
 
 ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation)

@@ -94,9 +94,8 @@ static ncclResult_t check_stream(struct comm *comm, const char *function, CUstre
 
 static ncclResult_t check_values(struct comm *comm, const char *function, struct operation *operation)
 {
-    int has_root =
-        operation->kind == REDUCE || operation->kind == BROADCAST || operation->kind == SEND ||
-        operation->kind == RECEIVE;
+    int has_root = operation->kind == REDUCE || operation->kind == BROADCAST || operation->kind == SEND ||
+                   operation->kind == RECEIVE;
     int is_new = operation->type >= ncclFloat8e4m3 && stub_version() < 22400;
     if (type_size(operation->type) == 0 || is_new) {
         return refuse_call(ncclInvalidArgument, "%s: version %d has no type %d", function, stub_version(),
