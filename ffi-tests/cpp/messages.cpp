@@ -7,7 +7,7 @@ struct point {
   double x, y, z;
 };
 
-void values(const dist::group &g) {
+void values_are_sent(const dist::group &g) {
   const int other = 1 - g.rank();
   if (g.rank() == 0) {
     g.send(std::vector<int>{1, 2, 3}, 1, 7);
@@ -34,7 +34,7 @@ void values(const dist::group &g) {
         std::make_tuple(std::vector<int>{5}, std::vector<int>{5}));
 }
 
-void bytes(const dist::group &g) {
+void byte_strings_are_sent(const dist::group &g) {
   if (g.rank() == 0) {
     g.send_bytes("text", 1);
     g.send_bytes_async(std::string_view("more"), 1, 2).wait();
@@ -47,7 +47,7 @@ void bytes(const dist::group &g) {
   }
 }
 
-void probes(const dist::group &g) {
+void probes_find_messages(const dist::group &g) {
   if (g.rank() == 0) {
     for (int i = 0; i < 4; ++i) g.send(std::vector<int>(static_cast<std::size_t>(i + 1), i), 1, i);
     g.barrier();
@@ -77,9 +77,9 @@ void probes(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    values(g);
-    bytes(g);
-    probes(g);
+    values_are_sent(g);
+    byte_strings_are_sent(g);
+    probes_find_messages(g);
   });
   return 0;
 }
