@@ -23,7 +23,7 @@ static void exchange_blocks(dist_group_t *world, int rank, int size, const doubl
 
 static double *allocate_block(void)
 {
-    double *block = malloc(COUNT * sizeof *allocate_block);
+    double *block = malloc(COUNT * sizeof *block);
     if (block == NULL) {
         fprintf(stderr, "no memory for a block\n");
         exit(3);

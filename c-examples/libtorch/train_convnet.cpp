@@ -181,22 +181,23 @@ class trainer {
 
   // Trains on this rank's share of a batch. Returns its mean loss.
   double train_batch(const torch::Tensor &images) {
-    const auto parts = images.chunk(static_cast<std::int64_t>(options_.accumulate));
+    const auto micro_batches = images.chunk(static_cast<std::int64_t>(options_.accumulate));
     double loss = 0;
-    const auto backward = [&](const torch::Tensor &part) {
+    const auto backward = [&](const torch::Tensor &micro_batch) {
       // The sum over the parts is the mean over the share; the reducer averages over the ranks.
-      const torch::Tensor part_loss =
-          compute_loss(part) * (static_cast<double>(part.size(0)) / static_cast<double>(images.size(0)));
-      loss += part_loss.item<double>();
+      const torch::Tensor micro_batch_loss =
+          compute_loss(micro_batch) * (static_cast<double>(micro_batch.size(0)) / static_cast<double>(images.size(0)));
+      loss += micro_batch_loss.item<double>();
       const auto begin = std::chrono::steady_clock::now();
-      part_loss.backward();
+      micro_batch_loss.backward();
       backward_passes_.push_back({begin, std::chrono::steady_clock::now()});
     };
 
     optimizer_.zero_grad();
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) backward(parts[i]);  // gradients stay on this rank
+    // The gradients of all micro-batches but the last one stay on this rank.
+    for (std::size_t i = 0; i + 1 < micro_batches.size(); ++i) backward(micro_batches[i]);
     auto step = ddp_.step();
-    backward(parts.back());
+    backward(micro_batches.back());
     if (step.commit() != dist::vote::commit) throw std::runtime_error("another rank could not compute its gradients");
     if (options_.clip > 0) ddp_.reducer().clip(options_.clip);
     optimizer_.step();

@@ -135,11 +135,11 @@ std::optional<std::string> read_file(const std::string &path) {
     fail(path, "cannot open the file");
   }
   std::string bytes;
-  char part[65536];
+  char chunk[65536];
   for (;;) {
-    const ssize_t n = read(file.number, part, sizeof part);
+    const ssize_t n = read(file.number, chunk, sizeof chunk);
     if (n == 0) return bytes;
     if (n < 0 && errno != EINTR) fail(path, "cannot read");
-    if (n > 0) bytes.append(part, static_cast<std::size_t>(n));
+    if (n > 0) bytes.append(chunk, static_cast<std::size_t>(n));
   }
 }

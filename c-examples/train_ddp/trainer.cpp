@@ -107,9 +107,9 @@ double trainer::train_batch(const std::vector<std::uint64_t> &images) {
   const float factor = static_cast<float>(state_.loss_scale) / static_cast<float>(images.size());
   double loss = 0;
   const std::size_t last = options_.accumulate - 1;
-  for (std::size_t part = 0; part < last; ++part) {
+  for (std::size_t micro_batch = 0; micro_batch < last; ++micro_batch) {
     const auto local = reducer_.accumulate();
-    loss += forward(images, part);
+    loss += forward(images, micro_batch);
     network_.backward(factor, [](std::size_t) {});
   }
 
@@ -129,9 +129,9 @@ double trainer::train_batch(const std::vector<std::uint64_t> &images) {
 }
 
 // Computes one micro-batch of this rank's share.
-double trainer::forward(const std::vector<std::uint64_t> &images, std::size_t part) {
-  const std::size_t begin = images.size() * part / options_.accumulate;
-  const std::size_t end = images.size() * (part + 1) / options_.accumulate;
+double trainer::forward(const std::vector<std::uint64_t> &images, std::size_t micro_batch) {
+  const std::size_t begin = images.size() * micro_batch / options_.accumulate;
+  const std::size_t end = images.size() * (micro_batch + 1) / options_.accumulate;
   std::vector<const digit_t *> digits;
   for (std::size_t i = begin; i < end; ++i) digits.push_back(&digits_[images[i]]);
   return network_.forward(digits);

@@ -40,7 +40,7 @@ class trainer {
 
   void train_epoch();
   double train_batch(const std::vector<std::uint64_t> &images);
-  double forward(const std::vector<std::uint64_t> &images, std::size_t part);
+  double forward(const std::vector<std::uint64_t> &images, std::size_t micro_batch);
   bool store_gradient(std::size_t param);
   void apply_update(dist::vote votes);
   void update_weights();
