@@ -91,7 +91,7 @@ static dist_blob_t *new_blob(dist_store_t *store)
 static void invented_handles_are_refused(dist_store_t *valid_store)
 {
     static const uintptr_t numbers[] = { 1, 2, 3, 4, 15, 16, 0xdeadbeef, 1u << 31 };
-    const uintptr_t made[] = { UINTPTR_MAX, UINTPTR_MAX - 15, UINTPTR_MAX / 2, (uintptr_t)valid_store + 16,
+    const uintptr_t invented[] = { UINTPTR_MAX, UINTPTR_MAX - 15, UINTPTR_MAX / 2, (uintptr_t)valid_store + 16,
                                (uintptr_t)valid_store * 2, (uintptr_t)&valid_store };
     size_t i;
     for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -99,10 +99,10 @@ static void invented_handles_are_refused(dist_store_t *valid_store)
         check_store_is_refused((dist_store_t *)numbers[i]);
         check_blob_is_refused((dist_blob_t *)numbers[i]);
     }
-    for (i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
-        check_group_is_refused((dist_group_t *)made[i]);
-        check_store_is_refused((dist_store_t *)made[i]);
-        check_blob_is_refused((dist_blob_t *)made[i]);
+    for (i = 0; i < sizeof(invented) / sizeof(invented[0]); i++) {
+        check_group_is_refused((dist_group_t *)invented[i]);
+        check_store_is_refused((dist_store_t *)invented[i]);
+        check_blob_is_refused((dist_blob_t *)invented[i]);
     }
 }
 

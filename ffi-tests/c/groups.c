@@ -22,27 +22,27 @@ static int has_ranks(dist_group_t *group, const int32_t *ranks, size_t n)
 {
     int32_t actual[RANKS + 1];
     int32_t sum = 0;
-    int32_t mine = 1;
+    int32_t own = 1;
     size_t i;
     int is_match = dist_group_ranks(group, actual, RANKS + 1) == n && memcmp(actual, ranks, n * sizeof(*actual)) == 0;
     for (i = 0; i < n; i++) {
         is_match = is_match && dist_group_rank_to_global(group, (int32_t)i) == ranks[i];
         is_match = is_match && dist_group_rank_from_global(group, ranks[i]) == (int32_t)i;
     }
-    CHECK_OK(dist_all_reduce(group, &mine, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK_OK(dist_all_reduce(group, &own, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
     return is_match && sum == (int32_t)n && dist_get_world_size(group) == (int32_t)n;
 }
 
 static void check_groups_from_lists(const struct rank *me)
 {
-    static const int32_t some[] = { 3, 0 };
+    static const int32_t listed_ranks[] = { 3, 0 };
     static const int32_t all[] = { 0, 1, 2, 3 };
     dist_group_t *group = NULL;
     dist_group_t *inner = NULL;
-    CHECK_OK(dist_group_new(me->world, some, 2, NULL, &group));
+    CHECK_OK(dist_group_new(me->world, listed_ranks, 2, NULL, &group));
     CHECK((group != NULL) == (me->rank == 0 || me->rank == 3));
     if (group != NULL) {
-        CHECK(has_ranks(group, some, 2));
+        CHECK(has_ranks(group, listed_ranks, 2));
         CHECK(dist_group_rank_from_global(group, 1) == -1 && dist_group_rank_to_global(group, 2) == -1);
         /* The list has ranks of the parent; the result has global ranks. */
         static const int32_t backwards[] = { 1, 0 };
@@ -70,7 +70,7 @@ static void check_splits(const struct rank *me)
 
 static void check_groups_of_members(const struct rank *me)
 {
-    static const int32_t some[] = { 1, 2, 3 };
+    static const int32_t listed_ranks[] = { 1, 2, 3 };
     dist_group_new_options_t options = DIST_GROUP_NEW_OPTIONS_INIT;
     dist_group_t *group = NULL;
     char name[32];
@@ -80,13 +80,13 @@ static void check_groups_of_members(const struct rank *me)
     options.timeout_ms = 12345;
     options.connect_timeout_ms = LIMIT_MS;
     for (i = 0; i < 3 && me->rank != 0; i++) {
-        CHECK_OK(dist_group_new(me->world, some, 3, &options, &group));
-        CHECK(has_ranks(group, some, 3));
+        CHECK_OK(dist_group_new(me->world, listed_ranks, 3, &options, &group));
+        CHECK(has_ranks(group, listed_ranks, 3));
         CHECK(dist_group_name(group, name, sizeof(name)) == sizeof("three") && strcmp(name, "three") == 0);
         CHECK_OK(dist_group_release(group));
     }
     if (me->rank == 0) {
-        CHECK_OK(dist_group_new(me->world, some, 3, &options, &group));
+        CHECK_OK(dist_group_new(me->world, listed_ranks, 3, &options, &group));
         CHECK(group == NULL);
     }
     CHECK_OK(dist_barrier(me->world, NULL, NULL));

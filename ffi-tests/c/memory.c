@@ -301,8 +301,8 @@ static void registrations_do_not_overlap(void)
 
 int main(void)
 {
-    void *kept = NULL;
-    CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
+    void *memory = NULL;
+    CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &memory), DIST_ERR_NOT_INITIALIZED);
     /* These tests fork, so they run before any thread exists. */
     ranks_as_processes_share_memory();
     file_size_limit_is_reported();
@@ -314,9 +314,9 @@ int main(void)
     wrong_pointers_are_refused();
     other_devices_are_refused();
     registrations_do_not_overlap();
-    REQUIRE_OK(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &memory));
     CHECK_OK(dist_finalize());
-    memset(kept, 1, 8);
-    CHECK_OK(dist_mem_free(kept));
+    memset(memory, 1, 8);
+    CHECK_OK(dist_mem_free(memory));
     return check_report();
 }

@@ -138,24 +138,24 @@ static void check_reduce_scatter(const struct rank *me)
 static void check_async_calls(const struct rank *me)
 {
     struct matrix x[COUNT], y[COUNT];
-    int32_t number = 7 * (me->rank + 1), most = 0, before = -1;
+    int32_t number = 7 * (me->rank + 1), largest = 0, before = -1;
     dist_work_t *works[2] = { NULL, NULL };
     fill(x, COUNT, me->rank);
     CHECK_OK(dist_scan(me->group, x, y, COUNT, DIST_OPAQUE, product, NULL, &works[0]));
-    CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, larger, NULL, &works[1]));
+    CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, larger, NULL, &works[1]));
     CHECK_OK(dist_work_wait(works[1], 0));
     CHECK_OK(dist_work_wait(works[0], 0));
-    CHECK(most == 7 * RANKS && is_product(y, COUNT, me->rank + 1));
+    CHECK(largest == 7 * RANKS && is_product(y, COUNT, me->rank + 1));
     CHECK_OK(dist_work_release(works[0]));
     CHECK_OK(dist_work_release(works[1]));
     memset(y, 0, sizeof(y));
-    most = 0;
+    largest = 0;
     CHECK_OK(dist_batch_begin(NULL, 0));
     CHECK_OK(dist_all_reduce(me->group, x, y, COUNT, DIST_OPAQUE, product, NULL, NULL));
-    CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, larger, NULL, NULL));
+    CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, larger, NULL, NULL));
     CHECK_OK(dist_exscan(me->group, &number, &before, 1, DIST_I32, DIST_SUM, NULL, NULL));
     CHECK_OK(dist_batch_end(NULL));
-    CHECK(most == 7 * RANKS && is_product(y, COUNT, RANKS));
+    CHECK(largest == 7 * RANKS && is_product(y, COUNT, RANKS));
     CHECK(before == (me->rank == 0 ? -1 : 7 * me->rank * (me->rank + 1) / 2));
 }
 
@@ -200,14 +200,14 @@ static void await_all_ranks(void)
 static void released_operator_stays_usable(const struct rank *me)
 {
     static dist_op_t brief, again;
-    int32_t number = me->rank, most = -1;
+    int32_t number = me->rank, largest = -1;
     dist_work_t *work = NULL;
     if (me->rank == 0) {
         CHECK_OK(dist_op_create("brief", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &brief));
     }
     await_all_ranks();
     if (me->rank != 2) {
-        CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, brief, NULL, &work));
+        CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, brief, NULL, &work));
     }
     await_all_ranks();
     if (me->rank == 0) {
@@ -218,14 +218,14 @@ static void released_operator_stays_usable(const struct rank *me)
     if (me->rank == 2) {
         CHECK_OK(dist_op_create("brief", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &again));
         CHECK(again != brief);
-        CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, again, NULL, NULL));
+        CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, again, NULL, NULL));
         CHECK_OK(dist_op_release(again));
     } else {
         CHECK_OK(dist_work_wait(work, 0));
         CHECK_OK(dist_work_release(work));
     }
-    CHECK(most == RANKS - 1);
-    CHECK_REFUSED(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, brief, NULL, NULL),
+    CHECK(largest == RANKS - 1);
+    CHECK_REFUSED(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, brief, NULL, NULL),
                   DIST_ERR_INVALID_ARGUMENT, "released");
 }
 
@@ -249,12 +249,12 @@ static void check_refusals(const struct rank *me)
 /* This test is the last one, since it fails the group. Every rank's error has both names. */
 static void differing_operators_are_named(const struct rank *me)
 {
-    int32_t number = me->rank, most = 0;
+    int32_t number = me->rank, largest = 0;
     dist_op_t op = larger;
     if (me->rank == 2) {
         CHECK_OK(dist_op_create("smaller", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &op));
     }
-    CHECK_STATUS(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, op, NULL, NULL), DIST_ERR_MISMATCH);
+    CHECK_STATUS(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, op, NULL, NULL), DIST_ERR_MISMATCH);
     CHECK_MESSAGE("\"smaller\"");
     CHECK_MESSAGE("\"larger\"");
     if (me->rank == 2) {

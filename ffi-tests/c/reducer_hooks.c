@@ -61,7 +61,7 @@ static void open_model(struct model *m, const struct rank *me, const dist_reduce
     static const dist_param_t init = DIST_PARAM_INIT;
     static const int64_t shape[2] = { ROWS, COLUMNS };
     dist_param_t params[2];
-    void *place = NULL;
+    void *gradient = NULL;
     memset(m, 0, sizeof(*m));
     m->weight = calloc(ROWS * COLUMNS, sizeof(float));
     m->bias = calloc(BIAS, sizeof(float));
@@ -82,14 +82,14 @@ static void open_model(struct model *m, const struct rank *me, const dist_reduce
         REQUIRE(m->g_weight != NULL && m->g_bias != NULL);
     }
     REQUIRE_OK(dist_reducer_create(me->group, params, 2, options, &m->reducer));
-    REQUIRE_OK(dist_reducer_grad(m->reducer, 0, &place, NULL));
-    m->g_weight = place;
-    REQUIRE_OK(dist_reducer_grad(m->reducer, 1, &place, NULL));
-    m->g_bias = place;
-    REQUIRE_OK(dist_reducer_result(m->reducer, 0, &place, NULL));
-    m->r_weight = place;
-    REQUIRE_OK(dist_reducer_result(m->reducer, 1, &place, NULL));
-    m->r_bias = place;
+    REQUIRE_OK(dist_reducer_grad(m->reducer, 0, &gradient, NULL));
+    m->g_weight = gradient;
+    REQUIRE_OK(dist_reducer_grad(m->reducer, 1, &gradient, NULL));
+    m->g_bias = gradient;
+    REQUIRE_OK(dist_reducer_result(m->reducer, 0, &gradient, NULL));
+    m->r_weight = gradient;
+    REQUIRE_OK(dist_reducer_result(m->reducer, 1, &gradient, NULL));
+    m->r_bias = gradient;
 }
 
 static void close_model(struct model *m, int is_owned)

@@ -142,14 +142,14 @@ static void check_diloco(const struct rank *me, const char *hook)
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     dist_outer_stats_t stats = DIST_OUTER_STATS_INIT;
     struct trainer t;
-    float alone[TOTAL];
-    double together, single, share;
+    float single_weights[TOTAL];
+    double distributed_loss, single_loss, share;
     int s;
     options.every = SYNC_INTERVAL;
     options.fragments = (size_t)(me->size > PARAMS ? PARAMS : me->size);
     options.hook = hook;
     open_trainer(&t, me->group, &options);
-    initialise(alone);
+    initialise(single_weights);
     for (s = 0; s < STEPS; s++) {
         int64_t fragment = -2;
         uint64_t all_votes = 99;
@@ -158,7 +158,7 @@ static void check_diloco(const struct rank *me, const char *hook)
         CHECK(all_votes == DIST_VOTE_COMMIT && fragment >= -1 &&
               fragment < (int64_t)options.fragments);
         CHECK((fragment == (int64_t)options.fragments - 1) == (s % SYNC_INTERVAL == SYNC_INTERVAL - 1));
-        run_sgd_step(alone, 0, me->size, 0.05f);
+        run_sgd_step(single_weights, 0, me->size, 0.05f);
     }
     if (options.fragments == 1) {
         CHECK(is_equal_on_all(me->group, t.w));
@@ -172,8 +172,8 @@ static void check_diloco(const struct rank *me, const char *hook)
         memcpy(t.w + begins[s], global, count * sizeof(float));
     }
     CHECK(is_equal_on_all(me->group, t.w));
-    together = total_loss(t.w, me->size);
-    single = total_loss(alone, me->size);
+    distributed_loss = total_loss(t.w, me->size);
+    single_loss = total_loss(single_weights, me->size);
     REQUIRE_OK(dist_outer_stats(t.outer, &stats));
     CHECK(stats.steps == STEPS && stats.restores == 0);
     CHECK(stats.updates == STEPS / SYNC_INTERVAL * options.fragments);
@@ -181,9 +181,10 @@ static void check_diloco(const struct rank *me, const char *hook)
      * gradients count. */
     share = (double)stats.bytes_reduced / (STEPS * (double)TOTAL * sizeof(float));
     if (me->rank == 0) {
-        printf("%d ranks: loss %.5f, in one process %.5f, traffic %.4f\n", me->size, together, single, share);
+        printf("%d ranks: loss %.5f, in one process %.5f, traffic %.4f\n", me->size, distributed_loss, single_loss,
+               share);
     }
-    CHECK(together <= 1.05 * single);
+    CHECK(distributed_loss <= 1.05 * single_loss);
     CHECK(share <= 1.1 / SYNC_INTERVAL);
     CHECK_OK(dist_outer_release(t.outer));
 }
@@ -215,7 +216,7 @@ static void average_equals_synchronous_training(const struct rank *me)
     for (with_function = 0; with_function < 2; with_function++) {
         dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
         struct trainer t;
-        float alone[TOTAL], *global = NULL, *state = NULL;
+        float single_weights[TOTAL], *global = NULL, *state = NULL;
         int s, i;
         options.every = 1;
         options.optimizer = with_function ? "mine" : "average";
@@ -224,14 +225,14 @@ static void average_equals_synchronous_training(const struct rank *me)
             options.user = (void *)names;
         }
         open_trainer(&t, me->group, &options);
-        initialise(alone);
+        initialise(single_weights);
         for (s = 0; s < 30; s++) {
             run_sgd_step(t.w, t.origin, 1, 0.1f);
             REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, NULL, NULL));
-            run_sgd_step(alone, 0, me->size, 0.1f);
+            run_sgd_step(single_weights, 0, me->size, 0.1f);
         }
         for (i = 0; i < TOTAL; i++) {
-            CHECK(fabsf(t.w[i] - alone[i]) < 1e-5f);
+            CHECK(fabsf(t.w[i] - single_weights[i]) < 1e-5f);
         }
         REQUIRE_OK(dist_outer_values(t.outer, 1, &global, &state, NULL));
         CHECK(with_function ? state[HIDDEN - 1] == 30 : state == NULL);

@@ -145,7 +145,7 @@ static void recover(void)
 
 static void run_step(int step, int dies_after)
 {
-    double begun;
+    double start;
     uint64_t all_votes = 99;
     int p;
     size_t i;
@@ -164,7 +164,7 @@ static void run_step(int step, int dies_after)
     if (dies_after == PARAMS) {
         kill(getpid(), SIGKILL);
     }
-    begun = now_us();
+    start = now_us();
     while (dist_reducer_end(training.reducer, DIST_VOTE_COMMIT, &all_votes, NULL) != DIST_OK) {
         recover();
     }
@@ -178,7 +178,7 @@ static void run_step(int step, int dies_after)
     }
     if (dist_get_rank(training.group) == 0) {
         printf("step %d ranks %d hash %016llx end %.0f us\n", step, (int)dist_get_world_size(training.group),
-               (unsigned long long)hash_bytes(training.weights, sizeof(training.weights)), now_us() - begun);
+               (unsigned long long)hash_bytes(training.weights, sizeof(training.weights)), now_us() - start);
         fflush(stdout);
     }
 }

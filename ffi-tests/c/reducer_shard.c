@@ -32,9 +32,9 @@ static void check_even_shares(const struct trainer *t)
     float *m = NULL;
     size_t count = 0;
     int size = dist_get_world_size(t->group), copies = t->copies < 1 ? 1 : t->copies > size ? size : t->copies;
-    size_t least = (size_t)copies * (TOTAL / (size_t)size);
+    size_t min_count = (size_t)copies * (TOTAL / (size_t)size);
     REQUIRE_OK(dist_shard_state(t->shard, 0, &m, &count));
-    CHECK(count >= least && count <= least + (size_t)copies);
+    CHECK(count >= min_count && count <= min_count + (size_t)copies);
 }
 
 static void every_mode_matches_the_reference(const struct rank *me)
@@ -216,7 +216,7 @@ static void shared_buckets_limit_memory(const struct rank *me)
 
 static void wrong_calls_are_refused(const struct rank *me)
 {
-    static const char *const twice[2] = { "m", "m" };
+    static const char *const duplicate_names[2] = { "m", "m" };
     static const char *const one[1] = { "m" };
     dist_shard_options_t options = DIST_SHARD_OPTIONS_INIT;
     dist_reducer_options_t wrong = DIST_REDUCER_OPTIONS_INIT;
@@ -224,7 +224,7 @@ static void wrong_calls_are_refused(const struct rank *me)
     dist_shard_t *shard = NULL;
     struct trainer t;
     float *values = NULL;
-    void *place = NULL;
+    void *buffer = NULL;
     size_t n = 0;
     wrong.flags = DIST_REDUCER_SHARE_GRADS;
     CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARDED");
@@ -241,7 +241,7 @@ static void wrong_calls_are_refused(const struct rank *me)
     open_trainer(&t, me->group, SHARED, 0, 0);
     CHECK_REFUSED(dist_shard_create(t.reducer, NULL, &shard), DIST_ERR_INVALID_ARGUMENT, "release");
     CHECK_OK(dist_shard_release(t.shard));
-    options.states = twice;
+    options.states = duplicate_names;
     options.n_states = 2;
     CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "a distinct, nonempty name");
     options.n_states = 1;
@@ -250,13 +250,13 @@ static void wrong_calls_are_refused(const struct rank *me)
     options.copies = -1;
     CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "copies");
     options.copies = 1;
-    options.states = me->rank == 1 ? twice : one;
+    options.states = me->rank == 1 ? duplicate_names : one;
     options.n_states = 1;
     CHECK_OK(dist_shard_create(t.reducer, &options, &t.shard));
     CHECK_REFUSED(dist_shard_state(t.shard, 1, &values, NULL), DIST_ERR_INVALID_ARGUMENT, "state 1");
     CHECK_REFUSED(dist_shard_wait(t.shard, PARAMS), DIST_ERR_INVALID_ARGUMENT, "parameter 7");
-    CHECK_REFUSED(dist_reducer_result(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_shard_ranges");
-    CHECK_REFUSED(dist_reducer_grad(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "inside a step");
+    CHECK_REFUSED(dist_reducer_result(t.reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_shard_ranges");
+    CHECK_REFUSED(dist_reducer_grad(t.reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "inside a step");
     CHECK_REFUSED(dist_reducer_begin(t.reducer, 0, DIST_STEP_NO_SYNC), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARE_GRADS");
     CHECK_OK(dist_shard_ranges(t.shard, NULL, 0, &n));
     CHECK(n > 0 || me->size > 1);

@@ -198,26 +198,27 @@ static void aborted_step_is_repeatable(const struct rank *me)
 
 static void check_refusals(const struct rank *me)
 {
-    static const int64_t row = ROWS, good = 1;
+    static const int64_t row = ROWS, valid_row = 1;
     const int64_t *rows = &row;
     float values[WIDTH] = { 0, 0, 0 };
-    void *place = values;
+    void *buffer = values;
     size_t n = 99;
     dist_reducer_t *reducer = make_reducer(me, 0, DIST_DIVIDE_WORLD), *other = NULL;
     dist_param_t param = DIST_PARAM_INIT;
-    CHECK_REFUSED(dist_reducer_grad(reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
-    CHECK_REFUSED(dist_reducer_rows(reducer, 1, &rows, &place, &n), DIST_ERR_INVALID_ARGUMENT, "dense");
-    CHECK(rows == NULL && place == NULL && n == 99);
-    REQUIRE_OK(dist_reducer_rows(reducer, 0, &rows, &place, &n));
-    CHECK(rows == NULL && place == NULL && n == 0);
+    CHECK_REFUSED(dist_reducer_grad(reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
+    CHECK_REFUSED(dist_reducer_rows(reducer, 1, &rows, &buffer, &n), DIST_ERR_INVALID_ARGUMENT, "dense");
+    CHECK(rows == NULL && buffer == NULL && n == 99);
+    REQUIRE_OK(dist_reducer_rows(reducer, 0, &rows, &buffer, &n));
+    CHECK(rows == NULL && buffer == NULL && n == 0);
     REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
     CHECK_REFUSED(dist_reducer_ready(reducer, 0), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 1, &good, values, 1), DIST_ERR_INVALID_ARGUMENT, "dense");
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 1, &valid_row, values, 1), DIST_ERR_INVALID_ARGUMENT, "dense");
     CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &row, values, 1), DIST_ERR_INVALID_ARGUMENT, "rows[0] is 100");
     CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, NULL, values, 1), DIST_ERR_INVALID_ARGUMENT, "rows");
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &good, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "values");
-    CHECK_OK(dist_reducer_ready_rows(reducer, 0, &good, values, 1));
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &good, values, 1), DIST_ERR_INVALID_ARGUMENT, "marked twice");
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &valid_row, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "values");
+    CHECK_OK(dist_reducer_ready_rows(reducer, 0, &valid_row, values, 1));
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &valid_row, values, 1), DIST_ERR_INVALID_ARGUMENT,
+                  "marked twice");
     CHECK_OK(dist_reducer_unused(reducer, 1));
     CHECK_OK(dist_reducer_unused(reducer, 2));
     CHECK_OK(dist_reducer_end(reducer, DIST_VOTE_COMMIT, NULL, NULL));

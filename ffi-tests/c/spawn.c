@@ -436,31 +436,31 @@ static void output_is_complete_and_not_duplicated(void)
 
 static int32_t hold_pipe(int32_t rank, void *arg)
 {
-    const int *ends = arg;
+    const int *pipe_fds = arg;
     char byte = (char)rank;
-    return write(ends[1], &byte, 1) == 1 ? wait_forever() : 1;
+    return write(pipe_fds[1], &byte, 1) == 1 ? wait_forever() : 1;
 }
 
 static void ranks_die_with_their_parent(void)
 {
-    int ends[2];
+    int pipe_fds[2];
     char byte;
     int status;
     pid_t parent;
-    REQUIRE(pipe(ends) == 0);
+    REQUIRE(pipe(pipe_fds) == 0);
     fflush(stdout);
     parent = fork();
     if (parent == 0) {
-        _exit(spawn(hold_pipe, ends, 3) != DIST_OK);
+        _exit(spawn(hold_pipe, pipe_fds, 3) != DIST_OK);
     }
     REQUIRE(parent > 0);
-    close(ends[1]);
-    CHECK(read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1);
+    close(pipe_fds[1]);
+    CHECK(read(pipe_fds[0], &byte, 1) == 1 && read(pipe_fds[0], &byte, 1) == 1 && read(pipe_fds[0], &byte, 1) == 1);
     CHECK(kill(parent, SIGKILL) == 0);
     CHECK(waitpid(parent, &status, 0) == parent);
     /* The read returns 0, so no process holds the other end of the pipe. */
-    CHECK(read(ends[0], &byte, 1) == 0);
-    close(ends[0]);
+    CHECK(read(pipe_fds[0], &byte, 1) == 0);
+    close(pipe_fds[0]);
 }
 
 int main(void)

@@ -259,11 +259,11 @@ static void concurrent_appends_are_not_lost(struct users *u)
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == THREADS * TIMES * strlen("<piece>"));
     const char *text = data;
-    size_t whole = 0;
+    size_t n_whole = 0;
     for (size_t at = 0; at + 7 <= len; at += 7) {
-        whole += memcmp(text + at, "<piece>", 7) == 0;
+        n_whole += memcmp(text + at, "<piece>", 7) == 0;
     }
-    CHECK(whole == THREADS * TIMES);
+    CHECK(n_whole == THREADS * TIMES);
     CHECK_OK(dist_blob_release(blob));
 }
 

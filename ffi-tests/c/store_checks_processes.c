@@ -245,12 +245,12 @@ static void processes_take_each_item_once(struct users *u)
     for (int i = 0; i < CONSUMERS; i++) {
         wait_for_process(consumers[i]);
     }
-    int taken = 0;
+    int n_taken = 0;
     for (int i = 0; i < PRODUCERS * ITEMS; i++) {
         sprintf(key, "taken/%d/%d", i / ITEMS, i % ITEMS);
-        taken += exists(u->b, key) == 1;
+        n_taken += exists(u->b, key) == 1;
     }
-    CHECK(taken == PRODUCERS * ITEMS);
+    CHECK(n_taken == PRODUCERS * ITEMS);
     CHECK(queue_length(u->a, "queue") == 0);
 }
 

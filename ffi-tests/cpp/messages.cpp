@@ -26,10 +26,10 @@ void values_are_sent(const dist::group &g) {
     work.wait();
     CHECK(work.source() == 0 && work.tag() == 0 && work.received_count() == 1 && work.take()[0] == 4);
   }
-  int mine = g.rank(), theirs = -1;
-  CHECK(g.sendrecv(mine, other, theirs, other, 3, 3).tag == 3 && theirs == other);
-  g.sendrecv(mine, other, mine, other);
-  CHECK(mine == other);
+  int own = g.rank(), received = -1;
+  CHECK(g.sendrecv(own, other, received, other, 3, 3).tag == 3 && received == other);
+  g.sendrecv(own, other, own, other);
+  CHECK(own == other);
   CHECK(g.sendrecv_async(std::vector<int>{5}, other, std::vector<int>(1), other).take() ==
         std::make_tuple(std::vector<int>{5}, std::vector<int>{5}));
 }

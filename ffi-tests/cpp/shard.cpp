@@ -118,9 +118,9 @@ std::size_t update_shard(const dist::shard &s, model &trained) {
 void shards_train_as_one_process(const dist::group &g, const dist::reducer_options &options, int copies) {
   model trained, reference;
   dist::reducer r(g, trained.params(), options);
-  dist::shard_options how = adam_state_options();
-  how.copies = copies;
-  dist::shard made(r, how);
+  dist::shard_options shard_options = adam_state_options();
+  shard_options.copies = copies;
+  dist::shard made(r, shard_options);
   CHECK(made.get() != nullptr && made.state(0).size > 0 && made.state(1)[0] == 0);
   dist::shard s = std::move(made);
   // A reducer that moves keeps its shard.
@@ -207,9 +207,9 @@ void lost_rank_loses_no_state(const dist::group &g) {
   dist::reducer_options options = small_bucket_options();
   options.retryable = true;
   dist::reducer r(g, trained.params(), options);
-  dist::shard_options how = adam_state_options();
-  how.copies = 2;
-  dist::shard s(r, how);
+  dist::shard_options shard_options = adam_state_options();
+  shard_options.copies = 2;
+  dist::shard s(r, shard_options);
   write_gradients(r, g, trained);
   update_shard(s, trained);
   s.gather();

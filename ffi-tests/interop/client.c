@@ -36,8 +36,8 @@ static void set_text(dist_store_t *store, const char *key, const char *text)
 static int item_equals(const dist_blob_t *blob, size_t index, const void *expected, size_t len)
 {
     const void *data = NULL;
-    size_t got = 0;
-    return dist_blob_data(blob, index, &data, &got) == DIST_OK && got == len
+    size_t actual_len = 0;
+    return dist_blob_data(blob, index, &data, &actual_len) == DIST_OK && actual_len == len
            && (len == 0 || memcmp(data, expected, len) == 0);
 }
 
@@ -57,9 +57,9 @@ static int has_text(dist_store_t *store, const char *key, const char *expected)
 
 static int has_key(dist_store_t *store, const char *key)
 {
-    int32_t there = -1;
-    CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
-    return there;
+    int32_t is_present = -1;
+    CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_present));
+    return is_present;
 }
 
 static int compare_set_returns(dist_store_t *store, const char *key, const char *expected, const char *desired,
@@ -102,7 +102,7 @@ static void check_many(dist_store_t *store)
     const void *values[] = { "1", NULL, "333" };
     size_t lens[] = { 1, 0, 3 };
     dist_blob_t *blob = NULL;
-    int32_t there = -1;
+    int32_t is_present = -1;
     CHECK_OK(dist_store_multi_set(store, keys, NULL, values, lens, 3));
     CHECK_OK(dist_store_multi_get(store, keys, NULL, 3, &blob));
     CHECK(dist_blob_count(blob) == 3);
@@ -111,10 +111,10 @@ static void check_many(dist_store_t *store)
     CHECK_OK(dist_store_multi_get(store, NULL, NULL, 0, &blob));
     CHECK(dist_blob_count(blob) == 0);
     CHECK_OK(dist_blob_release(blob));
-    CHECK_OK(dist_store_check(store, keys, NULL, 3, &there));
-    CHECK(there == 1);
-    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &there));
-    CHECK(there == 1);
+    CHECK_OK(dist_store_check(store, keys, NULL, 3, &is_present));
+    CHECK(is_present == 1);
+    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &is_present));
+    CHECK(is_present == 1);
     CHECK_OK(dist_store_wait(store, keys, NULL, 3, LIMIT_MS));
     CHECK_OK(dist_store_wait(store, NULL, NULL, 0, LIMIT_MS));
 }
@@ -232,15 +232,15 @@ enum { N_NEW_KEYS = 500 };
 
 static void set_new_keys(dist_store_t *store)
 {
-    char key[32], asked[32];
+    char key[32], request_key[32];
     const char *keys[1];
     /* A separate client, whose requests interleave with the other client's requests. */
     dist_store_t *own = connect_to(dist_store_port(store), 0);
     int i;
-    keys[0] = asked;
+    keys[0] = request_key;
     for (i = 0; i < N_NEW_KEYS; i++) {
         snprintf(key, sizeof(key), "appearing/%d", i);
-        snprintf(asked, sizeof(asked), "asked for/%d", i);
+        snprintf(request_key, sizeof(request_key), "asked for/%d", i);
         REQUIRE_OK(dist_store_wait(own, keys, NULL, 1, LIMIT_MS));
         set_text(own, key, "value");
     }
@@ -249,7 +249,7 @@ static void set_new_keys(dist_store_t *store)
 
 static void get_new_keys(dist_store_t *store)
 {
-    char key[32], asked[32];
+    char key[32], request_key[32];
     const char *keys[2];
     dist_blob_t *blob = NULL;
     int i;
@@ -257,8 +257,8 @@ static void get_new_keys(dist_store_t *store)
     keys[1] = key;
     for (i = 0; i < N_NEW_KEYS; i++) {
         snprintf(key, sizeof(key), "appearing/%d", i);
-        snprintf(asked, sizeof(asked), "asked for/%d", i);
-        set_text(store, asked, "");
+        snprintf(request_key, sizeof(request_key), "asked for/%d", i);
+        set_text(store, request_key, "");
         if (i % 2 == 0) {
             REQUIRE(has_text(store, key, "value"));
         } else {

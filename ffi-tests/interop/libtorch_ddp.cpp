@@ -33,8 +33,9 @@ struct two_layers : torch::nn::Module {
   Tensor first, second, frozen, mean;
 };
 
-bool all_equal_to(const Tensor &tensor, double value) { return tensor.defined() &&
-                                                        tensor.to(torch::kDouble).eq(value).all().item<bool>(); }
+bool all_equal_to(const Tensor &tensor, double value) {
+  return tensor.defined() && tensor.to(torch::kDouble).eq(value).all().item<bool>();
+}
 
 dist::reducer_options with_missing(dist::missing missing) {
   dist::reducer_options options;
@@ -45,8 +46,9 @@ dist::reducer_options with_missing(dist::missing missing) {
 // Returns a factor of this rank: 1 or 3, with the average 2.
 double factor(dist::group_ref world) { return 1 + 2 * world.rank(); }
 
-void backward(two_layers &net,
-              double factor) { (net.first.sum() * factor + net.second.sum() * 10 * factor).backward(); }
+void backward(two_layers &net, double factor) {
+  (net.first.sum() * factor + net.second.sum() * 10 * factor).backward();
+}
 
 void values_come_from_rank_0(dist::group_ref world) {
   two_layers net;

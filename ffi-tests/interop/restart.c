@@ -107,9 +107,9 @@ int main(void)
     if (attempt > 0) {
         /* This process has not published anything yet, so the data is from attempt 0. */
         const char *key = recorded_key;
-        int32_t there = 0;
-        CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
-        REQUIRE(there == 1);
+        int32_t is_present = 0;
+        CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_present));
+        REQUIRE(is_present == 1);
         REQUIRE(is_unchanged(store, published, recorded_key));
     }
 

@@ -77,11 +77,11 @@ static void check_streams_and_works(struct rank *self)
 static void check_host_and_device_memory(struct rank *self)
 {
     float *send = floats((float)(self->rank + 1)), *recv = floats(0);
-    float mine[N], all[N];
-    fill(mine, (float)(self->rank + 1));
+    float own[N], all[N];
+    fill(own, (float)(self->rank + 1));
     for (int round = 0; round < 3; round++) {
         dist_work_t *works[2];
-        REQUIRE_OK(dist_all_reduce(self->group, mine, all, N, DIST_F32, DIST_SUM, NULL, &works[0]));
+        REQUIRE_OK(dist_all_reduce(self->group, own, all, N, DIST_F32, DIST_SUM, NULL, &works[0]));
         REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, &works[1]));
         CHECK(dist_work_sequence(works[1]) == dist_work_sequence(works[0]) + 1);
         CHECK_OK(dist_work_synchronize(works[0], 0));

@@ -146,10 +146,10 @@ static void compare_costs(struct rank *self)
     pthread_barrier_wait(&rank_barrier);
     REQUIRE(nccl.init(&calls.comm, self->size, id, self->rank) == ncclSuccess);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        float mine = (float)(self->rank + 1);
+        float own = (float)(self->rank + 1);
         calls.count = sizes[i] / sizeof(float);
         calls.memory = device_memory(sizes[i], NULL);
-        write_device(self, calls.memory + calls.count - 1, &mine, sizeof mine);
+        write_device(self, calls.memory + calls.count - 1, &own, sizeof own);
         /* The first calls connect the ranks. */
         for (int is_libdist = 0; is_libdist < 2; is_libdist++) {
             dist_call_options_t options = stream_options(self);

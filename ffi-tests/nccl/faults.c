@@ -49,10 +49,10 @@ static void await_failure(struct rank *self, const char *word)
 /* Checks that every call after a failure returns its cause immediately. */
 static void check_failed(struct rank *self, float *memory, dist_status_t status)
 {
-    long began = now_ms();
+    long start = now_ms();
     CHECK_STATUS(reduce_sum(self, memory, 0, NULL), status);
     CHECK_STATUS(dist_barrier(self->group, NULL, NULL), status);
-    CHECK(now_ms() - began < LIMIT_MS / 2);
+    CHECK(now_ms() - start < LIMIT_MS / 2);
 }
 
 /* The last rank never issues an operation, so the operation reaches its deadline. */
@@ -159,14 +159,14 @@ static void abort_during_an_operation(struct rank *self)
 static void release_during_an_operation(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
-    long began = now_ms();
+    long start = now_ms();
     dist_group_t *group = NULL;
     REQUIRE_OK(make_group(self, "left", &group));
     self->group = group;
     CHECK_OK(reduce_sum(self, memory, 0, NULL));
     CHECK_OK(reduce_sum(self, memory, 0, NULL));
     CHECK_OK(dist_group_release(group));
-    CHECK(now_ms() - began < LIMIT_MS);
+    CHECK(now_ms() - start < LIMIT_MS);
     free_device(memory);
 }
 
@@ -183,9 +183,9 @@ static void absent_rank_fails_the_creation(struct rank *self)
     options.backend = "nccl";
     options.connect_timeout_ms = 2000;
     options.timeout_ms = LIMIT_MS;
-    long began = now_ms();
+    long start = now_ms();
     CHECK_STATUS(dist_group_create(&options, &self->group), DIST_ERR_TIMEOUT);
-    CHECK(now_ms() - began < LIMIT_MS / 2);
+    CHECK(now_ms() - start < LIMIT_MS / 2);
 }
 
 /* If NCCL refuses a call on one rank, the group fails on all ranks. */

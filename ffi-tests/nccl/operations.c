@@ -51,9 +51,9 @@ static void put_element(int dtype, void *into, int value)
 {
     unsigned bits = 0;
     float single = (float)value;
-    double twice[2] = { value, value };
+    double parts[2] = { value, value };
     float both[2] = { single, single };
-    int64_t whole = value;
+    int64_t integer = value;
     switch (dtype) {
     case DIST_F16:
         bits = encode(value, 10, 15);
@@ -71,20 +71,20 @@ static void put_element(int dtype, void *into, int value)
         memcpy(into, &single, sizeof single);
         return;
     case DIST_F64:
-        memcpy(into, twice, sizeof twice[0]);
+        memcpy(into, parts, sizeof parts[0]);
         return;
     case DIST_C64:
         memcpy(into, both, sizeof both);
         return;
     case DIST_C128:
-        memcpy(into, twice, sizeof twice);
+        memcpy(into, parts, sizeof parts);
         return;
     case DIST_BOOL:
-        whole = value != 1;
-        memcpy(into, &whole, 1);
+        integer = value != 1;
+        memcpy(into, &integer, 1);
         return;
     default:
-        memcpy(into, &whole, element_size(dtype));
+        memcpy(into, &integer, element_size(dtype));
         return;
     }
     memcpy(into, &bits, element_size(dtype));
@@ -94,7 +94,7 @@ static double get_element(int dtype, const void *from)
 {
     uint64_t bits = 0;
     float single;
-    double twice;
+    double parts;
     memcpy(&bits, from, element_size(dtype) > 8 ? 8 : element_size(dtype));
     switch (dtype) {
     case DIST_F16:
@@ -111,8 +111,8 @@ static double get_element(int dtype, const void *from)
         return (double)single;
     case DIST_F64:
     case DIST_C128:
-        memcpy(&twice, from, sizeof twice);
-        return twice;
+        memcpy(&parts, from, sizeof parts);
+        return parts;
     default:
         return (double)bits;
     }
@@ -247,9 +247,9 @@ static void check_all_reductions(struct rank *self)
                 struct reduction args = { self, kinds[k], dtype, op, send, recv };
                 dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
                 options.premul_scale = op == DIST_PREMUL_SUM ? self->rank + 1 : 0;
-                dist_status_t said = dist_backend_supports(self->group, kinds[k], dtype, op, self->gpu);
-                CHECK(said == DIST_OK || said == DIST_ERR_UNSUPPORTED);
-                if (CHECK_STATUS(run_reduction(&args, &options), said) && said == DIST_OK) {
+                dist_status_t supported_status = dist_backend_supports(self->group, kinds[k], dtype, op, self->gpu);
+                CHECK(supported_status == DIST_OK || supported_status == DIST_ERR_UNSUPPORTED);
+                if (CHECK_STATUS(run_reduction(&args, &options), supported_status) && supported_status == DIST_OK) {
                     check_reduction(&args);
                     done++;
                 }
@@ -428,8 +428,8 @@ static void check_job(struct rank *self)
 
 int main(int argc, char **argv)
 {
-    const char *how = argc > 1 ? argv[1] : "";
-    int is_staged = strcmp(how, "staging") == 0, is_job = strcmp(how, "job") == 0;
+    const char *mode = argc > 1 ? argv[1] : "";
+    int is_staged = strcmp(mode, "staging") == 0, is_job = strcmp(mode, "job") == 0;
     for (int size = 1; size <= MAX_RANKS && !is_staged && !is_job; size++) {
         /* NCCL has 12 types with SUM, PRODUCT, MIN, MAX and AVG. PREMUL_SUM has 8 float types;
          * with one rank it lacks the two 8-bit ones. Two complex types have 2 operators, and

@@ -110,19 +110,19 @@ void run_on_bare_ranks(int size, const char *backend, void (*change)(struct rank
 void run_in_job(const char *backend, const char *backend_options, void (*body)(struct rank *self))
 {
     struct rank self = { .backend = backend, .timeout_ms = LIMIT_MS };
-    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
     const char *local = getenv("OMPI_COMM_WORLD_RANK");
     local = local != NULL ? local : getenv("PMI_RANK");
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     /* Selects one of the stub's devices before this process knows its rank. */
     self.gpu = local != NULL ? atoi(local) % MAX_RANKS : 0;
     self.device = self.gpu;
-    how.backend = backend;
-    how.backend_options = backend_options;
-    how.timeout_ms = LIMIT_MS;
-    how.fields = DIST_FIELD_DEVICE;
-    how.device = self.device;
-    REQUIRE_OK(dist_init(&how));
+    init_options.backend = backend;
+    init_options.backend_options = backend_options;
+    init_options.timeout_ms = LIMIT_MS;
+    init_options.fields = DIST_FIELD_DEVICE;
+    init_options.device = self.device;
+    REQUIRE_OK(dist_init(&init_options));
     self.group = dist_world();
     self.rank = dist_get_rank(self.group);
     self.size = dist_get_world_size(self.group);

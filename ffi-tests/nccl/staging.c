@@ -11,9 +11,9 @@
 static const size_t lengths[] = { 1, 64, 1365, 2048, 4095, 4096, 4097, 8192, 8193, 12289, MAX_BYTES };
 #define LENGTHS (sizeof lengths / sizeof lengths[0])
 
-static unsigned char expected_byte(int from, int to, size_t place)
+static unsigned char expected_byte(int from, int to, size_t index)
 {
-    return (unsigned char)(from * 59 + to * 23 + (int)(place * 7 + place / 251) + 1);
+    return (unsigned char)(from * 59 + to * 23 + (int)(index * 7 + index / 251) + 1);
 }
 
 /* Returns `size` blocks of a rank, one for each rank. */
@@ -211,16 +211,17 @@ static void messages_match_by_tag_and_source(struct rank *self)
 static void too_long_message_fails_only_its_receive(struct rank *self)
 {
     float *memory = device_memory(MAX_BYTES, NULL);
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
-    soon.timeout_ms = 200;
+    dist_call_options_t deadline_options = DIST_CALL_OPTIONS_INIT;
+    deadline_options.timeout_ms = 200;
     if (self->rank == 0) {
-        CHECK_STATUS(dist_send(self->group, memory, 10, DIST_F32, 1, 7, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_send(self->group, memory, 10, DIST_F32, 1, 7, &deadline_options, NULL), DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("not matched");
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
         memset(bytes_at((unsigned char *)memory, MAX_BYTES), 3, MAX_BYTES);
         CHECK_OK(dist_send(self->group, memory, 2000, DIST_F32, 1, 7, NULL, NULL));
     } else {
-        CHECK_STATUS(dist_recv(self->group, memory, 10, DIST_F32, 0, 8, NULL, &soon, NULL), DIST_ERR_TIMEOUT);
+        CHECK_STATUS(dist_recv(self->group, memory, 10, DIST_F32, 0, 8, NULL, &deadline_options, NULL),
+                     DIST_ERR_TIMEOUT);
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
         CHECK_REFUSED(dist_recv(self->group, memory, 1999, DIST_F32, 0, 7, NULL, NULL, NULL), DIST_ERR_MISMATCH, "7996");
         CHECK_REFUSED(dist_recv(self->group, memory, 9000, DIST_U8, 0, 7, NULL, NULL, NULL), DIST_ERR_MISMATCH, "f32");

@@ -136,12 +136,12 @@ static void one_thread_drives_all_ranks(struct rank *self)
     if (self->rank == 0) {
         collectives_launch_together(self->size);
         messages_and_collectives_launch_together(self->size);
-        long began = now_ms();
+        long start = now_ms();
         for (int i = 0; i < self->size; i++) {
             CHECK_OK(dist_group_release(all_ranks[i]->group));
         }
         /* No release waits for a later release; NCCL would wait for 5 s. */
-        CHECK(now_ms() - began < 4000);
+        CHECK(now_ms() - start < 4000);
     }
     pthread_barrier_wait(&rank_barrier);
     for (int i = 0; i < 3; i++) {
@@ -208,7 +208,7 @@ static void start_blocked_batch(struct rank *self, struct blocked_batch *batch_s
     if (self->rank == 1) {
         await(&may_enter);
     }
-    long began = now_ms();
+    long start = now_ms();
     REQUIRE_OK(dist_barrier(self->group, NULL, &batch_state->barrier));
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     options.timeout_ms = timeout_ms;
@@ -219,7 +219,7 @@ static void start_blocked_batch(struct rank *self, struct blocked_batch *batch_s
                              &options, &batch_state->works[1]));
     REQUIRE_OK(dist_batch_end(&batch_state->batch));
     if (self->rank == 0) {
-        CHECK(now_ms() - began < LIMIT_MS / 4);
+        CHECK(now_ms() - start < LIMIT_MS / 4);
         CHECK_STATUS(dist_work_wait(batch_state->batch, 20), DIST_IN_PROGRESS);
         CHECK_STATUS(dist_work_wait(batch_state->works[1], DIST_NO_WAIT), DIST_IN_PROGRESS);
     }
@@ -266,10 +266,10 @@ static void abort_of_one_group_ends_only_its_call(struct rank *self)
         return;
     }
     start_blocked_batch(self, &batch_state, 0);
-    long began = now_ms();
+    long start = now_ms();
     CHECK_OK(dist_group_abort(self->group, "the test wants it"));
     CHECK_STATUS(dist_work_wait(batch_state.works[0], LIMIT_MS), DIST_ERR_ABORTED);
-    CHECK(now_ms() - began < LIMIT_MS / 4);
+    CHECK(now_ms() - start < LIMIT_MS / 4);
     atomic_store(&has_failed, 1);
     CHECK_OK(dist_work_synchronize(batch_state.works[1], LIMIT_MS));
     CHECK_STATUS(dist_work_synchronize(batch_state.batch, LIMIT_MS), DIST_ERR_ABORTED);
@@ -309,17 +309,17 @@ static void first_collective_does_not_block(struct rank *self)
     float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
     dist_group_t *groups[2] = { self->group, NULL };
     dist_work_t *works[2] = { NULL, NULL };
-    long began = 0;
+    long start = 0;
     REQUIRE_OK(make_group(self, "another", &groups[1]));
     if (self->rank == 1) {
         await(&may_enter);
     }
-    began = now_ms();
+    start = now_ms();
     REQUIRE_OK(start_sum(groups[0], memory[0], self->stream, &works[0]));
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     CHECK_OK(start_sum(groups[1], memory[1], self->stream, NULL));
     REQUIRE_OK(dist_batch_end(&works[1]));
-    CHECK(now_ms() - began < LIMIT_MS / 4);
+    CHECK(now_ms() - start < LIMIT_MS / 4);
     if (self->rank == 0) {
         /* A real NCCL may connect the ranks at another time. */
         CHECK(dist_work_wait(works[0], 20) == DIST_IN_PROGRESS || !has_stubs());
@@ -380,7 +380,7 @@ static void release_of_a_group_waits_for_no_peer(struct rank *self)
     CHECK_OK(start_sum(other, memory, self->stream, NULL));
     CHECK_OK(start_sum(self->group, memory, self->stream, NULL));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
-    long began = now_ms();
+    long start = now_ms();
     if (self->rank == 1) {
         await(&may_enter);
     }
@@ -390,7 +390,7 @@ static void release_of_a_group_waits_for_no_peer(struct rank *self)
         atomic_store(&may_enter, 1);
     }
     CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
-    CHECK(now_ms() - began < 3000);
+    CHECK(now_ms() - start < 3000);
     CHECK_OK(dist_work_release(work));
     check_floats(self, memory, 12);
     free_device(memory);
@@ -406,7 +406,7 @@ static void first_collective_alone_times_out(struct rank *self)
     REQUIRE_OK(make_group(self, "alone", &other));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     if (self->rank == 0) {
-        long began = now_ms();
+        long start = now_ms();
         options.timeout_ms = 700;
         dist_work_t *work = NULL;
         dist_status_t status = dist_all_reduce(other, memory, memory, N, DIST_F32, DIST_SUM, &options, &work);
@@ -416,7 +416,7 @@ static void first_collective_alone_times_out(struct rank *self)
             CHECK_OK(dist_work_release(work));
         }
         CHECK(status == DIST_ERR_TIMEOUT);
-        CHECK(now_ms() - began >= 600 && now_ms() - began < 4000);
+        CHECK(now_ms() - start >= 600 && now_ms() - start < 4000);
     } else {
         CHECK(dist_barrier(other, NULL, NULL) != DIST_OK);
     }

@@ -257,8 +257,8 @@ static int open_device(const char *space, const char *device)
     struct ifreq request;
     int home = require(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "/proc/self/ns/net");
     snprintf(path, sizeof(path), "/run/netns/%s", space);
-    int there = require(open(path, O_RDONLY | O_CLOEXEC), path);
-    require(setns(there, CLONE_NEWNET), path);
+    int namespace_fd = require(open(path, O_RDONLY | O_CLOEXEC), path);
+    require(setns(namespace_fd, CLONE_NEWNET), path);
     /* The file belongs to the namespace in which it is opened. */
     int tun = require(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun");
     memset(&request, 0, sizeof(request));
@@ -266,7 +266,7 @@ static int open_device(const char *space, const char *device)
     snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", device);
     require(ioctl(tun, TUNSETIFF, &request), device);
     require(setns(home, CLONE_NEWNET), "the way back to this name space");
-    close(there);
+    close(namespace_fd);
     close(home);
     return tun;
 }

@@ -65,16 +65,16 @@ static void fail_usage(const char *message, const char *value)
 
 static size_t parse_number(const char *text, const char **end)
 {
-    char *rest;
-    unsigned long long number = strtoull(text, &rest, 10);
-    if (rest == text || *text == '-') {
+    char *number_end;
+    unsigned long long number = strtoull(text, &number_end, 10);
+    if (number_end == text || *text == '-') {
         fail_usage("not a number:", text);
     }
-    if (*rest == 'K' || *rest == 'M') {
-        number <<= *rest == 'K' ? 10 : 20;
-        rest++;
+    if (*number_end == 'K' || *number_end == 'M') {
+        number <<= *number_end == 'K' ? 10 : 20;
+        number_end++;
     }
-    *end = rest;
+    *end = number_end;
     return (size_t)number;
 }
 
@@ -130,8 +130,8 @@ static void choose_call_counts(struct plan *plan)
     for (size_t i = 0; i < plan->n_sizes; i++) {
         struct size *size = &plan->sizes[i];
         size_t guess = (size_t)(2e5 / (2.0 + (double)size->bytes / 2000.0));
-        size_t wanted = plan->iterations != 0 ? plan->iterations : guess < 20000 ? guess : 20000;
-        size->calls = (wanted + TURNS - 1) / TURNS;
+        size_t n_calls = plan->iterations != 0 ? plan->iterations : guess < 20000 ? guess : 20000;
+        size->calls = (n_calls + TURNS - 1) / TURNS;
         size->us = malloc(size->calls * TURNS * sizeof(double));
         if (size->us == NULL) {
             fail_usage("no memory for", "the samples");

@@ -136,7 +136,7 @@ static void store_wait(struct store *store, struct keys *keys)
 
 static int store_check(struct store *store, struct keys *keys)
 {
-    int32_t there;
-    check(dist_store_check(store->store, keys->names, NULL, keys->n, &there));
-    return there;
+    int32_t is_present;
+    check(dist_store_check(store->store, keys->names, NULL, keys->n, &is_present));
+    return is_present;
 }

@@ -243,7 +243,7 @@ struct comm *comm_new(int rank, int nranks, int device, CUcontext context, int i
 void comm_discard(struct comm *comm);
 void comm_join_thread(struct comm *comm);
 /* Ends all waits on a communicator. */
-void comm_interrupt(struct comm *comm, enum wait_state why);
+void comm_interrupt(struct comm *comm, enum wait_state state);
 /* Returns true if all its operations are done. */
 int comm_is_idle(struct comm *comm);
 /* Records an asynchronous error unless there is one already. */

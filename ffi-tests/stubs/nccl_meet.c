@@ -158,8 +158,8 @@ uint32_t meet_doorbell(struct comm *comm)
 
 void meet_sleep(struct comm *comm, uint32_t seen)
 {
-    struct timespec rest = { 0, POLL_INTERVAL_NS };
-    syscall(SYS_futex, &comm->region->doorbell, FUTEX_WAIT, seen, &rest, NULL, 0);
+    struct timespec poll_interval = { 0, POLL_INTERVAL_NS };
+    syscall(SYS_futex, &comm->region->doorbell, FUTEX_WAIT, seen, &poll_interval, NULL, 0);
 }
 
 int meet_is_over(struct comm *comm)

@@ -54,9 +54,9 @@ ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
 {
     NEEDS(21900);
     CUdeviceptr start;
-    ncclResult_t asked = requested_failure(__func__);
-    if (asked != ncclSuccess) {
-        return asked;
+    ncclResult_t result = requested_failure(__func__);
+    if (result != ncclSuccess) {
+        return result;
     }
     struct block *block = malloc(sizeof *block);
     if (pointer == NULL || block == NULL || cuMemAlloc_v2(&start, bytes) != CUDA_SUCCESS) {

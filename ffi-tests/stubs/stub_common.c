@@ -90,8 +90,8 @@ int stub_parse_numbers(const char *text, char separator, long *numbers, int max_
 
 void stub_sleep_us(long us)
 {
-    struct timespec rest = { us / 1000000, us % 1000000 * 1000 };
-    while (us > 0 && nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+    struct timespec remaining = { us / 1000000, us % 1000000 * 1000 };
+    while (us > 0 && nanosleep(&remaining, &remaining) != 0 && errno == EINTR) {
     }
 }
 

@@ -73,14 +73,14 @@ static void measure(int count, int calls, int rank)
     for (round = -20; round < ROUNDS; round++) { /* the first ones warm up */
         for (variant = 0; variant < VARIANTS; variant++) {
             int chosen = (variant + round + 30) % VARIANTS;
-            double began;
+            double start;
             MPI_Barrier(comm);
-            began = MPI_Wtime();
+            start = MPI_Wtime();
             for (call = 0; call < calls; call++) {
                 variants[chosen](count);
             }
             if (round >= 0) {
-                times[chosen][round] = (MPI_Wtime() - began) * 1e6 / calls;
+                times[chosen][round] = (MPI_Wtime() - start) * 1e6 / calls;
             }
         }
     }

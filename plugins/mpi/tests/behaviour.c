@@ -21,7 +21,7 @@ static void messages_match_by_tag_and_sender(void)
     int32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
     int32_t tags[] = { 0, 7, 268435455, 268435456, MAX_TAG - 1, MAX_TAG };
     dist_work_t *works[6];
-    int64_t sent[6], got;
+    int64_t sent[6], received;
     int i;
     for (i = 0; i < 6; i++) {
         sent[i] = 1000 * rank + i;
@@ -30,12 +30,13 @@ static void messages_match_by_tag_and_sender(void)
     /* Receives in reverse order of sending; the last two match any tag, in order. */
     for (i = 3; i >= 0; i--) {
         dist_recv_status_t status = DIST_RECV_STATUS_INIT;
-        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL), DIST_OK);
-        CHECK(got == 1000 * left + i && status.source == left && status.tag == tags[i]);
+        CHECK_STATUS(dist_recv(dist_world(), &received, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL),
+                     DIST_OK);
+        CHECK(received == 1000 * left + i && status.source == left && status.tag == tags[i]);
     }
     for (i = 4; i < 6; i++) {
-        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
-        CHECK(got == 1000 * left + i);
+        CHECK_STATUS(dist_recv(dist_world(), &received, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
+        CHECK(received == 1000 * left + i);
     }
     for (i = 0; i < 6; i++) {
         CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
@@ -97,7 +98,7 @@ static void unmatched_receive_is_cancelled(void)
 static void bytes_of_unknown_length_are_received(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
-    size_t n = 1000 * (size_t)rank + 3, got = 0;
+    size_t n = 1000 * (size_t)rank + 3, received = 0;
     const void *data = NULL;
     char *out = malloc(n);
     dist_blob_t *in = NULL;
@@ -106,9 +107,9 @@ static void bytes_of_unknown_length_are_received(void)
     memset(out, 'a' + rank, n);
     CHECK_STATUS(dist_send_bytes(dist_world(), out, n, right, 3, NULL, &send), DIST_OK);
     CHECK_STATUS(dist_recv_bytes(dist_world(), &in, 1 << 20, left, 3, NULL, NULL, NULL), DIST_OK);
-    CHECK_STATUS(dist_blob_data(in, 0, &data, &got), DIST_OK);
-    CHECK(got == 1000 * (size_t)left + 3);
-    CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[got - 1] == 'a' + left);
+    CHECK_STATUS(dist_blob_data(in, 0, &data, &received), DIST_OK);
+    CHECK(received == 1000 * (size_t)left + 3);
+    CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[received - 1] == 'a' + left);
     CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
     dist_work_release(send);
     dist_blob_release(in);
