@@ -26,18 +26,18 @@ int main(void)
      * until it is done. */
     check(dist_all_reduce(world, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
 
-    int wrong = 0;
+    int n_wrong = 0;
     for (int i = 0; i < COUNT; i++) {
         float expected = (float)(size * (size + 1) / 2 * i);
         if (values[i] != expected) {
             fprintf(stderr, "rank %d: element %d is %g, expected %g\n", rank, i, values[i], expected);
-            wrong++;
+            n_wrong++;
         }
     }
-    if (wrong == 0) {
+    if (n_wrong == 0) {
         printf("rank %d of %d: %d sums correct\n", rank, size, COUNT);
     }
 
     check(dist_finalize());
-    return wrong == 0 ? 0 : 1;
+    return n_wrong == 0 ? 0 : 1;
 }

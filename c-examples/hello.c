@@ -1,5 +1,5 @@
 /*
- * The smallest libdist program: every rank joins, says who it is, and leaves.
+ * The smallest libdist program: every rank joins the job, prints its rank, and leaves.
  *
  *     distrun --nproc-per-node 4 ./hello
  */

@@ -17,7 +17,7 @@ int main() try {
   const dist::blob reports = world.gather_bytes(report.str(), 0);
   for (const std::string &line : reports.strings()) std::cout << line << '\n';
   return 0;
-} catch (const dist::error &failed) {
-  std::cerr << failed.what() << '\n';
+} catch (const dist::error &error) {
+  std::cerr << error.what() << '\n';
   return 1;
 }

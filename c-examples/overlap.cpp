@@ -36,17 +36,17 @@ int main() try {
                                           dist::options{}.with_label(label.c_str())));
   }
 
-  bool is_right = true;
+  bool is_correct = true;
   for (int layer = layers - 1; layer >= 0; --layer) {
     auto &sum = sums[static_cast<std::size_t>(layers - 1 - layer)];
     const gradients total = sum.take();
-    is_right &= total[49] == static_cast<float>(n * (n + 1) / 2 * (49 + layer));
+    is_correct &= total[49] == static_cast<float>(n * (n + 1) / 2 * (49 + layer));
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(sum.elapsed()).count();
     if (world.rank() == 0) std::cout << "layer " << layer << ": " << us << " us\n";
   }
-  std::cout << "rank " << world.rank() << " of " << n << ": " << (is_right ? "right" : "wrong") << '\n';
-  return is_right ? 0 : 1;
-} catch (const dist::error &failed) {
-  std::cerr << failed.what() << '\n';
+  std::cout << "rank " << world.rank() << " of " << n << ": " << (is_correct ? "right" : "wrong") << '\n';
+  return is_correct ? 0 : 1;
+} catch (const dist::error &error) {
+  std::cerr << error.what() << '\n';
   return 1;
 }

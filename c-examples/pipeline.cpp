@@ -30,7 +30,7 @@ int main() try {
   const auto receive = [&] { return world.recv_async(activations(width), stage - 1); };
   if (stage > 0) input = receive();
 
-  bool is_right = true;
+  bool is_correct = true;
   for (int i = 0; i < micro_batches; ++i) {
     activations batch(width, static_cast<float>(i));
     if (stage > 0) {
@@ -41,13 +41,14 @@ int main() try {
     if (stage < last) {
       output = world.send_async(std::move(batch), stage + 1);  // waits for the send before it
     } else {
-      is_right &= batch.back() == static_cast<float>(i + last * (last + 1) / 2);
+      is_correct &= batch.back() == static_cast<float>(i + last * (last + 1) / 2);
     }
   }
   if (output) output->wait();
-  if (stage == last) std::cout << micro_batches << " micro-batches through " << last + 1 << " stages: " << (is_right ? "right" : "wrong") << '\n';
-  return is_right ? 0 : 1;
-} catch (const dist::error &failed) {
-  std::cerr << failed.what() << '\n';
+  if (stage == last) std::cout << micro_batches << " micro-batches through " << last
+      + 1 << " stages: " << (is_correct ? "right" : "wrong") << '\n';
+  return is_correct ? 0 : 1;
+} catch (const dist::error &error) {
+  std::cerr << error.what() << '\n';
   return 1;
 }

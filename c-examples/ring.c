@@ -13,7 +13,7 @@
 #define COUNT (1 << 18) /* doubles: 2 MiB, far more than is buffered for a receiver */
 
 /* Sends `out` to the next rank and receives `in` from the previous one. */
-static void turn(dist_group_t *world, int rank, int size, const double *out, double *in)
+static void exchange_blocks(dist_group_t *world, int rank, int size, const double *out, double *in)
 {
     check(dist_batch_begin(NULL, 0));
     check(dist_send(world, out, COUNT, DIST_F64, (rank + 1) % size, 0, NULL, NULL));
@@ -21,7 +21,7 @@ static void turn(dist_group_t *world, int rank, int size, const double *out, dou
     check(dist_batch_end(NULL));
 }
 
-static double *block(void)
+static double *allocate_block(void)
 {
     double *block = malloc(COUNT * sizeof *block);
     if (block == NULL) {
@@ -38,35 +38,36 @@ int main(void)
     int rank = (int)dist_get_rank(world);
     int size = (int)dist_get_world_size(world);
 
-    double *out = block();
-    double *in = block();
-    double *sum = block();
-    double *expected = block();
+    double *out = allocate_block();
+    double *in = allocate_block();
+    double *sum = allocate_block();
+    double *expected = allocate_block();
     for (int i = 0; i < COUNT; i++) {
         out[i] = sum[i] = expected[i] = rank * 0.5 + i; /* exact in any order of addition */
     }
 
     for (int step = 1; step < size; step++) {
-        turn(world, rank, size, out, in);
+        exchange_blocks(world, rank, size, out, in);
         for (int i = 0; i < COUNT; i++) {
             sum[i] += in[i];
         }
-        double *seen = out; /* the received block is sent in the next turn */
+        double *sent_block = out; /* the received block is sent in the next turn */
         out = in;
-        in = seen;
+        in = sent_block;
     }
 
     check(dist_all_reduce(world, expected, expected, COUNT, DIST_F64, DIST_SUM, NULL, NULL));
-    int wrong = 0;
+    int n_wrong = 0;
     for (int i = 0; i < COUNT; i++) {
-        wrong += sum[i] != expected[i];
+        n_wrong += sum[i] != expected[i];
     }
-    printf("rank %d of %d: %s after %d turns\n", rank, size, wrong == 0 ? "the sums agree" : "the sums DIFFER", size - 1);
+    printf("rank %d of %d: %s after %d turns\n", rank, size, n_wrong == 0 ? "the sums agree" : "the sums DIFFER",
+           size - 1);
 
     free(out);
     free(in);
     free(sum);
     free(expected);
     check(dist_finalize());
-    return wrong == 0 ? 0 : 1;
+    return n_wrong == 0 ? 0 : 1;
 }

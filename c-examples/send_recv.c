@@ -10,8 +10,8 @@
 #define RESULT 2
 #define COUNT 1000
 
-/* Sends the tasks: rank r squares the numbers from r on. */
-static int hand_out(dist_group_t *world, int size)
+/* Sends one task to each worker and receives the results: rank r squares the numbers from r on. */
+static int distribute_tasks(dist_group_t *world, int size)
 {
     int64_t task[COUNT];
     for (int peer = 1; peer < size; peer++) {
@@ -23,20 +23,20 @@ static int hand_out(dist_group_t *world, int size)
         check(dist_send(world, task, COUNT, DIST_I64, peer, TASK, NULL, NULL));
     }
 
-    int wrong = 0;
+    int n_wrong = 0;
     int64_t result[COUNT];
-    for (int answers = 1; answers < size; answers++) {
+    for (int n_results = 1; n_results < size; n_results++) {
         dist_recv_status_t status = DIST_RECV_STATUS_INIT;
         check(dist_recv(world, result, COUNT, DIST_I64, DIST_ANY_SOURCE, RESULT, &status, NULL, NULL));
         for (int i = 0; i < COUNT; i++) {
-            wrong += result[i] != (int64_t)(status.source + i) * (status.source + i);
+            n_wrong += result[i] != (int64_t)(status.source + i) * (status.source + i);
         }
         printf("rank 0: %d squares from rank %d\n", COUNT, (int)status.source);
     }
-    return wrong;
+    return n_wrong;
 }
 
-static void work(dist_group_t *world)
+static void process_task(dist_group_t *world)
 {
     int64_t numbers[COUNT];
     check(dist_recv(world, numbers, COUNT, DIST_I64, 0, TASK, NULL, NULL, NULL));
@@ -51,14 +51,14 @@ int main(void)
     check(dist_init(NULL));
     dist_group_t *world = dist_world();
 
-    int wrong = 0;
+    int n_wrong = 0;
     if (dist_get_rank(world) == 0) {
-        wrong = hand_out(world, (int)dist_get_world_size(world));
-        printf("rank 0: %s\n", wrong == 0 ? "all squares correct" : "WRONG squares");
+        n_wrong = distribute_tasks(world, (int)dist_get_world_size(world));
+        printf("rank 0: %s\n", n_wrong == 0 ? "all squares correct" : "WRONG squares");
     } else {
-        work(world);
+        process_task(world);
     }
 
     check(dist_finalize());
-    return wrong == 0 ? 0 : 1;
+    return n_wrong == 0 ? 0 : 1;
 }

@@ -40,7 +40,7 @@ typedef struct trainer {
     float *gradient; /* memory of the reducer for mlp.count numbers */
 } trainer_t;
 
-static void *required(void *memory)
+static void *require_memory(void *memory)
 {
     if (memory == NULL) {
         fprintf(stderr, "train_digits: out of memory\n");
@@ -63,10 +63,10 @@ static void create_reducer(trainer_t *trainer)
     weights.data = mlp->weights;
     weights.count = mlp->count;
     weights.dtype = DIST_F32;
-    dist_reducer_options_t how = DIST_REDUCER_OPTIONS_INIT;
-    how.divide = DIST_DIVIDE_NONE; /* mlp_step divides by the number of rows */
+    dist_reducer_options_t reducer_options = DIST_REDUCER_OPTIONS_INIT;
+    reducer_options.divide = DIST_DIVIDE_NONE; /* mlp_step divides by the number of rows */
     void *gradient;
-    check(dist_reducer_create(trainer->world, &weights, 1, &how, &trainer->reducer));
+    check(dist_reducer_create(trainer->world, &weights, 1, &reducer_options, &trainer->reducer));
     check(dist_reducer_grad(trainer->reducer, 0, &gradient, NULL));
     trainer->gradient = gradient;
 }
@@ -121,13 +121,14 @@ static void train(trainer_t *trainer)
     }
     for (uint32_t epoch = 1; epoch <= options->epochs; epoch++) {
         double loss = 0.0;
-        double done = 0.0;
+        double trained_rows = 0.0;
         rng_shuffle(&rng, rows, TRAIN_ROWS);
         for (size_t first = 0; first < TRAIN_ROWS; first += options->batch) {
-            size_t left = TRAIN_ROWS - first;
-            train_batch(trainer, rows + first, left < options->batch ? left : options->batch, &loss, &done);
+            size_t rows_left = TRAIN_ROWS - first;
+            train_batch(trainer, rows + first, rows_left < options->batch ? rows_left : options->batch, &loss,
+                        &trained_rows);
         }
-        loss = mean_loss(trainer, loss, done);
+        loss = mean_loss(trainer, loss, trained_rows);
         if (trainer->rank == 0) {
             printf("epoch %2" PRIu32 "/%" PRIu32 "  loss %.6f\n", epoch, options->epochs, loss);
             fflush(stdout);
@@ -139,16 +140,16 @@ static void train(trainer_t *trainer)
 }
 
 /* Returns true if all ranks hold the same weights. If they differ, rank 0 prints all hashes. */
-static int weights_identical(const trainer_t *trainer)
+static int has_identical_weights(const trainer_t *trainer)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
-    uint64_t *hashes = required(malloc((size_t)trainer->size * sizeof *hashes));
+    uint64_t *hashes = require_memory(malloc((size_t)trainer->size * sizeof *hashes));
     check(dist_all_gather(trainer->world, &hash, hashes, 1, DIST_U64, NULL, NULL));
-    int identical = 1;
+    int is_identical = 1;
     for (int r = 1; r < trainer->size; r++) {
-        identical = identical && hashes[r] == hashes[0];
+        is_identical = is_identical && hashes[r] == hashes[0];
     }
-    if (!identical && trainer->rank == 0) {
+    if (!is_identical && trainer->rank == 0) {
         printf("weights differ:");
         for (int r = 0; r < trainer->size; r++) {
             printf("%s rank %d %016" PRIx64, r == 0 ? "" : ",", r, hashes[r]);
@@ -156,7 +157,7 @@ static int weights_identical(const trainer_t *trainer)
         printf("\n");
     }
     free(hashes);
-    return identical;
+    return is_identical;
 }
 
 /* Returns the share of recognised held-out digits, in percent. */
@@ -181,20 +182,20 @@ int main(int argc, char **argv)
     }
     trainer.digits = digits;
     if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
-        required(NULL);
+        require_memory(NULL);
     }
 
-    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
-    how.backend = trainer.options.backend;
-    check(dist_init(&how));
+    dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
+    init_options.backend = trainer.options.backend;
+    check(dist_init(&init_options));
     trainer.world = dist_world();
     trainer.rank = (int)dist_get_rank(trainer.world);
     trainer.size = (int)dist_get_world_size(trainer.world);
 
     create_reducer(&trainer);
     train(&trainer);
-    int identical = weights_identical(&trainer);
-    if (identical) {
+    int is_identical = has_identical_weights(&trainer);
+    if (is_identical) {
         double accuracy = held_out_accuracy(&trainer);
         if (trainer.rank == 0) {
             printf("held-out accuracy: %.1f %%, weights identical on %d ranks\n", accuracy, trainer.size);
@@ -205,5 +206,5 @@ int main(int argc, char **argv)
     check(dist_finalize());
     mlp_free(&trainer.mlp);
     free(digits);
-    return identical ? 0 : 1;
+    return is_identical ? 0 : 1;
 }

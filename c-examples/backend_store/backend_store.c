@@ -13,8 +13,8 @@
  *
  * Back-end options: "only=N" gives the operations that the back end declares as supported, as
  * the bits of dist_backend_created_t. libdist composes the other operations from these. This
- * file contains the requests and the life of a part; the rest is in backend_store_keys.c,
- * _calls.c, _messages.c and _fold.c.
+ * file contains the requests, and creates and destroys the communicator; the rest is in
+ * backend_store_keys.c, _calls.c, _messages.c and _fold.c.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "backend_store.h"
@@ -24,125 +24,127 @@
 #include <string.h>
 #include <time.h>
 
-#define LONGEST_NAP_NS 5000000L
+#define MAX_POLL_INTERVAL_NS 5000000L
 
 /* ---- Requests ---- */
 
-static void forget(struct part *part, struct request *request)
+static void release_request(struct communicator *comm, struct request *request)
 {
-    struct request **place = &part->receives;
-    while (*place != NULL && *place != request) {
-        place = &(*place)->next;
+    struct request **link = &comm->receives;
+    while (*link != NULL && *link != request) {
+        link = &(*link)->next;
     }
-    if (*place == request) {
-        *place = request->next;
+    if (*link == request) {
+        *link = request->next;
     }
     if (request->message != NULL) { /* matched, and not received */
-        request->message->next = part->unmatched;
-        part->unmatched = request->message;
+        request->message->next = comm->unmatched;
+        comm->unmatched = request->message;
     }
-    free(request->lists);
+    free(request->counts_and_displs);
     free(request);
-    match(part);
+    match_messages(comm);
 }
 
 /* Copies the operation and its lists: the operation outlives submit, but the memory of the lists
  * does not. */
-static int keep(const struct part *part, struct request *request, const dist_backend_operation_t *what)
+static int copy_operation(const struct communicator *comm, struct request *request,
+                          const dist_backend_operation_t *operation)
 {
-    const size_t **places[2];
-    size_t n = (size_t)part->size, i;
-    request->what = *what;
-    places[0] = &request->what.recv_counts;
-    places[1] = &request->what.recv_displs;
-    if (what->recv_counts == NULL) {
+    const size_t **lists[2];
+    size_t n = (size_t)comm->size, i;
+    request->operation = *operation;
+    lists[0] = &request->operation.recv_counts;
+    lists[1] = &request->operation.recv_displs;
+    if (operation->recv_counts == NULL) {
         return 1;
     }
-    request->lists = malloc(2 * n * sizeof(size_t));
-    for (i = 0; i < 2 && request->lists != NULL; i++) {
-        memcpy(request->lists + i * n, *places[i], n * sizeof(size_t));
-        *places[i] = request->lists + i * n;
+    request->counts_and_displs = malloc(2 * n * sizeof(size_t));
+    for (i = 0; i < 2 && request->counts_and_displs != NULL; i++) {
+        memcpy(request->counts_and_displs + i * n, *lists[i], n * sizeof(size_t));
+        *lists[i] = request->counts_and_displs + i * n;
     }
-    return request->lists != NULL;
+    return request->counts_and_displs != NULL;
 }
 
-static dist_status_t begin(struct part *part, const dist_backend_operation_t *what, struct request *request,
-                           dist_backend_outcome_t *outcome)
+static dist_status_t start_operation(struct communicator *comm, const dist_backend_operation_t *operation,
+                                     struct request *request, dist_backend_outcome_t *outcome)
 {
     char key[KEY_BYTES];
-    dist_backend_operation_t scaled = *what;
+    dist_backend_operation_t scaled = *operation;
     dist_status_t status;
-    if (what->kind == DIST_KIND_RECV) {
-        struct request **end = &part->receives;
-        while (*end != NULL) {
-            end = &(*end)->next;
+    if (operation->kind == DIST_KIND_RECV) {
+        struct request **tail = &comm->receives;
+        while (*tail != NULL) {
+            tail = &(*tail)->next;
         }
-        *end = request;
-        match(part);
+        *tail = request;
+        match_messages(comm);
         return DIST_IN_PROGRESS;
     }
-    if (what->op == DIST_PREMUL_SUM) {
-        size_t count = what->kind == DIST_KIND_REDUCE_SCATTER ? what->count * (size_t)part->size : what->count;
-        if (what->kind == DIST_KIND_REDUCE_SCATTER_V) {
+    if (operation->op == DIST_PREMUL_SUM) {
+        size_t count = operation->kind == DIST_KIND_REDUCE_SCATTER ? operation->count * (size_t)comm->size
+            : operation->count;
+        if (operation->kind == DIST_KIND_REDUCE_SCATTER_V) {
             return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "reduce_scatter_v with PREMUL_SUM");
         }
-        scaled.send = scale(what->dtype, what->send, count, what->factor);
+        scaled.send = scale_elements(operation->dtype, operation->send, count, operation->factor);
         if (scaled.send == NULL) {
-            return no_memory(outcome);
+            return fail_out_of_memory(outcome);
         }
     }
-    key_of(key, what, part->rank);
-    status = publish(part, &scaled, key, block_count(part, &scaled), outcome);
-    if (scaled.send != what->send) {
+    format_call_key(key, operation, comm->rank);
+    status = publish_data(comm, &scaled, key, block_count(comm, &scaled), outcome);
+    if (scaled.send != operation->send) {
         free((void *)scaled.send);
     }
     return status == DIST_OK ? DIST_IN_PROGRESS : status;
 }
 
-static dist_status_t submit(void *arg, const dist_backend_operation_t *what, void **handle,
-                            dist_backend_outcome_t *outcome)
+static dist_status_t submit_operation(void *arg, const dist_backend_operation_t *operation, void **handle,
+                                      dist_backend_outcome_t *outcome)
 {
-    struct part *part = arg;
+    struct communicator *comm = arg;
     struct request *request;
     dist_status_t status;
-    if (what->kind == DIST_KIND_SEND) { /* the store has the data, and the buffer is free again */
-        pthread_mutex_lock(&part->lock);
-        status = send_message(part, what, outcome);
-        pthread_mutex_unlock(&part->lock);
+    if (operation->kind == DIST_KIND_SEND) { /* the store has the data, and the buffer is free again */
+        pthread_mutex_lock(&comm->lock);
+        status = send_message(comm, operation, outcome);
+        pthread_mutex_unlock(&comm->lock);
         return status;
     }
     request = calloc(1, sizeof(*request));
-    if (request == NULL || !keep(part, request, what)) {
+    if (request == NULL || !copy_operation(comm, request, operation)) {
         free(request);
-        return no_memory(outcome);
+        return fail_out_of_memory(outcome);
     }
-    pthread_mutex_lock(&part->lock);
-    status = begin(part, what, request, outcome);
+    pthread_mutex_lock(&comm->lock);
+    status = start_operation(comm, operation, request, outcome);
     if (status != DIST_IN_PROGRESS) {
-        forget(part, request);
+        release_request(comm, request);
     }
-    pthread_mutex_unlock(&part->lock);
+    pthread_mutex_unlock(&comm->lock);
     *handle = request;
     return status;
 }
 
-static dist_status_t test(void *arg, void *handle, dist_backend_outcome_t *outcome)
+static dist_status_t test_request(void *arg, void *handle, dist_backend_outcome_t *outcome)
 {
-    struct part *part = arg;
+    struct communicator *comm = arg;
     struct request *request = handle;
-    int is_message = request->what.kind == DIST_KIND_RECV;
+    int is_message = request->operation.kind == DIST_KIND_RECV;
     dist_status_t status;
-    if (!is_message) { /* no other thread accesses it */
-        status = look_at_call(part, request, outcome);
+    if (!is_message) { /* no other thread accesses the request */
+        status = poll_collective(comm, request, outcome);
     }
-    pthread_mutex_lock(&part->lock);
+    pthread_mutex_lock(&comm->lock);
     if (is_message) {
-        status = look_for_message(part, request, outcome);
+        status = poll_receive(comm, request, outcome);
     }
     if (status != DIST_IN_PROGRESS) {
-        forget(part, request);
+        release_request(comm, request);
     }
-    pthread_mutex_unlock(&part->lock);
+    pthread_mutex_unlock(&comm->lock);
     return status;
 }
 
@@ -153,81 +155,82 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static dist_status_t failure(void *arg, dist_backend_outcome_t *outcome)
+static dist_status_t get_failure(void *arg, dist_backend_outcome_t *outcome)
 {
-    struct part *part = arg;
+    struct communicator *comm = arg;
     struct bytes reason;
-    if (!is_there(part, "aborted") || get(part, "aborted", &reason) != DIST_OK) {
+    if (!key_exists(comm, "aborted") || get_value(comm, "aborted", &reason) != DIST_OK) {
         return DIST_OK;
     }
     reason.data[reason.len] = '\0';
-    fail(outcome, DIST_ERR_ABORTED, header_of(&reason).root, reason.data + sizeof(struct header));
+    fail(outcome, DIST_ERR_ABORTED, read_header(&reason).root, reason.data + sizeof(struct header));
     free(reason.data);
     return DIST_ERR_ABORTED;
 }
 
 static dist_status_t wait_for(void *arg, void *handle, int64_t timeout_ms, dist_backend_outcome_t *outcome)
 {
-    struct part *part = arg;
-    int64_t until = now_ns() + timeout_ms * 1000000;
-    struct timespec nap = { 0, 20000 };
+    struct communicator *comm = arg;
+    int64_t deadline_ns = now_ns() + timeout_ms * 1000000;
+    struct timespec poll_interval = { 0, 20000 };
     for (;;) {
-        dist_status_t status = test(part, handle, outcome);
-        if (status != DIST_IN_PROGRESS || part->host->is_aborted(part->host->context) || now_ns() >= until) {
+        dist_status_t status = test_request(comm, handle, outcome);
+        if (status != DIST_IN_PROGRESS || comm->host->is_aborted(comm->host->context) || now_ns() >= deadline_ns) {
             return status;
         }
-        nanosleep(&nap, NULL);
-        nap.tv_nsec = nap.tv_nsec * 2 < LONGEST_NAP_NS ? nap.tv_nsec * 2 : LONGEST_NAP_NS;
-        if (nap.tv_nsec == LONGEST_NAP_NS && is_there(part, "aborted")) {
-            return DIST_IN_PROGRESS; /* the library asks for the reason */
+        nanosleep(&poll_interval, NULL);
+        poll_interval.tv_nsec = poll_interval.tv_nsec * 2 < MAX_POLL_INTERVAL_NS ? poll_interval.tv_nsec * 2
+            : MAX_POLL_INTERVAL_NS;
+        if (poll_interval.tv_nsec == MAX_POLL_INTERVAL_NS && key_exists(comm, "aborted")) {
+            return DIST_IN_PROGRESS; /* the library calls get_failure for the reason */
         }
     }
 }
 
-static dist_status_t take_back(void *arg, void *handle, dist_backend_outcome_t *outcome)
+static dist_status_t cancel_request(void *arg, void *handle, dist_backend_outcome_t *outcome)
 {
-    struct part *part = arg;
+    struct communicator *comm = arg;
     struct request *request = handle;
     char key[KEY_BYTES];
     size_t len = 0;
     int r;
-    for (r = request->seen; r < part->size && request->what.kind != DIST_KIND_RECV; r++) {
-        key_of(key, &request->what, r);
-        if (!is_there(part, key) && len < outcome->text_cap) {
+    for (r = request->n_arrived; r < comm->size && request->operation.kind != DIST_KIND_RECV; r++) {
+        format_call_key(key, &request->operation, r);
+        if (!key_exists(comm, key) && len < outcome->text_cap) {
             outcome->culprit = outcome->culprit < 0 ? r : outcome->culprit;
             len += (size_t)snprintf(outcome->text + len, outcome->text_cap - len, "%srank %d has not come",
                                     len > 0 ? ", " : "", r);
         }
     }
-    pthread_mutex_lock(&part->lock);
-    forget(part, request);
-    pthread_mutex_unlock(&part->lock);
+    pthread_mutex_lock(&comm->lock);
+    release_request(comm, request);
+    pthread_mutex_unlock(&comm->lock);
     return DIST_OK;
 }
 
-/* ---- A part's life ---- */
+/* ---- The communicator ---- */
 
 static void abort_all(void *arg, dist_status_t status, const char *reason, int32_t culprit)
 {
-    struct part *part = arg;
+    struct communicator *comm = arg;
     struct header header;
     size_t len = strlen(reason);
-    char *all = malloc(sizeof(header) + len);
+    char *payload = malloc(sizeof(header) + len);
     memset(&header, 0, sizeof(header));
     header.kind = status;
     header.root = culprit;
-    if (all != NULL) {
-        memcpy(all, &header, sizeof(header));
-        memcpy(all + sizeof(header), reason, len);
-        part->host->store_set(part->host->context, "aborted", all, sizeof(header) + len, SOON_MS);
-        free(all);
+    if (payload != NULL) {
+        memcpy(payload, &header, sizeof(header));
+        memcpy(payload + sizeof(header), reason, len);
+        comm->host->store_set(comm->host->context, "aborted", payload, sizeof(header) + len, STORE_TIMEOUT_MS);
+        free(payload);
     }
 }
 
 static dist_status_t supports(void *arg, const dist_backend_query_t *query, dist_backend_outcome_t *outcome)
 {
     (void)arg;
-    if (query->op >= 0 && !can_fold(query->dtype, query->op)) {
+    if (query->op >= 0 && !can_reduce(query->dtype, query->op)) {
         return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "this back end cannot fold elements of that type");
     }
     if (query->op == DIST_PREMUL_SUM && query->kind == DIST_KIND_REDUCE_SCATTER_V) {
@@ -246,56 +249,57 @@ static dist_status_t describe(void *arg, dist_store_sink_fn sink, void *sink_arg
 
 static void destroy(void *arg)
 {
-    struct part *part = arg;
-    while (part->unmatched != NULL) {
-        struct message *next = part->unmatched->next;
-        free(part->unmatched->bytes.data);
-        free(part->unmatched);
-        part->unmatched = next;
+    struct communicator *comm = arg;
+    while (comm->unmatched != NULL) {
+        struct message *next = comm->unmatched->next;
+        free(comm->unmatched->bytes.data);
+        free(comm->unmatched);
+        comm->unmatched = next;
     }
-    pthread_mutex_destroy(&part->lock);
-    free(part->sent);
-    free(part->taken);
-    free(part);
+    pthread_mutex_destroy(&comm->lock);
+    free(comm->n_sent);
+    free(comm->n_received);
+    free(comm);
 }
 
 /* All ranks must use the same data layout in the store. */
 static void compare_layout(void *arg, const void *data, size_t len)
 {
-    uint64_t theirs = 0;
-    memcpy(&theirs, data, len < sizeof(theirs) ? len : sizeof(theirs));
-    *(int *)arg += theirs != sizeof(struct header);
+    uint64_t peer_layout = 0;
+    memcpy(&peer_layout, data, len < sizeof(peer_layout) ? len : sizeof(peer_layout));
+    *(int *)arg += peer_layout != sizeof(struct header);
 }
 
 static dist_status_t create(void *user, const dist_backend_setup_t *setup, dist_backend_created_t *created,
                             dist_backend_outcome_t *outcome)
 {
     const char *only = strstr(setup->options, "only=");
-    struct part *part = calloc(1, sizeof(*part));
-    uint64_t mine = sizeof(struct header);
-    int others = 0;
+    struct communicator *comm = calloc(1, sizeof(*comm));
+    uint64_t own_layout = sizeof(struct header);
+    int n_mismatches = 0;
     dist_status_t status;
     (void)user;
-    if (part == NULL) {
-        return no_memory(outcome);
+    if (comm == NULL) {
+        return fail_out_of_memory(outcome);
     }
-    part->rank = setup->rank;
-    part->size = setup->size;
-    part->host = setup->host;
-    part->sent = calloc((size_t)setup->size, sizeof(*part->sent));
-    part->taken = calloc((size_t)setup->size, sizeof(*part->taken));
-    pthread_mutex_init(&part->lock, NULL);
-    if (part->sent == NULL || part->taken == NULL) {
-        destroy(part);
-        return no_memory(outcome);
+    comm->rank = setup->rank;
+    comm->size = setup->size;
+    comm->host = setup->host;
+    comm->n_sent = calloc((size_t)setup->size, sizeof(*comm->n_sent));
+    comm->n_received = calloc((size_t)setup->size, sizeof(*comm->n_received));
+    pthread_mutex_init(&comm->lock, NULL);
+    if (comm->n_sent == NULL || comm->n_received == NULL) {
+        destroy(comm);
+        return fail_out_of_memory(outcome);
     }
-    status = setup->exchange(setup->exchange_arg, "layout", &mine, sizeof(mine), compare_layout, &others);
-    if (status != DIST_OK || others > 0) {
-        destroy(part);
+    status = setup->exchange(setup->exchange_arg, "layout", &own_layout, sizeof(own_layout), compare_layout,
+                             &n_mismatches);
+    if (status != DIST_OK || n_mismatches > 0) {
+        destroy(comm);
         return fail(outcome, status != DIST_OK ? status : DIST_ERR_MISMATCH, -1,
                     "the ranks could not compare what they put into the store, or it differs");
     }
-    created->part = part;
+    created->part = comm;
     created->kinds = only != NULL ? strtoull(only + strlen("only="), NULL, 0) : 0;
     return DIST_OK;
 }
@@ -303,12 +307,12 @@ static dist_status_t create(void *user, const dist_backend_setup_t *setup, dist_
 static const dist_backend_vtable_t functions = { sizeof(dist_backend_vtable_t),
                                                  create,
                                                  destroy,
-                                                 submit,
-                                                 take_back,
-                                                 test,
+                                                 submit_operation,
+                                                 cancel_request,
+                                                 test_request,
                                                  wait_for,
                                                  abort_all,
-                                                 failure,
+                                                 get_failure,
                                                  supports,
                                                  NULL, /* no memory of its own */
                                                  NULL,

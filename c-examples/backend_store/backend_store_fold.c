@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t size_of(dist_dtype_t dtype)
+size_t element_size(dist_dtype_t dtype)
 {
     switch (dtype) {
     case DIST_I8:
@@ -32,7 +32,7 @@ size_t size_of(dist_dtype_t dtype)
     }
 }
 
-int can_fold(dist_dtype_t dtype, dist_op_t op)
+int can_reduce(dist_dtype_t dtype, dist_op_t op)
 {
     int is_float = dtype == DIST_F32 || dtype == DIST_F64;
     int is_integer = dtype >= DIST_I8 && dtype <= DIST_U64;
@@ -40,20 +40,20 @@ int can_fold(dist_dtype_t dtype, dist_op_t op)
     return (is_integer && op != DIST_PREMUL_SUM) || (is_float && !is_bitwise);
 }
 
-/* `none` is the result of MIN and MAX if an operand is NaN. */
-#define FOLD_NUMBERS(name, type, wide, none) \
+/* `nan_result` is the result of MIN and MAX if an operand is NaN. */
+#define DEFINE_NUMBER_OP(name, type, wide, nan_result) \
     static type name##_pair(dist_op_t op, type a, type b) \
     { \
         switch (op) { \
         case DIST_PRODUCT: return (type)((wide)a * (wide)b); \
-        case DIST_MIN: return a != a || b != b ? (none) : a < b ? a : b; \
-        case DIST_MAX: return a != a || b != b ? (none) : a > b ? a : b; \
+        case DIST_MIN: return a != a || b != b ? (nan_result) : a < b ? a : b; \
+        case DIST_MAX: return a != a || b != b ? (nan_result) : a > b ? a : b; \
         default: return (type)((wide)a + (wide)b); \
         } \
     }
 
-#define FOLD_INTEGERS(name, type, wide) \
-    FOLD_NUMBERS(name##_number, type, wide, 0) \
+#define DEFINE_INTEGER_OP(name, type, wide) \
+    DEFINE_NUMBER_OP(name##_number, type, wide, 0) \
     static type name##_pair(dist_op_t op, type a, type b) \
     { \
         switch (op) { \
@@ -64,8 +64,8 @@ int can_fold(dist_dtype_t dtype, dist_op_t op)
         } \
     }
 
-#define EACH(name, type) \
-    static void name##_fold(dist_op_t op, char *into, const char *from, size_t count) \
+#define DEFINE_ARRAY_OPS(name, type) \
+    static void name##_reduce(dist_op_t op, char *into, const char *from, size_t count) \
     { \
         type a, b; \
         size_t i; \
@@ -87,71 +87,71 @@ int can_fold(dist_dtype_t dtype, dist_op_t op)
         } \
     }
 
-FOLD_INTEGERS(i8, int8_t, uint32_t)
-FOLD_INTEGERS(u8, uint8_t, uint32_t)
-FOLD_INTEGERS(i16, int16_t, uint32_t)
-FOLD_INTEGERS(u16, uint16_t, uint32_t)
-FOLD_INTEGERS(i32, int32_t, uint32_t)
-FOLD_INTEGERS(u32, uint32_t, uint32_t)
-FOLD_INTEGERS(i64, int64_t, uint64_t)
-FOLD_INTEGERS(u64, uint64_t, uint64_t)
-FOLD_NUMBERS(f32, float, float, NAN)
-FOLD_NUMBERS(f64, double, double, NAN)
-EACH(i8, int8_t)
-EACH(u8, uint8_t)
-EACH(i16, int16_t)
-EACH(u16, uint16_t)
-EACH(i32, int32_t)
-EACH(u32, uint32_t)
-EACH(i64, int64_t)
-EACH(u64, uint64_t)
-EACH(f32, float)
-EACH(f64, double)
+DEFINE_INTEGER_OP(i8, int8_t, uint32_t)
+DEFINE_INTEGER_OP(u8, uint8_t, uint32_t)
+DEFINE_INTEGER_OP(i16, int16_t, uint32_t)
+DEFINE_INTEGER_OP(u16, uint16_t, uint32_t)
+DEFINE_INTEGER_OP(i32, int32_t, uint32_t)
+DEFINE_INTEGER_OP(u32, uint32_t, uint32_t)
+DEFINE_INTEGER_OP(i64, int64_t, uint64_t)
+DEFINE_INTEGER_OP(u64, uint64_t, uint64_t)
+DEFINE_NUMBER_OP(f32, float, float, NAN)
+DEFINE_NUMBER_OP(f64, double, double, NAN)
+DEFINE_ARRAY_OPS(i8, int8_t)
+DEFINE_ARRAY_OPS(u8, uint8_t)
+DEFINE_ARRAY_OPS(i16, int16_t)
+DEFINE_ARRAY_OPS(u16, uint16_t)
+DEFINE_ARRAY_OPS(i32, int32_t)
+DEFINE_ARRAY_OPS(u32, uint32_t)
+DEFINE_ARRAY_OPS(i64, int64_t)
+DEFINE_ARRAY_OPS(u64, uint64_t)
+DEFINE_ARRAY_OPS(f32, float)
+DEFINE_ARRAY_OPS(f64, double)
 
-struct arithmetic {
-    void (*fold)(dist_op_t op, char *into, const char *from, size_t count);
+struct element_ops {
+    void (*reduce)(dist_op_t op, char *into, const char *from, size_t count);
     void (*divide)(char *into, size_t count, int ranks);
 };
 
-static const struct arithmetic arithmetics[] = {
-    { i8_fold, i8_divide },   { u8_fold, u8_divide },   { i16_fold, i16_divide }, { u16_fold, u16_divide },
-    { i32_fold, i32_divide }, { u32_fold, u32_divide }, { i64_fold, i64_divide }, { u64_fold, u64_divide },
-    { NULL, NULL },           { NULL, NULL },           { f32_fold, f32_divide }, { f64_fold, f64_divide },
+static const struct element_ops element_ops_by_type[] = {
+    { i8_reduce, i8_divide },   { u8_reduce, u8_divide },   { i16_reduce, i16_divide }, { u16_reduce, u16_divide },
+    { i32_reduce, i32_divide }, { u32_reduce, u32_divide }, { i64_reduce, i64_divide }, { u64_reduce, u64_divide },
+    { NULL, NULL },             { NULL, NULL },             { f32_reduce, f32_divide }, { f64_reduce, f64_divide },
 };
 
-void fold(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t count, int is_first)
+void reduce_elements(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t count, int is_first)
 {
     if (count == 0) {
         return;
     }
     if (is_first) {
-        memcpy(into, from, count * size_of(dtype));
+        memcpy(into, from, count * element_size(dtype));
     } else {
-        arithmetics[dtype - DIST_I8].fold(op, into, from, count);
+        element_ops_by_type[dtype - DIST_I8].reduce(op, into, from, count);
     }
 }
 
-void divide(dist_dtype_t dtype, void *into, size_t count, int ranks)
+void divide_elements(dist_dtype_t dtype, void *into, size_t count, int ranks)
 {
-    arithmetics[dtype - DIST_I8].divide(into, count, ranks);
+    element_ops_by_type[dtype - DIST_I8].divide(into, count, ranks);
 }
 
-void *scale(dist_dtype_t dtype, const void *from, size_t count, double factor)
+void *scale_elements(dist_dtype_t dtype, const void *from, size_t count, double factor)
 {
-    char *all = malloc(count * size_of(dtype) + 1);
+    char *scaled = malloc(count * element_size(dtype) + 1);
     size_t i;
-    for (i = 0; i < count && all != NULL; i++) {
+    for (i = 0; i < count && scaled != NULL; i++) {
         if (dtype == DIST_F32) {
             float a;
             memcpy(&a, (const char *)from + i * sizeof(a), sizeof(a));
             a = (float)(a * (float)factor);
-            memcpy(all + i * sizeof(a), &a, sizeof(a));
+            memcpy(scaled + i * sizeof(a), &a, sizeof(a));
         } else {
             double a;
             memcpy(&a, (const char *)from + i * sizeof(a), sizeof(a));
             a *= factor;
-            memcpy(all + i * sizeof(a), &a, sizeof(a));
+            memcpy(scaled + i * sizeof(a), &a, sizeof(a));
         }
     }
-    return all;
+    return scaled;
 }

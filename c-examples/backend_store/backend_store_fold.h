@@ -1,6 +1,6 @@
 /*
  * The arithmetic of backend_store.c: reduces elements by type and operator. Types without
- * arithmetic in C (half precision, complex numbers) are not supported, and can_fold returns 0
+ * arithmetic in C (half precision, complex numbers) are not supported, and can_reduce returns 0
  * for them.
  */
 #ifndef BACKEND_STORE_FOLD_H
@@ -9,18 +9,18 @@
 #include <dist_backend.h>
 
 /* Returns the size of an element in bytes; 0 for a barrier, which has no elements. */
-size_t size_of(dist_dtype_t dtype);
+size_t element_size(dist_dtype_t dtype);
 
-int can_fold(dist_dtype_t dtype, dist_op_t op);
+int can_reduce(dist_dtype_t dtype, dist_op_t op);
 
 /* Sets into[i] = into[i] op from[i], or from[i] if it is the first operand. */
-void fold(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t count, int is_first);
+void reduce_elements(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t count, int is_first);
 
 /* Divides a sum by the number of ranks. */
-void divide(dist_dtype_t dtype, void *into, size_t count, int ranks);
+void divide_elements(dist_dtype_t dtype, void *into, size_t count, int ranks);
 
 /* Returns a copy of the elements times a factor, which the caller releases with free; NULL if
  * there is no memory. */
-void *scale(dist_dtype_t dtype, const void *from, size_t count, double factor);
+void *scale_elements(dist_dtype_t dtype, const void *from, size_t count, double factor);
 
 #endif

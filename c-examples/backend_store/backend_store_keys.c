@@ -16,17 +16,17 @@ dist_status_t fail(dist_backend_outcome_t *outcome, dist_status_t status, int cu
     return status;
 }
 
-dist_status_t no_memory(dist_backend_outcome_t *outcome)
+dist_status_t fail_out_of_memory(dist_backend_outcome_t *outcome)
 {
     return fail(outcome, DIST_ERR_OUT_OF_MEMORY, -1, "out of memory");
 }
 
-dist_status_t store_failed(dist_backend_outcome_t *outcome, dist_status_t status)
+dist_status_t fail_store_call(dist_backend_outcome_t *outcome, dist_status_t status)
 {
     return fail(outcome, status, -1, "the group's store does not answer as it should");
 }
 
-static void take(void *arg, const void *data, size_t len)
+static void copy_value(void *arg, const void *data, size_t len)
 {
     struct bytes *bytes = arg;
     bytes->data = malloc(len + 1);
@@ -36,18 +36,18 @@ static void take(void *arg, const void *data, size_t len)
     }
 }
 
-int is_there(const struct part *part, const char *key)
+int key_exists(const struct communicator *comm, const char *key)
 {
     int32_t present = 0;
-    return part->host->store_check(part->host->context, key, &present, SOON_MS) == DIST_OK && present;
+    return comm->host->store_check(comm->host->context, key, &present, STORE_TIMEOUT_MS) == DIST_OK && present;
 }
 
-dist_status_t get(const struct part *part, const char *key, struct bytes *bytes)
+dist_status_t get_value(const struct communicator *comm, const char *key, struct bytes *bytes)
 {
     dist_status_t status;
     bytes->data = NULL;
     bytes->len = 0;
-    status = part->host->store_get(part->host->context, key, take, bytes, SOON_MS);
+    status = comm->host->store_get(comm->host->context, key, copy_value, bytes, STORE_TIMEOUT_MS);
     if (status == DIST_OK && bytes->data == NULL) {
         return DIST_ERR_OUT_OF_MEMORY;
     }
@@ -58,97 +58,99 @@ dist_status_t get(const struct part *part, const char *key, struct bytes *bytes)
     return status;
 }
 
-void key_of(char key[KEY_BYTES], const dist_backend_operation_t *what, int rank)
+void format_call_key(char key[KEY_BYTES], const dist_backend_operation_t *operation, int rank)
 {
-    snprintf(key, KEY_BYTES, "call/%" PRIu64 ".%" PRIu64 "/%d", what->sequence, what->part, rank);
+    snprintf(key, KEY_BYTES, "call/%" PRIu64 ".%" PRIu64 "/%d", operation->sequence, operation->part, rank);
 }
 
-struct header header_of(const struct bytes *bytes)
+struct header read_header(const struct bytes *bytes)
 {
     struct header header;
     memcpy(&header, bytes->data, sizeof(header));
     return header;
 }
 
-size_t block_count(const struct part *part, const dist_backend_operation_t *what)
+size_t block_count(const struct communicator *comm, const dist_backend_operation_t *operation)
 {
-    switch (what->kind) {
+    switch (operation->kind) {
     case DIST_KIND_SCATTER:
     case DIST_KIND_SCATTER_V:
     case DIST_KIND_REDUCE_SCATTER:
     case DIST_KIND_REDUCE_SCATTER_V:
     case DIST_KIND_ALL_TO_ALL:
     case DIST_KIND_ALL_TO_ALL_V:
-        return what->send != NULL || what->send_counts != NULL ? (size_t)part->size : 0;
+        return operation->send != NULL || operation->send_counts != NULL ? (size_t)comm->size : 0;
     default:
         return 1;
     }
 }
 
 /* Returns the number of elements that this rank has for rank `to`. */
-static size_t length_to(const dist_backend_operation_t *what, size_t to)
+static size_t count_for_rank(const dist_backend_operation_t *operation, size_t to)
 {
-    if (what->send_counts != NULL) {
-        return what->send_counts[to];
+    if (operation->send_counts != NULL) {
+        return operation->send_counts[to];
     }
-    if (what->kind >= DIST_KIND_ALL_GATHER_V && what->kind <= DIST_KIND_ALL_TO_ALL_V) {
-        return what->send_count;
+    if (operation->kind >= DIST_KIND_ALL_GATHER_V && operation->kind <= DIST_KIND_ALL_TO_ALL_V) {
+        return operation->send_count;
     }
-    return what->send == NULL ? 0 : what->count;
+    return operation->send == NULL ? 0 : operation->count;
 }
 
-dist_status_t publish(const struct part *part, const dist_backend_operation_t *what, const char *key,
-                             size_t blocks, dist_backend_outcome_t *outcome)
+dist_status_t publish_data(const struct communicator *comm, const dist_backend_operation_t *operation, const char *key,
+                           size_t blocks, dist_backend_outcome_t *outcome)
 {
-    size_t element = size_of(what->dtype), head = sizeof(struct header) + blocks * sizeof(uint64_t), len = head, b;
+    size_t element = element_size(operation->dtype), data_offset = sizeof(struct header)
+        + blocks * sizeof(uint64_t), len = data_offset, b;
     struct header header;
     dist_status_t status;
-    char *all, *end;
+    char *payload, *write_pos;
     for (b = 0; b < blocks; b++) {
-        len += length_to(what, b) * element;
+        len += count_for_rank(operation, b) * element;
     }
-    all = malloc(len);
-    if (all == NULL) {
-        return no_memory(outcome);
+    payload = malloc(len);
+    if (payload == NULL) {
+        return fail_out_of_memory(outcome);
     }
     memset(&header, 0, sizeof(header));
-    header.kind = what->kind;
-    header.dtype = what->dtype;
-    header.op = what->op;
-    header.root = what->root;
-    header.tag = what->tag;
-    header.count = what->kind == DIST_KIND_SEND ? 0 : what->count;
+    header.kind = operation->kind;
+    header.dtype = operation->dtype;
+    header.op = operation->op;
+    header.root = operation->root;
+    header.tag = operation->tag;
+    header.count = operation->kind == DIST_KIND_SEND ? 0 : operation->count;
     header.blocks = blocks;
-    memcpy(all, &header, sizeof(header));
-    end = all + head;
+    memcpy(payload, &header, sizeof(header));
+    write_pos = payload + data_offset;
     for (b = 0; b < blocks; b++) {
-        uint64_t bytes = length_to(what, b) * element;
-        size_t from = what->send_displs != NULL ? what->send_displs[b] : b * what->count * element;
-        memcpy(all + sizeof(header) + b * sizeof(bytes), &bytes, sizeof(bytes));
-        if (bytes > 0) {
-            memcpy(end, (const char *)what->send + from, bytes);
-            end += bytes;
+        uint64_t block_len = count_for_rank(operation, b) * element;
+        size_t send_offset = operation->send_displs != NULL ? operation->send_displs[b]
+            : b * operation->count * element;
+        memcpy(payload + sizeof(header) + b * sizeof(block_len), &block_len, sizeof(block_len));
+        if (block_len > 0) {
+            memcpy(write_pos, (const char *)operation->send + send_offset, block_len);
+            write_pos += block_len;
         }
     }
-    status = part->host->store_set(part->host->context, key, all, len, SOON_MS);
-    free(all);
-    return status == DIST_OK ? status : store_failed(outcome, status);
+    status = comm->host->store_set(comm->host->context, key, payload, len, STORE_TIMEOUT_MS);
+    free(payload);
+    return status == DIST_OK ? status : fail_store_call(outcome, status);
 }
 
-struct bytes block_to(const struct bytes *all, size_t to)
+struct bytes find_block(const struct bytes *rank_data, size_t to)
 {
-    struct header header = header_of(all);
+    struct header header = read_header(rank_data);
     struct bytes block = { NULL, 0 };
-    size_t at = sizeof(header) + header.blocks * sizeof(uint64_t), b;
+    size_t offset = sizeof(header) + header.blocks * sizeof(uint64_t), b;
     to = header.blocks == 1 ? 0 : to;
-    for (b = 0; b < header.blocks && at <= all->len; b++) {
+    for (b = 0; b < header.blocks && offset <= rank_data->len; b++) {
         uint64_t len;
-        memcpy(&len, all->data + sizeof(header) + b * sizeof(len), sizeof(len));
-        if (b == to && len <= all->len - at) {
-            block.data = all->data + at;
+        memcpy(&len, rank_data->data + sizeof(header) + b * sizeof(len), sizeof(len));
+        if (b == to && len <= rank_data->len - offset) {
+            block.data = rank_data->data + offset;
             block.len = len;
         }
-        at += len;
+        offset += len;
     }
     return block;
 }

@@ -10,105 +10,106 @@
 #include <stdlib.h>
 #include <string.h>
 
-dist_status_t send_message(struct part *part, const dist_backend_operation_t *what,
-                                  dist_backend_outcome_t *outcome)
+dist_status_t send_message(struct communicator *comm, const dist_backend_operation_t *operation,
+                           dist_backend_outcome_t *outcome)
 {
     char key[KEY_BYTES];
     dist_status_t status;
-    snprintf(key, KEY_BYTES, "message/%d/%d/%" PRIu64, part->rank, (int)what->peer, part->sent[what->peer]);
-    status = publish(part, what, key, 1, outcome);
-    part->sent[what->peer] += status == DIST_OK;
+    snprintf(key, KEY_BYTES, "message/%d/%d/%" PRIu64, comm->rank, (int)operation->peer, comm->n_sent[operation->peer]);
+    status = publish_data(comm, operation, key, 1, outcome);
+    comm->n_sent[operation->peer] += status == DIST_OK;
     return status;
 }
 
-static int matches(const dist_backend_operation_t *what, const struct message *message)
+static int message_matches(const dist_backend_operation_t *operation, const struct message *message)
 {
-    int64_t tag = header_of(&message->bytes).tag;
-    int has_tag = what->tag == DIST_ANY_TAG ? tag <= INT32_MAX : what->tag == tag;
-    return has_tag && (what->peer == DIST_ANY_SOURCE || what->peer == message->from);
+    int64_t tag = read_header(&message->bytes).tag;
+    int has_tag = operation->tag == DIST_ANY_TAG ? tag <= INT32_MAX : operation->tag == tag;
+    return has_tag && (operation->peer == DIST_ANY_SOURCE || operation->peer == message->from);
 }
 
-void match(struct part *part)
+void match_messages(struct communicator *comm)
 {
     struct request *request;
-    for (request = part->receives; request != NULL; request = request->next) {
-        struct message **place = &part->unmatched;
-        while (request->message == NULL && *place != NULL) {
-            if (matches(&request->what, *place)) {
-                request->message = *place;
-                *place = (*place)->next;
+    for (request = comm->receives; request != NULL; request = request->next) {
+        struct message **link = &comm->unmatched;
+        while (request->message == NULL && *link != NULL) {
+            if (message_matches(&request->operation, *link)) {
+                request->message = *link;
+                *link = (*link)->next;
             } else {
-                place = &(*place)->next;
+                link = &(*link)->next;
             }
         }
     }
 }
 
 /* Fetches the messages that have arrived, from each rank in sending order. */
-static dist_status_t fetch(struct part *part, dist_backend_outcome_t *outcome)
+static dist_status_t fetch_messages(struct communicator *comm, dist_backend_outcome_t *outcome)
 {
-    struct message **end = &part->unmatched;
+    struct message **tail = &comm->unmatched;
     char key[KEY_BYTES];
     int r;
-    while (*end != NULL) {
-        end = &(*end)->next;
+    while (*tail != NULL) {
+        tail = &(*tail)->next;
     }
-    for (r = 0; r < part->size; r++) {
+    for (r = 0; r < comm->size; r++) {
         for (;;) {
             struct message *message;
             dist_status_t status;
-            snprintf(key, KEY_BYTES, "message/%d/%d/%" PRIu64, r, part->rank, part->taken[r]);
-            if (!is_there(part, key)) {
+            snprintf(key, KEY_BYTES, "message/%d/%d/%" PRIu64, r, comm->rank, comm->n_received[r]);
+            if (!key_exists(comm, key)) {
                 break;
             }
             message = calloc(1, sizeof(*message));
-            status = message == NULL ? DIST_ERR_OUT_OF_MEMORY : get(part, key, &message->bytes);
+            status = message == NULL ? DIST_ERR_OUT_OF_MEMORY : get_value(comm, key, &message->bytes);
             if (status != DIST_OK) {
                 free(message);
-                return store_failed(outcome, status);
+                return fail_store_call(outcome, status);
             }
-            part->host->store_delete(part->host->context, key, SOON_MS);
-            part->taken[r]++;
+            comm->host->store_delete(comm->host->context, key, STORE_TIMEOUT_MS);
+            comm->n_received[r]++;
             message->from = r;
-            *end = message;
-            end = &message->next;
+            *tail = message;
+            tail = &message->next;
         }
     }
-    match(part);
+    match_messages(comm);
     return DIST_OK;
 }
 
-/* If a receive cannot take a message, the message stays for the next receive. */
-static dist_status_t refuse(struct part *part, struct request *request, const char *why,
-                            dist_backend_outcome_t *outcome)
+/* If a message does not fit a receive, the message stays for the next receive. */
+static dist_status_t reject_message(struct communicator *comm, struct request *request, const char *text,
+                                    dist_backend_outcome_t *outcome)
 {
-    request->message->next = part->unmatched;
-    part->unmatched = request->message;
+    request->message->next = comm->unmatched;
+    comm->unmatched = request->message;
     request->message = NULL;
-    return fail(outcome, DIST_ERR_MISMATCH, part->unmatched->from, why);
+    return fail(outcome, DIST_ERR_MISMATCH, comm->unmatched->from, text);
 }
 
-static dist_status_t receive(struct part *part, struct request *request, dist_backend_outcome_t *outcome)
+static dist_status_t complete_receive(struct communicator *comm, struct request *request,
+                                      dist_backend_outcome_t *outcome)
 {
-    const dist_backend_operation_t *what = &request->what;
+    const dist_backend_operation_t *operation = &request->operation;
     struct message *message = request->message;
-    struct bytes block = block_to(&message->bytes, 0);
-    struct header header = header_of(&message->bytes);
-    void *place = what->recv;
-    if (header.dtype != what->dtype) {
-        return refuse(part, request, "the message has elements of another type", outcome);
+    struct bytes block = find_block(&message->bytes, 0);
+    struct header header = read_header(&message->bytes);
+    void *buffer = operation->recv;
+    if (header.dtype != operation->dtype) {
+        return reject_message(comm, request, "the message has elements of another type", outcome);
     }
-    if (block.len > what->count * size_of(what->dtype)) {
-        return refuse(part, request, "the message is longer than the buffer", outcome);
+    if (block.len > operation->count * element_size(operation->dtype)) {
+        return reject_message(comm, request, "the message is longer than the buffer", outcome);
     }
-    if (what->grow != NULL) {
-        place = what->grow(what->grow_arg, block.len);
-        if (place == NULL) {
-            return refuse(part, request, "there is no room for the message", outcome);
+    if (operation->grow != NULL) {
+        buffer = operation->grow(operation->grow_arg, block.len);
+        if (buffer == NULL) {
+            return reject_message(comm, request, "there is no room for the message", outcome);
         }
     }
     if (block.len > 0) {
-        memcpy(place, block.data, block.len);
+        memcpy(buffer, block.data, block.len);
     }
     outcome->peer = message->from;
     outcome->tag = header.tag;
@@ -119,11 +120,11 @@ static dist_status_t receive(struct part *part, struct request *request, dist_ba
     return DIST_OK;
 }
 
-dist_status_t look_for_message(struct part *part, struct request *request, dist_backend_outcome_t *outcome)
+dist_status_t poll_receive(struct communicator *comm, struct request *request, dist_backend_outcome_t *outcome)
 {
-    dist_status_t status = request->message == NULL ? fetch(part, outcome) : DIST_OK;
+    dist_status_t status = request->message == NULL ? fetch_messages(comm, outcome) : DIST_OK;
     if (status != DIST_OK) {
         return status;
     }
-    return request->message == NULL ? DIST_IN_PROGRESS : receive(part, request, outcome);
+    return request->message == NULL ? DIST_IN_PROGRESS : complete_receive(comm, request, outcome);
 }

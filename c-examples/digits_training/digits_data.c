@@ -1,3 +1,7 @@
+/*
+ * Reads digits.csv: one row per digit, 64 pixels and the label. The rows are shuffled with a
+ * fixed seed, so that every rank has the same order.
+ */
 #include "digits_data.h"
 
 #include "rng.h"

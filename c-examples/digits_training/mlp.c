@@ -1,3 +1,6 @@
+/*
+ * Forward and backward pass of the perceptron, and its SGD step. See mlp.h.
+ */
 #include "mlp.h"
 
 #include <math.h>
@@ -11,20 +14,20 @@ typedef struct layout {
     size_t in, in_bias, out, out_bias;
 } layout_t;
 
-static layout_t layout_of(size_t hidden)
+static layout_t weight_layout(size_t hidden)
 {
-    layout_t at;
-    at.in = 0;
-    at.in_bias = DIGITS_PIXELS * hidden;
-    at.out = at.in_bias + hidden;
-    at.out_bias = at.out + hidden * DIGITS_CLASSES;
-    return at;
+    layout_t layout;
+    layout.in = 0;
+    layout.in_bias = DIGITS_PIXELS * hidden;
+    layout.out = layout.in_bias + hidden;
+    layout.out_bias = layout.out + hidden * DIGITS_CLASSES;
+    return layout;
 }
 
 int mlp_create(mlp_t *mlp, size_t hidden)
 {
     mlp->hidden = hidden;
-    mlp->count = layout_of(hidden).out_bias + DIGITS_CLASSES;
+    mlp->count = weight_layout(hidden).out_bias + DIGITS_CLASSES;
     mlp->weights = calloc(mlp->count, sizeof *mlp->weights);
     mlp->momentum = calloc(mlp->count, sizeof *mlp->momentum);
     mlp->activation = calloc(hidden, sizeof *mlp->activation);
@@ -43,13 +46,13 @@ void mlp_free(mlp_t *mlp)
 
 void mlp_initialise(mlp_t *mlp, rng_t *rng)
 {
-    layout_t at = layout_of(mlp->hidden);
+    layout_t layout = weight_layout(mlp->hidden);
     float in_limit = sqrtf(6.0f / DIGITS_PIXELS);
     float out_limit = sqrtf(6.0f / (float)mlp->hidden);
-    for (size_t i = at.in; i < at.in_bias; i++) {
+    for (size_t i = layout.in; i < layout.in_bias; i++) {
         mlp->weights[i] = rng_uniform(rng, in_limit);
     }
-    for (size_t i = at.out; i < at.out_bias; i++) {
+    for (size_t i = layout.out; i < layout.out_bias; i++) {
         mlp->weights[i] = rng_uniform(rng, out_limit);
     }
 }
@@ -66,19 +69,19 @@ static void add_scaled(float *to, float factor, const float *from, size_t count)
 static void forward(mlp_t *mlp, const digit_t *digit, float scores[DIGITS_CLASSES])
 {
     const float *w = mlp->weights;
-    layout_t at = layout_of(mlp->hidden);
-    memcpy(mlp->activation, w + at.in_bias, mlp->hidden * sizeof *w);
+    layout_t layout = weight_layout(mlp->hidden);
+    memcpy(mlp->activation, w + layout.in_bias, mlp->hidden * sizeof *w);
     for (size_t i = 0; i < DIGITS_PIXELS; i++) {
-        add_scaled(mlp->activation, digit->pixels[i], w + at.in + i * mlp->hidden, mlp->hidden);
+        add_scaled(mlp->activation, digit->pixels[i], w + layout.in + i * mlp->hidden, mlp->hidden);
     }
-    memcpy(scores, w + at.out_bias, DIGITS_CLASSES * sizeof *w);
+    memcpy(scores, w + layout.out_bias, DIGITS_CLASSES * sizeof *w);
     for (size_t h = 0; h < mlp->hidden; h++) {
         mlp->activation[h] = mlp->activation[h] > 0.0f ? mlp->activation[h] : 0.0f;
-        add_scaled(scores, mlp->activation[h], w + at.out + h * DIGITS_CLASSES, DIGITS_CLASSES);
+        add_scaled(scores, mlp->activation[h], w + layout.out + h * DIGITS_CLASSES, DIGITS_CLASSES);
     }
 }
 
-static int largest(const float scores[DIGITS_CLASSES])
+static int index_of_largest(const float scores[DIGITS_CLASSES])
 {
     int best = 0;
     for (int c = 1; c < DIGITS_CLASSES; c++) {
@@ -90,11 +93,11 @@ static int largest(const float scores[DIGITS_CLASSES])
 /* Turns scores into probabilities, and returns the cross entropy at `label`. */
 static float softmax_loss(float scores[DIGITS_CLASSES], int label)
 {
-    float top = scores[largest(scores)];
-    float at_label = scores[label] - top;
+    float max_score = scores[index_of_largest(scores)];
+    float at_label = scores[label] - max_score;
     float sum = 0.0f;
     for (int c = 0; c < DIGITS_CLASSES; c++) {
-        scores[c] = expf(scores[c] - top);
+        scores[c] = expf(scores[c] - max_score);
         sum += scores[c];
     }
     for (int c = 0; c < DIGITS_CLASSES; c++) {
@@ -106,24 +109,24 @@ static float softmax_loss(float scores[DIGITS_CLASSES], int label)
 float mlp_accumulate(mlp_t *mlp, const digit_t *digit, float *gradient)
 {
     const float *w = mlp->weights;
-    layout_t at = layout_of(mlp->hidden);
+    layout_t layout = weight_layout(mlp->hidden);
     float error[DIGITS_CLASSES];
     forward(mlp, digit, error);
     float loss = softmax_loss(error, digit->label);
     error[digit->label] -= 1.0f;
 
-    add_scaled(gradient + at.out_bias, 1.0f, error, DIGITS_CLASSES);
+    add_scaled(gradient + layout.out_bias, 1.0f, error, DIGITS_CLASSES);
     for (size_t h = 0; h < mlp->hidden; h++) {
-        const float *row = w + at.out + h * DIGITS_CLASSES;
-        add_scaled(gradient + at.out + h * DIGITS_CLASSES, mlp->activation[h], error, DIGITS_CLASSES);
+        const float *row = w + layout.out + h * DIGITS_CLASSES;
+        add_scaled(gradient + layout.out + h * DIGITS_CLASSES, mlp->activation[h], error, DIGITS_CLASSES);
         mlp->delta[h] = 0.0f;
         for (int c = 0; c < DIGITS_CLASSES; c++) {
             mlp->delta[h] += mlp->activation[h] > 0.0f ? row[c] * error[c] : 0.0f;
         }
     }
-    add_scaled(gradient + at.in_bias, 1.0f, mlp->delta, mlp->hidden);
+    add_scaled(gradient + layout.in_bias, 1.0f, mlp->delta, mlp->hidden);
     for (size_t i = 0; i < DIGITS_PIXELS; i++) {
-        add_scaled(gradient + at.in + i * mlp->hidden, digit->pixels[i], mlp->delta, mlp->hidden);
+        add_scaled(gradient + layout.in + i * mlp->hidden, digit->pixels[i], mlp->delta, mlp->hidden);
     }
     return loss;
 }
@@ -140,7 +143,7 @@ int mlp_classify(mlp_t *mlp, const digit_t *digit)
 {
     float scores[DIGITS_CLASSES];
     forward(mlp, digit, scores);
-    return largest(scores);
+    return index_of_largest(scores);
 }
 
 uint64_t mlp_hash(const mlp_t *mlp)

@@ -32,9 +32,9 @@ static inline void rng_shuffle(rng_t *rng, uint32_t *indices, size_t count)
 {
     for (size_t i = count; i > 1; i--) {
         size_t j = (size_t)(rng_next(rng) % i);
-        uint32_t kept = indices[i - 1];
+        uint32_t last = indices[i - 1];
         indices[i - 1] = indices[j];
-        indices[j] = kept;
+        indices[j] = last;
     }
 }
 

@@ -1,3 +1,7 @@
+/*
+ * Parses the command line of train_digits and survive. A wrong argument ends the process with
+ * status 2.
+ */
 #include "train_options.h"
 
 #include <errno.h>
@@ -30,9 +34,9 @@ static const char help[] =
     "The result does not depend on the number of ranks. Exit status: 0 all well; 1 the ranks'\n"
     "weights differ; 2 a wrong argument or no data; 3 a libdist call failed.\n";
 
-static void refuse(const char *what, const char *argument)
+static void fail_usage(const char *message, const char *argument)
 {
-    fprintf(stderr, "train_digits: %s: %s (--help shows the options)\n", argument, what);
+    fprintf(stderr, "train_digits: %s: %s (--help shows the options)\n", argument, message);
     exit(2);
 }
 
@@ -52,13 +56,13 @@ static uint32_t parse_count(const char *option, const char *text, uint32_t low, 
 {
     double value = parse_number(option, text, low, high);
     if (value != floor(value)) {
-        refuse("takes a whole number", option);
+        fail_usage("takes a whole number", option);
     }
     return (uint32_t)value;
 }
 
-/* Stores the value of an option that takes one; 0 where there is no such option. */
-static int store_value(train_options_t *options, const char *option, const char *value)
+/* Sets the option to the value. Returns 0 if there is no such option with a value. */
+static int set_option_value(train_options_t *options, const char *option, const char *value)
 {
     if (strcmp(option, "--epochs") == 0) {
         options->epochs = parse_count(option, value, 1, 1000000000);
@@ -92,10 +96,10 @@ train_options_t train_options_parse(int argc, char **argv)
         }
         if (strcmp(argv[i], "--no-sync") == 0) {
             options.sync = 0;
-        } else if (i + 1 < argc && store_value(&options, argv[i], argv[i + 1])) {
+        } else if (i + 1 < argc && set_option_value(&options, argv[i], argv[i + 1])) {
             i++;
         } else {
-            refuse("unknown option, or its value is missing", argv[i]);
+            fail_usage("unknown option, or its value is missing", argv[i]);
         }
     }
     return options;

@@ -1,3 +1,6 @@
+/*
+ * Forward and backward pass of causal self-attention, head by head. See attention.h.
+ */
 #include "attention.h"
 
 #include "layers.h"
@@ -20,7 +23,7 @@ size_t attention_probabilities(const attention_shape_t *shape)
     return shape->sequences * shape->heads * shape->context * shape->context;
 }
 
-static head_t head_at(const attention_shape_t *shape, size_t index)
+static head_t make_head(const attention_shape_t *shape, size_t index)
 {
     head_t head;
     head.first = index / shape->heads * shape->context;
@@ -38,15 +41,15 @@ static void head_forward(float *y, float *probabilities, const float *qkv, const
     const float *keys = queries + width;
     const float *values = queries + 2 * width;
     for (size_t t = 0; t < shape->context; t++) {
-        float *seen = probabilities + head.probabilities + t * shape->context;
+        float *attention_row = probabilities + head.probabilities + t * shape->context;
         for (size_t u = 0; u <= t; u++) {
-            seen[u] = head.scale * dot_product(queries + t * 3 * width, keys + u * 3 * width, head.size);
+            attention_row[u] = head.scale * dot_product(queries + t * 3 * width, keys + u * 3 * width, head.size);
         }
-        softmax(seen, t + 1);
+        softmax(attention_row, t + 1);
         float *result = y + (head.first + t) * width + head.column;
         memset(result, 0, head.size * sizeof *result);
         for (size_t u = 0; u <= t; u++) {
-            add_scaled(result, seen[u], values + u * 3 * width, head.size);
+            add_scaled(result, attention_row[u], values + u * 3 * width, head.size);
         }
     }
 }
@@ -55,17 +58,17 @@ static void head_backward(float *d_qkv, const float *d_y, const float *probabili
                           const attention_shape_t *shape, head_t head)
 {
     const size_t width = shape->width;
-    const size_t begin = head.first * 3 * width + head.column;
-    const float *queries = qkv + begin, *keys = queries + width, *values = queries + 2 * width;
-    float *d_queries = d_qkv + begin, *d_keys = d_queries + width, *d_values = d_queries + 2 * width;
+    const size_t offset = head.first * 3 * width + head.column;
+    const float *queries = qkv + offset, *keys = queries + width, *values = queries + 2 * width;
+    float *d_queries = d_qkv + offset, *d_keys = d_queries + width, *d_values = d_queries + 2 * width;
     for (size_t t = 0; t < shape->context; t++) {
-        const float *seen = probabilities + head.probabilities + t * shape->context;
+        const float *attention_row = probabilities + head.probabilities + t * shape->context;
         const float *d_result = d_y + (head.first + t) * width + head.column;
         for (size_t u = 0; u <= t; u++) {
             scratch[u] = dot_product(d_result, values + u * 3 * width, head.size);
-            add_scaled(d_values + u * 3 * width, seen[u], d_result, head.size);
+            add_scaled(d_values + u * 3 * width, attention_row[u], d_result, head.size);
         }
-        softmax_backward(scratch, scratch, seen, t + 1);
+        softmax_backward(scratch, scratch, attention_row, t + 1);
         for (size_t u = 0; u <= t; u++) {
             float gradient = scratch[u] * head.scale;
             add_scaled(d_queries + t * 3 * width, gradient, keys + u * 3 * width, head.size);
@@ -77,7 +80,7 @@ static void head_backward(float *d_qkv, const float *d_y, const float *probabili
 void attention_forward(float *y, float *probabilities, const float *qkv, const attention_shape_t *shape)
 {
     for (size_t i = 0; i < shape->sequences * shape->heads; i++) {
-        head_forward(y, probabilities, qkv, shape, head_at(shape, i));
+        head_forward(y, probabilities, qkv, shape, make_head(shape, i));
     }
 }
 
@@ -86,6 +89,6 @@ void attention_backward(float *d_qkv, const float *d_y, const float *probabiliti
 {
     memset(d_qkv, 0, shape->sequences * shape->context * 3 * shape->width * sizeof *d_qkv);
     for (size_t i = 0; i < shape->sequences * shape->heads; i++) {
-        head_backward(d_qkv, d_y, probabilities, qkv, scratch, shape, head_at(shape, i));
+        head_backward(d_qkv, d_y, probabilities, qkv, scratch, shape, make_head(shape, i));
     }
 }

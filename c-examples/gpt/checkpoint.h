@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* In `form`: which bytes the states are. */
+/* Values of `state_format`: the format of the optimizer states. */
 enum {
     STATES_WHOLE,  /* two numbers for each parameter, from an optimizer that updates all of them */
     STATES_SHARDED /* the byte string of dist_shard_save */
@@ -22,14 +22,14 @@ enum {
 typedef struct checkpoint {
     uint64_t layers, heads, width, context; /* the options that the training keeps */
     uint64_t batch, seed;
-    uint64_t finished; /* steps */
-    uint64_t updates;  /* of the parameters */
-    uint64_t form;
+    uint64_t finished_steps;
+    uint64_t updates; /* of the parameters */
+    uint64_t state_format;
     uint64_t state_bytes;
 } checkpoint_t;
 
-/* A checkpoint of a training with these options before its first step. */
-checkpoint_t checkpoint_of(const gpt_options_t *options);
+/* Returns a checkpoint of a training with these options before its first step. */
+checkpoint_t checkpoint_for_options(const gpt_options_t *options);
 
 /* Replaces the file. If that fails the process ends with a message. */
 void checkpoint_write(const char *path, const checkpoint_t *checkpoint, const float *values, size_t count, const void *states);

@@ -2,7 +2,7 @@
 #include "pass.h"
 
 /* The values of a tensor, which other ranks may still be sending. */
-static const float *values_of(const pass_t *pass, size_t tensor)
+static const float *get_values(const pass_t *pass, size_t tensor)
 {
     pass->hooks.use_values(pass->hooks.user, tensor);
     return pass->model->tensors[tensor].values;
@@ -12,16 +12,16 @@ static const float *values_of(const pass_t *pass, size_t tensor)
 static void normalise(const pass_t *pass, size_t weight, float *y, row_stats_t *stats, const float *x)
 {
     const size_t width = pass->model->shape.width;
-    const float *scales = values_of(pass, weight);
-    const float *shifts = values_of(pass, weight + 1);
+    const float *scales = get_values(pass, weight);
+    const float *shifts = get_values(pass, weight + 1);
     layer_norm_forward(y, stats, x, scales, shifts, pass->sequences * pass->model->shape.context, width);
 }
 
 static void multiply(const pass_t *pass, size_t weight, float *y, const float *x)
 {
     const int64_t *extents = pass->model->tensors[weight].extents;
-    const float *matrix = values_of(pass, weight);
-    const float *bias = values_of(pass, weight + 1);
+    const float *matrix = get_values(pass, weight);
+    const float *bias = get_values(pass, weight + 1);
     linear_forward(y, x, matrix, bias, pass->sequences * pass->model->shape.context, (size_t)extents[0], (size_t)extents[1]);
 }
 
@@ -55,8 +55,8 @@ double pass_forward(pass_t *pass)
 {
     const model_shape_t *shape = &pass->model->shape;
     const size_t rows = pass->sequences * shape->context;
-    const float *tokens = values_of(pass, TOKEN_EMBEDDING);
-    const float *positions = values_of(pass, POSITION_EMBEDDING);
+    const float *tokens = get_values(pass, TOKEN_EMBEDDING);
+    const float *positions = get_values(pass, POSITION_EMBEDDING);
     embed_forward(pass->embedded, tokens, positions, pass->inputs, rows, shape->context, shape->width);
     const float *stream = pass->embedded;
     for (size_t layer = 0; layer < shape->layers; layer++) {

@@ -1,3 +1,6 @@
+/*
+ * The arithmetic of the layers, in f32 on one thread. See layers.h.
+ */
 #include "layers.h"
 
 #include <math.h>
@@ -9,8 +12,8 @@
 float dot_product(const float *a, const float *b, size_t count)
 {
     float sums[LANES] = {0};
-    size_t whole = count - count % LANES;
-    for (size_t i = 0; i < whole; i += LANES) {
+    size_t vector_count = count - count % LANES;
+    for (size_t i = 0; i < vector_count; i += LANES) {
         for (size_t lane = 0; lane < LANES; lane++) {
             sums[lane] += a[i + lane] * b[i + lane];
         }
@@ -19,7 +22,7 @@ float dot_product(const float *a, const float *b, size_t count)
     for (size_t lane = 0; lane < LANES; lane++) {
         sum += sums[lane];
     }
-    for (size_t i = whole; i < count; i++) {
+    for (size_t i = vector_count; i < count; i++) {
         sum += a[i] * b[i];
     }
     return sum;

@@ -1,3 +1,6 @@
+/*
+ * Creates the tensors of the model and draws their initial values. See model.h.
+ */
 #include "model.h"
 
 #include "../digits_training/rng.h"
@@ -89,7 +92,7 @@ void model_free(model_t *model)
     free(model->tensors);
 }
 
-static void draw(tensor_t *tensor, rng_t *rng, double deviation)
+static void fill_random(tensor_t *tensor, rng_t *rng, double deviation)
 {
     float limit = (float)(deviation * sqrt(3.0)); /* of a uniform distribution with this deviation */
     for (size_t i = 0; i < tensor->count; i++) {
@@ -109,16 +112,16 @@ void model_initialise(model_t *model, uint64_t seed)
     rng_t rng = {seed};
     /* Each layer adds to the residual stream twice. The smaller values keep its variance. */
     const double residual_deviation = DEVIATION / sqrt(2.0 * (double)model->shape.layers);
-    draw(&model->tensors[TOKEN_EMBEDDING], &rng, DEVIATION);
-    draw(&model->tensors[POSITION_EMBEDDING], &rng, DEVIATION);
+    fill_random(&model->tensors[TOKEN_EMBEDDING], &rng, DEVIATION);
+    fill_random(&model->tensors[POSITION_EMBEDDING], &rng, DEVIATION);
     for (size_t layer = 0; layer < model->shape.layers; layer++) {
         tensor_t *tensors = &model->tensors[layer_tensor(layer, 0)];
         fill_with_ones(&tensors[NORM_1_WEIGHT]);
-        draw(&tensors[QKV_WEIGHT], &rng, DEVIATION);
-        draw(&tensors[PROJECTION_WEIGHT], &rng, residual_deviation);
+        fill_random(&tensors[QKV_WEIGHT], &rng, DEVIATION);
+        fill_random(&tensors[PROJECTION_WEIGHT], &rng, residual_deviation);
         fill_with_ones(&tensors[NORM_2_WEIGHT]);
-        draw(&tensors[WIDEN_WEIGHT], &rng, DEVIATION);
-        draw(&tensors[NARROW_WEIGHT], &rng, residual_deviation);
+        fill_random(&tensors[WIDEN_WEIGHT], &rng, DEVIATION);
+        fill_random(&tensors[NARROW_WEIGHT], &rng, residual_deviation);
     }
     fill_with_ones(&model->tensors[final_tensor(model, FINAL_NORM_WEIGHT)]);
 }

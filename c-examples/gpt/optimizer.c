@@ -1,3 +1,7 @@
+/*
+ * Clips the gradients and updates the parameters: all of them on every rank, or this rank's
+ * shard. With shards, dist_shard_gather then sends the updated parameters to all ranks.
+ */
 #include "optimizer.h"
 
 #include "../common/check.h"
@@ -12,11 +16,11 @@ enum { STATE_MEAN, STATE_SQUARE, N_STATES };
 static void create_shard(optimizer_t *optimizer)
 {
     static const char *const names[N_STATES] = {"mean", "square"};
-    dist_shard_options_t how = DIST_SHARD_OPTIONS_INIT;
-    how.states = names;
-    how.n_states = N_STATES;
-    how.copies = (int32_t)optimizer->options->copies;
-    check(dist_shard_create(optimizer->reducer, &how, &optimizer->shard));
+    dist_shard_options_t shard_options = DIST_SHARD_OPTIONS_INIT;
+    shard_options.states = names;
+    shard_options.n_states = N_STATES;
+    shard_options.copies = (int32_t)optimizer->options->copies;
+    check(dist_shard_create(optimizer->reducer, &shard_options, &optimizer->shard));
 }
 
 void optimizer_create(optimizer_t *optimizer, const gpt_options_t *options, const model_t *model, dist_reducer_t *reducer)
@@ -47,7 +51,7 @@ static float *reduced_gradient(const optimizer_t *optimizer, size_t tensor)
 }
 
 /* Every rank has all gradients, and computes the norm without the others. */
-static double clip_alone(optimizer_t *optimizer)
+static double clip_locally(optimizer_t *optimizer)
 {
     const model_t *model = optimizer->model;
     double sum = 0.0;
@@ -73,7 +77,7 @@ double optimizer_clip(optimizer_t *optimizer)
     if (optimizer->options->survive) {
         /* An operation between the end of a step and the update could end on some ranks and fail
          * on others. */
-        return clip_alone(optimizer);
+        return clip_locally(optimizer);
     }
     double norm;
     check(dist_reducer_clip(optimizer->reducer, optimizer->options->clip, 2.0, &norm));
@@ -97,7 +101,7 @@ static void update_all(optimizer_t *optimizer, uint64_t update)
     }
 }
 
-/* The ranges of this rank, which the caller frees. They change with the group. */
+/* Returns this rank's ranges, which the caller frees. They change with the group. */
 static dist_shard_range_t *own_ranges(const optimizer_t *optimizer, size_t *n)
 {
     check(dist_shard_ranges(optimizer->shard, NULL, 0, n));

@@ -1,3 +1,6 @@
+/*
+ * Parses the command line of gpt. A wrong argument ends the process with status 2.
+ */
 #include "options.h"
 
 #include <errno.h>
@@ -36,17 +39,17 @@ static const char help[] =
     "The losses do not depend on the number of ranks, except for rounding. Exit status: 0 success;\n"
     "1 the weights of the ranks differ; 2 a wrong option or checkpoint; 3 a call of libdist failed.\n";
 
-/* An option with a whole number, or with any number. The other pointer is NULL. */
+/* An option with an integer or a real value. The other pointer is NULL. */
 typedef struct number_option {
     const char *name;
-    uint64_t *whole;
-    double *any;
+    uint64_t *integer_value;
+    double *real_value;
     double low, high;
 } number_option_t;
 
-static void refuse(const char *what, const char *argument)
+static void fail_usage(const char *message, const char *argument)
 {
-    fprintf(stderr, "gpt: %s: %s (--help shows the options)\n", argument, what);
+    fprintf(stderr, "gpt: %s: %s (--help shows the options)\n", argument, message);
     exit(2);
 }
 
@@ -56,21 +59,21 @@ static void parse_number(const number_option_t *option, const char *text)
     errno = 0;
     double value = strtod(text, &end);
     int is_number = end != text && *end == '\0' && errno == 0;
-    int is_fit = option->any != NULL || value == floor(value);
-    if (!is_number || !is_fit || !(value >= option->low && value <= option->high)) {
+    int is_valid = option->real_value != NULL || value == floor(value);
+    if (!is_number || !is_valid || !(value >= option->low && value <= option->high)) {
         fprintf(stderr, "gpt: %s takes a %snumber from %g to %g, not \"%s\"\n", option->name,
-                option->whole != NULL ? "whole " : "", option->low, option->high, text);
+                option->integer_value != NULL ? "whole " : "", option->low, option->high, text);
         exit(2);
     }
-    if (option->whole != NULL) {
-        *option->whole = (uint64_t)value;
+    if (option->integer_value != NULL) {
+        *option->integer_value = (uint64_t)value;
     } else {
-        *option->any = value;
+        *option->real_value = value;
     }
 }
 
-/* Stores the value of an option that takes one; 0 if there is no such option. */
-static int store_value(gpt_options_t *o, const char *name, const char *value)
+/* Sets the option to the value. Returns 0 if there is no such option with a value. */
+static int set_option_value(gpt_options_t *o, const char *name, const char *value)
 {
     const number_option_t numbers[] = {
         {"--layers", &o->layers, NULL, 1, 1000},
@@ -103,7 +106,7 @@ static int store_value(gpt_options_t *o, const char *name, const char *value)
     return 0;
 }
 
-/* Sets an option without a value; 0 if there is no such option. */
+/* Sets an option without a value. Returns 0 if there is no such option. */
 static int set_flag(gpt_options_t *o, const char *name)
 {
     if (strcmp(name, "--survive") == 0) {
@@ -119,22 +122,22 @@ static int set_flag(gpt_options_t *o, const char *name)
 static void check_combinations(const gpt_options_t *o)
 {
     if (o->width % o->heads != 0) {
-        refuse("is not a multiple of --heads", "--width");
+        fail_usage("is not a multiple of --heads", "--width");
     }
     if (o->resume && o->checkpoint == NULL) {
-        refuse("needs --checkpoint FILE", "--resume");
+        fail_usage("needs --checkpoint FILE", "--resume");
     }
     if (o->zero != 1 && o->copies > 0) {
-        refuse("needs --zero 1", "--copies");
+        fail_usage("needs --zero 1", "--copies");
     }
     if (o->survive && o->copies == 1) {
-        refuse("is at least 2 with --survive: the states of a rank die with the only copy", "--copies");
+        fail_usage("is at least 2 with --survive: the states of a rank die with the only copy", "--copies");
     }
     if (o->zero == 2 && o->survive) {
-        refuse("has no --survive, since no rank has another one's gradients", "--zero 2");
+        fail_usage("has no --survive, since no rank has another one's gradients", "--zero 2");
     }
     if (o->zero == 2 && o->accumulate > 1) {
-        refuse("has no --accumulate, since gradients stay for one bucket only", "--zero 2");
+        fail_usage("has no --accumulate, since gradients stay for one bucket only", "--zero 2");
     }
 }
 
@@ -161,10 +164,10 @@ gpt_options_t gpt_options_parse(int argc, char **argv)
         if (set_flag(&options, argv[i])) {
             continue;
         }
-        if (i + 1 < argc && store_value(&options, argv[i], argv[i + 1])) {
+        if (i + 1 < argc && set_option_value(&options, argv[i], argv[i + 1])) {
             i++;
         } else {
-            refuse("unknown option, or its value is missing", argv[i]);
+            fail_usage("unknown option, or its value is missing", argv[i]);
         }
     }
     check_combinations(&options);

@@ -1,58 +1,62 @@
+/*
+ * Allocates the memory of the forward and backward passes in one block. See pass.h.
+ */
 #include "pass.h"
 
 #include "memory.h"
 
 #include <string.h>
 
-/* Memory from which arrays are cut. Without memory it counts how much they need. */
+/* Memory for arrays, one after the other. Without memory it counts how much they need. */
 typedef struct slab {
     float *memory;
     size_t used;
 } slab_t;
 
-static float *cut(slab_t *slab, size_t count)
+static float *take_array(slab_t *slab, size_t count)
 {
     float *array = slab->memory == NULL ? NULL : slab->memory + slab->used;
     slab->used += count;
     return array;
 }
 
-static row_stats_t *cut_stats(slab_t *slab, size_t rows)
+static row_stats_t *take_stats(slab_t *slab, size_t rows)
 {
-    return (row_stats_t *)(void *)cut(slab, rows * sizeof(row_stats_t) / sizeof(float));
+    return (row_stats_t *)(void *)take_array(slab, rows * sizeof(row_stats_t) / sizeof(float));
 }
 
-static void cut_layer(layer_activations_t *layer, slab_t *slab, size_t rows, size_t width, size_t probabilities)
+static void assign_layer_arrays(layer_activations_t *layer, slab_t *slab, size_t rows, size_t width,
+                                size_t probabilities)
 {
-    layer->norm_1 = cut(slab, rows * width);
-    layer->qkv = cut(slab, rows * 3 * width);
-    layer->probabilities = cut(slab, probabilities);
-    layer->attended = cut(slab, rows * width);
-    layer->middle = cut(slab, rows * width);
-    layer->norm_2 = cut(slab, rows * width);
-    layer->wide = cut(slab, rows * 4 * width);
-    layer->activated = cut(slab, rows * 4 * width);
-    layer->output = cut(slab, rows * width);
-    layer->stats_1 = cut_stats(slab, rows);
-    layer->stats_2 = cut_stats(slab, rows);
+    layer->norm_1 = take_array(slab, rows * width);
+    layer->qkv = take_array(slab, rows * 3 * width);
+    layer->probabilities = take_array(slab, probabilities);
+    layer->attended = take_array(slab, rows * width);
+    layer->middle = take_array(slab, rows * width);
+    layer->norm_2 = take_array(slab, rows * width);
+    layer->wide = take_array(slab, rows * 4 * width);
+    layer->activated = take_array(slab, rows * 4 * width);
+    layer->output = take_array(slab, rows * width);
+    layer->stats_1 = take_stats(slab, rows);
+    layer->stats_2 = take_stats(slab, rows);
 }
 
-static void cut_arrays(pass_t *pass, slab_t *slab)
+static void assign_arrays(pass_t *pass, slab_t *slab)
 {
     const model_shape_t *shape = &pass->model->shape;
     const attention_shape_t attention = {pass->capacity, shape->context, shape->heads, shape->width};
     const size_t rows = pass->capacity * shape->context;
     for (size_t layer = 0; layer < shape->layers; layer++) {
-        cut_layer(&pass->layers[layer], slab, rows, shape->width, attention_probabilities(&attention));
+        assign_layer_arrays(&pass->layers[layer], slab, rows, shape->width, attention_probabilities(&attention));
     }
-    pass->embedded = cut(slab, rows * shape->width);
-    pass->normed = cut(slab, rows * shape->width);
-    pass->final_stats = cut_stats(slab, rows);
-    pass->logits = cut(slab, rows * shape->tokens);
-    pass->d_stream = cut(slab, rows * shape->width);
-    pass->d_row = cut(slab, rows * shape->width);
-    pass->d_wide = cut(slab, rows * 4 * shape->width);
-    pass->d_scores = cut(slab, shape->context);
+    pass->embedded = take_array(slab, rows * shape->width);
+    pass->normed = take_array(slab, rows * shape->width);
+    pass->final_stats = take_stats(slab, rows);
+    pass->logits = take_array(slab, rows * shape->tokens);
+    pass->d_stream = take_array(slab, rows * shape->width);
+    pass->d_row = take_array(slab, rows * shape->width);
+    pass->d_wide = take_array(slab, rows * 4 * shape->width);
+    pass->d_scores = take_array(slab, shape->context);
 }
 
 pass_t pass_create(const model_t *model, pass_hooks_t hooks)
@@ -87,11 +91,11 @@ void pass_reserve(pass_t *pass, size_t capacity)
     pass->inputs = allocate(capacity * pass->model->shape.context, sizeof *pass->inputs);
     pass->targets = allocate(capacity * pass->model->shape.context, sizeof *pass->targets);
     slab_t slab = {NULL, 0};
-    cut_arrays(pass, &slab);
+    assign_arrays(pass, &slab);
     pass->memory = allocate(slab.used, sizeof *pass->memory);
     slab.memory = pass->memory;
     slab.used = 0;
-    cut_arrays(pass, &slab);
+    assign_arrays(pass, &slab);
 }
 
 void pass_add_sequence(pass_t *pass, const uint8_t *tokens)

@@ -1,3 +1,7 @@
+/*
+ * Recovery after the death of a rank: the survivors shrink the group and move the reducer to it.
+ * Then the caller repeats the failed call.
+ */
 #include "recover.h"
 
 #include "../common/check.h"
@@ -10,37 +14,37 @@
  * cannot be repeated: if all ranks with the same states have died, dist_shard_gather returns
  * DIST_ERR_NOT_FOUND.
  */
-static int is_lost_rank(dist_status_t status)
+static int is_rank_loss(dist_status_t status)
 {
     return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
            status == DIST_ERR_CONNECTION;
 }
 
-int is_done(const trainer_t *trainer, dist_status_t status)
+int call_succeeded(const trainer_t *trainer, dist_status_t status)
 {
-    if (!trainer->options->survive || !is_lost_rank(status)) {
+    if (!trainer->options->survive || !is_rank_loss(status)) {
         check(status);
     }
     return status == DIST_OK;
 }
 
-int is_in_step_with_others(const trainer_t *trainer)
+int is_at_same_step(const trainer_t *trainer)
 {
-    return trainer->finished > trainer->furthest;
+    return trainer->finished_steps > trainer->max_finished_steps;
 }
 
 static void shrink(trainer_t *trainer)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
     options.timeout_ms = SHRINK_TIMEOUT_MS;
-    dist_group_t *left = NULL;
-    check(dist_group_shrink(trainer->group, &options, &left));
+    dist_group_t *survivors = NULL;
+    check(dist_group_shrink(trainer->group, &options, &survivors));
     if (trainer->group != dist_world()) {
         check(dist_group_release(trainer->group));
     }
-    trainer->group = left;
-    trainer->rank = (int)dist_get_rank(left);
-    trainer->size = (int)dist_get_world_size(left);
+    trainer->group = survivors;
+    trainer->rank = (int)dist_get_rank(survivors);
+    trainer->size = (int)dist_get_world_size(survivors);
 }
 
 /* Another rank may die during these calls. */
@@ -50,19 +54,21 @@ static dist_status_t regroup(trainer_t *trainer)
     if (status != DIST_OK) {
         return status;
     }
-    trainer->furthest = trainer->finished;
-    return dist_all_reduce(trainer->group, &trainer->furthest, &trainer->furthest, 1, DIST_U64, DIST_MAX, NULL, NULL);
+    trainer->max_finished_steps = trainer->finished_steps;
+    return dist_all_reduce(trainer->group, &trainer->max_finished_steps, &trainer->max_finished_steps, 1, DIST_U64,
+                           DIST_MAX, NULL, NULL);
 }
 
 void recover(trainer_t *trainer, dist_status_t status)
 {
-    const int before = trainer->size;
-    while (!is_done(trainer, status)) {
+    const int old_size = trainer->size;
+    while (!call_succeeded(trainer, status)) {
         shrink(trainer);
         status = regroup(trainer);
     }
     if (trainer->rank == 0) {
-        printf("after step %llu: %d of %d ranks go on\n", (unsigned long long)trainer->finished, trainer->size, before);
+        printf("after step %llu: %d of %d ranks go on\n", (unsigned long long)trainer->finished_steps, trainer->size,
+               old_size);
         fflush(stdout);
     }
 }

@@ -13,15 +13,15 @@ void recover(trainer_t *trainer, dist_status_t status);
 
 /* Returns 1 for DIST_OK. With --survive, returns 0 if a rank was lost. For any other failure the
  * process ends. */
-int is_done(const trainer_t *trainer, dist_status_t status);
+int call_succeeded(const trainer_t *trainer, dist_status_t status);
 
 /*
- * Returns 1 if all ranks are at the same place between two steps.
+ * Returns 1 if all ranks have finished the same number of steps.
  *
- * When a rank dies, another one may have finished a step more than this rank. This rank catches up
- * without an operation of its own, so it must not call operations that the other one has behind
- * it.
+ * When a rank dies, another rank may have finished one step more than this rank. This rank then
+ * repeats the step without new operations. It must not call operations that the other rank has
+ * already completed.
  */
-int is_in_step_with_others(const trainer_t *trainer);
+int is_at_same_step(const trainer_t *trainer);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Checkpoints of a distributed training: rank 0 reads and writes the file. With --zero 1 or 2,
+ * dist_shard_save and dist_shard_load collect and distribute the states of the optimizer.
+ */
 #include "restart.h"
 
 #include "../common/check.h"
@@ -6,17 +10,17 @@
 #include <inttypes.h>
 #include <string.h>
 
-static uint64_t form_of_states(const trainer_t *trainer)
+static uint64_t get_state_format(const trainer_t *trainer)
 {
     return trainer->options->zero > 0 ? STATES_SHARDED : STATES_WHOLE;
 }
 
 static void write_file(const trainer_t *trainer, const void *states, size_t bytes)
 {
-    checkpoint_t checkpoint = checkpoint_of(trainer->options);
-    checkpoint.finished = trainer->finished;
+    checkpoint_t checkpoint = checkpoint_for_options(trainer->options);
+    checkpoint.finished_steps = trainer->finished_steps;
     checkpoint.updates = trainer->updates;
-    checkpoint.form = form_of_states(trainer);
+    checkpoint.state_format = get_state_format(trainer);
     checkpoint.state_bytes = bytes;
     checkpoint_write(trainer->options->checkpoint, &checkpoint, trainer->model.values, trainer->model.count, states);
 }
@@ -25,7 +29,7 @@ static void write_file(const trainer_t *trainer, const void *states, size_t byte
 static void save_shards(trainer_t *trainer)
 {
     dist_blob_t *blob;
-    if (!is_done(trainer, dist_shard_save(trainer->optimizer.shard, 0, &blob))) {
+    if (!call_succeeded(trainer, dist_shard_save(trainer->optimizer.shard, 0, &blob))) {
         return;
     }
     if (trainer->rank == 0) {
@@ -52,12 +56,12 @@ void restart_load_parameters(trainer_t *trainer, checkpoint_t *checkpoint, void 
 {
     model_t *model = &trainer->model;
     const gpt_options_t *options = trainer->options;
-    *checkpoint = checkpoint_of(options);
-    checkpoint->form = form_of_states(trainer);
+    *checkpoint = checkpoint_for_options(options);
+    checkpoint->state_format = get_state_format(trainer);
     *states = NULL;
     if (trainer->rank == 0 && options->resume &&
         checkpoint_read(options->checkpoint, checkpoint, model->values, model->count, states)) {
-        printf("continues after step %" PRIu64 " from %s\n", checkpoint->finished, options->checkpoint);
+        printf("continues after step %" PRIu64 " from %s\n", checkpoint->finished_steps, options->checkpoint);
         fflush(stdout);
     }
 }
@@ -66,7 +70,7 @@ void restart_load_states(trainer_t *trainer, checkpoint_t *checkpoint, void *sta
 {
     optimizer_t *optimizer = &trainer->optimizer;
     check(dist_broadcast(trainer->group, checkpoint, sizeof *checkpoint, DIST_U8, 0, NULL, NULL));
-    trainer->finished = checkpoint->finished;
+    trainer->finished_steps = checkpoint->finished_steps;
     trainer->updates = checkpoint->updates;
     if (checkpoint->state_bytes == 0) {
         return; /* a new training */

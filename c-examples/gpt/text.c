@@ -1,3 +1,6 @@
+/*
+ * Generates the training text from a small grammar. See text.h.
+ */
 #include "text.h"
 
 #include "../digits_training/rng.h"
@@ -10,7 +13,7 @@ static const char characters[] = "abcdefghijklmnopqrstuvwxyz ,.\n";
 static const char *const nouns[] = {"sailor", "baker", "child", "farmer", "painter", "teacher", "fox", "raven"};
 static const char *const plurals[] = {"sailors", "bakers", "children", "farmers", "painters", "teachers", "foxes", "ravens"};
 static const char *const verbs[] = {"count", "find", "carry", "draw", "lose", "watch"};
-static const char *const verbs_of_one[] = {"counts", "finds", "carries", "draws", "loses", "watches"};
+static const char *const singular_verbs[] = {"counts", "finds", "carries", "draws", "loses", "watches"};
 static const char *const objects[] = {"stones", "apples", "letters", "lamps", "boats", "clouds"};
 static const char *const qualities[] = {"old", "young", "quiet", "tall", "happy", "careful"};
 static const char *const numbers[] = {"two", "three", "seven", "ten", "many"};
@@ -19,7 +22,7 @@ static const char *const times[] = {"in the morning", "at night", "every day", "
 
 #define LENGTH(list) (sizeof(list) / sizeof((list)[0]))
 
-/* A text that is written from left to right. It ends where there is no more room. */
+/* Writes a text from left to right. It ends where there is no more room. */
 typedef struct writer {
     uint8_t *tokens;
     size_t count, room;
@@ -38,12 +41,12 @@ static void write_word(writer_t *writer, const char *word)
     write_text(writer, " ");
 }
 
-static const char *choose(rng_t *rng, const char *const *list, size_t length)
+static const char *choose_word(rng_t *rng, const char *const *list, size_t length)
 {
     return list[rng_next(rng) % length];
 }
 
-static int chance(rng_t *rng, uint64_t percent)
+static int draw_chance(rng_t *rng, uint64_t percent)
 {
     return rng_next(rng) % 100 < percent;
 }
@@ -51,25 +54,25 @@ static int chance(rng_t *rng, uint64_t percent)
 /* For instance "at night, two quiet foxes carry apples near the river." */
 static void write_sentence(writer_t *writer, rng_t *rng)
 {
-    int is_one = chance(rng, 50);
-    if (chance(rng, 25)) {
-        write_text(writer, choose(rng, times, LENGTH(times)));
+    int is_singular = draw_chance(rng, 50);
+    if (draw_chance(rng, 25)) {
+        write_text(writer, choose_word(rng, times, LENGTH(times)));
         write_text(writer, ", ");
     }
-    write_word(writer, is_one ? "the" : choose(rng, numbers, LENGTH(numbers)));
-    if (chance(rng, 40)) {
-        write_word(writer, choose(rng, qualities, LENGTH(qualities)));
+    write_word(writer, is_singular ? "the" : choose_word(rng, numbers, LENGTH(numbers)));
+    if (draw_chance(rng, 40)) {
+        write_word(writer, choose_word(rng, qualities, LENGTH(qualities)));
     }
     size_t noun = (size_t)(rng_next(rng) % LENGTH(nouns));
     size_t verb = (size_t)(rng_next(rng) % LENGTH(verbs));
-    write_word(writer, is_one ? nouns[noun] : plurals[noun]);
-    write_word(writer, is_one ? verbs_of_one[verb] : verbs[verb]);
-    write_text(writer, choose(rng, objects, LENGTH(objects)));
-    if (chance(rng, 50)) {
+    write_word(writer, is_singular ? nouns[noun] : plurals[noun]);
+    write_word(writer, is_singular ? singular_verbs[verb] : verbs[verb]);
+    write_text(writer, choose_word(rng, objects, LENGTH(objects)));
+    if (draw_chance(rng, 50)) {
         write_text(writer, " ");
-        write_text(writer, choose(rng, places, LENGTH(places)));
+        write_text(writer, choose_word(rng, places, LENGTH(places)));
     }
-    write_text(writer, chance(rng, 20) ? ".\n" : ". ");
+    write_text(writer, draw_chance(rng, 20) ? ".\n" : ". ");
 }
 
 void text_sequence(uint64_t seed, uint64_t step, uint64_t index, uint8_t *tokens, size_t count)

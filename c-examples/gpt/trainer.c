@@ -1,3 +1,7 @@
+/*
+ * The training loop of a rank. The reducer sums the gradients of one layer while the backward
+ * pass computes the next one.
+ */
 #define _POSIX_C_SOURCE 200112L
 
 #include "trainer.h"
@@ -31,7 +35,7 @@ static float *open_gradient(void *user, size_t tensor)
     void *gradient;
     size_t count;
     check(dist_reducer_grad(trainer->reducer, tensor, &gradient, &count));
-    if (trainer->is_first_part) {
+    if (trainer->is_first_micro_batch) {
         memset(gradient, 0, count * sizeof(float));
     }
     return gradient;
@@ -42,15 +46,16 @@ static void close_gradient(void *user, size_t tensor)
 {
     const trainer_t *trainer = user;
     const gpt_options_t *options = trainer->options;
-    const int is_middle = tensor == trainer->model.n_tensors / 2;
-    if (is_middle && trainer->finished + 1 == options->die_at && (uint64_t)trainer->first_rank == options->die_rank) {
+    const int is_kill_point = tensor == trainer->model.n_tensors / 2;
+    if (is_kill_point && trainer->finished_steps + 1 == options->die_at &&
+        (uint64_t)trainer->world_rank == options->die_rank) {
         raise(SIGKILL);
     }
     check(dist_reducer_ready(trainer->reducer, tensor));
 }
 
 /* This rank has the sequences i of a batch with i % size == rank. */
-static size_t own_sequences(const trainer_t *trainer)
+static size_t count_own_sequences(const trainer_t *trainer)
 {
     const size_t batch = (size_t)trainer->options->batch;
     const size_t rank = (size_t)trainer->rank;
@@ -58,9 +63,9 @@ static size_t own_sequences(const trainer_t *trainer)
     return batch / size + (rank < batch % size);
 }
 
-/* Computes the sequences from `begin` to `end` of those of this rank, and their gradients.
- * Returns this rank's vote. */
-static uint64_t compute(trainer_t *trainer, size_t begin, size_t end)
+/* Computes the losses and gradients of this rank's sequences `begin` to `end` - 1. Returns this
+ * rank's vote. */
+static uint64_t compute_gradients(trainer_t *trainer, size_t begin, size_t end)
 {
     const gpt_options_t *options = trainer->options;
     const size_t length = (size_t)options->context + 1;
@@ -68,7 +73,7 @@ static uint64_t compute(trainer_t *trainer, size_t begin, size_t end)
     trainer->pass.sequences = 0;
     for (size_t i = begin; i < end; i++) {
         const size_t index = (size_t)trainer->rank + i * (size_t)trainer->size;
-        text_sequence(options->seed, trainer->finished, index, tokens, length);
+        text_sequence(options->seed, trainer->finished_steps, index, tokens, length);
         pass_add_sequence(&trainer->pass, tokens);
     }
     free(tokens);
@@ -104,51 +109,53 @@ static void gather_parameters(trainer_t *trainer)
     }
 }
 
-/* All ranks have the same votes and the same norm, and so do the same. */
+/* All ranks have the same votes and the same norm, so all of them make the same decision. */
 static void update_parameters(trainer_t *trainer, uint64_t all_votes)
 {
     if (all_votes == DIST_VOTE_COMMIT && isfinite(optimizer_clip(&trainer->optimizer))) {
         trainer->updates++;
         optimizer_update(&trainer->optimizer, trainer->updates);
     } else if (trainer->rank == 0) {
-        printf("step %" PRIu64 "  no update: a loss or a gradient is infinite or NaN\n", trainer->finished + 1);
+        printf("step %" PRIu64 "  no update: a loss or a gradient is infinite or NaN\n", trainer->finished_steps + 1);
         fflush(stdout);
     }
 }
 
 static void train_step(trainer_t *trainer)
 {
-    const size_t own = own_sequences(trainer);
-    const size_t parts = (size_t)trainer->options->accumulate;
+    const size_t own = count_own_sequences(trainer);
+    const size_t n_micro_batches = (size_t)trainer->options->accumulate;
     uint64_t vote = DIST_VOTE_COMMIT;
-    pass_reserve(&trainer->pass, (own + parts - 1) / parts); /* a rank has more sequences after another one has died */
+    /* a rank has more sequences after another one has died */
+    pass_reserve(&trainer->pass, (own + n_micro_batches - 1) / n_micro_batches);
     trainer->loss = NAN;
     trainer->own_loss = 0.0;
     trainer->own_positions = (double)(own * trainer->model.shape.context);
-    for (size_t part = 0; part < parts; part++) {
-        const int is_last = part + 1 == parts;
+    for (size_t micro_batch = 0; micro_batch < n_micro_batches; micro_batch++) {
+        const int is_last = micro_batch + 1 == n_micro_batches;
         check(dist_reducer_begin(trainer->reducer, (double)own, is_last ? 0 : DIST_STEP_NO_SYNC));
-        trainer->is_first_part = part == 0;
-        vote |= compute(trainer, own * part / parts, own * (part + 1) / parts);
+        trainer->is_first_micro_batch = micro_batch == 0;
+        vote |= compute_gradients(trainer, own * micro_batch / n_micro_batches,
+                                  own * (micro_batch + 1) / n_micro_batches);
         if (!is_last) {
             check(dist_reducer_end(trainer->reducer, vote, NULL, NULL));
         }
     }
     update_parameters(trainer, end_step(trainer, vote));
     gather_parameters(trainer);
-    trainer->finished++;
+    trainer->finished_steps++;
 }
 
 /* Prints the mean loss of the last step over all ranks. It stays unknown if a rank dies. */
 static void print_loss(trainer_t *trainer)
 {
     double sums[2] = {trainer->own_loss, trainer->own_positions};
-    if (!is_done(trainer, dist_all_reduce(trainer->group, sums, sums, 2, DIST_F64, DIST_SUM, NULL, NULL))) {
+    if (!call_succeeded(trainer, dist_all_reduce(trainer->group, sums, sums, 2, DIST_F64, DIST_SUM, NULL, NULL))) {
         return;
     }
     trainer->loss = sums[0] / sums[1];
     if (trainer->rank == 0) {
-        printf("step %" PRIu64 "  loss %.9f\n", trainer->finished, trainer->loss);
+        printf("step %" PRIu64 "  loss %.9f\n", trainer->finished_steps, trainer->loss);
         fflush(stdout);
     }
 }
@@ -156,16 +163,16 @@ static void print_loss(trainer_t *trainer)
 void trainer_run(trainer_t *trainer)
 {
     const gpt_options_t *options = trainer->options;
-    while (trainer->finished < options->steps) {
+    while (trainer->finished_steps < options->steps) {
         train_step(trainer);
-        if (!is_in_step_with_others(trainer)) {
+        if (!is_at_same_step(trainer)) {
             continue;
         }
-        const int is_last = trainer->finished == options->steps;
-        if (is_last || trainer->finished % options->log_every == 0) {
+        const int is_last = trainer->finished_steps == options->steps;
+        if (is_last || trainer->finished_steps % options->log_every == 0) {
             print_loss(trainer);
         }
-        if (options->checkpoint != NULL && (is_last || trainer->finished % options->checkpoint_every == 0)) {
+        if (options->checkpoint != NULL && (is_last || trainer->finished_steps % options->checkpoint_every == 0)) {
             restart_save(trainer);
         }
     }
@@ -194,12 +201,12 @@ static void create_reducer(trainer_t *trainer)
         params[i].dtype = DIST_F32;
         params[i].tag = tensor->block; /* the gradients of a layer do not wait for those of another one */
     }
-    dist_reducer_options_t how = DIST_REDUCER_OPTIONS_INIT;
-    how.name = "gpt";
+    dist_reducer_options_t reducer_options = DIST_REDUCER_OPTIONS_INIT;
+    reducer_options.name = "gpt";
     /* The mean over the sequences of all ranks, however many of them each rank has. */
-    how.divide = DIST_DIVIDE_WEIGHTED;
-    how.flags = reducer_flags(trainer->options);
-    check(dist_reducer_create(trainer->group, params, model->n_tensors, &how, &trainer->reducer));
+    reducer_options.divide = DIST_DIVIDE_WEIGHTED;
+    reducer_options.flags = reducer_flags(trainer->options);
+    check(dist_reducer_create(trainer->group, params, model->n_tensors, &reducer_options, &trainer->reducer));
     free(params);
 }
 
@@ -210,7 +217,7 @@ void trainer_create(trainer_t *trainer, dist_group_t *group, const gpt_options_t
     memset(trainer, 0, sizeof *trainer);
     trainer->options = options;
     trainer->group = group;
-    trainer->rank = trainer->first_rank = (int)dist_get_rank(group);
+    trainer->rank = trainer->world_rank = (int)dist_get_rank(group);
     trainer->size = (int)dist_get_world_size(group);
     trainer->loss = NAN;
     trainer->model = model_create(shape);

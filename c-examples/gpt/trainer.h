@@ -13,15 +13,15 @@ typedef struct trainer {
     const gpt_options_t *options;
     dist_group_t *group; /* the ranks that are left */
     int rank, size;      /* in this group */
-    int first_rank;      /* in the world */
+    int world_rank;      /* in the world */
     model_t model;
     pass_t pass;
     dist_reducer_t *reducer;
     optimizer_t optimizer;
-    uint64_t finished; /* steps */
-    uint64_t updates;  /* finished steps that changed the parameters */
-    uint64_t furthest; /* the most steps that a rank had finished when the group last changed */
-    int is_first_part; /* of the sequences of this rank: the gradients begin at zero */
+    uint64_t finished_steps;
+    uint64_t updates; /* finished steps that changed the parameters */
+    uint64_t max_finished_steps; /* of all ranks when the group last changed */
+    int is_first_micro_batch; /* of a step: the gradients begin at zero */
     double loss;       /* of the last step: the mean over its sequences; NaN if it is not known */
     double own_loss;   /* of the last step: the sum over the positions of this rank */
     double own_positions;

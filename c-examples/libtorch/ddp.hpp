@@ -68,8 +68,8 @@ class distributed_data_parallel {
     [[nodiscard]] dist::vote commit(dist::vote own = dist::vote::commit) {
       if (!step_) throw std::logic_error("distributed_data_parallel: commit() was called twice in a step");
       // An exception from here on ends the step with dist::vote::error.
-      dist::step ending = *std::exchange(step_, std::nullopt);
-      return owner_.end_step(std::move(ending), own);
+      dist::step last_step = *std::exchange(step_, std::nullopt);
+      return owner_.end_step(std::move(last_step), own);
     }
 
    private:
@@ -86,8 +86,8 @@ class distributed_data_parallel {
   /// frozen. All ranks have the same module and options. dist::reducer_options::retryable and
   /// sharded are not supported.
   distributed_data_parallel(dist::group_ref group, torch::nn::Module &module, const dist::reducer_options &options = {})
-      : tensors_(list_tensors(module)), reducer_(group, list_params(tensors_), checked(options)) {
-    place_gradients();
+      : tensors_(list_tensors(module)), reducer_(group, list_params(tensors_), validated_options(options)) {
+    attach_reducer_gradients();
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i].is_trained()) add_hook(i);
     }
@@ -97,22 +97,22 @@ class distributed_data_parallel {
   distributed_data_parallel &operator=(const distributed_data_parallel &) = delete;
 
   ~distributed_data_parallel() {
-    for (model_tensor &each : tensors_) {
-      if (!each.is_trained()) continue;
-      each.accumulator->del_post_hook(each.hook);
-      if (each.values.grad().is_same(each.view)) each.values.mutable_grad() = torch::Tensor();
+    for (model_tensor &tensor : tensors_) {
+      if (!tensor.is_trained()) continue;
+      tensor.accumulator->del_post_hook(tensor.hook);
+      if (tensor.values.grad().is_same(tensor.view)) tensor.values.mutable_grad() = torch::Tensor();
     }
   }
 
   /// Begins a step: call it before the forward pass. The weight counts with dist::divide::weighted,
   /// for example the number of samples of this rank.
   step_scope step(double weight = 1) {
-    for (model_tensor &each : tensors_) {
-      if (each.values.data_ptr() != each.address) {
-        throw std::logic_error("distributed_data_parallel: the memory of " + each.name +
+    for (model_tensor &tensor : tensors_) {
+      if (tensor.values.data_ptr() != tensor.address) {
+        throw std::logic_error("distributed_data_parallel: the memory of " + tensor.name +
                                " was replaced; call to() and torch::load before you create the object");
       }
-      if (each.is_trained()) attach_view(each);
+      if (tensor.is_trained()) attach_view(tensor);
     }
     return step_scope(*this, reducer_.step(weight));
   }
@@ -123,9 +123,9 @@ class distributed_data_parallel {
 
   /// The names of the parameters, then those of the buffers.
   std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const model_tensor &each : tensors_) all.push_back(each.name);
-    return all;
+    std::vector<std::string> tensor_names;
+    for (const model_tensor &tensor : tensors_) tensor_names.push_back(tensor.name);
+    return tensor_names;
   }
 
  private:
@@ -151,7 +151,7 @@ class distributed_data_parallel {
 
   /// The tensors of a module, each of them once: layers may share parameters.
   static std::vector<model_tensor> list_tensors(const torch::nn::Module &module) {
-    std::vector<model_tensor> all;
+    std::vector<model_tensor> tensors;
     std::unordered_set<const c10::TensorImpl *> seen;
     const auto add = [&](const auto &named, auto role_of) {
       for (const auto &item : named) {
@@ -160,35 +160,35 @@ class distributed_data_parallel {
         if (!values.is_non_overlapping_and_dense()) {
           throw std::invalid_argument("distributed_data_parallel: " + item.key() + " has gaps in memory; make it contiguous");
         }
-        all.push_back({item.key(), values, role_of(values), values.data_ptr()});
+        tensors.push_back({item.key(), values, role_of(values), values.data_ptr()});
       }
     };
     add(module.named_parameters(), [](const torch::Tensor &values) {
       return values.requires_grad() ? dist::param_role::trained : dist::param_role::frozen;
     });
     add(module.named_buffers(), [](const torch::Tensor &) { return dist::param_role::buffer; });
-    return all;
+    return tensors;
   }
 
   static std::vector<dist::param> list_params(const std::vector<model_tensor> &tensors) {
     std::vector<dist::param> params;
-    for (const model_tensor &each : tensors) {
-      const auto size = static_cast<std::size_t>(each.values.numel());
+    for (const model_tensor &tensor : tensors) {
+      const auto size = static_cast<std::size_t>(tensor.values.numel());
       const auto describe = [&] {
         return AT_DISPATCH_ALL_TYPES_AND3(
-            torch::kHalf, torch::kBFloat16, torch::kBool, each.values.scalar_type(), "distributed_data_parallel",
-            [&] { return dist::param(each.name, dist::view(static_cast<scalar_t *>(each.address), size)); });
+            torch::kHalf, torch::kBFloat16, torch::kBool, tensor.values.scalar_type(), "distributed_data_parallel",
+            [&] { return dist::param(tensor.name, dist::view(static_cast<scalar_t *>(tensor.address), size)); });
       };
-      dist::param param = describe().with_shape(each.values.sizes().vec()).with_role(each.role);
+      dist::param param = describe().with_shape(tensor.values.sizes().vec()).with_role(tensor.role);
       // Not tested on a device: pass the stream of the backward pass in
       // dist::reducer_options::stream.
-      if (each.values.is_cuda()) param = param.with_device(each.values.device().index());
+      if (tensor.values.is_cuda()) param = param.with_device(tensor.values.device().index());
       params.push_back(param);
     }
     return params;
   }
 
-  static const dist::reducer_options &checked(const dist::reducer_options &options) {
+  static const dist::reducer_options &validated_options(const dist::reducer_options &options) {
     if (options.retryable || options.sharded) {
       throw std::invalid_argument("distributed_data_parallel: reducer_options::retryable and sharded are not supported");
     }
@@ -197,16 +197,16 @@ class distributed_data_parallel {
 
   /// Makes each gradient a view of memory of the reducer. With reducer_options::move_grads this
   /// changes after the first step.
-  void place_gradients() {
+  void attach_reducer_gradients() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      model_tensor &each = tensors_[i];
-      if (!each.is_trained()) continue;
-      void *place = AT_DISPATCH_FLOATING_TYPES_AND2(
-          torch::kHalf, torch::kBFloat16, each.values.scalar_type(), "distributed_data_parallel",
+      model_tensor &tensor = tensors_[i];
+      if (!tensor.is_trained()) continue;
+      void *gradient = AT_DISPATCH_FLOATING_TYPES_AND2(
+          torch::kHalf, torch::kBFloat16, tensor.values.scalar_type(), "distributed_data_parallel",
           [&]() -> void * { return reducer_.grad<scalar_t>(i).data; });
-      if (each.view.defined() && each.view.data_ptr() == place) continue;
-      each.view = torch::from_blob(place, each.values.sizes(), each.values.strides(), each.values.options());
-      each.values.mutable_grad() = each.view;
+      if (tensor.view.defined() && tensor.view.data_ptr() == gradient) continue;
+      tensor.view = torch::from_blob(gradient, tensor.values.sizes(), tensor.values.strides(), tensor.values.options());
+      tensor.values.mutable_grad() = tensor.view;
     }
   }
 
@@ -257,22 +257,22 @@ class distributed_data_parallel {
     // Used in a backward pass before the step, but not in the step.
     std::vector<std::size_t> only_local;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      model_tensor &each = tensors_[i];
-      if (!each.is_trained() || each.is_marked) continue;
-      attach_view(each);
-      if (each.has_local_gradient) only_local.push_back(i);
+      model_tensor &tensor = tensors_[i];
+      if (!tensor.is_trained() || tensor.is_marked) continue;
+      attach_view(tensor);
+      if (tensor.has_local_gradient) only_local.push_back(i);
     }
     if (const std::exception_ptr failure = close_step()) std::rethrow_exception(failure);
     step.ready(only_local);
-    const dist::vote all = step.commit(own);
-    place_gradients();
-    return all;
+    const dist::vote all_votes = step.commit(own);
+    attach_reducer_gradients();
+    return all_votes;
   }
 
   /// Returns the first error of the hooks.
   std::exception_ptr close_step() {
     is_open_ = false;
-    for (model_tensor &each : tensors_) each.is_marked = each.has_local_gradient = false;
+    for (model_tensor &tensor : tensors_) tensor.is_marked = tensor.has_local_gradient = false;
     const std::lock_guard<std::mutex> lock(failure_mutex_);
     return std::exchange(failure_, nullptr);
   }

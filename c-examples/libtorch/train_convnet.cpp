@@ -93,10 +93,10 @@ TORCH_MODULE_IMPL(convnet, convnet_impl);
 // The network is small. With small buckets the ranks reduce the gradients of fc1 and fc2 during the
 // backward pass of conv1 and conv2.
 dist::reducer_options small_buckets() {
-  dist::reducer_options how;
-  how.name = "convnet";
-  how.bucket_bytes = 32 << 10;
-  return how;
+  dist::reducer_options options;
+  options.name = "convnet";
+  options.bucket_bytes = 32 << 10;
+  return options;
 }
 
 class trainer {
@@ -130,19 +130,19 @@ class trainer {
   // The spans of the backward passes.
   const std::vector<backward_span> &backward_passes() const { return backward_passes_; }
 
-  void print_reducer() {
-    const dist::reducer_stats figures = ddp_.reducer().stats();
+  void print_reducer_stats() {
+    const dist::reducer_stats stats = ddp_.reducer().stats();
     const auto us = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
     std::printf("last step: %llu buckets, %.0f us of communication, commit() waited for %.0f us\n",
-                static_cast<unsigned long long>(figures.buckets), us(figures.communication), us(figures.exposed));
+                static_cast<unsigned long long>(stats.buckets), us(stats.communication), us(stats.exposed));
   }
 
   void save() const {
     if (!options_.save.empty()) torch::save(network_, options_.save);
   }
 
-  // The largest difference between a weight and that of a file.
-  double distance() const {
+  // Returns the largest difference between a weight and the same weight of the file.
+  double max_weight_difference() const {
     convnet other = make_network(options_);
     torch::load(other, options_.compare);
     double largest = 0;
@@ -153,11 +153,11 @@ class trainer {
     return largest;
   }
 
-  // Whether all ranks have the same weights. Rank 0 prints the differences.
+  // Returns true if all ranks have the same weights. Rank 0 prints the differences.
   bool has_equal_weights() {
     const auto differences = ddp_.reducer().check(dist::model_part::params);
     if (world_.rank() == 0) {
-      for (const std::string &each : differences) std::printf("%s\n", each.c_str());
+      for (const std::string &difference : differences) std::printf("%s\n", difference.c_str());
     }
     return differences.empty();
   }
@@ -165,37 +165,39 @@ class trainer {
  private:
   static convnet make_network(const options &o) {
     torch::manual_seed(o.seed);
-    convnet made;
-    made->to(o.dtype);
-    return made;
+    convnet network;
+    network->to(o.dtype);
+    return network;
   }
 
   static torch::Tensor to_tensor(const std::vector<std::uint64_t> &images) {
     return torch::tensor(std::vector<std::int64_t>(images.begin(), images.end()));
   }
 
-  torch::Tensor loss_of(const torch::Tensor &images) {
+  torch::Tensor compute_loss(const torch::Tensor &images) {
     const auto scores = network_->forward(digits_.pixels.index_select(0, images));
     return torch::cross_entropy_loss(scores, digits_.labels.index_select(0, images));
   }
 
   // Trains on this rank's share of a batch. Returns its mean loss.
   double train_batch(const torch::Tensor &images) {
-    const auto parts = images.chunk(static_cast<std::int64_t>(options_.accumulate));
+    const auto micro_batches = images.chunk(static_cast<std::int64_t>(options_.accumulate));
     double loss = 0;
-    const auto backward = [&](const torch::Tensor &part) {
+    const auto backward = [&](const torch::Tensor &micro_batch) {
       // The sum over the parts is the mean over the share; the reducer averages over the ranks.
-      const torch::Tensor part_loss = loss_of(part) * (static_cast<double>(part.size(0)) / static_cast<double>(images.size(0)));
-      loss += part_loss.item<double>();
+      const torch::Tensor micro_batch_loss =
+          compute_loss(micro_batch) * (static_cast<double>(micro_batch.size(0)) / static_cast<double>(images.size(0)));
+      loss += micro_batch_loss.item<double>();
       const auto begin = std::chrono::steady_clock::now();
-      part_loss.backward();
+      micro_batch_loss.backward();
       backward_passes_.push_back({begin, std::chrono::steady_clock::now()});
     };
 
     optimizer_.zero_grad();
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) backward(parts[i]);  // gradients stay on this rank
+    // The gradients of all micro-batches but the last one stay on this rank.
+    for (std::size_t i = 0; i + 1 < micro_batches.size(); ++i) backward(micro_batches[i]);
     auto step = ddp_.step();
-    backward(parts.back());
+    backward(micro_batches.back());
     if (step.commit() != dist::vote::commit) throw std::runtime_error("another rank could not compute its gradients");
     if (options_.clip > 0) ddp_.reducer().clip(options_.clip);
     optimizer_.step();
@@ -206,9 +208,9 @@ class trainer {
     const torch::NoGradGuard no_grad;
     // This rank's share of the images that are not in the training set.
     const auto images = torch::arange(TRAIN_ROWS + world_.rank(), DIGITS_ROWS, world_.size());
-    const auto guesses = network_->forward(digits_.pixels.index_select(0, images)).argmax(1);
-    const auto right = guesses.eq(digits_.labels.index_select(0, images)).sum().item<double>();
-    std::vector<double> sums{loss / world_.size(), right};
+    const auto predictions = network_->forward(digits_.pixels.index_select(0, images)).argmax(1);
+    const auto n_correct = predictions.eq(digits_.labels.index_select(0, images)).sum().item<double>();
+    std::vector<double> sums{loss / world_.size(), n_correct};
     world_.all_reduce(sums, dist::sum);
     if (world_.rank() != 0) return;
     std::printf("epoch %llu/%llu  loss %.6f  accuracy %.1f %%\n", static_cast<unsigned long long>(epoch + 1),
@@ -241,12 +243,12 @@ int train(const options &o) {
   }
   bool is_equal = job.has_equal_weights();
   if (world.rank() == 0) {
-    job.print_reducer();
+    job.print_reducer_stats();
     job.save();
     if (!o.compare.empty()) {
-      const double distance = job.distance();
-      std::printf("largest difference: %.3g\n", distance);
-      is_equal = is_equal && distance <= 1e-6;
+      const double difference = job.max_weight_difference();
+      std::printf("largest difference: %.3g\n", difference);
+      is_equal = is_equal && difference <= 1e-6;
     }
   }
   return is_equal ? 0 : 1;
@@ -264,9 +266,9 @@ int main(int argc, char **argv) {
     const options o = parse_options(argc, argv);
     if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
     return train(o);
-  } catch (const usage_error &wrong) {
-    return fail(wrong.what(), 2);
-  } catch (const std::exception &failed) {
-    return fail(failed.what(), 3);
+  } catch (const usage_error &error) {
+    return fail(error.what(), 2);
+  } catch (const std::exception &error) {
+    return fail(error.what(), 3);
   }
 }

@@ -15,50 +15,50 @@ struct directory {
     int folder;
 };
 
-int folder_of(const void *user);
+int get_folder(const void *user);
 
-/* The deadline of a call, and the time until its next poll. */
-struct patience {
-    int64_t until_ns;
-    int64_t nap_ns;
+/* The deadline of a call, and the interval until its next poll. */
+struct poll_timer {
+    int64_t deadline_ns;
+    int64_t interval_ns;
 };
 
-struct patience patience_of(int64_t timeout_ms);
+struct poll_timer start_poll_timer(int64_t timeout_ms);
 
 /* Sleeps before the next poll, longer each time. Returns 0 if the deadline has passed. */
-int nap(struct patience *patience);
+int sleep_before_poll(struct poll_timer *timer);
 
 /* Takes the lock of all processes and threads that use the directory. Returns DIST_ERR_TIMEOUT
- * if another one keeps it beyond the deadline. */
-dist_status_t lock(int folder, struct patience *patience, int *held);
-void unlock(int held);
+ * if another process or thread holds the lock until the deadline. */
+dist_status_t lock_directory(int folder, struct poll_timer *timer, int *lock_fd);
+void unlock_directory(int lock_fd);
 
 #define PATH_BYTES 4096
 
-/* Writes the path of a key's file or a queue's folder below `under`. Returns
+/* Writes the path of a key's file or a queue's folder below `root`. Returns
  * DIST_ERR_INVALID_ARGUMENT if the key is too long. */
-dist_status_t path_of(const char *under, const char *key, char path[PATH_BYTES]);
+dist_status_t format_path(const char *root, const char *key, char path[PATH_BYTES]);
 
 /* Decodes one part of a path: appends the bytes of a name to a key, and returns the key's new
  * length. */
-size_t decode(const char *name, char *key, size_t len);
+size_t decode_name(const char *name, char *key, size_t len);
 
 /* Returns true if the name is a folder with the rest of longer keys. */
-int is_part(const char *name);
+int is_name_fragment(const char *name);
 
 /* The bytes of a file with a terminator, which the owner releases with free; or bytes that the
- * caller lends read-only. */
+ * caller owns and that are only read. */
 struct bytes {
     char *data;
     size_t len;
 };
 
-extern const struct bytes nothing;
+extern const struct bytes empty_bytes;
 
-struct bytes lent(const void *data, size_t len);
+struct bytes borrow_bytes(const void *data, size_t len);
 
 /* Returns the status for errno. */
-dist_status_t failure(void);
+dist_status_t status_from_errno(void);
 
 /* Reads a whole file; DIST_ERR_NOT_FOUND if it does not exist. */
 dist_status_t read_file(int folder, const char *path, struct bytes *bytes);

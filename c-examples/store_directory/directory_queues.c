@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Items `taken` + 1 to `pushed` are present. */
-struct ends {
+struct queue_range {
     int64_t taken;
     int64_t pushed;
 };
@@ -20,27 +20,27 @@ struct ends {
 /* Writes the path of a file in a queue's folder. */
 static dist_status_t queue_path(const char *queue, const char *name, char path[PATH_BYTES])
 {
-    dist_status_t status = path_of("queues", queue, path);
+    dist_status_t status = format_path("queues", queue, path);
     if (status == DIST_OK) {
         sprintf(path + strlen(path), "/%s", name);
     }
     return status;
 }
 
-static dist_status_t item_path(const char *queue, int64_t number, char path[PATH_BYTES])
+static dist_status_t item_path(const char *queue, int64_t item_number, char path[PATH_BYTES])
 {
     char name[32];
-    sprintf(name, "%" PRId64, number);
+    sprintf(name, "%" PRId64, item_number);
     return queue_path(queue, name, path);
 }
 
-static dist_status_t read_ends(int folder, const char *queue, struct ends *ends)
+static dist_status_t read_range(int folder, const char *queue, struct queue_range *range)
 {
     char path[PATH_BYTES];
     struct bytes text;
     dist_status_t status = queue_path(queue, "ends", path);
-    ends->taken = 0;
-    ends->pushed = 0;
+    range->taken = 0;
+    range->pushed = 0;
     if (status == DIST_OK) {
         status = read_file(folder, path, &text);
     }
@@ -48,20 +48,20 @@ static dist_status_t read_ends(int folder, const char *queue, struct ends *ends)
         return DIST_OK;
     }
     if (status == DIST_OK) {
-        int numbers = sscanf(text.data, "%" SCNd64 " %" SCNd64, &ends->taken, &ends->pushed);
+        int numbers = sscanf(text.data, "%" SCNd64 " %" SCNd64, &range->taken, &range->pushed);
         status = numbers == 2 ? DIST_OK : DIST_ERR_SYSTEM;
         free(text.data);
     }
     return status;
 }
 
-static dist_status_t write_ends(int folder, const char *queue, struct ends ends)
+static dist_status_t write_range(int folder, const char *queue, struct queue_range range)
 {
     char path[PATH_BYTES];
     char text[64];
-    int len = sprintf(text, "%" PRId64 " %" PRId64 "\n", ends.taken, ends.pushed);
+    int len = sprintf(text, "%" PRId64 " %" PRId64 "\n", range.taken, range.pushed);
     dist_status_t status = queue_path(queue, "ends", path);
-    return status == DIST_OK ? write_file(folder, path, lent(text, (size_t)len), nothing) : status;
+    return status == DIST_OK ? write_file(folder, path, borrow_bytes(text, (size_t)len), empty_bytes) : status;
 }
 
 /* Writes the item first and then its number. If the process is killed in between, nothing was
@@ -69,33 +69,33 @@ static dist_status_t write_ends(int folder, const char *queue, struct ends ends)
 static dist_status_t push_locked(int folder, const char *queue, struct bytes item)
 {
     char path[PATH_BYTES];
-    struct ends ends;
-    dist_status_t status = read_ends(folder, queue, &ends);
-    ends.pushed++;
-    if (status == DIST_OK && (status = item_path(queue, ends.pushed, path)) == DIST_OK) {
-        status = write_file(folder, path, item, nothing);
+    struct queue_range range;
+    dist_status_t status = read_range(folder, queue, &range);
+    range.pushed++;
+    if (status == DIST_OK && (status = item_path(queue, range.pushed, path)) == DIST_OK) {
+        status = write_file(folder, path, item, empty_bytes);
     }
-    return status == DIST_OK ? write_ends(folder, queue, ends) : status;
+    return status == DIST_OK ? write_range(folder, queue, range) : status;
 }
 
 /* Returns DIST_ERR_QUEUE_EMPTY if there is no item. */
-static dist_status_t take_locked(int folder, const char *queue, struct bytes *item)
+static dist_status_t pop_locked(int folder, const char *queue, struct bytes *item)
 {
     char path[PATH_BYTES];
-    struct ends ends;
-    dist_status_t status = read_ends(folder, queue, &ends);
-    if (status != DIST_OK || ends.taken == ends.pushed) {
+    struct queue_range range;
+    dist_status_t status = read_range(folder, queue, &range);
+    if (status != DIST_OK || range.taken == range.pushed) {
         return status == DIST_OK ? DIST_ERR_QUEUE_EMPTY : status;
     }
-    ends.taken++;
-    status = item_path(queue, ends.taken, path);
+    range.taken++;
+    status = item_path(queue, range.taken, path);
     if (status == DIST_OK) {
         status = read_file(folder, path, item);
     }
     if (status != DIST_OK) {
         return status;
     }
-    status = write_ends(folder, queue, ends);
+    status = write_range(folder, queue, range);
     if (status != DIST_OK) {
         free(item->data);
         return status;
@@ -107,29 +107,29 @@ static dist_status_t take_locked(int folder, const char *queue, struct bytes *it
 
 dist_status_t directory_queue_push(void *user, const char *queue, const void *item, size_t len, int64_t timeout_ms)
 {
-    struct patience patience = patience_of(timeout_ms);
-    int held;
-    dist_status_t status = lock(folder_of(user), &patience, &held);
+    struct poll_timer timer = start_poll_timer(timeout_ms);
+    int lock_fd;
+    dist_status_t status = lock_directory(get_folder(user), &timer, &lock_fd);
     if (status == DIST_OK) {
-        status = push_locked(folder_of(user), queue, lent(item, len));
-        unlock(held);
+        status = push_locked(get_folder(user), queue, borrow_bytes(item, len));
+        unlock_directory(lock_fd);
     }
     return status;
 }
 
 /* Takes the lock only if there seems to be an item, so that waiting callers do not delay pushes. */
-static dist_status_t try_take(int folder, const char *queue, struct patience *patience, struct bytes *item)
+static dist_status_t try_pop(int folder, const char *queue, struct poll_timer *timer, struct bytes *item)
 {
-    struct ends ends;
-    int held;
-    dist_status_t status = read_ends(folder, queue, &ends);
-    if (status != DIST_OK || ends.taken == ends.pushed) {
+    struct queue_range range;
+    int lock_fd;
+    dist_status_t status = read_range(folder, queue, &range);
+    if (status != DIST_OK || range.taken == range.pushed) {
         return status == DIST_OK ? DIST_ERR_QUEUE_EMPTY : status;
     }
-    status = lock(folder, patience, &held);
+    status = lock_directory(folder, timer, &lock_fd);
     if (status == DIST_OK) {
-        status = take_locked(folder, queue, item);
-        unlock(held);
+        status = pop_locked(folder, queue, item);
+        unlock_directory(lock_fd);
     }
     return status;
 }
@@ -137,11 +137,11 @@ static dist_status_t try_take(int folder, const char *queue, struct patience *pa
 dist_status_t directory_queue_pop(void *user, const char *queue, int32_t block, dist_store_sink_fn sink,
                                   void *sink_arg, int64_t timeout_ms)
 {
-    struct patience patience = patience_of(timeout_ms);
+    struct poll_timer timer = start_poll_timer(timeout_ms);
     struct bytes item;
     dist_status_t status;
-    while ((status = try_take(folder_of(user), queue, &patience, &item)) == DIST_ERR_QUEUE_EMPTY && block) {
-        if (!nap(&patience)) {
+    while ((status = try_pop(get_folder(user), queue, &timer, &item)) == DIST_ERR_QUEUE_EMPTY && block) {
+        if (!sleep_before_poll(&timer)) {
             return DIST_ERR_TIMEOUT;
         }
     }
@@ -154,9 +154,9 @@ dist_status_t directory_queue_pop(void *user, const char *queue, int32_t block, 
 
 dist_status_t directory_queue_len(void *user, const char *queue, int64_t *result, int64_t timeout_ms)
 {
-    struct ends ends;
-    dist_status_t status = read_ends(folder_of(user), queue, &ends);
+    struct queue_range range;
+    dist_status_t status = read_range(get_folder(user), queue, &range);
     (void)timeout_ms;
-    *result = ends.pushed - ends.taken;
+    *result = range.pushed - range.taken;
     return status;
 }

@@ -35,15 +35,15 @@
 
 static dist_status_t get(void *user, const char *key, dist_store_sink_fn sink, void *sink_arg, int64_t timeout_ms)
 {
-    struct patience patience = patience_of(timeout_ms);
+    struct poll_timer timer = start_poll_timer(timeout_ms);
     char path[PATH_BYTES];
     struct bytes value;
-    dist_status_t status = path_of("keys", key, path);
+    dist_status_t status = format_path("keys", key, path);
     if (status != DIST_OK) {
         return status;
     }
-    while ((status = read_file(folder_of(user), path, &value)) == DIST_ERR_NOT_FOUND) {
-        if (!nap(&patience)) {
+    while ((status = read_file(get_folder(user), path, &value)) == DIST_ERR_NOT_FOUND) {
+        if (!sleep_before_poll(&timer)) {
             return DIST_ERR_TIMEOUT;
         }
     }
@@ -57,16 +57,16 @@ static dist_status_t get(void *user, const char *key, dist_store_sink_fn sink, v
 static dist_status_t check(void *user, const char *const *keys, size_t n, int32_t *all_present, int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    struct stat about;
+    struct stat file_status;
     (void)timeout_ms;
     *all_present = 0;
     for (size_t i = 0; i < n; i++) {
-        dist_status_t status = path_of("keys", keys[i], path);
+        dist_status_t status = format_path("keys", keys[i], path);
         if (status != DIST_OK) {
             return status;
         }
-        if (fstatat(folder_of(user), path, &about, 0) != 0) {
-            return errno == ENOENT ? DIST_OK : failure();
+        if (fstatat(get_folder(user), path, &file_status, 0) != 0) {
+            return errno == ENOENT ? DIST_OK : status_from_errno();
         }
     }
     *all_present = 1;
@@ -75,43 +75,43 @@ static dist_status_t check(void *user, const char *const *keys, size_t n, int32_
 
 static dist_status_t wait_for(void *user, const char *const *keys, size_t n, int64_t timeout_ms)
 {
-    struct patience patience = patience_of(timeout_ms);
+    struct poll_timer timer = start_poll_timer(timeout_ms);
     int32_t all_present;
     dist_status_t status;
     while ((status = check(user, keys, n, &all_present, timeout_ms)) == DIST_OK && !all_present) {
-        if (!nap(&patience)) {
+        if (!sleep_before_poll(&timer)) {
             return DIST_ERR_TIMEOUT;
         }
     }
     return status;
 }
 
-/* Begins a change of a key; unlock(*held) ends it. */
-static dist_status_t begin_change(void *user, const char *key, int64_t timeout_ms, char path[PATH_BYTES], int *held)
+/* Takes the lock to change a key; the caller releases it with unlock_directory. */
+static dist_status_t lock_key(void *user, const char *key, int64_t timeout_ms, char path[PATH_BYTES], int *lock_fd)
 {
-    struct patience patience = patience_of(timeout_ms);
-    dist_status_t status = path_of("keys", key, path);
-    return status == DIST_OK ? lock(folder_of(user), &patience, held) : status;
+    struct poll_timer timer = start_poll_timer(timeout_ms);
+    dist_status_t status = format_path("keys", key, path);
+    return status == DIST_OK ? lock_directory(get_folder(user), &timer, lock_fd) : status;
 }
 
 static dist_status_t set(void *user, const char *key, const void *value, size_t len, int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    int held;
-    dist_status_t status = begin_change(user, key, timeout_ms, path, &held);
+    int lock_fd;
+    dist_status_t status = lock_key(user, key, timeout_ms, path, &lock_fd);
     if (status == DIST_OK) {
-        status = write_file(folder_of(user), path, lent(value, len), nothing);
-        unlock(held);
+        status = write_file(get_folder(user), path, borrow_bytes(value, len), empty_bytes);
+        unlock_directory(lock_fd);
     }
     return status;
 }
 
 /* Parses the number at the start of a value, after blanks. */
-static dist_status_t parse(const char *text, int64_t *number)
+static dist_status_t parse_integer(const char *text, int64_t *value)
 {
     char *end;
     errno = 0;
-    *number = strtoll(text, &end, 10);
+    *value = strtoll(text, &end, 10);
     return end == text || errno == ERANGE ? DIST_ERR_NOT_A_NUMBER : DIST_OK;
 }
 
@@ -130,7 +130,7 @@ static dist_status_t add_locked(int folder, char *path, int64_t amount, int64_t 
     int64_t before = 0;
     dist_status_t status = read_file(folder, path, &value);
     if (status == DIST_OK) {
-        status = parse(value.data, &before);
+        status = parse_integer(value.data, &before);
         free(value.data);
     } else if (status == DIST_ERR_NOT_FOUND) {
         status = DIST_OK;
@@ -140,17 +140,17 @@ static dist_status_t add_locked(int folder, char *path, int64_t amount, int64_t 
     }
     *result = wrapping_sum(before, amount);
     int len = sprintf(text, "%" PRId64, *result);
-    return write_file(folder, path, lent(text, (size_t)len), nothing);
+    return write_file(folder, path, borrow_bytes(text, (size_t)len), empty_bytes);
 }
 
 static dist_status_t add(void *user, const char *key, int64_t amount, int64_t *result, int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    int held;
-    dist_status_t status = begin_change(user, key, timeout_ms, path, &held);
+    int lock_fd;
+    dist_status_t status = lock_key(user, key, timeout_ms, path, &lock_fd);
     if (status == DIST_OK) {
-        status = add_locked(folder_of(user), path, amount, result);
-        unlock(held);
+        status = add_locked(get_folder(user), path, amount, result);
+        unlock_directory(lock_fd);
     }
     return status;
 }
@@ -158,13 +158,13 @@ static dist_status_t add(void *user, const char *key, int64_t amount, int64_t *r
 static dist_status_t delete_key(void *user, const char *key, int32_t *deleted, int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    int held;
-    dist_status_t status = begin_change(user, key, timeout_ms, path, &held);
+    int lock_fd;
+    dist_status_t status = lock_key(user, key, timeout_ms, path, &lock_fd);
     if (status == DIST_OK) {
-        status = remove_file(folder_of(user), path);
+        status = remove_file(get_folder(user), path);
         *deleted = status == DIST_OK;
         status = status == DIST_ERR_NOT_FOUND ? DIST_OK : status;
-        unlock(held);
+        unlock_directory(lock_fd);
     }
     return status;
 }
@@ -174,25 +174,25 @@ static dist_status_t delete_key(void *user, const char *key, int32_t *deleted, i
 static dist_status_t compare_locked(int folder, char *path, struct bytes expected, struct bytes desired,
                                     dist_store_sink_fn sink, void *sink_arg)
 {
-    struct bytes value = nothing;
-    struct bytes after = expected;
-    int stores;
+    struct bytes value = empty_bytes;
+    struct bytes result = expected;
+    int is_match;
     dist_status_t status = read_file(folder, path, &value);
     if (status == DIST_OK) {
-        stores = value.len == expected.len && (value.len == 0 || memcmp(value.data, expected.data, value.len) == 0);
-        after = value;
+        is_match = value.len == expected.len && (value.len == 0 || memcmp(value.data, expected.data, value.len) == 0);
+        result = value;
     } else if (status == DIST_ERR_NOT_FOUND) {
-        stores = expected.len == 0;
+        is_match = expected.len == 0;
     } else {
         return status;
     }
     status = DIST_OK;
-    if (stores) {
-        after = desired;
-        status = write_file(folder, path, desired, nothing);
+    if (is_match) {
+        result = desired;
+        status = write_file(folder, path, desired, empty_bytes);
     }
     if (status == DIST_OK) {
-        sink(sink_arg, after.data, after.len);
+        sink(sink_arg, result.data, result.len);
     }
     free(value.data);
     return status;
@@ -203,12 +203,12 @@ static dist_status_t compare_set(void *user, const char *key, const void *expect
                                  int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    int held;
-    dist_status_t status = begin_change(user, key, timeout_ms, path, &held);
+    int lock_fd;
+    dist_status_t status = lock_key(user, key, timeout_ms, path, &lock_fd);
     if (status == DIST_OK) {
-        status = compare_locked(folder_of(user), path, lent(expected, expected_len), lent(desired, desired_len), sink,
-                                sink_arg);
-        unlock(held);
+        status = compare_locked(get_folder(user), path, borrow_bytes(expected, expected_len),
+                                borrow_bytes(desired, desired_len), sink, sink_arg);
+        unlock_directory(lock_fd);
     }
     return status;
 }
@@ -216,23 +216,23 @@ static dist_status_t compare_set(void *user, const char *key, const void *expect
 static dist_status_t append(void *user, const char *key, const void *value, size_t len, int64_t timeout_ms)
 {
     char path[PATH_BYTES];
-    int held;
-    dist_status_t status = begin_change(user, key, timeout_ms, path, &held);
+    int lock_fd;
+    dist_status_t status = lock_key(user, key, timeout_ms, path, &lock_fd);
     if (status == DIST_OK) {
-        struct bytes before = nothing;
-        status = read_file(folder_of(user), path, &before);
+        struct bytes before = empty_bytes;
+        status = read_file(get_folder(user), path, &before);
         if (status == DIST_OK || status == DIST_ERR_NOT_FOUND) {
-            status = write_file(folder_of(user), path, before, lent(value, len));
+            status = write_file(get_folder(user), path, before, borrow_bytes(value, len));
         }
         free(before.data);
-        unlock(held);
+        unlock_directory(lock_fd);
     }
     return status;
 }
 
 /* ---- All keys ---- */
 
-struct walk {
+struct key_walk {
     char key[DIRECTORY_STORE_LONGEST_KEY + 1];
     int64_t count;
     /* NULL if the keys are only counted. */
@@ -241,11 +241,11 @@ struct walk {
 };
 
 /* Visits the keys in a folder; the parent folders give the first `len` bytes of their names. */
-static dist_status_t walk_folder(struct walk *walk, int parent, const char *name, size_t len)
+static dist_status_t walk_folder(struct key_walk *key_walk, int parent, const char *name, size_t len)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
-    dist_status_t status = folder != NULL ? DIST_OK : failure();
+    dist_status_t status = folder != NULL ? DIST_OK : status_from_errno();
     if (folder == NULL) {
         if (fd >= 0) {
             close(fd);
@@ -257,13 +257,13 @@ static dist_status_t walk_folder(struct walk *walk, int parent, const char *name
         if (entry->d_name[0] == '.') {
             continue;
         }
-        size_t total = decode(entry->d_name, walk->key, len);
-        if (is_part(entry->d_name)) {
-            status = walk_folder(walk, fd, entry->d_name, total);
+        size_t total = decode_name(entry->d_name, key_walk->key, len);
+        if (is_name_fragment(entry->d_name)) {
+            status = walk_folder(key_walk, fd, entry->d_name, total);
         } else {
-            walk->count++;
-            if (walk->sink != NULL) {
-                walk->sink(walk->sink_arg, walk->key, total);
+            key_walk->count++;
+            if (key_walk->sink != NULL) {
+                key_walk->sink(key_walk->sink_arg, key_walk->key, total);
             }
         }
     }
@@ -272,37 +272,37 @@ static dist_status_t walk_folder(struct walk *walk, int parent, const char *name
 }
 
 /* Walks the keys with the lock, so that a key that is being replaced is visited once. */
-static dist_status_t walk_keys(int folder, struct walk *walk, int64_t timeout_ms)
+static dist_status_t walk_keys(int folder, struct key_walk *key_walk, int64_t timeout_ms)
 {
-    struct patience patience = patience_of(timeout_ms);
-    int held;
-    dist_status_t status = lock(folder, &patience, &held);
+    struct poll_timer timer = start_poll_timer(timeout_ms);
+    int lock_fd;
+    dist_status_t status = lock_directory(folder, &timer, &lock_fd);
     if (status == DIST_OK) {
-        status = walk_folder(walk, folder, "keys", 0);
-        unlock(held);
+        status = walk_folder(key_walk, folder, "keys", 0);
+        unlock_directory(lock_fd);
     }
     return status;
 }
 
 static dist_status_t num_keys(void *user, int64_t *result, int64_t timeout_ms)
 {
-    struct walk walk = { "", 0, NULL, NULL };
-    dist_status_t status = walk_keys(folder_of(user), &walk, timeout_ms);
-    *result = walk.count;
+    struct key_walk key_walk = { "", 0, NULL, NULL };
+    dist_status_t status = walk_keys(get_folder(user), &key_walk, timeout_ms);
+    *result = key_walk.count;
     return status;
 }
 
 static dist_status_t list_keys(void *user, dist_store_sink_fn sink, void *sink_arg, int64_t timeout_ms)
 {
-    struct walk walk = { "", 0, sink, sink_arg };
-    return walk_keys(folder_of(user), &walk, timeout_ms);
+    struct key_walk key_walk = { "", 0, sink, sink_arg };
+    return walk_keys(get_folder(user), &key_walk, timeout_ms);
 }
 
 /* ---- The store ---- */
 
 static void destroy(void *user)
 {
-    close(folder_of(user));
+    close(get_folder(user));
     free(user);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Processes that share only a directory, through a store of their own (directory_store.c).
+ * Processes that share only a directory: the program's own store is in directory_store.c.
  *
  *     ./store_directory FOLDER set KEY VALUE
  *     ./store_directory FOLDER get KEY             waits for the value
@@ -50,7 +50,7 @@ static void sum_over_all(dist_store_t *store, int rank, int size)
 }
 
 /* Returns the number in an argument, or else in a launcher's variable; -1 if there is none. */
-static int number(const char *argument, const char *variable)
+static int parse_number(const char *argument, const char *variable)
 {
     const char *text = argument != NULL ? argument : getenv(variable);
     char *end;
@@ -77,8 +77,8 @@ int main(int argc, char **argv)
     } else if (strcmp(command, "get") == 0 && argc == 4) {
         print_value(store, argv[3]);
     } else if (strcmp(command, "sum") == 0 && (argc == 3 || argc == 5)) {
-        int rank = number(argc == 5 ? argv[3] : NULL, "RANK");
-        int size = number(argc == 5 ? argv[4] : NULL, "WORLD_SIZE");
+        int rank = parse_number(argc == 5 ? argv[3] : NULL, "RANK");
+        int size = parse_number(argc == 5 ? argv[4] : NULL, "WORLD_SIZE");
         if (rank < 0 || size < 0) {
             return usage();
         }

@@ -32,7 +32,7 @@
 #include <string.h>
 
 /* The maximum time between two calls of a live rank. */
-#define WINDOW_MS 20000
+#define SHRINK_TIMEOUT_MS 20000
 
 /* The progress of a rank, without its weights. */
 typedef struct progress {
@@ -45,19 +45,19 @@ typedef struct progress {
 typedef struct trainer {
     dist_group_t *group; /* of the surviving ranks */
     int rank, size;      /* in the group */
-    int first_rank;      /* in the world group */
+    int world_rank;      /* in the world group */
     train_options_t options;
     const survive_job_t *job;
     const digit_t *digits; /* DIGITS_ROWS rows: the first TRAIN_ROWS train, the rest is held out */
     uint32_t order[TRAIN_ROWS];
     rng_t rng;
-    int64_t shuffled; /* the number of shuffles */
+    int64_t n_shuffles; /* the number of shuffles */
     mlp_t mlp;
     float *sums; /* the data of one all-reduce: the gradient, the loss, the number of rows */
     progress_t progress;
 } trainer_t;
 
-static void *required(void *memory)
+static void *require_memory(void *memory)
 {
     if (memory == NULL) {
         fprintf(stderr, "survive: out of memory\n");
@@ -66,7 +66,7 @@ static void *required(void *memory)
     return memory;
 }
 
-static void take_place(trainer_t *trainer, dist_group_t *group)
+static void set_group(trainer_t *trainer, dist_group_t *group)
 {
     trainer->group = group;
     trainer->rank = (int)dist_get_rank(group);
@@ -74,9 +74,9 @@ static void take_place(trainer_t *trainer, dist_group_t *group)
 }
 
 /* All ranks take over the state of the lowest rank with the most finished steps. */
-static dist_status_t synchronise(trainer_t *trainer)
+static dist_status_t synchronise_state(trainer_t *trainer)
 {
-    progress_t *all = required(malloc((size_t)trainer->size * sizeof *all));
+    progress_t *all = require_memory(malloc((size_t)trainer->size * sizeof *all));
     dist_status_t status =
         dist_all_gather(trainer->group, &trainer->progress, all, sizeof *all, DIST_U8, NULL, NULL);
     int32_t root = 0;
@@ -108,37 +108,37 @@ static int is_survivable(dist_status_t status)
 static void recover(trainer_t *trainer, dist_status_t status)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
-    options.timeout_ms = WINDOW_MS;
+    options.timeout_ms = SHRINK_TIMEOUT_MS;
     while (status != DIST_OK) {
-        dist_group_t *rest = NULL;
+        dist_group_t *survivors = NULL;
         if (!is_survivable(status)) {
             check(status);
         }
-        check(dist_group_shrink(trainer->group, &options, &rest));
+        check(dist_group_shrink(trainer->group, &options, &survivors));
         if (trainer->group != dist_world()) {
             check(dist_group_release(trainer->group));
         }
-        int before = trainer->size;
-        take_place(trainer, rest);
-        status = synchronise(trainer);
+        int old_size = trainer->size;
+        set_group(trainer, survivors);
+        status = synchronise_state(trainer);
         if (status == DIST_OK && trainer->rank == 0) {
-            printf("after step %" PRId64 ": %d of %d ranks go on\n", trainer->progress.steps, trainer->size, before);
+            printf("after step %" PRId64 ": %d of %d ranks go on\n", trainer->progress.steps, trainer->size, old_size);
             fflush(stdout);
         }
     }
 }
 
-/* Returns the row order of an epoch, counted from 0. */
-static const uint32_t *order_of(trainer_t *trainer, int64_t epoch)
+/* Returns the shuffled row order of an epoch, counted from 0. */
+static const uint32_t *shuffle_for_epoch(trainer_t *trainer, int64_t epoch)
 {
-    for (; trainer->shuffled <= epoch; trainer->shuffled++) {
+    for (; trainer->n_shuffles <= epoch; trainer->n_shuffles++) {
         rng_shuffle(&trainer->rng, trainer->order, TRAIN_ROWS);
     }
     return trainer->order;
 }
 
 /* Trains on one batch. If it fails, the state is unchanged. */
-static dist_status_t step(trainer_t *trainer)
+static dist_status_t train_step(trainer_t *trainer)
 {
     mlp_t *mlp = &trainer->mlp;
     const train_options_t *options = &trainer->options;
@@ -146,16 +146,16 @@ static dist_status_t step(trainer_t *trainer)
     const int64_t steps_per_epoch = (TRAIN_ROWS + options->batch - 1) / options->batch;
     const int64_t epoch = progress->steps / steps_per_epoch;
     const size_t first = (size_t)(progress->steps % steps_per_epoch) * options->batch;
-    const size_t left = TRAIN_ROWS - first;
-    const uint32_t *rows = order_of(trainer, epoch) + first;
+    const size_t rows_left = TRAIN_ROWS - first;
+    const uint32_t *rows = shuffle_for_epoch(trainer, epoch) + first;
     const size_t length = mlp->count + 2;
 
     memset(trainer->sums, 0, length * sizeof *trainer->sums);
-    for (size_t i = (size_t)trainer->rank; i < left && i < options->batch; i += (size_t)trainer->size) {
+    for (size_t i = (size_t)trainer->rank; i < rows_left && i < options->batch; i += (size_t)trainer->size) {
         trainer->sums[mlp->count] += mlp_accumulate(mlp, &trainer->digits[rows[i]], trainer->sums);
         trainer->sums[mlp->count + 1] += 1.0f;
     }
-    if (survive_job_kills(trainer->job, trainer->first_rank, progress->steps + 1)) {
+    if (survive_job_kills_rank(trainer->job, trainer->world_rank, progress->steps + 1)) {
         raise(SIGKILL);
     }
     dist_status_t status =
@@ -164,14 +164,14 @@ static dist_status_t step(trainer_t *trainer)
         return status;
     }
     const float loss = trainer->sums[mlp->count];
-    const float done = trainer->sums[mlp->count + 1];
-    mlp_step(mlp, trainer->sums, done, options->learning_rate);
+    const float trained_rows = trainer->sums[mlp->count + 1];
+    mlp_step(mlp, trainer->sums, trained_rows, options->learning_rate);
     if (first == 0) {
         progress->loss = 0.0;
         progress->rows = 0.0;
     }
     progress->loss += loss;
-    progress->rows += done;
+    progress->rows += trained_rows;
     progress->steps++;
     if (progress->steps % steps_per_epoch == 0 && trainer->rank == 0) {
         printf("epoch %2" PRId64 "/%" PRIu32 "  loss %.6f\n", epoch + 1, options->epochs,
@@ -183,12 +183,12 @@ static dist_status_t step(trainer_t *trainer)
 
 /* Compares the weights of all ranks, and measures the share of held-out digits that are
  * recognised. */
-static dist_status_t judge(trainer_t *trainer, int *identical, double *accuracy)
+static dist_status_t evaluate(trainer_t *trainer, int *identical, double *accuracy)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
-    uint64_t least = hash;
+    uint64_t reference_hash = hash;
     int64_t counts[3] = {0, 0, 0}; /* right, seen, ranks with the weights of rank 0 */
-    dist_status_t status = dist_broadcast(trainer->group, &least, 1, DIST_U64, 0, NULL, NULL);
+    dist_status_t status = dist_broadcast(trainer->group, &reference_hash, 1, DIST_U64, 0, NULL, NULL);
     if (status != DIST_OK) {
         return status;
     }
@@ -196,7 +196,7 @@ static dist_status_t judge(trainer_t *trainer, int *identical, double *accuracy)
         counts[0] += mlp_classify(&trainer->mlp, &trainer->digits[i]) == trainer->digits[i].label;
         counts[1] += 1;
     }
-    counts[2] = hash == least;
+    counts[2] = hash == reference_hash;
     status = dist_all_reduce(trainer->group, counts, counts, 3, DIST_I64, DIST_SUM, NULL, NULL);
     *identical = counts[2] == trainer->size;
     *accuracy = 100.0 * (double)counts[0] / (double)counts[1];
@@ -212,7 +212,7 @@ static int train(trainer_t *trainer)
     double accuracy = 0.0;
     for (;;) {
         int is_trained = trainer->progress.steps >= steps;
-        dist_status_t status = is_trained ? judge(trainer, &identical, &accuracy) : step(trainer);
+        dist_status_t status = is_trained ? evaluate(trainer, &identical, &accuracy) : train_step(trainer);
         if (status != DIST_OK) {
             recover(trainer, status);
         } else if (is_trained) {
@@ -241,21 +241,21 @@ int main(int argc, char **argv)
     }
     trainer.digits = digits;
     if (mlp_create(&trainer.mlp, trainer.options.hidden) != 0) {
-        required(NULL);
+        require_memory(NULL);
     }
-    trainer.sums = required(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
+    trainer.sums = require_memory(malloc((trainer.mlp.count + 2) * sizeof *trainer.sums));
     trainer.rng.state = trainer.options.seed + 1;
     for (uint32_t i = 0; i < TRAIN_ROWS; i++) {
         trainer.order[i] = i;
     }
 
     check(dist_init(NULL));
-    take_place(&trainer, dist_world());
-    trainer.first_rank = trainer.rank;
+    set_group(&trainer, dist_world());
+    trainer.world_rank = trainer.rank;
     /* All ranks draw the same weights; the synchronisation after a failure also ensures this. */
     rng_t rng = {trainer.options.seed};
     mlp_initialise(&trainer.mlp, &rng);
-    dist_status_t status = synchronise(&trainer);
+    dist_status_t status = synchronise_state(&trainer);
     if (status != DIST_OK) {
         recover(&trainer, status);
     }

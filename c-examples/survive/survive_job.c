@@ -1,3 +1,7 @@
+/*
+ * Parses --ranks and --kill, and starts the ranks as child processes. The launcher process also
+ * hosts the TCP store, so that the store survives the death of any rank.
+ */
 #define _POSIX_C_SOURCE 200112L
 
 #include "survive_job.h"
@@ -13,39 +17,39 @@
 
 #define MAX_RANKS 256
 
-static void refuse(const char *option, const char *text)
+static void fail_usage(const char *option, const char *text)
 {
     fprintf(stderr, "survive: %s \"%s\": --ranks takes a number from 1 to %d, --kill RANK@STEP\n", option, text,
             MAX_RANKS);
     exit(2);
 }
 
-static long number(const char *text, char **end, long low, long high, const char *option)
+static long parse_number(const char *text, char **end, long low, long high, const char *option)
 {
     errno = 0;
     long value = strtol(text, end, 10);
     if (*end == text || errno != 0 || value < low || value > high) {
-        refuse(option, text);
+        fail_usage(option, text);
     }
     return value;
 }
 
-static void take_option(survive_job_t *job, const char *option, const char *text)
+static void parse_option(survive_job_t *job, const char *option, const char *text)
 {
     char *end;
     if (strcmp(option, "--ranks") == 0) {
-        job->ranks = (int)number(text, &end, 1, MAX_RANKS, option);
+        job->ranks = (int)parse_number(text, &end, 1, MAX_RANKS, option);
     } else {
         survive_kill_t kill = {0, 0};
-        kill.rank = (int)number(text, &end, 0, MAX_RANKS - 1, option);
-        if (*end++ != '@' || job->kills == SURVIVE_MAX_KILLS) {
-            refuse(option, text);
+        kill.rank = (int)parse_number(text, &end, 0, MAX_RANKS - 1, option);
+        if (*end++ != '@' || job->n_kills == SURVIVE_MAX_KILLS) {
+            fail_usage(option, text);
         }
-        kill.step = number(end, &end, 1, 1000000000, option);
-        job->kill[job->kills++] = kill;
+        kill.step = parse_number(end, &end, 1, 1000000000, option);
+        job->kills[job->n_kills++] = kill;
     }
     if (*end != '\0') {
-        refuse(option, text);
+        fail_usage(option, text);
     }
 }
 
@@ -54,22 +58,22 @@ survive_job_t survive_job_parse(int *argc, char **argv)
     survive_job_t job = {8, 0, {{0, 0}}, NULL};
     job.argv = malloc(((size_t)*argc + 1) * sizeof *job.argv); /* lives as long as the process */
     if (job.argv == NULL) {
-        refuse("memory", "none");
+        fail_usage("memory", "none");
     }
     memcpy(job.argv, argv, ((size_t)*argc + 1) * sizeof *argv);
-    int kept = 0;
+    int n_kept = 0;
     for (int i = 0; i < *argc; i++) {
         if (strcmp(argv[i], "--ranks") != 0 && strcmp(argv[i], "--kill") != 0) {
-            argv[kept++] = argv[i];
+            argv[n_kept++] = argv[i];
         } else if (i + 1 == *argc) {
-            refuse(argv[i], "");
+            fail_usage(argv[i], "");
         } else {
-            take_option(&job, argv[i], argv[i + 1]);
+            parse_option(&job, argv[i], argv[i + 1]);
             i++;
         }
     }
-    argv[kept] = NULL;
-    *argc = kept;
+    argv[n_kept] = NULL;
+    *argc = n_kept;
     return job;
 }
 
@@ -78,20 +82,20 @@ int survive_job_is_rank(void)
     return getenv("RANK") != NULL;
 }
 
-int survive_job_kills(const survive_job_t *job, int rank, int64_t step)
+int survive_job_kills_rank(const survive_job_t *job, int rank, int64_t step)
 {
-    for (int i = 0; i < job->kills; i++) {
-        if (job->kill[i].rank == rank && job->kill[i].step == step) {
+    for (int i = 0; i < job->n_kills; i++) {
+        if (job->kills[i].rank == rank && job->kills[i].step == step) {
             return 1;
         }
     }
     return 0;
 }
 
-static int is_to_die(const survive_job_t *job, int rank)
+static int is_kill_planned(const survive_job_t *job, int rank)
 {
-    for (int i = 0; i < job->kills; i++) {
-        if (job->kill[i].rank == rank) {
+    for (int i = 0; i < job->n_kills; i++) {
+        if (job->kills[i].rank == rank) {
             return 1;
         }
     }
@@ -135,7 +139,7 @@ int survive_job_start(const survive_job_t *job)
     for (int rank = 0; rank < job->ranks; rank++) {
         pids[rank] = start_rank(job, rank);
     }
-    int outcome = 0;
+    int exit_status = 0;
     for (int rank = 0; rank < job->ranks; rank++) {
         int status = 0;
         while (waitpid(pids[rank], &status, 0) < 0 && errno == EINTR) {
@@ -143,11 +147,11 @@ int survive_job_start(const survive_job_t *job)
         if (WIFSIGNALED(status)) {
             printf("rank %d was killed by signal %d\n", rank, WTERMSIG(status));
         }
-        int is_well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-        if (!is_well && !(is_to_die(job, rank) && WIFSIGNALED(status))) {
-            outcome = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        int has_succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        if (!has_succeeded && !(is_kill_planned(job, rank) && WIFSIGNALED(status))) {
+            exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
         }
     }
     check(dist_store_release(store));
-    return outcome;
+    return exit_status;
 }

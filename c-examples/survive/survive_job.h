@@ -15,8 +15,8 @@ typedef struct survive_kill {
 
 typedef struct survive_job {
     int ranks;
-    int kills;
-    survive_kill_t kill[SURVIVE_MAX_KILLS];
+    int n_kills;
+    survive_kill_t kills[SURVIVE_MAX_KILLS];
     char **argv; /* the whole command line, for the ranks */
 } survive_job_t;
 
@@ -28,7 +28,7 @@ survive_job_t survive_job_parse(int *argc, char **argv);
 int survive_job_is_rank(void);
 
 /* Returns true if this rank must die in this step. */
-int survive_job_kills(const survive_job_t *job, int rank, int64_t step);
+int survive_job_kills_rank(const survive_job_t *job, int rank, int64_t train_step);
 
 /*
  * Starts the ranks and their store, and waits for all ranks. Returns the exit status: 0 if all

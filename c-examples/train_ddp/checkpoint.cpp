@@ -1,3 +1,5 @@
+// Encodes and decodes a checkpoint, and replaces its file atomically. Numbers have the byte
+// order of the host.
 #include "checkpoint.hpp"
 
 #include <fcntl.h>
@@ -23,43 +25,43 @@ void put_floats(std::string &to, const std::vector<std::vector<float>> &lists) {
   }
 }
 
-// Takes values from the front of some bytes.
+// Reads values from the front of a byte string.
 class reader {
  public:
-  explicit reader(std::string_view bytes) : left_(bytes) {}
+  explicit reader(std::string_view bytes) : remaining_(bytes) {}
 
-  std::string_view take(std::uint64_t bytes) {
-    if (bytes > left_.size()) throw checkpoint_error("the checkpoint is too short");
-    const std::string_view taken = left_.substr(0, bytes);
-    left_.remove_prefix(bytes);
-    return taken;
+  std::string_view read_bytes(std::uint64_t bytes) {
+    if (bytes > remaining_.size()) throw checkpoint_error("the checkpoint is too short");
+    const std::string_view front = remaining_.substr(0, bytes);
+    remaining_.remove_prefix(bytes);
+    return front;
   }
 
   std::uint64_t number() {
     std::uint64_t value;
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    std::memcpy(&value, read_bytes(sizeof value).data(), sizeof value);
     return value;
   }
 
-  std::vector<std::vector<float>> floats() {
+  std::vector<std::vector<float>> read_floats() {
     std::vector<std::vector<float>> lists;
     for (std::uint64_t n = number(); n > 0; --n) {
       const std::uint64_t count = number();
-      const std::string_view values = take(count > left_.size() ? count : count * sizeof(float));
+      const std::string_view values = read_bytes(count > remaining_.size() ? count : count * sizeof(float));
       lists.emplace_back(count);
       if (count > 0) std::memcpy(lists.back().data(), values.data(), values.size());
     }
     return lists;
   }
 
-  bool is_empty() const { return left_.empty(); }
+  bool is_empty() const { return remaining_.empty(); }
 
  private:
-  std::string_view left_;
+  std::string_view remaining_;
 };
 
-[[noreturn]] void fail(const std::string &path, const char *what) {
-  throw checkpoint_error(path + ": " + what + ": " + std::strerror(errno));
+[[noreturn]] void fail(const std::string &path, const char *action) {
+  throw checkpoint_error(path + ": " + action + ": " + std::strerror(errno));
 }
 
 // A file descriptor that is closed at the end of the scope.
@@ -95,17 +97,17 @@ std::string encode(const checkpoint &state) {
 
 checkpoint decode(std::string_view bytes) {
   reader from(bytes);
-  if (bytes.size() < magic.size() || from.take(magic.size()) != magic) {
+  if (bytes.size() < magic.size() || from.read_bytes(magic.size()) != magic) {
     throw checkpoint_error("the file is no checkpoint of this version of train_ddp");
   }
   checkpoint state;
   for (std::uint64_t *number : {&state.epoch, &state.position, &state.updates, &state.updates_at_scale, &state.batch, &state.seed}) {
     *number = from.number();
   }
-  std::memcpy(&state.loss_scale, from.take(sizeof state.loss_scale).data(), sizeof state.loss_scale);
-  state.layout = from.take(from.number());
-  state.weights = from.floats();
-  state.momentum = from.floats();
+  std::memcpy(&state.loss_scale, from.read_bytes(sizeof state.loss_scale).data(), sizeof state.loss_scale);
+  state.layout = from.read_bytes(from.number());
+  state.weights = from.read_floats();
+  state.momentum = from.read_floats();
   if (!from.is_empty()) throw checkpoint_error("the checkpoint is too long");
   return state;
 }
@@ -133,11 +135,11 @@ std::optional<std::string> read_file(const std::string &path) {
     fail(path, "cannot open the file");
   }
   std::string bytes;
-  char part[65536];
+  char chunk[65536];
   for (;;) {
-    const ssize_t n = read(file.number, part, sizeof part);
+    const ssize_t n = read(file.number, chunk, sizeof chunk);
     if (n == 0) return bytes;
     if (n < 0 && errno != EINTR) fail(path, "cannot read");
-    if (n > 0) bytes.append(part, static_cast<std::size_t>(n));
+    if (n > 0) bytes.append(chunk, static_cast<std::size_t>(n));
   }
 }

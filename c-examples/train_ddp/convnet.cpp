@@ -1,3 +1,4 @@
+// Forward and backward pass of the network. See convnet.hpp.
 #include "convnet.hpp"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace {
 constexpr std::size_t image_side = 8;
 constexpr std::size_t conv1_channels = 16, conv2_channels = 32;
 constexpr std::size_t features = conv2_channels * (image_side / 4) * (image_side / 4);
-constexpr std::size_t dead = static_cast<std::size_t>(-1);
+constexpr std::size_t no_source = static_cast<std::size_t>(-1);
 
 // The indices of the parameters.
 enum { conv1_weight, conv1_bias, conv2_weight, conv2_bias, fc_weight, fc_bias };
@@ -17,9 +18,9 @@ enum { conv1_weight, conv1_bias, conv2_weight, conv2_bias, fc_weight, fc_bias };
 // A parameter with random values in [-limit, limit).
 parameter make_parameter(const char *name, std::uint64_t layer, std::vector<std::int64_t> shape, float limit, rng_t &rng) {
   const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  parameter made{name, layer, std::move(shape), std::vector<float>(static_cast<std::size_t>(count))};
-  for (float &value : made.values) value = limit > 0 ? rng_uniform(&rng, limit) : 0;
-  return made;
+  parameter parameter{name, layer, std::move(shape), std::vector<float>(static_cast<std::size_t>(count))};
+  for (float &value : parameter.values) value = limit > 0 ? rng_uniform(&rng, limit) : 0;
+  return parameter;
 }
 
 // The limit that keeps the variance of activations from layer to layer (He), for so many inputs of
@@ -76,16 +77,16 @@ double softmax(float *scores, std::size_t label) {
 
 }  // namespace
 
-// For each of the 9 taps of the kernel and each line of the image, calls use(tap, first output,
+// For each of the 9 taps of the kernel and each line of the image, calls visit(tap, first output,
 // first input, count).
 template <class F>
-void convolution::for_each_tap(F use) const {
+void convolution::for_each_tap(F visit) const {
   for (std::size_t tap = 0; tap < 9; ++tap) {
     const std::size_t ky = tap / 3, kx = tap % 3;
     const std::size_t y_begin = ky == 0 ? 1 : 0, y_end = ky == 2 ? side_ - 1 : side_;
     const std::size_t x_begin = kx == 0 ? 1 : 0, x_end = kx == 2 ? side_ - 1 : side_;
     for (std::size_t y = y_begin; y < y_end; ++y) {
-      use(tap, y * side_ + x_begin, (y + ky - 1) * side_ + x_begin + kx - 1, x_end - x_begin);
+      visit(tap, y * side_ + x_begin, (y + ky - 1) * side_ + x_begin + kx - 1, x_end - x_begin);
     }
   }
 }
@@ -140,7 +141,7 @@ void relu_pool::forward(const activations &in, activations &out) {
   for (std::size_t y = 0; y < in.size() / side_; y += 2) {
     for (std::size_t x = 0; x < side_; x += 2) {
       const std::size_t corner = y * side_ + x;
-      std::size_t source = dead;
+      std::size_t source = no_source;
       float largest = 0;
       for (const std::size_t index : {corner, corner + 1, corner + side_, corner + side_ + 1}) {
         if (in[index] > largest) {
@@ -157,7 +158,7 @@ void relu_pool::forward(const activations &in, activations &out) {
 void relu_pool::backward(const activations &out_gradient, activations &in_gradient) const {
   in_gradient.assign(in_size_, 0);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    if (sources_[i] != dead) in_gradient[sources_[i]] = out_gradient[i];
+    if (sources_[i] != no_source) in_gradient[sources_[i]] = out_gradient[i];
   }
 }
 
@@ -186,31 +187,31 @@ double convnet::forward(const std::vector<const digit_t *> &images) {
   return loss;
 }
 
-void convnet::backward(float factor, const std::function<void(std::size_t)> &done) {
+void convnet::backward(float factor, const std::function<void(std::size_t)> &on_gradient) {
   activations gradient = probabilities_;
   for (std::size_t row = 0; row < labels_.size(); ++row) gradient[row * DIGITS_CLASSES + labels_[row]] -= 1;
-  for (float &each : gradient) each *= factor;
+  for (float &parameter : gradient) parameter *= factor;
 
   activations before;
   linear_backward(parameters_[fc_weight], parameters_[fc_bias], pool2_out_, gradient, before);
-  done(fc_bias);
-  done(fc_weight);
+  on_gradient(fc_bias);
+  on_gradient(fc_weight);
   pool2_.backward(before, gradient);
   conv2_.backward(parameters_[conv2_weight], parameters_[conv2_bias], pool1_out_, gradient, &before);
-  done(conv2_bias);
-  done(conv2_weight);
+  on_gradient(conv2_bias);
+  on_gradient(conv2_weight);
   pool1_.backward(before, gradient);
   conv1_.backward(parameters_[conv1_weight], parameters_[conv1_bias], pixels_, gradient, nullptr);
-  done(conv1_bias);
-  done(conv1_weight);
+  on_gradient(conv1_bias);
+  on_gradient(conv1_weight);
 }
 
-std::size_t convnet::count_right() const {
-  std::size_t right = 0;
+std::size_t convnet::count_correct() const {
+  std::size_t correct = 0;
   for (std::size_t row = 0; row < labels_.size(); ++row) {
     const float *scores = &scores_[row * DIGITS_CLASSES];
     const auto best = std::max_element(scores, scores + DIGITS_CLASSES) - scores;
-    right += static_cast<std::size_t>(best) == labels_[row] ? 1U : 0U;
+    correct += static_cast<std::size_t>(best) == labels_[row] ? 1U : 0U;
   }
-  return right;
+  return correct;
 }

@@ -40,7 +40,7 @@ class convolution {
 
  private:
   template <class F>
-  void for_each_tap(F use) const;
+  void for_each_tap(F visit) const;
 
   std::size_t in_channels_, out_channels_, side_;
 };
@@ -56,7 +56,7 @@ class relu_pool {
  private:
   std::size_t side_;
   std::size_t in_size_ = 0;
-  // For each output the index of its input, or `dead` where all inputs are negative.
+  // For each output the index of its input, or `no_source` where all inputs are negative.
   std::vector<std::size_t> sources_;
 };
 
@@ -76,8 +76,8 @@ class convnet {
   // gradient of parameter i is complete.
   void backward(float factor, const std::function<void(std::size_t)> &done);
 
-  // How many images of the last batch have the highest score for their label.
-  std::size_t count_right() const;
+  // Returns the number of images of the last batch whose label has the highest score.
+  std::size_t count_correct() const;
 
  private:
   std::vector<parameter> parameters_;

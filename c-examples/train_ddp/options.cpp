@@ -1,3 +1,4 @@
+// Parses the command line of train_ddp. A wrong argument throws usage_error.
 #include "options.hpp"
 
 #include <cmath>

@@ -49,11 +49,11 @@ int main(int argc, char **argv) {
     const options o = parse_options(argc, argv);
     if (o.help) return std::fputs(help_text, stdout) < 0 ? 1 : 0;
     return train(o);
-  } catch (const usage_error &wrong) {
-    return fail(wrong.what(), 2);
-  } catch (const checkpoint_error &wrong) {
-    return fail(wrong.what(), 2);
-  } catch (const std::exception &failed) {
-    return fail(failed.what(), 3);
+  } catch (const usage_error &error) {
+    return fail(error.what(), 2);
+  } catch (const checkpoint_error &error) {
+    return fail(error.what(), 2);
+  } catch (const std::exception &error) {
+    return fail(error.what(), 3);
   }
 }

@@ -1,3 +1,5 @@
+// The training loop, with all calls to libdist: the reducer averages the gradients, the sampler
+// distributes the images, and rank 0 reads and writes checkpoints.
 #include "trainer.hpp"
 
 #include "bf16.hpp"
@@ -39,7 +41,7 @@ dist::reducer trainer::make_reducer() {
     throw usage_error("--batch " + std::to_string(options_.batch) + " cannot be shared evenly by " + std::to_string(ranks) +
                       " ranks: choose a multiple");
   }
-  for (const parameter &each : network_.parameters()) momentum_.emplace_back(each.values.size());
+  for (const parameter &parameter : network_.parameters()) momentum_.emplace_back(parameter.values.size());
   wide_gradients_ = momentum_;
   state_.batch = options_.batch;
   state_.seed = options_.seed;
@@ -47,27 +49,28 @@ dist::reducer trainer::make_reducer() {
   if (const auto saved = load_checkpoint()) restore(*saved);
 
   std::vector<dist::param> params;
-  for (parameter &each : network_.parameters()) {
+  for (parameter &parameter : network_.parameters()) {
     // The layer as tag: the gradients of a layer are sent once it is computed, and do not wait for
     // other layers.
-    const auto param = dist::param(each.name, each.values).with_shape(each.shape).with_tag(each.layer);
+    const auto param = dist::param(parameter.name,
+                                   parameter.values).with_shape(parameter.shape).with_tag(parameter.layer);
     params.push_back(options_.bf16 ? param.with_grad_type<bf16>() : param);
   }
-  dist::reducer_options how;
-  how.name = "convnet";
-  how.layout = state_.layout;
+  dist::reducer_options reducer_options;
+  reducer_options.name = "convnet";
+  reducer_options.layout = state_.layout;
   // The same bits for every placement of the ranks on hosts.
-  how.canonical = true;
-  how.hook = options_.hook;
-  how.hook_settings = options_.hook_settings;
-  dist::reducer made(world_, params, how);
+  reducer_options.canonical = true;
+  reducer_options.hook = options_.hook;
+  reducer_options.hook_settings = options_.hook_settings;
+  dist::reducer reducer(world_, params, reducer_options);
 
   // In f32 the network writes its gradients where they are reduced.
   auto &all = network_.parameters();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i].gradient = options_.bf16 ? wide_gradients_[i].data() : made.grad<float>(i).data;
+    all[i].gradient = options_.bf16 ? wide_gradients_[i].data() : reducer.grad<float>(i).data;
   }
-  return made;
+  return reducer;
 }
 
 void trainer::run() {
@@ -99,14 +102,14 @@ void trainer::train_epoch() {
 
 // Trains on this rank's share of a batch. Returns the sum of its losses.
 double trainer::train_batch(const std::vector<std::uint64_t> &images) {
-  for (parameter &each : network_.parameters()) std::fill_n(each.gradient, each.values.size(), 0.0F);
+  for (parameter &parameter : network_.parameters()) std::fill_n(parameter.gradient, parameter.values.size(), 0.0F);
   // The reducer averages over the ranks, which have equally many images.
   const float factor = static_cast<float>(state_.loss_scale) / static_cast<float>(images.size());
   double loss = 0;
   const std::size_t last = options_.accumulate - 1;
-  for (std::size_t part = 0; part < last; ++part) {
+  for (std::size_t micro_batch = 0; micro_batch < last; ++micro_batch) {
     const auto local = reducer_.accumulate();
-    loss += forward(images, part);
+    loss += forward(images, micro_batch);
     network_.backward(factor, [](std::size_t) {});
   }
 
@@ -114,28 +117,28 @@ double trainer::train_batch(const std::vector<std::uint64_t> &images) {
   dist::vote own = dist::vote::commit;
   loss += forward(images, last);
   network_.backward(factor, [&](std::size_t param) {
-    if (!publish(param)) own = dist::vote::non_finite;
+    if (!store_gradient(param)) own = dist::vote::non_finite;
     step.ready(param);  // this gradient is reduced while the next ones are computed
   });
   const dist::vote votes = step.commit(own);
   const dist::reducer_stats stats = reducer_.stats();
   traffic_.gradients += static_cast<double>(stats.bytes_reduced);
   traffic_.sent += static_cast<double>(stats.bytes_reduced - stats.bytes_saved);
-  apply(votes);
+  apply_update(votes);
   return loss;
 }
 
-// Computes one of the parts of a share.
-double trainer::forward(const std::vector<std::uint64_t> &images, std::size_t part) {
-  const std::size_t begin = images.size() * part / options_.accumulate;
-  const std::size_t end = images.size() * (part + 1) / options_.accumulate;
+// Computes one micro-batch of this rank's share.
+double trainer::forward(const std::vector<std::uint64_t> &images, std::size_t micro_batch) {
+  const std::size_t begin = images.size() * micro_batch / options_.accumulate;
+  const std::size_t end = images.size() * (micro_batch + 1) / options_.accumulate;
   std::vector<const digit_t *> digits;
   for (std::size_t i = begin; i < end; ++i) digits.push_back(&digits_[images[i]]);
   return network_.forward(digits);
 }
 
-// Puts a complete gradient where it is reduced. False if it is not finite.
-bool trainer::publish(std::size_t param) {
+// Copies a complete gradient into the reducer's memory. Returns false if it is not finite.
+bool trainer::store_gradient(std::size_t param) {
   const parameter &from = network_.parameters()[param];
   const dist::buffer<bf16> narrow = options_.bf16 ? reducer_.grad<bf16>(param) : dist::buffer<bf16>{};
   bool is_finite = true;
@@ -151,8 +154,9 @@ bool trainer::publish(std::size_t param) {
 }
 
 // Updates the weights, unless a gradient is not finite. All ranks have the same votes and the same
-// norm, and so do the same. With --hook none the norms differ, and so may the updates.
-void trainer::apply(dist::vote votes) {
+// norm, so all of them make the same decision. With --hook none the norms may differ, and with them
+// the updates.
+void trainer::apply_update(dist::vote votes) {
   if (has_vote(votes, dist::vote::error)) throw std::runtime_error("another rank could not compute its gradients");
   bool has_overflow = has_vote(votes, dist::vote::non_finite);
   if (!has_overflow) {
@@ -198,17 +202,17 @@ void trainer::adapt_loss_scale(bool has_overflow) {
 // Classifies this rank's share of the held-out images. If each rank has its own weights, rank 0
 // classifies all images.
 trainer::evaluation trainer::evaluate() {
-  if (trains_alone() && world_.rank() != 0) return {};
+  if (trains_without_exchange() && world_.rank() != 0) return {};
   std::vector<const digit_t *> images;
-  const int ranks = trains_alone() ? 1 : world_.size();
+  const int ranks = trains_without_exchange() ? 1 : world_.size();
   for (int i = TRAIN_ROWS + world_.rank(); i < DIGITS_ROWS; i += ranks) images.push_back(&digits_[i]);
   network_.forward(images);
-  return {static_cast<double>(images.size()), static_cast<double>(network_.count_right())};
+  return {static_cast<double>(images.size()), static_cast<double>(network_.count_correct())};
 }
 
-void trainer::print_epoch(const progress &done, double seconds) {
+void trainer::print_epoch(const progress &sums_of_rank, double seconds) {
   const evaluation own = evaluate();
-  std::vector<double> sums{done.loss, done.images, own.right, own.images};
+  std::vector<double> sums{sums_of_rank.loss, sums_of_rank.images, own.correct, own.images};
   world_.all_reduce(sums, dist::sum);
   if (world_.rank() != 0) return;
   std::printf("epoch %2llu/%llu  loss %.6f  accuracy %.1f %%  %.0f samples/s\n",
@@ -226,8 +230,8 @@ std::optional<checkpoint> trainer::load_checkpoint() {
   if (bytes.empty()) return std::nullopt;
   try {
     return decode(bytes);
-  } catch (const checkpoint_error &wrong) {
-    throw checkpoint_error(options_.checkpoint + ": " + wrong.what());
+  } catch (const checkpoint_error &error) {
+    throw checkpoint_error(options_.checkpoint + ": " + error.what());
   }
 }
 
@@ -258,27 +262,27 @@ void trainer::restore(const checkpoint &saved) {
 
 void trainer::save_checkpoint() {
   if (options_.checkpoint.empty() || world_.rank() != 0) return;
-  checkpoint now = state_;
-  now.layout = reducer_.layout();
-  for (const parameter &each : network_.parameters()) now.weights.push_back(each.values);
-  now.momentum = momentum_;
-  replace_file(options_.checkpoint, encode(now));
+  checkpoint saved = state_;
+  saved.layout = reducer_.layout();
+  for (const parameter &parameter : network_.parameters()) saved.weights.push_back(parameter.values);
+  saved.momentum = momentum_;
+  replace_file(options_.checkpoint, encode(saved));
 }
 
-// With --hook none the gradients stay on their ranks.
-bool trainer::trains_alone() const { return options_.hook == "none"; }
+// With --hook none the ranks exchange no gradients.
+bool trainer::trains_without_exchange() const { return options_.hook == "none"; }
 
 bool trainer::report() {
   const auto differences = reducer_.check(dist::model_part::params);
-  const bool is_right = differences.empty() || trains_alone();
-  if (world_.rank() != 0) return is_right;
-  for (const std::string &each : differences) {
-    if (!is_right) std::printf("%s\n", each.c_str());
+  const bool is_correct = differences.empty() || trains_without_exchange();
+  if (world_.rank() != 0) return is_correct;
+  for (const std::string &parameter : differences) {
+    if (!is_correct) std::printf("%s\n", parameter.c_str());
   }
   if (!options_.hook.empty()) {
     std::printf("hook %s: sent %.0f of %.0f bytes of gradients (%.4f), ", options_.hook.c_str(), traffic_.sent,
                 traffic_.gradients, traffic_.gradients > 0 ? traffic_.sent / traffic_.gradients : 0);
   }
   std::printf("weights %s on %d ranks\n", differences.empty() ? "identical" : "different", world_.size());
-  return is_right;
+  return is_correct;
 }

@@ -28,24 +28,24 @@ class trainer {
     double loss = 0;
     double images = 0;
   };
-  // The bytes of all gradients so far, and of what this rank sent for them.
+  // The size of all gradients so far, and the number of bytes that this rank sent for them.
   struct traffic {
     double gradients = 0;
     double sent = 0;
   };
   struct evaluation {
     double images = 0;
-    double right = 0;
+    double correct = 0;
   };
 
   void train_epoch();
   double train_batch(const std::vector<std::uint64_t> &images);
-  double forward(const std::vector<std::uint64_t> &images, std::size_t part);
-  bool publish(std::size_t param);
-  void apply(dist::vote votes);
+  double forward(const std::vector<std::uint64_t> &images, std::size_t micro_batch);
+  bool store_gradient(std::size_t param);
+  void apply_update(dist::vote votes);
   void update_weights();
   void adapt_loss_scale(bool has_overflow);
-  bool trains_alone() const;
+  bool trains_without_exchange() const;
   evaluation evaluate();
   void print_epoch(const progress &done, double seconds);
 

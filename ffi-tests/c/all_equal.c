@@ -4,55 +4,55 @@
  */
 #include "ranks.h"
 
-#define LONG 100000
+#define LONG_BYTES 100000
 
-static void expect(const struct rank *me, const void *bytes, size_t len, int wanted)
+static void check_all_equal(const struct rank *me, const void *bytes, size_t len, int expected)
 {
     int32_t equal = 7, differing = 7;
     CHECK_OK(dist_all_equal(me->group, bytes, len, &equal, &differing, NULL));
-    CHECK(equal == (wanted < 0));
-    CHECK(differing == wanted);
+    CHECK(equal == (expected < 0));
+    CHECK(differing == expected);
 }
 
-static void body(const struct rank *me)
+static void run_all_checks(const struct rank *me)
 {
-    static const char long_text[LONG];
-    char own[LONG];
+    static const char long_text[LONG_BYTES];
+    char own_bytes[LONG_BYTES];
     int r;
-    memset(own, 0, sizeof(own));
-    expect(me, NULL, 0, -1);
-    expect(me, "same", 4, -1);
-    expect(me, own, LONG, -1);
+    memset(own_bytes, 0, sizeof(own_bytes));
+    check_all_equal(me, NULL, 0, -1);
+    check_all_equal(me, "same", 4, -1);
+    check_all_equal(me, own_bytes, LONG_BYTES, -1);
     for (r = 0; r < me->size; r++) {
         /* One bit of the last byte differs on rank r. If rank 0 differs, rank 1 is reported. */
-        int wanted = me->size == 1 ? -1 : r == 0 ? 1 : r;
-        own[LONG - 1] = (char)(me->rank == r);
-        expect(me, own, LONG, wanted);
+        int expected = me->size == 1 ? -1 : r == 0 ? 1 : r;
+        own_bytes[LONG_BYTES - 1] = (char)(me->rank == r);
+        check_all_equal(me, own_bytes, LONG_BYTES, expected);
         /* The length differs on one rank. */
-        expect(me, long_text, LONG - (size_t)(me->rank == r), wanted);
-        expect(me, "", (size_t)(me->rank == r), wanted);
+        check_all_equal(me, long_text, LONG_BYTES - (size_t)(me->rank == r), expected);
+        check_all_equal(me, "", (size_t)(me->rank == r), expected);
     }
     /* Two ranks differ, and the lower one is reported. */
-    own[0] = (char)(me->rank >= 2 ? me->rank : 0);
-    own[LONG - 1] = 0;
-    expect(me, own, LONG, me->size > 2 ? 2 : -1);
+    own_bytes[0] = (char)(me->rank >= 2 ? me->rank : 0);
+    own_bytes[LONG_BYTES - 1] = 0;
+    check_all_equal(me, own_bytes, LONG_BYTES, me->size > 2 ? 2 : -1);
     /* Both outputs are optional. */
     CHECK_OK(dist_all_equal(me->group, "x", 1, NULL, NULL, NULL));
 }
 
 /* The comparison has a position in the order of collectives like any other call. */
-static void takes_its_turn(const struct rank *me)
+static void check_order_with_collectives(const struct rank *me)
 {
     float value = (float)me->rank, sum = 0;
     dist_work_t *work = NULL;
     CHECK_OK(dist_all_reduce(me->group, &value, &sum, 1, DIST_F32, DIST_SUM, NULL, &work));
-    expect(me, "x", 1, -1);
+    check_all_equal(me, "x", 1, -1);
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
     CHECK(sum == 3);
 }
 
-static void refusals(const struct rank *me)
+static void check_refusals(const struct rank *me)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     dist_group_t *const groups[1] = { me->group };
@@ -68,8 +68,8 @@ static void refusals(const struct rank *me)
 
 int main(void)
 {
-    run_everywhere(body);
-    run_ranks("inproc", 3, takes_its_turn);
-    run_ranks("inproc", 1, refusals);
+    run_everywhere(run_all_checks);
+    run_ranks("inproc", 3, check_order_with_collectives);
+    run_ranks("inproc", 1, check_refusals);
     return check_report();
 }

@@ -15,7 +15,7 @@ static dist_status_t reduce_all(size_t count, dist_dtype_t dtype, dist_op_t op)
     return dist_all_reduce(dist_world(), a, b, count, dtype, op, NULL, NULL);
 }
 
-static void types_and_operators(void)
+static void check_types_and_operators(void)
 {
     CHECK_REFUSED(reduce_all(1, -1, DIST_SUM), INVALID, "-1");
     CHECK_REFUSED(reduce_all(1, 17, DIST_SUM), INVALID, "17");
@@ -48,7 +48,7 @@ static void types_and_operators(void)
     CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_PREMUL_SUM), INVALID, "premul_scale");
 }
 
-static void roots(void)
+static void check_roots(void)
 {
     static const int32_t wrong[] = { -1, 1, INT32_MAX, INT32_MIN };
     size_t i;
@@ -59,7 +59,7 @@ static void roots(void)
     }
 }
 
-static void counts(void)
+static void check_counts(void)
 {
     static const size_t wrong[] = { SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 8 + 1 };
     size_t i;
@@ -74,7 +74,7 @@ static void counts(void)
     }
 }
 
-static void store_lengths(void)
+static void check_store_lengths(void)
 {
     dist_store_t *store = new_store();
     CHECK_REFUSED(dist_store_set(store, "k", DIST_TERMINATED, "v", SIZE_MAX), INVALID, "address space");
@@ -82,7 +82,7 @@ static void store_lengths(void)
     CHECK_OK(dist_store_release(store));
 }
 
-static void overlaps(void)
+static void check_overlaps(void)
 {
     CHECK_REFUSED(dist_all_reduce(dist_world(), b, b + 1, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
     CHECK_REFUSED(dist_all_reduce(dist_world(), b + 1, b, 4, DIST_F32, DIST_SUM, NULL, NULL), INVALID, "overlap");
@@ -96,7 +96,7 @@ static void overlaps(void)
     CHECK_OK(dist_reduce_scatter(dist_world(), b, b, 4, DIST_F32, DIST_SUM, NULL, NULL));
 }
 
-static void call_options(void)
+static void check_call_options(void)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.timeout_ms = -2;
@@ -117,11 +117,11 @@ static void call_options(void)
 
 /* Every collective gives a work, or none if it is refused. Timeout values that only waits accept
  * are refused. */
-static void works(void)
+static void check_works(void)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     dist_work_t *works[6];
-    dist_work_t *none = (dist_work_t *)a;
+    dist_work_t *no_work = (dist_work_t *)a;
     uint64_t first;
     int i;
     CHECK_OK(dist_all_reduce(dist_world(), a, b, 1, DIST_F32, DIST_SUM, NULL, &works[0]));
@@ -136,14 +136,14 @@ static void works(void)
         CHECK(dist_work_sequence(works[i]) == first + (uint64_t)i);
         CHECK_OK(dist_work_release(works[i]));
     }
-    CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, DIST_F32, 7, NULL, &none), INVALID, "root");
-    CHECK(none == NULL);
+    CHECK_REFUSED(dist_broadcast(dist_world(), b, 1, DIST_F32, 7, NULL, &no_work), INVALID, "root");
+    CHECK(no_work == NULL);
     options.timeout_ms = DIST_NO_WAIT;
-    CHECK_REFUSED(dist_barrier(dist_world(), &options, &none), INVALID, "DIST_NO_WAIT");
+    CHECK_REFUSED(dist_barrier(dist_world(), &options, &no_work), INVALID, "DIST_NO_WAIT");
 }
 
 /* All checks run again with a group of two ranks, whose other rank makes no call. */
-static void *second_rank(void *store)
+static void *run_second_rank(void *store)
 {
     dist_group_t *group = NULL;
     float x[2] = { 1, 2 };
@@ -154,14 +154,14 @@ static void *second_rank(void *store)
     return NULL;
 }
 
-static void refused_calls_leave_no_trace(void)
+static void refused_calls_have_no_effect(void)
 {
     dist_store_t *store = new_store();
     dist_group_t *group = NULL;
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     pthread_t thread;
     float x[2] = { 1, 2 };
-    REQUIRE(pthread_create(&thread, NULL, second_rank, store) == 0);
+    REQUIRE(pthread_create(&thread, NULL, run_second_rank, store) == 0);
     REQUIRE_OK(join_group(store, "two", 0, 2, &group));
     options.algorithm = "nonesuch";
     CHECK_REFUSED(dist_all_reduce(group, x, x, 2, DIST_F32, DIST_SUM, &options, NULL), INVALID,
@@ -180,14 +180,14 @@ static void refused_calls_leave_no_trace(void)
 int main(void)
 {
     start_world();
-    types_and_operators();
-    roots();
-    counts();
-    store_lengths();
-    overlaps();
-    call_options();
-    works();
-    refused_calls_leave_no_trace();
+    check_types_and_operators();
+    check_roots();
+    check_counts();
+    check_store_lengths();
+    check_overlaps();
+    check_call_options();
+    check_works();
+    refused_calls_have_no_effect();
     CHECK_OK(dist_all_reduce(dist_world(), a, b, 8, DIST_F32, DIST_SUM, NULL, NULL));
     CHECK(memcmp(a, b, sizeof(a)) == 0);
     CHECK_OK(dist_finalize());

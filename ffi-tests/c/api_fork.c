@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int in_child(void (*body)(void))
+static int run_in_child(void (*body)(void))
 {
     int status = -1;
     pid_t child;
@@ -18,7 +18,7 @@ static int in_child(void (*body)(void))
     child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        checks.made = checks.failed = 0;
+        checks.n_made = checks.failed = 0;
         body();
         fflush(stdout);
         _exit(checks.failed != 0);
@@ -27,14 +27,14 @@ static int in_child(void (*body)(void))
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static void before_first_use(void)
+static void fork_before_first_use_is_allowed(void)
 {
     start_world();
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
 }
 
-static void after_use(void)
+static void fork_after_use_is_refused(void)
 {
     float x[2] = { 1, 2 };
     dist_store_t *store = (dist_store_t *)x;
@@ -54,7 +54,7 @@ static void after_use(void)
 }
 
 /* The child would read the parent's responses from their common connection. */
-static void with_a_store(void)
+static void store_of_parent_is_refused_in_child(void)
 {
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
     dist_store_t *store = NULL;
@@ -63,14 +63,14 @@ static void with_a_store(void)
     options.is_server = 1;
     options.timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_store_tcp_create(&options, &store));
-    CHECK(in_child(after_use));
+    CHECK(run_in_child(fork_after_use_is_refused));
     CHECK_OK(dist_store_add(store, "n", DIST_TERMINATED, 1, &sum));
     CHECK(sum == 1);
     CHECK_OK(dist_store_release(store));
-    CHECK(in_child(after_use));
+    CHECK(run_in_child(fork_after_use_is_refused));
 }
 
-static int32_t never(int32_t rank, void *arg)
+static int32_t fail_if_called(int32_t rank, void *arg)
 {
     (void)rank;
     (void)arg;
@@ -88,38 +88,38 @@ static char file_store_path[64];
 
 /* Locks are shared like connections, so dist_spawn refuses to fork. A store in memory is copied
  * by a fork. */
-static void with_a_file_store(void)
+static void file_store_prevents_spawn(void)
 {
     dist_store_t *store = new_store();
     CHECK_OK(dist_spawn(succeed, NULL, 1, NULL));
     CHECK_OK(dist_store_release(store));
     REQUIRE_OK(dist_store_file_create(file_store_path, 1, NULL, &store));
-    CHECK_REFUSED(dist_spawn(never, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "stores");
-    CHECK(in_child(after_use));
+    CHECK_REFUSED(dist_spawn(fail_if_called, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "stores");
+    CHECK(run_in_child(fork_after_use_is_refused));
     CHECK_OK(dist_store_release(store));
-    CHECK_REFUSED(dist_spawn(never, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_store_file_create");
+    CHECK_REFUSED(dist_spawn(fail_if_called, NULL, 2, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_store_file_create");
 }
 
-static void with_a_file_store_in_a_folder(void)
+static void file_store_in_a_folder_prevents_spawn(void)
 {
     char folder[] = "/tmp/dist-fork-XXXXXX";
     REQUIRE(mkdtemp(folder) != NULL);
     snprintf(file_store_path, sizeof file_store_path, "%s/store", folder);
-    CHECK(in_child(with_a_file_store));
+    CHECK(run_in_child(file_store_prevents_spawn));
     /* The last user of the store has removed its file. */
     CHECK(rmdir(folder) == 0);
 }
 
 int main(void)
 {
-    CHECK(in_child(before_first_use));
-    CHECK(in_child(with_a_store));
-    with_a_file_store_in_a_folder();
+    CHECK(run_in_child(fork_before_first_use_is_allowed));
+    CHECK(run_in_child(store_of_parent_is_refused_in_child));
+    file_store_in_a_folder_prevents_spawn();
     start_world();
-    CHECK(in_child(after_use));
+    CHECK(run_in_child(fork_after_use_is_refused));
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_finalize());
-    CHECK(in_child(after_use));
+    CHECK(run_in_child(fork_after_use_is_refused));
     start_world();
     CHECK_OK(dist_finalize());
     return check_report();

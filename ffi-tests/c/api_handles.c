@@ -6,7 +6,7 @@
 
 #define HANDLE DIST_ERR_INVALID_HANDLE
 
-static void refuse_group(dist_group_t *bad)
+static void check_group_is_refused(dist_group_t *bad)
 {
     char text[8];
     float x[1] = { 0 };
@@ -31,7 +31,7 @@ static void refuse_group(dist_group_t *bad)
     CHECK_REFUSED(dist_barrier(bad, NULL, NULL), HANDLE, "dist_barrier");
 }
 
-static void refuse_store(dist_store_t *bad)
+static void check_store_is_refused(dist_store_t *bad)
 {
     static const char *const keys[1] = { "k" };
     static const void *const values[1] = { "v" };
@@ -40,7 +40,7 @@ static void refuse_store(dist_store_t *bad)
     int32_t flag = 0;
     int64_t n = 0;
     dist_blob_t *blob = NULL;
-    dist_store_t *out = NULL;
+    dist_store_t *store_out = NULL;
     dist_group_t *group = NULL;
     dist_init_options_t init = DIST_INIT_OPTIONS_INIT;
     init.store = bad;
@@ -48,9 +48,9 @@ static void refuse_store(dist_store_t *bad)
     CHECK_STATUS(join_group(bad, "g", 0, 1, &group), HANDLE);
     CHECK(group == NULL);
     CHECK_REFUSED(dist_store_release(bad), HANDLE, "dist_store_t");
-    CHECK_STATUS(dist_store_clone(bad, &out), HANDLE);
-    CHECK_STATUS(dist_store_prefix_create("p", DIST_TERMINATED, bad, &out), HANDLE);
-    CHECK(out == NULL);
+    CHECK_STATUS(dist_store_clone(bad, &store_out), HANDLE);
+    CHECK_STATUS(dist_store_prefix_create("p", DIST_TERMINATED, bad, &store_out), HANDLE);
+    CHECK(store_out == NULL);
     CHECK_STATUS(dist_store_set(bad, "k", DIST_TERMINATED, "v", 1), HANDLE);
     CHECK_STATUS(dist_store_get(bad, "k", DIST_TERMINATED, &blob), HANDLE);
     CHECK_STATUS(dist_store_add(bad, "n", DIST_TERMINATED, 1, &n), HANDLE);
@@ -69,7 +69,7 @@ static void refuse_store(dist_store_t *bad)
     CHECK(dist_store_host(bad, text, sizeof(text)) == 0);
 }
 
-static void refuse_blob(dist_blob_t *bad)
+static void check_blob_is_refused(dist_blob_t *bad)
 {
     const void *data = NULL;
     size_t len = 0;
@@ -88,37 +88,37 @@ static dist_blob_t *new_blob(dist_store_t *store)
 }
 
 /* Numbers that no constructor has returned. */
-static void garbage(dist_store_t *near)
+static void invented_handles_are_refused(dist_store_t *valid_store)
 {
     static const uintptr_t numbers[] = { 1, 2, 3, 4, 15, 16, 0xdeadbeef, 1u << 31 };
-    const uintptr_t made[] = { UINTPTR_MAX, UINTPTR_MAX - 15, UINTPTR_MAX / 2, (uintptr_t)near + 16,
-                               (uintptr_t)near * 2, (uintptr_t)&near };
+    const uintptr_t invented[] = { UINTPTR_MAX, UINTPTR_MAX - 15, UINTPTR_MAX / 2, (uintptr_t)valid_store + 16,
+                               (uintptr_t)valid_store * 2, (uintptr_t)&valid_store };
     size_t i;
     for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        refuse_group((dist_group_t *)numbers[i]);
-        refuse_store((dist_store_t *)numbers[i]);
-        refuse_blob((dist_blob_t *)numbers[i]);
+        check_group_is_refused((dist_group_t *)numbers[i]);
+        check_store_is_refused((dist_store_t *)numbers[i]);
+        check_blob_is_refused((dist_blob_t *)numbers[i]);
     }
-    for (i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
-        refuse_group((dist_group_t *)made[i]);
-        refuse_store((dist_store_t *)made[i]);
-        refuse_blob((dist_blob_t *)made[i]);
+    for (i = 0; i < sizeof(invented) / sizeof(invented[0]); i++) {
+        check_group_is_refused((dist_group_t *)invented[i]);
+        check_store_is_refused((dist_store_t *)invented[i]);
+        check_blob_is_refused((dist_blob_t *)invented[i]);
     }
 }
 
 /* A valid handle of another type. */
-static void foreign(dist_store_t *store, dist_group_t *group, dist_blob_t *blob)
+static void handles_of_another_type_are_refused(dist_store_t *store, dist_group_t *group, dist_blob_t *blob)
 {
-    refuse_group((dist_group_t *)store);
-    refuse_group((dist_group_t *)blob);
-    refuse_store((dist_store_t *)group);
-    refuse_store((dist_store_t *)blob);
-    refuse_blob((dist_blob_t *)store);
-    refuse_blob((dist_blob_t *)group);
+    check_group_is_refused((dist_group_t *)store);
+    check_group_is_refused((dist_group_t *)blob);
+    check_store_is_refused((dist_store_t *)group);
+    check_store_is_refused((dist_store_t *)blob);
+    check_blob_is_refused((dist_blob_t *)store);
+    check_blob_is_refused((dist_blob_t *)group);
 }
 
 /* A new object uses the slot of a released one; the old handle stays invalid. */
-static void place_taken(void)
+static void handle_of_a_reused_slot_is_refused(void)
 {
     dist_store_t *first = new_store();
     dist_store_t *second;
@@ -135,7 +135,7 @@ static void place_taken(void)
 }
 
 /* An object lives on while another object uses it, even after its handle is released. */
-static void shared_stores(void)
+static void store_outlives_its_handle_while_used(void)
 {
     dist_store_t *store = new_store();
     dist_store_t *copy = NULL;
@@ -156,8 +156,8 @@ static void shared_stores(void)
     CHECK_REFUSED(dist_blob_data(blob, 1, &data, &len), DIST_ERR_INVALID_ARGUMENT, "1 items");
     CHECK(data == NULL);
     CHECK_OK(dist_blob_release(blob));
-    refuse_store(store);
-    refuse_blob(blob);
+    check_store_is_refused(store);
+    check_blob_is_refused(blob);
 }
 
 int main(void)
@@ -167,23 +167,23 @@ int main(void)
     dist_group_t *group = NULL;
     dist_group_t *world;
     REQUIRE_OK(join_group(store, "handles", 0, 1, &group));
-    foreign(store, group, blob);
-    garbage(store);
+    handles_of_another_type_are_refused(store, group, blob);
+    invented_handles_are_refused(store);
     CHECK_OK(dist_barrier(group, NULL, NULL));
     CHECK_OK(dist_group_release(group));
-    refuse_group(group);
+    check_group_is_refused(group);
     CHECK_OK(dist_blob_release(blob));
-    refuse_blob(blob);
+    check_blob_is_refused(blob);
     CHECK_OK(dist_store_release(store));
-    refuse_store(store);
-    place_taken();
-    shared_stores();
+    check_store_is_refused(store);
+    handle_of_a_reused_slot_is_refused();
+    store_outlives_its_handle_while_used();
 
     start_world();
     world = dist_world();
     CHECK_REFUSED(dist_group_release(world), DIST_ERR_INVALID_ARGUMENT, "dist_finalize");
     CHECK_OK(dist_barrier(world, NULL, NULL));
     CHECK_OK(dist_finalize());
-    refuse_group(world);
+    check_group_is_refused(world);
     return check_report();
 }

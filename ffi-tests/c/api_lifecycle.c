@@ -5,7 +5,7 @@
 #include "check.h"
 
 /* Every function of the world group returns an error while there is none. */
-static void no_world(void)
+static void calls_without_a_world_fail(void)
 {
     char text[64] = "unchanged";
     float x[1] = { 0 };
@@ -37,7 +37,7 @@ static void no_world(void)
 }
 
 /* Functions that need no world group. */
-static void always(void)
+static void calls_that_need_no_world_succeed(void)
 {
     dist_blob_t *json = NULL;
     CHECK(dist_version() == DIST_VERSION);
@@ -55,7 +55,7 @@ static void always(void)
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
 }
 
-static void with_a_world(void)
+static void world_may_be_created_twice(void)
 {
     char text[64];
     double in[3] = { 1.5, -2, 0 };
@@ -71,7 +71,7 @@ static void with_a_world(void)
 }
 
 /* A text that does not fit is cut and terminated, and the function returns its full length. */
-static void cut_texts(void)
+static void long_texts_are_cut_and_terminated(void)
 {
     char text[8] = "zzzzzzz";
     size_t needed;
@@ -84,23 +84,23 @@ static void cut_texts(void)
     CHECK(dist_last_error_copy(text, sizeof(text)) == needed && strlen(text) == 7);
 }
 
-static void *other_thread(void *seen)
+static void *check_error_of_other_thread(void *message_seen)
 {
-    *(int *)seen = strcmp(dist_last_error(), "") == 0 && dist_is_initialized() == 1;
+    *(int *)message_seen = strcmp(dist_last_error(), "") == 0 && dist_is_initialized() == 1;
     return NULL;
 }
 
 /* Each thread has its own message, and a successful call does not change it. */
-static void messages_per_thread(void)
+static void error_messages_are_per_thread(void)
 {
     pthread_t thread;
-    int seen = 0;
+    int message_seen = 0;
     CHECK_REFUSED(dist_init(NULL), DIST_ERR_ALREADY_INITIALIZED, "dist_finalize");
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_MESSAGE("dist_init");
-    REQUIRE(pthread_create(&thread, NULL, other_thread, &seen) == 0);
+    REQUIRE(pthread_create(&thread, NULL, check_error_of_other_thread, &message_seen) == 0);
     REQUIRE(pthread_join(thread, NULL) == 0);
-    CHECK(seen);
+    CHECK(message_seen);
 }
 
 int main(void)
@@ -108,16 +108,16 @@ int main(void)
     int round;
     CHECK(strcmp(dist_last_error(), "") == 0);
     CHECK(dist_last_error_copy(NULL, 0) == 1);
-    always();
-    no_world();
+    calls_that_need_no_world_succeed();
+    calls_without_a_world_fail();
     for (round = 0; round < 3; round++) {
         start_world();
-        with_a_world();
-        cut_texts();
-        messages_per_thread();
+        world_may_be_created_twice();
+        long_texts_are_cut_and_terminated();
+        error_messages_are_per_thread();
         CHECK_OK(dist_finalize());
-        no_world();
+        calls_without_a_world_fail();
     }
-    always();
+    calls_that_need_no_world_succeed();
     return check_report();
 }

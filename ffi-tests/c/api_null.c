@@ -7,7 +7,7 @@ static dist_store_t *store;
 static dist_group_t *group;
 static dist_blob_t *blob;
 
-static void without_a_world(void)
+static void check_without_a_world(void)
 {
     /* dist_init reads all options from the environment; the error names the missing variable. */
     ACCEPTED(dist_init, options, dist_init(NULL), ARGUMENT);
@@ -20,7 +20,7 @@ static int32_t succeed(int32_t rank, void *arg)
     return rank != 0 || arg != NULL;
 }
 
-static void forks(void)
+static void check_spawn(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
     REFUSED(dist_spawn, function, dist_spawn(NULL, &options, 1, &options), ARGUMENT);
@@ -28,7 +28,7 @@ static void forks(void)
     ACCEPTED(dist_spawn, options, dist_spawn(succeed, NULL, 1, NULL), DIST_OK);
 }
 
-static void process(void)
+static void check_process(void)
 {
     dist_blob_t *json = NULL;
     REFUSED(dist_last_error_copy, buf, dist_last_error_copy(NULL, 8), 0);
@@ -46,7 +46,7 @@ static void process(void)
     ACCEPTED(dist_set_log_callback, user, dist_set_log_callback(NULL, NULL), DIST_OK);
 }
 
-static void memory(void)
+static void check_memory(void)
 {
     int local = 0;
     void *ptr = &local;
@@ -60,7 +60,7 @@ static void memory(void)
     REFUSED(dist_mem_deregister, group, dist_mem_deregister(NULL, &local), HANDLE);
 }
 
-static void blobs(void)
+static void check_blobs(void)
 {
     const void *data = &store;
     size_t len = 7;
@@ -73,7 +73,7 @@ static void blobs(void)
     ACCEPTED(dist_blob_release, blob, dist_blob_release(NULL), DIST_OK);
 }
 
-static void store_constructors(void)
+static void check_store_constructors(void)
 {
     static const dist_store_tcp_options_t tcp = DIST_STORE_TCP_OPTIONS_INIT;
     static const dist_store_vtable_t functions = DIST_STORE_VTABLE_INIT;
@@ -108,7 +108,7 @@ static void store_constructors(void)
     CHECK_MESSAGE("set");
 }
 
-static void backends(void)
+static void check_backends(void)
 {
     dist_backend_vtable_t functions = DIST_BACKEND_VTABLE_INIT;
     REFUSED(dist_backend_register, name, dist_backend_register(NULL, &functions, &functions), ARGUMENT);
@@ -119,7 +119,7 @@ static void backends(void)
     REFUSED(dist_backend_load, path, dist_backend_load(NULL), ARGUMENT);
 }
 
-static void store_values(void)
+static void check_store_values(void)
 {
     dist_blob_t *out = blob;
     int64_t sum = 0;
@@ -153,7 +153,7 @@ static void store_values(void)
     CHECK_OK(dist_store_append(store, "k", DIST_TERMINATED, NULL, 0));
 }
 
-static void store_keys(void)
+static void check_store_keys(void)
 {
     static const char *const keys[2] = { "k", "n" };
     static const char *const holed[2] = { "k", NULL };
@@ -180,7 +180,7 @@ static void store_keys(void)
     CHECK(flag == 1);
 }
 
-static void store_queues(void)
+static void check_store_queues(void)
 {
     dist_blob_t *out = blob;
     int64_t n = 7;
@@ -205,7 +205,7 @@ static void store_queues(void)
     REFUSED(dist_store_barrier, key, dist_store_barrier(store, NULL, DIST_TERMINATED, 1, 1), ARGUMENT);
 }
 
-static void store_batches(void)
+static void check_store_batches(void)
 {
     static const char *const keys[2] = { "k", "n" };
     static const void *const values[2] = { "1", "2" };
@@ -230,7 +230,7 @@ static void store_batches(void)
     ACCEPTED(dist_store_multi_set, key_lens_bytes, dist_store_multi_set(store, keys, NULL, values, lens, 2), DIST_OK);
 }
 
-static void store_properties(void)
+static void check_store_properties(void)
 {
     char text[64];
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
@@ -249,7 +249,7 @@ static void store_properties(void)
     CHECK_OK(dist_store_release(tcp));
 }
 
-static void new_groups(void)
+static void check_new_groups(void)
 {
     static const int32_t ranks[] = { 0 };
     int32_t copy[1];
@@ -276,7 +276,7 @@ static void new_groups(void)
     REFUSED(dist_group_rank_to_global, group, dist_group_rank_to_global(NULL, 0), -1);
 }
 
-static void groups(void)
+static void check_groups(void)
 {
     char text[64];
     dist_culprit_t culprit = DIST_CULPRIT_INIT;
@@ -315,11 +315,11 @@ static void groups(void)
     REFUSED(dist_group_describe, group, dist_group_describe(NULL, &json), HANDLE);
     CHECK_OK(dist_blob_release(json));
     REFUSED(dist_group_describe, json, dist_group_describe(group, NULL), ARGUMENT);
-    new_groups();
+    check_new_groups();
 }
 
 /* Last, since nothing runs on these groups any more afterwards. */
-static void shrunk_groups(void)
+static void check_shrunk_groups(void)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
     dist_group_t *out = NULL;
@@ -330,7 +330,7 @@ static void shrunk_groups(void)
     REFUSED(dist_group_shrink, out, dist_group_shrink(group, &options, NULL), ARGUMENT);
 }
 
-static void aborts(void)
+static void check_aborts(void)
 {
     ACCEPTED(dist_group_abort, reason, dist_group_abort(group, NULL), DIST_OK);
     CHECK_STATUS(dist_barrier(group, NULL, NULL), DIST_ERR_ABORTED);
@@ -338,31 +338,31 @@ static void aborts(void)
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     CHECK_OK(dist_group_abort(dist_world(), "as asked"));
     CHECK_REFUSED(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_ABORTED, "as asked");
-    shrunk_groups();
+    check_shrunk_groups();
 }
 
 int main(void)
 {
     static const char *const keys[1] = { "k" };
-    without_a_world();
-    forks();
+    check_without_a_world();
+    check_spawn();
     start_world();
     store = new_store();
     REQUIRE_OK(dist_store_set(store, "k", DIST_TERMINATED, "v", 1));
     REQUIRE_OK(dist_store_multi_get(store, keys, NULL, 1, &blob));
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
-    process();
-    memory();
-    blobs();
-    backends();
-    store_constructors();
-    store_values();
-    store_keys();
-    store_queues();
-    store_batches();
-    store_properties();
-    groups();
-    aborts();
+    check_process();
+    check_memory();
+    check_blobs();
+    check_backends();
+    check_store_constructors();
+    check_store_values();
+    check_store_keys();
+    check_store_queues();
+    check_store_batches();
+    check_store_properties();
+    check_groups();
+    check_aborts();
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_blob_release(blob));
     CHECK_OK(dist_store_release(store));

@@ -3,14 +3,14 @@
 
 static dist_group_t *group;
 
-static void ignore(dist_status_t status, const char *message, void *user)
+static void ignore_result(dist_status_t status, const char *message, void *user)
 {
     (void)status;
     (void)message;
     (void)user;
 }
 
-static void reductions(void)
+static void check_reductions(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     const float a[2] = { 1, 2 };
@@ -48,7 +48,7 @@ static void reductions(void)
     CHECK_OK(dist_all_reduce(group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
 }
 
-static void fold(const void *lower, void *inout, size_t count, size_t elem_bytes, void *user)
+static void keep_inout(const void *lower, void *inout, size_t count, size_t elem_bytes, void *user)
 {
     (void)lower;
     (void)inout;
@@ -57,17 +57,17 @@ static void fold(const void *lower, void *inout, size_t count, size_t elem_bytes
     (void)user;
 }
 
-static void operators(void)
+static void check_operators(void)
 {
     dist_op_t op = 0;
-    REFUSED(dist_op_create, name, dist_op_create(NULL, fold, 4, 0, &op, &op), ARGUMENT);
+    REFUSED(dist_op_create, name, dist_op_create(NULL, keep_inout, 4, 0, &op, &op), ARGUMENT);
     REFUSED(dist_op_create, function, dist_op_create("null", NULL, 4, 0, &op, &op), ARGUMENT);
-    REFUSED(dist_op_create, out, dist_op_create("null", fold, 4, 0, &op, NULL), ARGUMENT);
-    ACCEPTED(dist_op_create, user, dist_op_create("null", fold, 4, 0, NULL, &op), DIST_OK);
+    REFUSED(dist_op_create, out, dist_op_create("null", keep_inout, 4, 0, &op, NULL), ARGUMENT);
+    ACCEPTED(dist_op_create, user, dist_op_create("null", keep_inout, 4, 0, NULL, &op), DIST_OK);
     CHECK_OK(dist_op_release(op));
 }
 
-static void copies(void)
+static void check_copies(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     const float a[2] = { 1, 2 };
@@ -88,7 +88,7 @@ static void copies(void)
     ACCEPTED(dist_barrier, work, dist_barrier(group, &call, NULL), DIST_OK);
 }
 
-static void moves(void)
+static void check_moves(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     const float a[2] = { 1, 2 };
@@ -116,7 +116,7 @@ static void moves(void)
 #undef RUN
 }
 
-static void one_buffer(void)
+static void check_one_buffer_calls(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     static const size_t counts[1] = { 2 }, displs[1] = { 0 };
@@ -147,7 +147,7 @@ static void one_buffer(void)
 #undef RUN
 }
 
-static void lists(void)
+static void check_lists(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     static const size_t counts[1] = { 2 };
@@ -200,7 +200,7 @@ static void lists(void)
 }
 
 /* A message to the rank itself that a probe has found. */
-static dist_message_t *found(int32_t value)
+static dist_message_t *find_own_message(int32_t value)
 {
     dist_message_t *message = NULL;
     REQUIRE_OK(dist_send(group, &value, 1, DIST_I32, 0, 0, NULL, NULL));
@@ -208,34 +208,34 @@ static dist_message_t *found(int32_t value)
     return message;
 }
 
-static void probed(const dist_call_options_t *call)
+static void check_probed_messages(const dist_call_options_t *call)
 {
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     int32_t x = 0;
-    dist_message_t *message = found(1);
+    dist_message_t *message = find_own_message(1);
 #define RECV(message, buf, status, options) dist_recv_message(message, buf, 1, DIST_I32, status, options, NULL)
     REFUSED(dist_recv_message, message, RECV(NULL, &x, &status, call), HANDLE);
     REFUSED(dist_recv_message, buf, RECV(message, NULL, &status, call), ARGUMENT);
     ACCEPTED(dist_recv_message, status, RECV(message, &x, NULL, call), DIST_OK);
-    ACCEPTED(dist_recv_message, options, RECV(found(2), &x, &status, NULL), DIST_OK);
-    ACCEPTED(dist_recv_message, work, RECV(found(3), &x, &status, call), DIST_OK);
+    ACCEPTED(dist_recv_message, options, RECV(find_own_message(2), &x, &status, NULL), DIST_OK);
+    ACCEPTED(dist_recv_message, work, RECV(find_own_message(3), &x, &status, call), DIST_OK);
     CHECK(x == 3 && status.count == 1);
     ACCEPTED(dist_message_release, message, dist_message_release(NULL), DIST_OK);
 #undef RECV
 }
 
-static void messages(void)
+static void check_messages(void)
 {
     dist_message_t *message = NULL;
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t deadline_options = DIST_CALL_OPTIONS_INIT;
     int32_t x = 0;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     /* The rank does not exist, so every call returns immediately. */
 #define SEND(group, buf, options, work) dist_send(group, buf, 1, DIST_I32, 1, 0, options, work)
 #define RECV(group, buf, status, options, work) \
     dist_recv(group, buf, 1, DIST_I32, 1, 0, status, options, work)
-    soon.timeout_ms = 1;
+    deadline_options.timeout_ms = 1;
     REFUSED(dist_send, group, SEND(NULL, &x, &call, NULL), HANDLE);
     REFUSED(dist_send, buf, SEND(group, NULL, &call, NULL), ARGUMENT);
     ACCEPTED(dist_send, options, SEND(group, &x, NULL, NULL), ARGUMENT);
@@ -243,7 +243,7 @@ static void messages(void)
     CHECK_MESSAGE("rank 1 does not exist");
     REFUSED(dist_recv, group, RECV(NULL, &x, &status, &call, NULL), HANDLE);
     REFUSED(dist_recv, buf, RECV(group, NULL, &status, &call, NULL), ARGUMENT);
-    ACCEPTED(dist_recv, status, RECV(group, &x, NULL, &soon, NULL), ARGUMENT);
+    ACCEPTED(dist_recv, status, RECV(group, &x, NULL, &deadline_options, NULL), ARGUMENT);
     ACCEPTED(dist_recv, options, RECV(group, &x, &status, NULL, NULL), ARGUMENT);
     ACCEPTED(dist_recv, work, RECV(group, &x, &status, &call, NULL), ARGUMENT);
     CHECK_MESSAGE("rank 1 does not exist");
@@ -266,10 +266,10 @@ static void messages(void)
     ACCEPTED(dist_sendrecv, work, SENDRECV(group, &x, &x, &status, &call, NULL), ARGUMENT);
     CHECK_MESSAGE("rank 1 does not exist");
 #undef SENDRECV
-    probed(&call);
+    check_probed_messages(&call);
 }
 
-static void byte_strings(void)
+static void check_byte_strings(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     static const size_t lens[1] = { 2 };
@@ -335,7 +335,7 @@ static void byte_strings(void)
 #undef RUN
 }
 
-static void monitored(void)
+static void check_monitored_barrier(void)
 {
     int32_t missing[1] = { -7 };
     size_t n = 1;
@@ -344,7 +344,7 @@ static void monitored(void)
     REFUSED(dist_monitored_barrier, n_missing, dist_monitored_barrier(group, 0, 1, missing, NULL), ARGUMENT);
 }
 
-static void batches(void)
+static void check_batches(void)
 {
     ACCEPTED(dist_batch_begin, groups, dist_batch_begin(NULL, 0), DIST_OK);
     ACCEPTED(dist_batch_end, work, dist_batch_end(NULL), DIST_OK);
@@ -352,14 +352,14 @@ static void batches(void)
 }
 
 /* A callback that is never registered with a work. */
-static void no_callback(dist_status_t status, const char *message, void *user)
+static void unused_callback(dist_status_t status, const char *message, void *user)
 {
     (void)status;
     (void)message;
     (void)user;
 }
 
-static void works(void)
+static void check_works(void)
 {
     char text[64];
     dist_culprit_t culprit = DIST_CULPRIT_INIT;
@@ -376,14 +376,15 @@ static void works(void)
     REFUSED(dist_work_test, done, dist_work_test(work, NULL), ARGUMENT);
     REFUSED(dist_work_error, work, dist_work_error(NULL, text, sizeof(text)), 0);
     REFUSED(dist_work_error, buf, dist_work_error(work, NULL, 8), 0);
-    REFUSED(dist_work_on_complete, work, dist_work_on_complete(NULL, ignore, text), HANDLE);
+    REFUSED(dist_work_on_complete, work, dist_work_on_complete(NULL, ignore_result, text), HANDLE);
     REFUSED(dist_work_on_complete, function, dist_work_on_complete(work, NULL, text), ARGUMENT);
-    ACCEPTED(dist_work_on_complete, user, dist_work_on_complete(work, ignore, NULL), DIST_OK);
+    ACCEPTED(dist_work_on_complete, user, dist_work_on_complete(work, ignore_result, NULL), DIST_OK);
     REFUSED(dist_work_sequence, work, dist_work_sequence(NULL), 0);
     REFUSED(dist_work_start_ns, work, dist_work_start_ns(NULL), 0);
-    REFUSED(dist_work_remove_callback, work, dist_work_remove_callback(NULL, ignore, text), HANDLE);
+    REFUSED(dist_work_remove_callback, work, dist_work_remove_callback(NULL, ignore_result, text), HANDLE);
     REFUSED(dist_work_remove_callback, function, dist_work_remove_callback(work, NULL, text), ARGUMENT);
-    ACCEPTED(dist_work_remove_callback, user, dist_work_remove_callback(work, no_callback, NULL), DIST_ERR_NOT_FOUND);
+    ACCEPTED(dist_work_remove_callback, user, dist_work_remove_callback(work, unused_callback, NULL),
+             DIST_ERR_NOT_FOUND);
     REFUSED(dist_work_culprit, work, dist_work_culprit(NULL, &culprit), HANDLE);
     REFUSED(dist_work_culprit, out, dist_work_culprit(work, NULL), ARGUMENT);
     REFUSED(dist_work_wait_all, works, dist_work_wait_all(NULL, 1, 0), ARGUMENT);
@@ -405,17 +406,17 @@ int main(void)
     dist_store_t *store = new_store();
     start_world();
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
-    reductions();
-    operators();
-    copies();
-    moves();
-    lists();
-    one_buffer();
-    messages();
-    byte_strings();
-    monitored();
-    batches();
-    works();
+    check_reductions();
+    check_operators();
+    check_copies();
+    check_moves();
+    check_lists();
+    check_one_buffer_calls();
+    check_messages();
+    check_byte_strings();
+    check_monitored_barrier();
+    check_batches();
+    check_works();
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));
     CHECK_OK(dist_finalize());

@@ -3,7 +3,7 @@
 
 static dist_group_t *group;
 
-static void samplers(void)
+static void check_samplers(void)
 {
     dist_sampler_t *sampler = NULL;
     dist_sampler_options_t options = DIST_SAMPLER_OPTIONS_INIT;
@@ -38,7 +38,7 @@ static dist_reducer_t *new_reducer(float *data)
     return reducer;
 }
 
-static void places_and_values(dist_reducer_t *reducer)
+static void check_gradients_and_values(dist_reducer_t *reducer)
 {
     void *grad = NULL;
     size_t count = 0;
@@ -73,7 +73,7 @@ static void ignore_bucket(const dist_bucket_t *bucket, void *user)
     CHECK(bucket != NULL && user == NULL);
 }
 
-static void steps(dist_reducer_t *reducer)
+static void check_steps(dist_reducer_t *reducer)
 {
     uint64_t all_votes = 0, joined = 0;
     double norm = 0;
@@ -106,7 +106,7 @@ static void steps(dist_reducer_t *reducer)
     CHECK_MESSAGE("DIST_REDUCER_UNEVEN");
 }
 
-static void shards(dist_reducer_t *reducer)
+static void check_shards(dist_reducer_t *reducer)
 {
     dist_shard_t *shard = NULL;
     dist_shard_range_t range = DIST_SHARD_RANGE_INIT;
@@ -134,7 +134,7 @@ static void shards(dist_reducer_t *reducer)
     ACCEPTED(dist_shard_release, shard, dist_shard_release(NULL), DIST_OK);
 }
 
-static void outers(float *data)
+static void check_outers(float *data)
 {
     dist_param_t param = DIST_PARAM_INIT;
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
@@ -181,12 +181,12 @@ int main(void)
     dist_reducer_t *reducer;
     start_world();
     REQUIRE_OK(join_group(store, "null", 0, 1, &group));
-    samplers();
+    check_samplers();
     reducer = new_reducer(data);
-    places_and_values(reducer);
-    steps(reducer);
-    shards(reducer);
-    outers(data);
+    check_gradients_and_values(reducer);
+    check_steps(reducer);
+    check_shards(reducer);
+    check_outers(data);
     CHECK_OK(dist_reducer_release(reducer));
     ACCEPTED(dist_reducer_release, reducer, dist_reducer_release(NULL), DIST_OK);
     CHECK_OK(dist_group_release(group));

@@ -18,7 +18,7 @@
 static const size_t wrong_sizes[] = { 0, 1, 8, 4097, (size_t)-1 };
 #define WRONG_SIZES (sizeof(wrong_sizes) / sizeof(wrong_sizes[0]))
 
-static void call_sizes(void)
+static void check_call_sizes(void)
 {
     static const dist_call_options_t init = DIST_CALL_OPTIONS_INIT;
     NEWER(dist_call_options_t) call;
@@ -35,7 +35,7 @@ static void call_sizes(void)
     CHECK_REFUSED(dist_barrier(dist_world(), &call.known, NULL), DIST_ERR_UNSUPPORTED, "does not know");
 }
 
-static void group_sizes(dist_store_t *store)
+static void check_group_sizes(dist_store_t *store)
 {
     static const dist_group_options_t init = DIST_GROUP_OPTIONS_INIT;
     NEWER(dist_group_options_t) options;
@@ -59,7 +59,7 @@ static void group_sizes(dist_store_t *store)
     CHECK_OK(dist_group_release(group));
 }
 
-static void init_sizes(dist_store_t *store)
+static void check_init_sizes(dist_store_t *store)
 {
     static const dist_init_options_t init = DIST_INIT_OPTIONS_INIT;
     NEWER(dist_init_options_t) options;
@@ -79,7 +79,7 @@ static void init_sizes(dist_store_t *store)
     CHECK_OK(dist_init(&options.known));
 }
 
-static void store_sizes(void)
+static void check_store_sizes(void)
 {
     static const dist_store_tcp_options_t init = DIST_STORE_TCP_OPTIONS_INIT;
     static const dist_store_file_options_t no_job = DIST_STORE_FILE_OPTIONS_INIT;
@@ -114,7 +114,7 @@ static void store_sizes(void)
     CHECK_OK(dist_store_release(store));
 }
 
-static void wrong_tcp_options(void)
+static void wrong_tcp_options_are_refused(void)
 {
     static const dist_store_tcp_options_t init = DIST_STORE_TCP_OPTIONS_INIT;
     static const char too_long[4097];
@@ -149,7 +149,7 @@ static void wrong_tcp_options(void)
     CHECK(store == NULL);
 }
 
-static dist_status_t create(const dist_group_options_t *options)
+static dist_status_t create_group(const dist_group_options_t *options)
 {
     dist_group_t *group = NULL;
     dist_status_t status = dist_group_create(options, &group);
@@ -157,54 +157,54 @@ static dist_status_t create(const dist_group_options_t *options)
     return status;
 }
 
-static void wrong_group_options(dist_store_t *store)
+static void wrong_group_options_are_refused(dist_store_t *store)
 {
     char long_name[300];
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
     options.store = store;
     options.name = "wrong";
     options.world_size = 1;
-    CHECK_REFUSED(create(&options), INVALID, "DIST_FIELD_RANK");
+    CHECK_REFUSED(create_group(&options), INVALID, "DIST_FIELD_RANK");
     options.fields = DIST_FIELD_RANK;
     options.rank = 1;
-    CHECK_REFUSED(create(&options), INVALID, "rank 1");
+    CHECK_REFUSED(create_group(&options), INVALID, "rank 1");
     options.rank = -1;
-    CHECK_REFUSED(create(&options), INVALID, "rank is -1");
+    CHECK_REFUSED(create_group(&options), INVALID, "rank is -1");
     options.rank = 0;
     options.world_size = 0;
-    CHECK_REFUSED(create(&options), INVALID, "world size 0");
+    CHECK_REFUSED(create_group(&options), INVALID, "world size 0");
     options.world_size = -3;
-    CHECK_REFUSED(create(&options), INVALID, "-3");
+    CHECK_REFUSED(create_group(&options), INVALID, "-3");
     options.world_size = INT_MAX;
-    CHECK_REFUSED(create(&options), INVALID, "world size");
+    CHECK_REFUSED(create_group(&options), INVALID, "world size");
     options.world_size = 1;
     options.backend = "nonesuch";
-    CHECK_REFUSED(create(&options), DIST_ERR_NOT_FOUND, "nonesuch");
+    CHECK_REFUSED(create_group(&options), DIST_ERR_NOT_FOUND, "nonesuch");
     options.backend = "\xff";
-    CHECK_REFUSED(create(&options), INVALID, "backend");
+    CHECK_REFUSED(create_group(&options), INVALID, "backend");
     options.backend = "Native";
     options.timeout_ms = -2;
-    CHECK_REFUSED(create(&options), INVALID, "timeout_ms");
+    CHECK_REFUSED(create_group(&options), INVALID, "timeout_ms");
     options.timeout_ms = 0;
     options.name = "a/b";
-    CHECK_REFUSED(create(&options), INVALID, "a/b");
+    CHECK_REFUSED(create_group(&options), INVALID, "a/b");
     options.name = "";
-    CHECK_REFUSED(create(&options), INVALID, "group name");
+    CHECK_REFUSED(create_group(&options), INVALID, "group name");
     memset(long_name, 'n', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = '\0';
     options.name = long_name;
-    CHECK_REFUSED(create(&options), INVALID, "group name");
+    CHECK_REFUSED(create_group(&options), INVALID, "group name");
 }
 
 int main(void)
 {
     dist_store_t *store = new_store();
-    init_sizes(store);
-    call_sizes();
-    group_sizes(store);
-    store_sizes();
-    wrong_tcp_options();
-    wrong_group_options(store);
+    check_init_sizes(store);
+    check_call_sizes();
+    check_group_sizes(store);
+    check_store_sizes();
+    wrong_tcp_options_are_refused();
+    wrong_group_options_are_refused(store);
     CHECK_REFUSED(dist_group_set_timeout(dist_world(), -2), INVALID, "timeout_ms");
     CHECK_REFUSED(dist_store_set_timeout(store, -3), INVALID, "timeout_ms");
     CHECK_OK(dist_store_set_timeout(store, DIST_WAIT_FOREVER));

@@ -11,7 +11,7 @@
 
 #define INVALID DIST_ERR_INVALID_ARGUMENT
 
-static dist_status_t init_with(const char *init_method)
+static dist_status_t init_from(const char *init_method)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     options.init_method = init_method;
@@ -20,7 +20,7 @@ static dist_status_t init_with(const char *init_method)
 }
 
 /* A port that another listener uses. */
-static int occupy(int *port)
+static int bind_port(int *port)
 {
     struct sockaddr_in address;
     socklen_t len = sizeof(address);
@@ -36,23 +36,23 @@ static int occupy(int *port)
     return fd;
 }
 
-static void addresses(void)
+static void wrong_addresses_are_refused(void)
 {
-    CHECK_REFUSED(init_with("etcd://host"), INVALID, "etcd://host");
-    CHECK_REFUSED(init_with("tcp"), INVALID, "tcp");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1"), INVALID, "port");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:99999?rank=0&world_size=1"), INVALID, "port");
-    CHECK_REFUSED(init_with("tcp://:1?rank=0&world_size=1"), INVALID, "host");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:1?rank=x&world_size=1"), INVALID, "rank");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:1?rank=0"), INVALID, "WORLD_SIZE");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:1?world_size=1"), INVALID, "RANK");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:1?rank=3&world_size=2"), INVALID, "rank 3");
-    CHECK_REFUSED(init_with("tcp://127.0.0.1:1?wolrd_size=2"), INVALID, "wolrd_size");
-    CHECK_REFUSED(init_with("\xff\xfe"), INVALID, "init_method");
+    CHECK_REFUSED(init_from("etcd://host"), INVALID, "etcd://host");
+    CHECK_REFUSED(init_from("tcp"), INVALID, "tcp");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1"), INVALID, "port");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:99999?rank=0&world_size=1"), INVALID, "port");
+    CHECK_REFUSED(init_from("tcp://:1?rank=0&world_size=1"), INVALID, "host");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:1?rank=x&world_size=1"), INVALID, "rank");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:1?rank=0"), INVALID, "WORLD_SIZE");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:1?world_size=1"), INVALID, "RANK");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:1?rank=3&world_size=2"), INVALID, "rank 3");
+    CHECK_REFUSED(init_from("tcp://127.0.0.1:1?wolrd_size=2"), INVALID, "wolrd_size");
+    CHECK_REFUSED(init_from("\xff\xfe"), INVALID, "init_method");
     CHECK(dist_is_initialized() == 0);
 }
 
-static void variables(void)
+static void wrong_variables_are_refused(void)
 {
     CHECK_REFUSED(dist_init(NULL), INVALID, "MASTER_ADDR");
     setenv("RANK", "0", 1);
@@ -77,14 +77,14 @@ static void variables(void)
     unsetenv("DIST_CONNECT_TIMEOUT_MS");
 }
 
-static void port_in_use(void)
+static void port_in_use_is_reported(void)
 {
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
     dist_store_t *store = NULL;
     char url[80];
     char number[16];
     int port = 0;
-    int fd = occupy(&port);
+    int fd = bind_port(&port);
     snprintf(number, sizeof(number), "%d", port);
     options.host = "127.0.0.1";
     options.port = port;
@@ -94,13 +94,13 @@ static void port_in_use(void)
     CHECK_MESSAGE("in use");
     CHECK(store == NULL);
     snprintf(url, sizeof(url), "tcp://127.0.0.1:%d?rank=0&world_size=2", port);
-    CHECK_REFUSED(init_with(url), DIST_ERR_SYSTEM, number);
+    CHECK_REFUSED(init_from(url), DIST_ERR_SYSTEM, number);
     close(fd);
 }
 
 /* Without a server or peers, the error comes within the deadline and names the address or the
  * ranks. */
-static void nobody_there(void)
+static void absent_peers_are_named(void)
 {
     dist_store_t *store = new_store();
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
@@ -110,10 +110,10 @@ static void nobody_there(void)
     char number[16];
     int port = 0;
     /* This process has just closed the port, so it has no listener. */
-    close(occupy(&port));
+    close(bind_port(&port));
     snprintf(number, sizeof(number), "%d", port);
     snprintf(url, sizeof(url), "tcp://127.0.0.1:%d?rank=1&world_size=2", port);
-    status = init_with(url);
+    status = init_from(url);
     CHECK(status == DIST_ERR_TIMEOUT || status == DIST_ERR_CONNECTION);
     CHECK_MESSAGE(number);
 
@@ -128,7 +128,7 @@ static void nobody_there(void)
 }
 
 /* Calls on a store end at their deadline, and the error names the missing keys. */
-static void missing_keys(void)
+static void missing_keys_are_named(void)
 {
     static const char *const keys[3] = { "here", "absent-1", "absent-2" };
     dist_store_t *store = new_store();
@@ -148,7 +148,7 @@ static void missing_keys(void)
     CHECK_OK(dist_store_release(store));
 }
 
-static void both_ways_at_once(void)
+static void two_rendezvous_methods_are_refused(void)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     dist_store_t *store = new_store();
@@ -161,7 +161,7 @@ static void both_ways_at_once(void)
 }
 
 /* A world group of one rank needs no address. */
-static void alone(void)
+static void single_rank_needs_no_address(void)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     options.fields = DIST_FIELD_RANK;
@@ -175,21 +175,21 @@ static void alone(void)
     CHECK_OK(dist_finalize());
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
-    CHECK_OK(init_with("env://?rank=0&world_size=1"));
+    CHECK_OK(init_from("env://?rank=0&world_size=1"));
     CHECK_OK(dist_finalize());
-    CHECK_OK(init_with("tcp://127.0.0.1:0?rank=0&world_size=1"));
+    CHECK_OK(init_from("tcp://127.0.0.1:0?rank=0&world_size=1"));
     CHECK(dist_get_world_size(dist_world()) == 1);
     CHECK_OK(dist_finalize());
 }
 
 int main(void)
 {
-    addresses();
-    variables();
-    port_in_use();
-    nobody_there();
-    missing_keys();
-    both_ways_at_once();
-    alone();
+    wrong_addresses_are_refused();
+    wrong_variables_are_refused();
+    port_in_use_is_reported();
+    absent_peers_are_named();
+    missing_keys_are_named();
+    two_rendezvous_methods_are_refused();
+    single_rank_needs_no_address();
     return check_report();
 }

@@ -27,23 +27,23 @@
 #define COUNT (1 << 20) /* floats: 4 MiB, large enough for cross-memory attach */
 
 /* Returns true if this process may read its own memory with the system call. */
-static int may_attach(void)
+static int can_read_own_memory(void)
 {
     char from = 'x', to = 0;
-    struct iovec there = { &from, 1 }, here = { &to, 1 };
-    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+    struct iovec remote = { &from, 1 }, local = { &to, 1 };
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
 /* Returns true if this process may write its own memory with the system call. */
-static int may_write(void)
+static int can_write_own_memory(void)
 {
     char from = 'x', to = 0;
-    struct iovec here = { &from, 1 }, there = { &to, 1 };
-    return process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 1;
+    struct iovec local = { &from, 1 }, remote = { &to, 1 };
+    return process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
 /* Makes the kernel refuse a system call from now on; returns 0 if it supports no filters. */
-static int deny(long call)
+static int deny_syscall(long call)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -56,15 +56,15 @@ static int deny(long call)
 }
 
 /* Opens the store of all ranks; the first rank serves it and publishes its port. */
-static dist_store_t *meet(int *port, int rank)
+static dist_store_t *open_shared_store(int *port, int rank)
 {
     dist_store_tcp_options_t where = DIST_STORE_TCP_OPTIONS_INIT;
     where.host = "127.0.0.1";
     where.is_server = rank == 0;
     where.timeout_ms = LIMIT_MS;
-    for (int turn = 0; rank != 0 && __atomic_load_n(port, __ATOMIC_ACQUIRE) == 0; turn++) {
+    for (int round = 0; rank != 0 && __atomic_load_n(port, __ATOMIC_ACQUIRE) == 0; round++) {
         struct timespec moment = { 0, 1000000 };
-        REQUIRE(turn < LIMIT_MS);
+        REQUIRE(round < LIMIT_MS);
         nanosleep(&moment, NULL);
     }
     where.port = __atomic_load_n(port, __ATOMIC_ACQUIRE);
@@ -76,7 +76,7 @@ static dist_store_t *meet(int *port, int rank)
     return store;
 }
 
-static int says(const dist_group_t *group, const char *text)
+static int description_contains(const dist_group_t *group, const char *text)
 {
     dist_blob_t *json = NULL;
     const void *data = NULL;
@@ -95,7 +95,7 @@ static void fill(float *vector, size_t count, float value)
     }
 }
 
-static int is_all(const float *vector, size_t count, float value)
+static int all_equal_to(const float *vector, size_t count, float value)
 {
     for (size_t i = 0; i < count; i++) {
         if (vector[i] != value) {
@@ -107,53 +107,53 @@ static int is_all(const float *vector, size_t count, float value)
 
 /* Operations that would use cross-memory attach: collectives that read peers' inputs or write to
  * peers' results, and a message. */
-static void operate(dist_group_t *group, int rank)
+static void run_operations(dist_group_t *group, int rank)
 {
     float *send = malloc(COUNT * sizeof *send);
     float *recv = malloc(RANKS * COUNT * sizeof *recv);
     REQUIRE(send != NULL && recv != NULL);
     fill(send, COUNT, (float)(rank + 1));
     CHECK_OK(dist_all_reduce(group, send, recv, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
-    CHECK(is_all(recv, COUNT, 3.0F));
+    CHECK(all_equal_to(recv, COUNT, 3.0F));
     CHECK_OK(dist_all_gather(group, send, recv, COUNT, DIST_F32, NULL, NULL));
-    CHECK(is_all(recv, COUNT, 1.0F) && is_all(recv + COUNT, COUNT, 2.0F));
+    CHECK(all_equal_to(recv, COUNT, 1.0F) && all_equal_to(recv + COUNT, COUNT, 2.0F));
     /* Blocks of 256 KiB: the receivers read longer blocks directly. */
     CHECK_OK(dist_all_to_all(group, send, recv, COUNT / 16, DIST_F32, NULL, NULL));
-    CHECK(is_all(recv, COUNT / 16, 1.0F) && is_all(recv + COUNT / 16, COUNT / 16, 2.0F));
+    CHECK(all_equal_to(recv, COUNT / 16, 1.0F) && all_equal_to(recv + COUNT / 16, COUNT / 16, 2.0F));
     if (rank == 0) {
         CHECK_OK(dist_send(group, send, COUNT, DIST_F32, 1, 7, NULL, NULL));
     } else {
         CHECK_OK(dist_recv(group, recv, COUNT, DIST_F32, 0, 7, NULL, NULL, NULL));
-        CHECK(is_all(recv, COUNT, 1.0F));
+        CHECK(all_equal_to(recv, COUNT, 1.0F));
     }
     free(send);
     free(recv);
 }
 
 /* The access that ranks detect during the rendezvous. */
-struct reach {
-    int reads, writes;
+struct cma_access {
+    int can_read, can_write;
 };
 
-static int run_rank(int *port, int rank, long denied, struct reach expected)
+static int run_rank(int *port, int rank, long denied, struct cma_access expected)
 {
     if (denied != 0) {
-        REQUIRE(deny(denied));
-        CHECK(!(denied == SYS_process_vm_readv ? may_attach() : may_write()) && errno == EPERM);
+        REQUIRE(deny_syscall(denied));
+        CHECK(!(denied == SYS_process_vm_readv ? can_read_own_memory() : can_write_own_memory()) && errno == EPERM);
     }
-    dist_store_t *store = meet(port, rank);
+    dist_store_t *store = open_shared_store(port, rank);
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
-    CHECK(says(group, expected.reads ? "\"cma_read\":true" : "\"cma_read\":false"));
-    CHECK(says(group, expected.writes ? "\"cma_write\":true" : "\"cma_write\":false"));
-    operate(group, rank);
+    CHECK(description_contains(group, expected.can_read ? "\"cma_read\":true" : "\"cma_read\":false"));
+    CHECK(description_contains(group, expected.can_write ? "\"cma_write\":true" : "\"cma_write\":false"));
+    run_operations(group, rank);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));
     return check_report();
 }
 
 /* `denied` has a bit for each rank whose call is denied. */
-static void play(int denied, long call, struct reach expected)
+static void run_job(int denied, long call, struct cma_access expected)
 {
     int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(port != MAP_FAILED);
@@ -177,12 +177,12 @@ static void play(int denied, long call, struct reach expected)
 }
 
 /* Returns true if the kernel supports filters; a child tests this, since a filter is permanent. */
-static int can_deny(void)
+static int can_filter_syscalls(void)
 {
     pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        _exit(!deny(SYS_process_vm_readv));
+        _exit(!deny_syscall(SYS_process_vm_readv));
     }
     int outcome = 0;
     return waitpid(child, &outcome, 0) == child && WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
@@ -190,17 +190,17 @@ static int can_deny(void)
 
 int main(void)
 {
-    struct reach all = { may_attach(), may_attach() && may_write() };
-    printf("ranks %s read each other's memory here, and %s write it\n", all.reads ? "may" : "may not",
-        all.writes ? "may" : "may not");
-    play(0, 0, all);
-    if (!can_deny()) {
+    struct cma_access all = { can_read_own_memory(), can_read_own_memory() && can_write_own_memory() };
+    printf("ranks %s read each other's memory here, and %s write it\n", all.can_read ? "may" : "may not",
+        all.can_write ? "may" : "may not");
+    run_job(0, 0, all);
+    if (!can_filter_syscalls()) {
         printf("the kernel takes no filters of system calls: nothing is denied\n");
         return check_report();
     }
     for (int denied = 1; denied < 1 << RANKS; denied++) {
-        play(denied, SYS_process_vm_readv, (struct reach) { 0, 0 });
-        play(denied, SYS_process_vm_writev, (struct reach) { all.reads, 0 });
+        run_job(denied, SYS_process_vm_readv, (struct cma_access) { 0, 0 });
+        run_job(denied, SYS_process_vm_writev, (struct cma_access) { all.can_read, 0 });
     }
     return check_report();
 }

@@ -10,7 +10,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
-static void as_a_rank(void)
+static void run_rank(void)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
     int32_t one = 1, sum = 0;
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 {
     char list[8192];
     if (argc == 1) {
-        as_a_rank();
+        run_rank();
         return check_report();
     }
     REQUIRE(argc == 7);

@@ -18,47 +18,47 @@
 /* One instance for all files of a program. */
 __attribute__((weak)) struct checks {
     pthread_mutex_t lock;
-    int made;
+    int n_made;
     int failed;
 } checks = { PTHREAD_MUTEX_INITIALIZER, 0, 0 };
 
-static inline int check_that(int holds, const char *text, const char *file, int line)
+static inline int check_that(int is_true, const char *text, const char *file, int line)
 {
     pthread_mutex_lock(&checks.lock);
-    checks.made++;
-    checks.failed += !holds;
+    checks.n_made++;
+    checks.failed += !is_true;
     pthread_mutex_unlock(&checks.lock);
-    if (!holds) {
+    if (!is_true) {
         printf("%s:%d: does not hold: %s (last error: %s)\n", file, line, text, dist_last_error());
     }
-    return holds;
+    return is_true;
 }
 
-static inline int check_status(dist_status_t got, dist_status_t wanted, const char *call,
+static inline int check_status(dist_status_t actual, dist_status_t expected, const char *call,
                                const char *file, int line)
 {
-    int holds = got == wanted;
-    if (!holds) {
-        printf("%s:%d: %s\n  returned %d (%s: %s)\n  wanted   %d (%s)\n", file, line, call, (int)got,
-               dist_status_string(got), dist_last_error(), (int)wanted, dist_status_string(wanted));
+    int is_true = actual == expected;
+    if (!is_true) {
+        printf("%s:%d: %s\n  returned %d (%s: %s)\n  wanted   %d (%s)\n", file, line, call, (int)actual,
+               dist_status_string(actual), dist_last_error(), (int)expected, dist_status_string(expected));
     }
-    return check_that(holds, "the status above", file, line);
+    return check_that(is_true, "the status above", file, line);
 }
 
 /* Checks that the message of the last failed call contains a word. */
 static inline int check_message(const char *word, const char *file, int line)
 {
     const char *message = dist_last_error();
-    int holds = strstr(message, word) != NULL;
-    if (!holds) {
+    int is_true = strstr(message, word) != NULL;
+    if (!is_true) {
         printf("%s:%d: \"%s\" is not in \"%s\"\n", file, line, word, message);
     }
-    return check_that(holds, "the message above", file, line);
+    return check_that(is_true, "the message above", file, line);
 }
 
-static inline void check_required(int holds)
+static inline void check_required(int is_true)
 {
-    if (!holds) {
+    if (!is_true) {
         printf("the test cannot go on\n");
         exit(1);
     }
@@ -66,18 +66,18 @@ static inline void check_required(int holds)
 
 static inline int check_report(void)
 {
-    printf("%d checks, %d failed\n", checks.made, checks.failed);
-    return checks.failed != 0 || checks.made == 0;
+    printf("%d checks, %d failed\n", checks.n_made, checks.failed);
+    return checks.failed != 0 || checks.n_made == 0;
 }
 
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
-#define CHECK_STATUS(call, wanted) check_status((call), (wanted), #call, __FILE__, __LINE__)
+#define CHECK_STATUS(call, expected) check_status((call), (expected), #call, __FILE__, __LINE__)
 #define CHECK_OK(call) CHECK_STATUS(call, DIST_OK)
 #define CHECK_MESSAGE(word) check_message((word), __FILE__, __LINE__)
 /* Checks that a call is refused with this status and a message that contains a word. */
-#define CHECK_REFUSED(call, wanted, word) \
+#define CHECK_REFUSED(call, expected, word) \
     do { \
-        CHECK_STATUS(call, wanted); \
+        CHECK_STATUS(call, expected); \
         CHECK_MESSAGE(word); \
     } while (0)
 /* Checks without which the test cannot continue. */

@@ -41,7 +41,7 @@ static const struct family {
 enum { DTYPES, OPS, STATUSES, FAMILIES };
 
 static dist_group_t *world;
-static dist_work_t *none;
+static dist_work_t *no_work;
 static double a[2] = { 1, 2 };
 static double b[2];
 static const void *sends[1] = { a };
@@ -49,7 +49,7 @@ static void *recvs[1] = { b };
 static const size_t counts[1] = { 1 };
 
 /* Every function with a type argument, with a defined operator. */
-#define TAKES_DTYPE(X) \
+#define CALLS_WITH_DTYPE(X) \
     X(dist_all_reduce(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, it, DIST_SUM, 0, NULL, NULL)) \
     X(dist_scan(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
@@ -65,13 +65,13 @@ static const size_t counts[1] = { 1 };
     X(dist_scatter_v(world, sends, counts, b, 1, it, 0, NULL, NULL)) \
     X(dist_reduce_scatter_v(world, sends, counts, b, it, DIST_SUM, NULL, NULL)) \
     X(dist_all_to_all_v(world, sends, counts, recvs, counts, it, NULL, NULL)) \
-    X(dist_send(world, a, 1, it, 0, 0, NULL, &none)) \
-    X(dist_recv(world, b, 1, it, 0, 0, NULL, NULL, &none)) \
+    X(dist_send(world, a, 1, it, 0, 0, NULL, &no_work)) \
+    X(dist_recv(world, b, 1, it, 0, 0, NULL, NULL, &no_work)) \
     X(dist_backend_supports(world, DIST_KIND_ALL_REDUCE, it, DIST_SUM, DIST_DEVICE_HOST)) \
     X(dist_backend_supports(world, DIST_KIND_SEND, it, DIST_SUM, DIST_DEVICE_HOST))
 
 /* Every function with an operator argument. */
-#define TAKES_OP(X) \
+#define CALLS_WITH_OP(X) \
     X(dist_all_reduce(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, DIST_F64, it, 0, NULL, NULL)) \
     X(dist_reduce_scatter(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
@@ -81,8 +81,8 @@ static const size_t counts[1] = { 1 };
     X(dist_reduce_scatter_v(world, sends, counts, b, DIST_F64, it, NULL, NULL)) \
     X(dist_backend_supports(world, DIST_KIND_ALL_REDUCE, DIST_F64, it, DIST_DEVICE_HOST))
 
-#define REFUSES_DTYPE(call) CHECK_REFUSED(call, INVALID, "argument dtype");
-#define REFUSES_OP(call) CHECK_REFUSED(call, INVALID, "argument op");
+#define CHECK_DTYPE_REFUSED(call) CHECK_REFUSED(call, INVALID, "argument dtype");
+#define CHECK_OP_REFUSED(call) CHECK_REFUSED(call, INVALID, "argument op");
 
 static void numbers_are_disjoint(void)
 {
@@ -105,17 +105,17 @@ static void other_families_are_refused(void)
         for (i = 0; i < families[f].count; i++) {
             int32_t it = families[f].numbers[i];
             if (f != DTYPES) {
-                TAKES_DTYPE(REFUSES_DTYPE)
+                CALLS_WITH_DTYPE(CHECK_DTYPE_REFUSED)
             }
             if (f != OPS) {
-                TAKES_OP(REFUSES_OP)
+                CALLS_WITH_OP(CHECK_OP_REFUSED)
             }
             if (f != STATUSES) {
                 CHECK(strcmp(dist_status_string(it), "unknown status") == 0);
             }
         }
     }
-    CHECK(none == NULL);
+    CHECK(no_work == NULL);
 }
 
 int main(void)

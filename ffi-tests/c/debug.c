@@ -10,7 +10,7 @@
 
 #define COUNT 300
 
-static void levels(void)
+static void check_levels(void)
 {
     unsetenv("DIST_DEBUG_LEVEL");
     unsetenv("TORCH_DISTRIBUTED_DEBUG");
@@ -45,9 +45,9 @@ static void levels(void)
 }
 
 /* The function is not static, so that it has a symbol. */
-dist_status_t a_call_that_is_looked_for(void);
+dist_status_t failing_call(void);
 
-dist_status_t a_call_that_is_looked_for(void)
+dist_status_t failing_call(void)
 {
     dist_status_t status = dist_set_log_level(77);
     /* Code after the call prevents a tail call. */
@@ -55,13 +55,13 @@ dist_status_t a_call_that_is_looked_for(void)
     return status;
 }
 
-static void backtraces(void)
+static void check_backtraces(void)
 {
     const char *message;
-    CHECK_STATUS(a_call_that_is_looked_for(), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(failing_call(), DIST_ERR_INVALID_ARGUMENT);
     CHECK(strcmp(dist_last_error_backtrace(), "") == 0);
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_DETAIL));
-    CHECK_STATUS(a_call_that_is_looked_for(), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(failing_call(), DIST_ERR_INVALID_ARGUMENT);
     CHECK(strstr(dist_last_error_backtrace(), "dist_set_log_level") != NULL);
     CHECK(strstr(dist_last_error_backtrace(), "a_call_that_is_looked_for") != NULL);
     CHECK(strlen(dist_last_error_backtrace()) < 20000);
@@ -77,7 +77,7 @@ struct rank {
     int rank;
     dist_store_t *store;
     const char *name;
-    void (*act)(struct rank *me, dist_group_t *group);
+    void (*body)(struct rank *me, dist_group_t *group);
 };
 
 static void *run_rank(void *argument)
@@ -85,12 +85,12 @@ static void *run_rank(void *argument)
     struct rank *me = argument;
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(me->store, me->name, me->rank, 2, &group));
-    me->act(me, group);
+    me->body(me, group);
     CHECK_OK(dist_group_release(group));
     return NULL;
 }
 
-static void on_two_ranks(const char *name, void (*act)(struct rank *, dist_group_t *))
+static void run_on_two_ranks(const char *name, void (*body)(struct rank *, dist_group_t *))
 {
     dist_store_t *store = new_store();
     struct rank ranks[2];
@@ -100,7 +100,7 @@ static void on_two_ranks(const char *name, void (*act)(struct rank *, dist_group
         ranks[i].rank = i;
         ranks[i].store = store;
         ranks[i].name = name;
-        ranks[i].act = act;
+        ranks[i].body = body;
         REQUIRE(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
     }
     for (i = 0; i < 2; i++) {
@@ -132,7 +132,7 @@ static void send_nan(struct rank *me, dist_group_t *group)
 
 /* Only the sum of the finite numbers is infinite; only a caller that checks for infinities gets
  * an error. */
-static void overflow(struct rank *me, dist_group_t *group)
+static void send_overflow(struct rank *me, dist_group_t *group)
 {
     double send[1] = { 1e308 }, recv[1];
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
@@ -148,7 +148,7 @@ static void overflow(struct rank *me, dist_group_t *group)
 }
 
 /* A collective uses a buffer that a pending receive writes to. */
-static void share(struct rank *me, dist_group_t *group)
+static void share_buffer(struct rank *me, dist_group_t *group)
 {
     static int32_t buffers[2][COUNT];
     int32_t *buffer = buffers[me->rank];
@@ -178,12 +178,12 @@ static void share(struct rank *me, dist_group_t *group)
 int main(void)
 {
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
-    levels();
-    backtraces();
-    on_two_ranks("nan", send_nan);
-    on_two_ranks("overflow", overflow);
+    check_levels();
+    check_backtraces();
+    run_on_two_ranks("nan", send_nan);
+    run_on_two_ranks("overflow", send_overflow);
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_DETAIL));
-    on_two_ranks("nan-in-detail", send_nan);
-    on_two_ranks("share", share);
+    run_on_two_ranks("nan-in-detail", send_nan);
+    run_on_two_ranks("share", share_buffer);
     return check_report();
 }

@@ -4,7 +4,7 @@
  */
 #include "ranks.h"
 
-#define ROOM 4096
+#define BUFFER_ELEMENTS 4096
 #define EMPTY 0x7fffffff
 
 static int32_t element(int rank, size_t i)
@@ -13,7 +13,7 @@ static int32_t element(int rank, size_t i)
 }
 
 /* Rank 1 has no elements; rank 2 has more than a control slot holds. */
-static size_t count_of(int rank)
+static size_t count_for_rank(int rank)
 {
     static const size_t counts[MOST_RANKS] = { 3, 0, 900, 17 };
     return counts[rank];
@@ -22,7 +22,7 @@ static size_t count_of(int rank)
 static void clear(int32_t *buffer)
 {
     size_t i;
-    for (i = 0; i < ROOM; i++) {
+    for (i = 0; i < BUFFER_ELEMENTS; i++) {
         buffer[i] = EMPTY;
     }
 }
@@ -30,29 +30,30 @@ static void clear(int32_t *buffer)
 /* Every block is at its displacement, and no other element has changed. */
 static void check_blocks(const struct rank *me, const int32_t *recv, const size_t *counts, const size_t *displs)
 {
-    int32_t wanted[ROOM];
+    int32_t expected[BUFFER_ELEMENTS];
     int r;
-    clear(wanted);
+    clear(expected);
     for (r = 0; r < me->size; r++) {
         size_t i;
         for (i = 0; i < counts[r]; i++) {
-            wanted[displs[r] + i] = element(r, i);
+            expected[displs[r] + i] = element(r, i);
         }
     }
-    CHECK(memcmp(recv, wanted, sizeof(wanted)) == 0);
+    CHECK(memcmp(recv, expected, sizeof(expected)) == 0);
 }
 
 static void fill(int32_t *block, const struct rank *me)
 {
     size_t i;
-    for (i = 0; i < count_of(me->rank); i++) {
+    for (i = 0; i < count_for_rank(me->rank); i++) {
         block[i] = element(me->rank, i);
     }
 }
 
-static void gather(const struct rank *me, const size_t *counts, const size_t *displs, int is_packed, int is_in_place)
+static void check_gather(const struct rank *me, const size_t *counts, const size_t *displs, int is_packed,
+                         int is_in_place)
 {
-    int32_t own[ROOM], recv[ROOM];
+    int32_t own[BUFFER_ELEMENTS], recv[BUFFER_ELEMENTS];
     const int32_t *send = own;
     dist_work_t *work = NULL;
     clear(recv);
@@ -72,9 +73,9 @@ static void gather(const struct rank *me, const size_t *counts, const size_t *di
 
 /* One rank passes pointers to its blocks and its peers pass displacements: both are the same
  * operation. */
-static void meets_the_list_form(const struct rank *me, const size_t *counts, const size_t *displs)
+static void gather_v_matches_the_list_form(const struct rank *me, const size_t *counts, const size_t *displs)
 {
-    int32_t own[ROOM], recv[ROOM];
+    int32_t own[BUFFER_ELEMENTS], recv[BUFFER_ELEMENTS];
     void *blocks[MOST_RANKS];
     int r;
     clear(recv);
@@ -90,58 +91,58 @@ static void meets_the_list_form(const struct rank *me, const size_t *counts, con
     check_blocks(me, recv, counts, displs);
 }
 
-static void body(const struct rank *me)
+static void run_all_checks(const struct rank *me)
 {
     size_t counts[MOST_RANKS] = { 9, 9, 9, 9 };
-    size_t packed[MOST_RANKS], apart[MOST_RANKS];
+    size_t packed[MOST_RANKS], spread_displs[MOST_RANKS];
     dist_work_t *work = NULL;
     int r;
-    CHECK_OK(dist_all_gather_counts(me->group, count_of(me->rank), counts, NULL, NULL));
+    CHECK_OK(dist_all_gather_counts(me->group, count_for_rank(me->rank), counts, NULL, NULL));
     for (r = 0; r < MOST_RANKS; r++) {
-        CHECK(counts[r] == (r < me->size ? count_of(r) : 9));
+        CHECK(counts[r] == (r < me->size ? count_for_rank(r) : 9));
     }
     CHECK_OK(dist_all_gather_counts(me->group, SIZE_MAX - (size_t)me->rank, counts, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
     for (r = 0; r < me->size; r++) {
         CHECK(counts[r] == SIZE_MAX - (size_t)r);
-        counts[r] = count_of(r);
+        counts[r] = count_for_rank(r);
     }
     for (r = 0; r < me->size; r++) {
         packed[r] = r == 0 ? 0 : packed[r - 1] + counts[r - 1];
         /* The displacements have the reverse order, gaps, and another offset on each rank. */
-        apart[r] = (size_t)(MOST_RANKS - 1 - r) * 1000 + (size_t)me->rank;
+        spread_displs[r] = (size_t)(MOST_RANKS - 1 - r) * 1000 + (size_t)me->rank;
     }
-    gather(me, counts, packed, 1, 0);
-    gather(me, counts, packed, 1, 1);
-    gather(me, counts, apart, 0, 0);
-    gather(me, counts, apart, 0, 1);
-    meets_the_list_form(me, counts, apart);
+    check_gather(me, counts, packed, 1, 0);
+    check_gather(me, counts, packed, 1, 1);
+    check_gather(me, counts, spread_displs, 0, 0);
+    check_gather(me, counts, spread_displs, 0, 1);
+    gather_v_matches_the_list_form(me, counts, spread_displs);
 }
 
 /* Each call is refused locally, without an effect on other ranks. */
-static void refusals(const struct rank *me)
+static void check_refusals(const struct rank *me)
 {
     int32_t buffer[8] = { 0 };
     size_t counts[1] = { 2 };
-    size_t far[1] = { SIZE_MAX };
+    size_t outside[1] = { SIZE_MAX };
     size_t overlapping[1] = { 1 };
-    CHECK_REFUSED(dist_all_gather_v_at(me->group, buffer, buffer + 4, counts, far, DIST_I32, NULL, NULL),
+    CHECK_REFUSED(dist_all_gather_v_at(me->group, buffer, buffer + 4, counts, outside, DIST_I32, NULL, NULL),
                   DIST_ERR_INVALID_ARGUMENT, "rank 0");
     CHECK_REFUSED(dist_all_gather_v_at(me->group, buffer, NULL, counts, NULL, DIST_I32, NULL, NULL),
                   DIST_ERR_INVALID_ARGUMENT, "recv is NULL");
     CHECK_STATUS(dist_all_gather_v_at(me->group, buffer, buffer, counts, overlapping, DIST_I32, NULL, NULL),
                  DIST_ERR_INVALID_ARGUMENT);
-    CHECK_REFUSED(dist_all_gather_counts(me->group, 1, (size_t *)((char *)far + 1), NULL, NULL),
+    CHECK_REFUSED(dist_all_gather_counts(me->group, 1, (size_t *)((char *)outside + 1), NULL, NULL),
                   DIST_ERR_INVALID_ARGUMENT, "counts");
     counts[0] = 0;
-    CHECK_OK(dist_all_gather_v_at(me->group, NULL, NULL, counts, far, DIST_I32, NULL, NULL));
+    CHECK_OK(dist_all_gather_v_at(me->group, NULL, NULL, counts, outside, DIST_I32, NULL, NULL));
     CHECK_OK(dist_all_gather_v_at(me->group, NULL, NULL, counts, NULL, DIST_I32, NULL, NULL));
 }
 
 int main(void)
 {
-    run_everywhere(body);
-    run_ranks("inproc", 1, refusals);
+    run_everywhere(run_all_checks);
+    run_ranks("inproc", 1, check_refusals);
     return check_report();
 }

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define RANKS 3
-#define LONGEST "0123456789abcdef0123456789abcdef"
+#define LONGEST_LABEL "0123456789abcdef0123456789abcdef"
 
 struct rank {
     int rank;
@@ -18,25 +18,25 @@ struct rank {
     dist_store_t *store;
     const char *name;
     const char *transport;
-    void (*act)(int rank, dist_group_t *group);
+    void (*body)(int rank, dist_group_t *group);
 };
 
-static dist_call_options_t labelled(const char *label)
+static dist_call_options_t with_label(const char *label)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.label = label;
     return options;
 }
 
-static dist_status_t reduce(dist_group_t *group, float *value, const char *label)
+static dist_status_t reduce_with_label(dist_group_t *group, float *value, const char *label)
 {
-    dist_call_options_t options = labelled(label);
+    dist_call_options_t options = with_label(label);
     return dist_all_reduce(group, value, value, 1, DIST_F32, DIST_SUM, &options, NULL);
 }
 
 /* Two buckets of one size, which rank 1 issues in the opposite order; without labels it would
  * sum different buckets. */
-static void swapped(int rank, dist_group_t *group)
+static void swapped_labels_are_a_mismatch(int rank, dist_group_t *group)
 {
     float a = 1.0F, b = 10.0F, *first = &a, *second = &b;
     const char *labels[2] = { "bucket a", "bucket b" };
@@ -46,25 +46,25 @@ static void swapped(int rank, dist_group_t *group)
         labels[0] = "bucket b";
         labels[1] = "bucket a";
     }
-    CHECK_STATUS(reduce(group, first, labels[0]), DIST_ERR_MISMATCH);
+    CHECK_STATUS(reduce_with_label(group, first, labels[0]), DIST_ERR_MISMATCH);
     CHECK_MESSAGE("\"bucket a\"");
     CHECK_MESSAGE("\"bucket b\"");
     CHECK_MESSAGE("rank 1 (pid ");
-    CHECK_STATUS(reduce(group, second, labels[1]), DIST_ERR_MISMATCH);
+    CHECK_STATUS(reduce_with_label(group, second, labels[1]), DIST_ERR_MISMATCH);
 }
 
 /* Without labels the calls succeed with exchanged sums, as in other libraries. */
-static void unlabelled(int rank, dist_group_t *group)
+static void unlabelled_calls_may_swap(int rank, dist_group_t *group)
 {
     float a = 1.0F, b = 10.0F;
     int32_t size = dist_get_world_size(group);
-    CHECK_OK(reduce(group, rank == 1 ? &b : &a, NULL));
-    CHECK_OK(reduce(group, rank == 1 ? &a : &b, ""));
+    CHECK_OK(reduce_with_label(group, rank == 1 ? &b : &a, NULL));
+    CHECK_OK(reduce_with_label(group, rank == 1 ? &a : &b, ""));
     CHECK(rank == 1 || (a == (float)(size + 9) && b == (float)(10 * size - 9)));
 }
 
 /* Calls with equal labels give the same results as calls without; each label is used repeatedly. */
-static void alike(int rank, dist_group_t *group)
+static void equal_labels_match(int rank, dist_group_t *group)
 {
     int32_t size = dist_get_world_size(group);
     char label[33];
@@ -73,7 +73,7 @@ static void alike(int rank, dist_group_t *group)
         for (bucket = 0; bucket < 100; bucket++) {
             float value = (float)bucket;
             (void)snprintf(label, sizeof(label), "layer%d.weight", bucket);
-            CHECK_OK(reduce(group, &value, bucket % 7 == 0 ? NULL : label));
+            CHECK_OK(reduce_with_label(group, &value, bucket % 7 == 0 ? NULL : label));
             CHECK(value == (float)(bucket * size));
         }
     }
@@ -82,7 +82,7 @@ static void alike(int rank, dist_group_t *group)
 
 /* The calls of a batch become one operation: the order of their labels matters, and the error
  * names the differing call. */
-static void batch(int rank, dist_group_t *group)
+static void order_of_labels_in_a_batch_matters(int rank, dist_group_t *group)
 {
     float values[12] = { 0 };
     char label[33];
@@ -92,7 +92,7 @@ static void batch(int rank, dist_group_t *group)
     for (i = 0; i < 12; i++) {
         int bucket = rank == 1 && (i == 4 || i == 5) ? 9 - i : i;
         (void)snprintf(label, sizeof(label), "a.long.label.of.layer%d", bucket);
-        CHECK_OK(reduce(group, &values[i], label));
+        CHECK_OK(reduce_with_label(group, &values[i], label));
     }
     CHECK_OK(dist_batch_end(&work));
     CHECK_STATUS(dist_work_wait(work, 0), DIST_ERR_MISMATCH);
@@ -102,16 +102,16 @@ static void batch(int rank, dist_group_t *group)
     CHECK_OK(dist_work_release(work));
 }
 
-static void good_batch(int rank, dist_group_t *group)
+static void equal_batches_match(int rank, dist_group_t *group)
 {
     float values[3] = { 1, 2, 3 };
     int32_t size = dist_get_world_size(group);
     dist_work_t *work = NULL;
     (void)rank;
     CHECK_OK(dist_batch_begin(NULL, 0));
-    CHECK_OK(reduce(group, &values[0], "a"));
-    CHECK_OK(reduce(group, &values[1], NULL));
-    CHECK_OK(reduce(group, &values[2], "c"));
+    CHECK_OK(reduce_with_label(group, &values[0], "a"));
+    CHECK_OK(reduce_with_label(group, &values[1], NULL));
+    CHECK_OK(reduce_with_label(group, &values[2], "c"));
     CHECK_OK(dist_batch_end(&work));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
@@ -119,10 +119,10 @@ static void good_batch(int rank, dist_group_t *group)
 }
 
 /* Two short labels in a batch, and an asynchronous call after a matching one. */
-static void works(int rank, dist_group_t *group)
+static void labels_of_works_are_compared(int rank, dist_group_t *group)
 {
     float value = 1.0F;
-    dist_call_options_t options = labelled("first");
+    dist_call_options_t options = with_label("first");
     dist_work_t *first = NULL, *second = NULL;
     CHECK_OK(dist_barrier(group, &options, &first));
     options.label = rank == 1 ? "one" : "two";
@@ -137,9 +137,9 @@ static void works(int rank, dist_group_t *group)
     CHECK_OK(dist_work_release(second));
 }
 
-static void byte_strings(int rank, dist_group_t *group)
+static void labels_of_byte_strings_are_compared(int rank, dist_group_t *group)
 {
-    dist_call_options_t options = labelled(rank == 1 ? "config" : "checkpoint");
+    dist_call_options_t options = with_label(rank == 1 ? "config" : "checkpoint");
     dist_blob_t *blob = NULL;
     CHECK_STATUS(dist_all_gather_bytes(group, "x", 1, &blob, &options, NULL), DIST_ERR_MISMATCH);
     CHECK_MESSAGE("all_gather_bytes #1");
@@ -149,10 +149,10 @@ static void byte_strings(int rank, dist_group_t *group)
 }
 
 /* A message is matched by rank and tag; its label does not matter. */
-static void messages(int rank, dist_group_t *group)
+static void labels_of_messages_are_ignored(int rank, dist_group_t *group)
 {
     int32_t value = rank, small[1] = { 0 };
-    dist_call_options_t options = labelled(rank == 0 ? "sent" : "taken");
+    dist_call_options_t options = with_label(rank == 0 ? "sent" : "taken");
     int64_t big[2] = { 1, 2 };
     if (rank == 0) {
         CHECK_OK(dist_send(group, &value, 1, DIST_I32, 1, 3, &options, NULL));
@@ -167,9 +167,9 @@ static void messages(int rank, dist_group_t *group)
 }
 
 /* The report of a time-out shows the label of the call. */
-static void timeouts(int rank, dist_group_t *group)
+static void timeout_report_shows_the_label(int rank, dist_group_t *group)
 {
-    dist_call_options_t options = labelled("phase 2");
+    dist_call_options_t options = with_label("phase 2");
     options.timeout_ms = 200;
     if (rank == 0) {
         CHECK_STATUS(dist_barrier(group, &options, NULL), DIST_ERR_TIMEOUT);
@@ -186,8 +186,8 @@ static void *run_rank(void *argument)
     struct rank *me = argument;
     dist_group_t *group = NULL;
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
-    char asked[64];
-    (void)snprintf(asked, sizeof(asked), me->transport, 'a' + me->rank);
+    char requested[64];
+    (void)snprintf(requested, sizeof(requested), me->transport, 'a' + me->rank);
     options.store = me->store;
     options.name = me->name;
     options.fields = DIST_FIELD_RANK;
@@ -195,15 +195,15 @@ static void *run_rank(void *argument)
     options.world_size = me->size;
     options.connect_timeout_ms = LIMIT_MS;
     options.timeout_ms = LIMIT_MS;
-    options.backend_options = asked;
+    options.backend_options = requested;
     REQUIRE_OK(dist_group_create(&options, &group));
-    me->act(me->rank, group);
+    me->body(me->rank, group);
     CHECK_OK(dist_group_release(group));
     return NULL;
 }
 
-static void on_threads(const char *name, const char *transport, int size,
-                       void (*act)(int rank, dist_group_t *group))
+static void run_on_threads(const char *name, const char *transport, int size,
+                           void (*body)(int rank, dist_group_t *group))
 {
     dist_store_t *store = new_store();
     struct rank ranks[RANKS];
@@ -215,7 +215,7 @@ static void on_threads(const char *name, const char *transport, int size,
         ranks[i].store = store;
         ranks[i].name = name;
         ranks[i].transport = transport;
-        ranks[i].act = act;
+        ranks[i].body = body;
         REQUIRE(pthread_create(&threads[i], NULL, run_rank, &ranks[i]) == 0);
     }
     for (i = 0; i < size; i++) {
@@ -226,7 +226,7 @@ static void on_threads(const char *name, const char *transport, int size,
 
 /* Runs the ranks as processes with shared memory; each child starts before the library has
  * started any thread. */
-static void on_processes(void (*act)(int rank, dist_group_t *group))
+static void run_on_processes(void (*body)(int rank, dist_group_t *group))
 {
     char url[64], path[] = "/tmp/dist-labels-XXXXXX";
     pid_t children[2];
@@ -246,7 +246,7 @@ static void on_processes(void (*act)(int rank, dist_group_t *group))
             options.timeout_ms = LIMIT_MS;
             options.backend_options = "transport=shm";
             REQUIRE_OK(dist_init(&options));
-            act(i, dist_world());
+            body(i, dist_world());
             CHECK_OK(dist_finalize());
             exit(check_report());
         }
@@ -259,14 +259,14 @@ static void on_processes(void (*act)(int rank, dist_group_t *group))
     (void)unlink(path);
 }
 
-static void refused(int rank, dist_group_t *group)
+static void long_labels_are_refused(int rank, dist_group_t *group)
 {
-    dist_call_options_t options = labelled(LONGEST "x");
+    dist_call_options_t options = with_label(LONGEST_LABEL "x");
     float value = 1.0F;
     (void)rank;
     CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "longer than 32");
-    CHECK(strlen(LONGEST) == DIST_LABEL_BYTES);
-    CHECK_OK(reduce(group, &value, LONGEST));
+    CHECK(strlen(LONGEST_LABEL) == DIST_LABEL_BYTES);
+    CHECK_OK(reduce_with_label(group, &value, LONGEST_LABEL));
     options.label = "\xff";
     CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
     /* The label ends in an incomplete character. */
@@ -276,13 +276,13 @@ static void refused(int rank, dist_group_t *group)
     CHECK_OK(dist_barrier(group, &options, NULL));
     /* A caller that was compiled before labels existed: the library does not read beyond its
      * struct. */
-    options.label = LONGEST "x";
+    options.label = LONGEST_LABEL "x";
     options.struct_size = offsetof(dist_call_options_t, label);
     CHECK_OK(dist_barrier(group, &options, NULL));
 }
 
 /* Returns the recorder's text about a group. */
-static const char *text_of(dist_group_t *group, dist_blob_t **dump)
+static const char *recorder_text(dist_group_t *group, dist_blob_t **dump)
 {
     const void *text = NULL;
     size_t len = 0;
@@ -292,17 +292,17 @@ static const char *text_of(dist_group_t *group, dist_blob_t **dump)
 }
 
 /* The recorder has a label only for calls with one. */
-static void recorded(int rank, dist_group_t *group)
+static void recorder_shows_labels(int rank, dist_group_t *group)
 {
-    dist_call_options_t options = labelled("layer3.weight");
+    dist_call_options_t options = with_label("layer3.weight");
     dist_blob_t *dump = NULL;
     const char *found;
     (void)rank;
     CHECK_OK(dist_barrier(group, NULL, NULL));
-    CHECK(strstr(text_of(group, &dump), "\"label\"") == NULL);
+    CHECK(strstr(recorder_text(group, &dump), "\"label\"") == NULL);
     CHECK_OK(dist_blob_release(dump));
     CHECK_OK(dist_barrier(group, &options, NULL));
-    found = text_of(group, &dump);
+    found = recorder_text(group, &dump);
     CHECK(strstr(found, "barrier #2 \\\"layer3.weight\\\"") != NULL);
     found = strstr(found, "\"label\":\"layer3.weight\"");
     CHECK(found != NULL && strstr(found + 1, "\"label\"") == NULL);
@@ -313,24 +313,24 @@ int main(void)
 {
     static const char *const transports[] = { "", "transport=tcp;host_id=%c" };
     size_t i;
-    on_processes(swapped);
-    on_processes(unlabelled);
-    on_processes(alike);
-    on_processes(batch);
+    run_on_processes(swapped_labels_are_a_mismatch);
+    run_on_processes(unlabelled_calls_may_swap);
+    run_on_processes(equal_labels_match);
+    run_on_processes(order_of_labels_in_a_batch_matters);
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
-    on_threads("refused", "", 1, refused);
-    on_threads("recorded", "", 1, recorded);
+    run_on_threads("refused", "", 1, long_labels_are_refused);
+    run_on_threads("recorded", "", 1, recorder_shows_labels);
     for (i = 0; i < sizeof(transports) / sizeof(transports[0]); i++) {
-        on_threads("swapped", transports[i], 2, swapped);
-        on_threads("swapped by one", transports[i], RANKS, swapped);
-        on_threads("unlabelled", transports[i], 2, unlabelled);
-        on_threads("alike", transports[i], 2, alike);
-        on_threads("batch", transports[i], 2, batch);
-        on_threads("good batch", transports[i], 2, good_batch);
-        on_threads("works", transports[i], RANKS, works);
-        on_threads("byte strings", transports[i], 2, byte_strings);
-        on_threads("messages", transports[i], 2, messages);
-        on_threads("timeouts", transports[i], 2, timeouts);
+        run_on_threads("swapped", transports[i], 2, swapped_labels_are_a_mismatch);
+        run_on_threads("swapped by one", transports[i], RANKS, swapped_labels_are_a_mismatch);
+        run_on_threads("unlabelled", transports[i], 2, unlabelled_calls_may_swap);
+        run_on_threads("alike", transports[i], 2, equal_labels_match);
+        run_on_threads("batch", transports[i], 2, order_of_labels_in_a_batch_matters);
+        run_on_threads("good batch", transports[i], 2, equal_batches_match);
+        run_on_threads("works", transports[i], RANKS, labels_of_works_are_compared);
+        run_on_threads("byte strings", transports[i], 2, labels_of_byte_strings_are_compared);
+        run_on_threads("messages", transports[i], 2, labels_of_messages_are_ignored);
+        run_on_threads("timeouts", transports[i], 2, timeout_report_shows_the_label);
     }
     return check_report();
 }

@@ -35,41 +35,41 @@ struct round {
     int resumed;        /* the victim runs again */
 };
 
-static int get(const int *flag)
+static int load_flag(const int *flag)
 {
     return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
-static void put(int *flag, int value)
+static void store_flag(int *flag, int value)
 {
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
 
-static void nap(long microseconds)
+static void sleep_us(long microseconds)
 {
     struct timespec time = { microseconds / 1000000, microseconds % 1000000 * 1000 };
     nanosleep(&time, NULL);
 }
 
-static void await(const int *flag)
+static void await_flag(const int *flag)
 {
-    for (int turn = 0; get(flag) == 0; turn++) {
+    for (int turn = 0; load_flag(flag) == 0; turn++) {
         REQUIRE(turn < LIMIT_MS);
-        nap(1000);
+        sleep_us(1000);
     }
 }
 
-static void *buffer(size_t floats)
+static void *allocate_buffer(size_t floats)
 {
     void *memory = malloc(floats * sizeof(float));
     REQUIRE(memory != NULL);
     return memory;
 }
 
-static int all_are(const float *values, size_t count, float wanted)
+static int all_equal_to(const float *values, size_t count, float expected)
 {
     for (size_t i = 0; i < count; i++) {
-        if (values[i] != wanted) {
+        if (values[i] != expected) {
             return 0;
         }
     }
@@ -84,39 +84,39 @@ static void fill(float *values, size_t count, float value)
 }
 
 /* Makes one operation of the given kind and checks its result if it succeeds. */
-static dist_status_t operate(dist_group_t *group, enum operation operation, int rank, float *send, float *recv)
+static dist_status_t run_operation(dist_group_t *group, enum operation operation, int rank, float *send, float *recv)
 {
     dist_status_t status = DIST_OK;
     fill(send, operation == REDUCE_SCATTER ? RANKS * COUNT : COUNT, (float)(rank + 1));
     switch (operation) {
     case ALL_REDUCE:
         status = dist_all_reduce(group, send, recv, COUNT, DIST_F32, DIST_SUM, NULL, NULL);
-        CHECK(status != DIST_OK || all_are(recv, COUNT, 6));
+        CHECK(status != DIST_OK || all_equal_to(recv, COUNT, 6));
         break;
     case BROADCAST:
         fill(recv, COUNT, rank == 0 ? 9 : 0);
         status = dist_broadcast(group, recv, COUNT, DIST_F32, 0, NULL, NULL);
-        CHECK(status != DIST_OK || all_are(recv, COUNT, 9));
+        CHECK(status != DIST_OK || all_equal_to(recv, COUNT, 9));
         break;
     case ALL_GATHER:
         status = dist_all_gather(group, send, recv, COUNT, DIST_F32, NULL, NULL);
-        CHECK(status != DIST_OK || (all_are(recv, COUNT, 1) && all_are(recv + 2 * COUNT, COUNT, 3)));
+        CHECK(status != DIST_OK || (all_equal_to(recv, COUNT, 1) && all_equal_to(recv + 2 * COUNT, COUNT, 3)));
         break;
     case REDUCE_SCATTER:
         status = dist_reduce_scatter(group, send, recv, COUNT, DIST_F32, DIST_SUM, NULL, NULL);
-        CHECK(status != DIST_OK || all_are(recv, COUNT, 6));
+        CHECK(status != DIST_OK || all_equal_to(recv, COUNT, 6));
         break;
     default:
         CHECK_OK(dist_batch_begin(NULL, 0));
         CHECK_OK(dist_send(group, send, COUNT, DIST_F32, (rank + 1) % RANKS, 5, NULL, NULL));
         CHECK_OK(dist_recv(group, recv, COUNT, DIST_F32, (rank + RANKS - 1) % RANKS, 5, NULL, NULL, NULL));
         status = dist_batch_end(NULL);
-        CHECK(status != DIST_OK || all_are(recv, COUNT, (float)((rank + RANKS - 1) % RANKS + 1)));
+        CHECK(status != DIST_OK || all_equal_to(recv, COUNT, (float)((rank + RANKS - 1) % RANKS + 1)));
     }
     return status;
 }
 
-static int canaries_live(const void *memory, size_t floats)
+static int are_canaries_intact(const void *memory, size_t floats)
 {
     const unsigned char *bytes = memory;
     for (size_t i = 0; i < floats * sizeof(float); i++) {
@@ -128,15 +128,15 @@ static int canaries_live(const void *memory, size_t floats)
 }
 
 /* The survivors use a new group with other memory. */
-static void go_on(dist_store_t *store, int rank)
+static void continue_in_new_group(dist_store_t *store, int rank)
 {
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "survivors", rank, RANKS - 1, &group));
-    float *values = buffer(COUNT);
+    float *values = allocate_buffer(COUNT);
     for (int turn = 0; turn < 5; turn++) {
         fill(values, COUNT, 1);
         CHECK_OK(dist_all_reduce(group, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
-        CHECK(all_are(values, COUNT, 2));
+        CHECK(all_equal_to(values, COUNT, 2));
     }
     free(values);
     CHECK_OK(dist_group_release(group));
@@ -145,49 +145,49 @@ static void go_on(dist_store_t *store, int rank)
 static int run_rank(struct round *round, enum operation operation, int rank)
 {
     dist_store_t *store = NULL;
-    dist_store_tcp_options_t where = DIST_STORE_TCP_OPTIONS_INIT;
-    where.host = "127.0.0.1";
-    where.is_server = rank == 0;
-    where.timeout_ms = LIMIT_MS;
+    dist_store_tcp_options_t position = DIST_STORE_TCP_OPTIONS_INIT;
+    position.host = "127.0.0.1";
+    position.is_server = rank == 0;
+    position.timeout_ms = LIMIT_MS;
     if (rank != 0) {
-        await(&round->port);
-        where.port = get(&round->port);
+        await_flag(&round->port);
+        position.port = load_flag(&round->port);
     }
-    REQUIRE_OK(dist_store_tcp_create(&where, &store));
+    REQUIRE_OK(dist_store_tcp_create(&position, &store));
     if (rank == 0) {
-        put(&round->port, (int)dist_store_port(store));
+        store_flag(&round->port, (int)dist_store_port(store));
     }
 
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "all", rank, RANKS, &group));
     size_t floats = (size_t)RANKS * COUNT;
-    float *send = buffer(floats);
-    float *recv = buffer(floats);
+    float *send = allocate_buffer(floats);
+    float *recv = allocate_buffer(floats);
     REQUIRE_OK(dist_group_set_timeout(group, DEADLINE_MS));
-    put(&round->started[rank], 1);
+    store_flag(&round->started[rank], 1);
 
     dist_status_t status = DIST_OK;
     while (status == DIST_OK) {
-        status = operate(group, operation, rank, send, recv);
+        status = run_operation(group, operation, rank, send, recv);
     }
     /* The calls have returned, so the library no longer uses the memory. */
     memset(send, CANARY, floats * sizeof(float));
     memset(recv, CANARY, floats * sizeof(float));
     CHECK(status == DIST_ERR_TIMEOUT || status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED);
-    put(&round->failed[rank], 1);
+    store_flag(&round->failed[rank], 1);
 
     if (rank != VICTIM) {
-        go_on(store, rank);
-        await(&round->resumed);
-        await(&round->failed[VICTIM]);
-        go_on(store, rank);
+        continue_in_new_group(store, rank);
+        await_flag(&round->resumed);
+        await_flag(&round->failed[VICTIM]);
+        continue_in_new_group(store, rank);
     }
-    CHECK(canaries_live(send, floats));
-    CHECK(canaries_live(recv, floats));
+    CHECK(are_canaries_intact(send, floats));
+    CHECK(are_canaries_intact(recv, floats));
     CHECK_OK(dist_group_release(group));
-    nap(2000);
-    CHECK(canaries_live(send, floats));
-    CHECK(canaries_live(recv, floats));
+    sleep_us(2000);
+    CHECK(are_canaries_intact(send, floats));
+    CHECK(are_canaries_intact(recv, floats));
     free(send);
     free(recv);
     CHECK_OK(dist_store_release(store));
@@ -195,7 +195,7 @@ static int run_rank(struct round *round, enum operation operation, int rank)
 }
 
 /* Forks the ranks of a round, stops and resumes the victim, and waits for all ranks. */
-static void play(enum operation operation, long moment_us)
+static void run_round(enum operation operation, long moment_us)
 {
     struct round *round =
         mmap(NULL, sizeof *round, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -212,14 +212,14 @@ static void play(enum operation operation, long moment_us)
         }
     }
     for (int rank = 0; rank < RANKS; rank++) {
-        await(&round->started[rank]);
+        await_flag(&round->started[rank]);
     }
-    nap(moment_us);
+    sleep_us(moment_us);
     kill(ranks[VICTIM], SIGSTOP);
-    await(&round->failed[0]);
-    await(&round->failed[1]);
+    await_flag(&round->failed[0]);
+    await_flag(&round->failed[1]);
     kill(ranks[VICTIM], SIGCONT);
-    put(&round->resumed, 1);
+    store_flag(&round->resumed, 1);
     for (int rank = 0; rank < RANKS; rank++) {
         int outcome = 0;
         CHECK(waitpid(ranks[rank], &outcome, 0) == ranks[rank]);
@@ -236,7 +236,7 @@ int main(int argc, char **argv)
         random = random * 6364136223846793005ULL + 1442695040888963407ULL;
         long moment_us = (long)(random >> 33) % 20000;
         printf("%s, stopped after %ld us\n", names[i % OPERATIONS], moment_us);
-        play((enum operation)(i % OPERATIONS), moment_us);
+        run_round((enum operation)(i % OPERATIONS), moment_us);
     }
     return check_report();
 }

@@ -13,7 +13,7 @@ struct capture {
     int err;
 };
 
-static void begin(struct capture *capture)
+static void start_capture(struct capture *capture)
 {
     fflush(stdout);
     fflush(stderr);
@@ -25,7 +25,7 @@ static void begin(struct capture *capture)
     REQUIRE(dup2(fileno(capture->file), 1) == 1 && dup2(fileno(capture->file), 2) == 2);
 }
 
-static void end(struct capture *capture, char *text, size_t cap)
+static void stop_capture(struct capture *capture, char *text, size_t cap)
 {
     size_t len;
     fflush(stdout);
@@ -42,14 +42,14 @@ static void end(struct capture *capture, char *text, size_t cap)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int lines;
-static int32_t worst = DIST_LOG_DEBUG;
+static int32_t most_severe_level = DIST_LOG_DEBUG;
 static char last[512];
 
-static void receive(int32_t level, const char *line, void *user)
+static void record_line(int32_t level, const char *line, void *user)
 {
     pthread_mutex_lock(&lock);
     lines++;
-    worst = level < worst ? level : worst;
+    most_severe_level = level < most_severe_level ? level : most_severe_level;
     /* The line is terminated, has no newline, and comes with the registered pointer. */
     if (user != &lines || strchr(line, '\n') != NULL || strlen(line) == 0) {
         lines = -1000;
@@ -58,7 +58,7 @@ static void receive(int32_t level, const char *line, void *user)
     pthread_mutex_unlock(&lock);
 }
 
-static void *second_rank(void *store)
+static void *run_second_rank(void *store)
 {
     dist_group_t *group = NULL;
     REQUIRE_OK(join_group(store, "log", 1, 2, &group));
@@ -69,13 +69,13 @@ static void *second_rank(void *store)
 
 /* Makes calls that could be logged: a group, a collective, refused calls, a failure without a
  * panic. */
-static void work(void)
+static void make_logged_calls(void)
 {
     dist_store_t *store = new_store();
     dist_group_t *group = NULL;
     dist_blob_t *blob = NULL;
     pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, second_rank, store) == 0);
+    REQUIRE(pthread_create(&thread, NULL, run_second_rank, store) == 0);
     REQUIRE_OK(join_group(store, "log", 0, 2, &group));
     CHECK_OK(dist_barrier(group, NULL, NULL));
     REQUIRE(pthread_join(thread, NULL) == 0);
@@ -96,35 +96,35 @@ int main(void)
     char text[8192];
     int before;
 
-    begin(&capture);
-    work();
-    end(&capture, text, sizeof(text));
+    start_capture(&capture);
+    make_logged_calls();
+    stop_capture(&capture, text, sizeof(text));
     CHECK(strcmp(text, "") == 0);
 
     CHECK_OK(dist_set_log_level(DIST_LOG_INFO));
-    begin(&capture);
-    work();
-    end(&capture, text, sizeof(text));
+    start_capture(&capture);
+    make_logged_calls();
+    stop_capture(&capture, text, sizeof(text));
     CHECK(strstr(text, "libdist INFO: ") != NULL);
 
-    CHECK_OK(dist_set_log_callback(receive, &lines));
-    begin(&capture);
-    work();
-    end(&capture, text, sizeof(text));
+    CHECK_OK(dist_set_log_callback(record_line, &lines));
+    start_capture(&capture);
+    make_logged_calls();
+    stop_capture(&capture, text, sizeof(text));
     CHECK(strcmp(text, "") == 0);
-    CHECK(lines > 0 && worst >= DIST_LOG_ERROR && worst <= DIST_LOG_INFO);
+    CHECK(lines > 0 && most_severe_level >= DIST_LOG_ERROR && most_severe_level <= DIST_LOG_INFO);
     CHECK(strlen(last) > 0);
 
     CHECK_OK(dist_set_log_level(DIST_LOG_OFF));
     before = lines;
-    work();
+    make_logged_calls();
     CHECK(lines == before);
 
     CHECK_OK(dist_set_log_level(DIST_LOG_INFO));
     CHECK_OK(dist_set_log_callback(NULL, NULL));
-    begin(&capture);
-    work();
-    end(&capture, text, sizeof(text));
+    start_capture(&capture);
+    make_logged_calls();
+    stop_capture(&capture, text, sizeof(text));
     CHECK(lines == before && strstr(text, "libdist INFO: ") != NULL);
     return check_report();
 }

@@ -33,7 +33,7 @@ static void fill(int32_t *values, size_t count, int32_t value)
     }
 }
 
-static int all_are(const int32_t *values, size_t count, int32_t value)
+static int all_equal_to(const int32_t *values, size_t count, int32_t value)
 {
     size_t i;
     for (i = 0; i < count && values[i] == value; i++) {
@@ -43,37 +43,37 @@ static int all_are(const int32_t *values, size_t count, int32_t value)
 
 /* --- a buffer like any other --- */
 
-static void reduces(dist_group_t *group, int rank, int32_t *one, int32_t *all)
+static void check_reduction(dist_group_t *group, int rank, int32_t *own, int32_t *others)
 {
     int i;
-    fill(one, COUNT, rank + 1);
-    CHECK_OK(dist_all_reduce(group, one, one, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
-    CHECK(all_are(one, COUNT, 6));
-    fill(one, COUNT, rank + 1);
-    CHECK_OK(dist_reduce(group, one, all, COUNT, DIST_I32, DIST_MAX, 1, NULL, NULL));
-    CHECK(rank != 1 || all_are(all, COUNT, RANKS));
-    fill(all, RANKS * COUNT, rank);
-    CHECK_OK(dist_reduce_scatter(group, all, one, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
-    CHECK(all_are(one, COUNT, 3));
-    fill(one, COUNT, 10 * rank);
-    CHECK_OK(dist_all_gather(group, one, all, COUNT, DIST_I32, NULL, NULL));
+    fill(own, COUNT, rank + 1);
+    CHECK_OK(dist_all_reduce(group, own, own, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(all_equal_to(own, COUNT, 6));
+    fill(own, COUNT, rank + 1);
+    CHECK_OK(dist_reduce(group, own, others, COUNT, DIST_I32, DIST_MAX, 1, NULL, NULL));
+    CHECK(rank != 1 || all_equal_to(others, COUNT, RANKS));
+    fill(others, RANKS * COUNT, rank);
+    CHECK_OK(dist_reduce_scatter(group, others, own, COUNT, DIST_I32, DIST_SUM, NULL, NULL));
+    CHECK(all_equal_to(own, COUNT, 3));
+    fill(own, COUNT, 10 * rank);
+    CHECK_OK(dist_all_gather(group, own, others, COUNT, DIST_I32, NULL, NULL));
     for (i = 0; i < RANKS; i++) {
-        CHECK(all_are(all + i * COUNT, COUNT, 10 * i));
+        CHECK(all_equal_to(others + i * COUNT, COUNT, 10 * i));
     }
-    fill(one, COUNT, rank);
-    CHECK_OK(dist_broadcast(group, one, COUNT, DIST_I32, 2, NULL, NULL));
-    CHECK(all_are(one, COUNT, 2));
+    fill(own, COUNT, rank);
+    CHECK_OK(dist_broadcast(group, own, COUNT, DIST_I32, 2, NULL, NULL));
+    CHECK(all_equal_to(own, COUNT, 2));
 }
 
-static void passes_messages(dist_group_t *group, int rank, size_t count, int32_t *one, int32_t *all)
+static void check_messages(dist_group_t *group, int rank, size_t count, int32_t *own, int32_t *others)
 {
     dist_work_t *work = NULL;
     int next = (rank + 1) % RANKS;
     int previous = (rank + RANKS - 1) % RANKS;
-    fill(one, count, rank);
-    CHECK_OK(dist_send(group, one, count, DIST_I32, next, 5, NULL, &work));
-    CHECK_OK(dist_recv(group, all, count, DIST_I32, previous, 5, NULL, NULL, NULL));
-    CHECK(all_are(all, count, previous));
+    fill(own, count, rank);
+    CHECK_OK(dist_send(group, own, count, DIST_I32, next, 5, NULL, &work));
+    CHECK_OK(dist_recv(group, others, count, DIST_I32, previous, 5, NULL, NULL, NULL));
+    CHECK(all_equal_to(others, count, previous));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
 }
@@ -82,28 +82,28 @@ static void *run_rank(void *arg)
 {
     int rank = (int)(intptr_t)arg;
     dist_group_t *group = NULL;
-    int32_t *one, *all;
+    int32_t *own, *others;
     REQUIRE_OK(join_group(store, "memory", rank, RANKS, &group));
-    one = allocate(group, LARGE);
-    all = allocate(group, RANKS * COUNT);
-    CHECK_OK(dist_mem_register(group, one, LARGE * sizeof(int32_t)));
-    reduces(group, rank, one, all);
-    passes_messages(group, rank, COUNT, one, all);
-    CHECK_OK(dist_mem_free(all));
-    all = allocate(group, LARGE);
-    passes_messages(group, rank, LARGE, one, all);
-    CHECK_OK(dist_mem_deregister(group, one));
-    CHECK_OK(dist_mem_free(one));
+    own = allocate(group, LARGE);
+    others = allocate(group, RANKS * COUNT);
+    CHECK_OK(dist_mem_register(group, own, LARGE * sizeof(int32_t)));
+    check_reduction(group, rank, own, others);
+    check_messages(group, rank, COUNT, own, others);
+    CHECK_OK(dist_mem_free(others));
+    others = allocate(group, LARGE);
+    check_messages(group, rank, LARGE, own, others);
+    CHECK_OK(dist_mem_deregister(group, own));
+    CHECK_OK(dist_mem_free(own));
     CHECK_OK(dist_barrier(group, NULL, NULL));
     CHECK_OK(dist_group_release(group));
     /* The memory outlives its group. */
-    fill(all, LARGE, rank);
-    CHECK(all_are(all, LARGE, rank));
-    CHECK_OK(dist_mem_free(all));
+    fill(others, LARGE, rank);
+    CHECK(all_equal_to(others, LARGE, rank));
+    CHECK_OK(dist_mem_free(others));
     return NULL;
 }
 
-static void ranks_that_are_threads(void)
+static void ranks_as_threads_share_memory(void)
 {
     pthread_t threads[RANKS];
     int rank;
@@ -117,32 +117,32 @@ static void ranks_that_are_threads(void)
     CHECK_OK(dist_store_release(store));
 }
 
-static int32_t rank_of_its_own(int32_t rank, void *arg)
+static int32_t run_process_rank(int32_t rank, void *arg)
 {
-    int32_t *one, *all;
+    int32_t *own, *others;
     (void)arg;
     checks.failed = 0;
     REQUIRE_OK(dist_init(NULL));
-    one = allocate(dist_world(), LARGE);
-    all = allocate(dist_world(), LARGE);
-    reduces(dist_world(), (int)rank, one, all);
-    passes_messages(dist_world(), (int)rank, LARGE, one, all);
-    CHECK_OK(dist_mem_free(one));
+    own = allocate(dist_world(), LARGE);
+    others = allocate(dist_world(), LARGE);
+    check_reduction(dist_world(), (int)rank, own, others);
+    check_messages(dist_world(), (int)rank, LARGE, own, others);
+    CHECK_OK(dist_mem_free(own));
     CHECK_OK(dist_finalize());
-    CHECK_OK(dist_mem_free(all));
+    CHECK_OK(dist_mem_free(others));
     return checks.failed;
 }
 
-static void ranks_that_are_processes(void)
+static void ranks_as_processes_share_memory(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
     options.join_timeout_ms = LIMIT_MS;
-    CHECK_OK(dist_spawn(rank_of_its_own, NULL, RANKS, &options));
+    CHECK_OK(dist_spawn(run_process_rank, NULL, RANKS, &options));
 }
 
 /* --- its places --- */
 
-static void places_are_apart_aligned_and_used_again(void)
+static void allocations_are_disjoint_aligned_and_reused(void)
 {
     enum { MANY = 200 };
     unsigned char *blocks[MANY];
@@ -172,9 +172,9 @@ static void places_are_apart_aligned_and_used_again(void)
     CHECK_OK(dist_mem_free(again));
 }
 
-/* --- what goes wrong --- */
+/* --- errors --- */
 
-static void too_much_is_refused_with_numbers(void)
+static void oversized_allocation_names_the_sizes(void)
 {
     static const size_t sizes[] = { SIZE_MAX, SIZE_MAX / 2, (size_t)1 << 50 };
     size_t i;
@@ -188,7 +188,7 @@ static void too_much_is_refused_with_numbers(void)
     }
 }
 
-static int32_t may_make_small_files(int32_t rank, void *arg)
+static int32_t allocate_with_file_size_limit(int32_t rank, void *arg)
 {
     struct rlimit limit;
     void *ptr = &ptr;
@@ -206,11 +206,11 @@ static int32_t may_make_small_files(int32_t rank, void *arg)
 }
 
 /* The limit gives an error and not SIGXFSZ. */
-static void a_limit_of_file_sizes_is_told(void)
+static void file_size_limit_is_reported(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
     options.join_timeout_ms = LIMIT_MS;
-    CHECK_OK(dist_spawn(may_make_small_files, NULL, 1, &options));
+    CHECK_OK(dist_spawn(allocate_with_file_size_limit, NULL, 1, &options));
 }
 
 static void ignore_signal(int number)
@@ -232,7 +232,7 @@ static void interrupt_every(suseconds_t microseconds)
     REQUIRE(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
-static int32_t is_interrupted(int32_t rank, void *arg)
+static int32_t allocate_while_interrupted(int32_t rank, void *arg)
 {
     void *ptr = NULL;
     (void)rank;
@@ -247,11 +247,11 @@ static int32_t is_interrupted(int32_t rank, void *arg)
     return checks.failed;
 }
 
-static void signals_do_not_keep_memory_away(void)
+static void signals_do_not_prevent_allocation(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
     options.join_timeout_ms = LIMIT_MS;
-    CHECK_OK(dist_spawn(is_interrupted, NULL, 1, &options));
+    CHECK_OK(dist_spawn(allocate_while_interrupted, NULL, 1, &options));
 }
 
 static void wrong_pointers_are_refused(void)
@@ -301,22 +301,22 @@ static void registrations_do_not_overlap(void)
 
 int main(void)
 {
-    void *kept = NULL;
-    CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
+    void *memory = NULL;
+    CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &memory), DIST_ERR_NOT_INITIALIZED);
     /* These tests fork, so they run before any thread exists. */
-    ranks_that_are_processes();
-    a_limit_of_file_sizes_is_told();
-    signals_do_not_keep_memory_away();
-    ranks_that_are_threads();
+    ranks_as_processes_share_memory();
+    file_size_limit_is_reported();
+    signals_do_not_prevent_allocation();
+    ranks_as_threads_share_memory();
     start_world();
-    places_are_apart_aligned_and_used_again();
-    too_much_is_refused_with_numbers();
+    allocations_are_disjoint_aligned_and_reused();
+    oversized_allocation_names_the_sizes();
     wrong_pointers_are_refused();
     other_devices_are_refused();
     registrations_do_not_overlap();
-    REQUIRE_OK(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept));
+    REQUIRE_OK(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &memory));
     CHECK_OK(dist_finalize());
-    memset(kept, 1, 8);
-    CHECK_OK(dist_mem_free(kept));
+    memset(memory, 1, 8);
+    CHECK_OK(dist_mem_free(memory));
     return check_report();
 }

@@ -6,7 +6,7 @@
 
 #define RANKS 2
 #define LARGE 300000
-#define NONE ((dist_message_t *)(uintptr_t)1)
+#define INVALID_MESSAGE ((dist_message_t *)(uintptr_t)1)
 
 struct rank {
     dist_store_t *store;
@@ -16,7 +16,7 @@ struct rank {
 
 static int32_t numbers[LARGE];
 
-static dist_call_options_t no_wait(void)
+static dist_call_options_t no_wait_options(void)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.timeout_ms = DIST_NO_WAIT;
@@ -25,7 +25,7 @@ static dist_call_options_t no_wait(void)
 
 /* Rank 0 sends small and large messages; rank 1 gets the count first and allocates memory for
  * it. */
-static void of_unknown_length(const struct rank *me)
+static void check_unknown_length(const struct rank *me)
 {
     static const size_t counts[] = { 0, 3, LARGE };
     size_t i;
@@ -35,7 +35,7 @@ static void of_unknown_length(const struct rank *me)
             CHECK_OK(dist_send(me->group, numbers, count, DIST_I32, 1, 4, NULL, NULL));
         } else {
             dist_recv_status_t found = DIST_RECV_STATUS_INIT;
-            dist_recv_status_t got = DIST_RECV_STATUS_INIT;
+            dist_recv_status_t actual = DIST_RECV_STATUS_INIT;
             dist_message_t *message = NULL;
             int32_t *room;
             REQUIRE_OK(dist_probe(me->group, DIST_ANY_SOURCE, DIST_ANY_TAG, &found, NULL, &message));
@@ -44,8 +44,8 @@ static void of_unknown_length(const struct rank *me)
             room = malloc((count + 1) * sizeof(*room));
             REQUIRE(room != NULL);
             room[count] = -9;
-            CHECK_OK(dist_recv_message(message, room, found.count, found.dtype, &got, NULL, NULL));
-            CHECK(memcmp(&got, &found, sizeof(got)) == 0);
+            CHECK_OK(dist_recv_message(message, room, found.count, found.dtype, &actual, NULL, NULL));
+            CHECK(memcmp(&actual, &found, sizeof(actual)) == 0);
             CHECK(memcmp(room, numbers, count * sizeof(*room)) == 0 && room[count] == -9);
             CHECK_REFUSED(dist_recv_message(message, room, count, DIST_I32, NULL, NULL, NULL), DIST_ERR_INVALID_HANDLE,
                           "dist_message_t");
@@ -56,21 +56,21 @@ static void of_unknown_length(const struct rank *me)
 }
 
 /* A probe that neither waits nor takes the message. */
-static void looks(const struct rank *me)
+static void check_nonblocking_probe(const struct rank *me)
 {
-    dist_call_options_t options = no_wait();
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t options = no_wait_options();
+    dist_call_options_t deadline_options = DIST_CALL_OPTIONS_INIT;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
-    dist_message_t *message = NONE;
+    dist_message_t *message = INVALID_MESSAGE;
     int32_t x = 17;
     int i;
     CHECK_STATUS(dist_probe(me->group, DIST_ANY_SOURCE, 5, NULL, &options, &message), DIST_IN_PROGRESS);
     CHECK(message == NULL);
     CHECK_STATUS(dist_probe(me->group, 1 - me->rank, DIST_ANY_TAG, &status, &options, NULL), DIST_IN_PROGRESS);
     CHECK(status.source == 0 && status.count == 0);
-    soon.timeout_ms = 20;
-    message = NONE;
-    CHECK_REFUSED(dist_probe(me->group, 1 - me->rank, 5, NULL, &soon, &message), DIST_ERR_TIMEOUT, "tag 5");
+    deadline_options.timeout_ms = 20;
+    message = INVALID_MESSAGE;
+    CHECK_REFUSED(dist_probe(me->group, 1 - me->rank, 5, NULL, &deadline_options, &message), DIST_ERR_TIMEOUT, "tag 5");
     CHECK(message == NULL);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
     /* A message to the rank itself is available immediately. */
@@ -85,14 +85,14 @@ static void looks(const struct rank *me)
 }
 
 /* A wrong argument leaves the handle valid; a release returns the message to matching. */
-static void handles(const struct rank *me)
+static void check_handles(const struct rank *me)
 {
     dist_message_t *first = NULL;
     dist_message_t *second = NULL;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
     dist_work_t *work = NULL;
     int32_t x[2] = { 1, 2 };
-    int32_t got[2] = { 0, 0 };
+    int32_t actual[2] = { 0, 0 };
     float f[2] = { 0, 0 };
     int i;
     for (i = 0; i < 3; i++) {
@@ -101,54 +101,55 @@ static void handles(const struct rank *me)
     }
     REQUIRE_OK(dist_probe(me->group, me->rank, 6, NULL, NULL, &first));
     REQUIRE_OK(dist_probe(me->group, me->rank, 6, NULL, NULL, &second));
-    CHECK_REFUSED(dist_recv_message(first, got, 1, DIST_I32, NULL, NULL, NULL), DIST_ERR_MISMATCH, "stays valid");
+    CHECK_REFUSED(dist_recv_message(first, actual, 1, DIST_I32, NULL, NULL, NULL), DIST_ERR_MISMATCH, "stays valid");
     CHECK_REFUSED(dist_recv_message(first, f, 2, DIST_F32, NULL, NULL, NULL), DIST_ERR_MISMATCH, "f32");
     CHECK_REFUSED(dist_recv_message(first, NULL, 2, DIST_I32, NULL, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "buf");
-    CHECK_REFUSED(dist_recv_message(first, got, 2, DIST_I32, &status, NULL, &work), DIST_ERR_INVALID_ARGUMENT,
+    CHECK_REFUSED(dist_recv_message(first, actual, 2, DIST_I32, &status, NULL, &work), DIST_ERR_INVALID_ARGUMENT,
                   "dist_work_source");
-    CHECK(got[0] == 0 && got[1] == 0 && f[0] == 0 && work == NULL);
+    CHECK(actual[0] == 0 && actual[1] == 0 && f[0] == 0 && work == NULL);
     CHECK_OK(dist_message_release(second));
     CHECK_REFUSED(dist_message_release(second), DIST_ERR_INVALID_HANDLE, "dist_message_t");
-    CHECK_OK(dist_recv(me->group, got, 2, DIST_I32, me->rank, 6, NULL, NULL, NULL));
-    CHECK(got[0] == 1);
-    CHECK_OK(dist_recv_message(first, got, 2, DIST_I32, NULL, NULL, &work));
+    CHECK_OK(dist_recv(me->group, actual, 2, DIST_I32, me->rank, 6, NULL, NULL, NULL));
+    CHECK(actual[0] == 1);
+    CHECK_OK(dist_recv_message(first, actual, 2, DIST_I32, NULL, NULL, &work));
     CHECK_OK(dist_work_wait(work, 0));
-    CHECK(got[0] == 0 && dist_work_source(work) == me->rank && dist_work_tag(work) == 6);
+    CHECK(actual[0] == 0 && dist_work_source(work) == me->rank && dist_work_tag(work) == 6);
     CHECK(dist_work_received_count(work) == 2);
     CHECK_OK(dist_work_release(work));
-    CHECK_OK(dist_recv(me->group, got, 2, DIST_I32, me->rank, 6, NULL, NULL, NULL));
-    CHECK(got[0] == 2);
+    CHECK_OK(dist_recv(me->group, actual, 2, DIST_I32, me->rank, 6, NULL, NULL, NULL));
+    CHECK(actual[0] == 2);
     CHECK_OK(dist_message_release(NULL));
 }
 
 /* In a batch the message is received, or returned to matching if the batch may not use the
  * group. */
-static void in_a_batch(const struct rank *me, dist_group_t *other)
+static void check_batches(const struct rank *me, dist_group_t *other)
 {
-    dist_call_options_t options = no_wait();
+    dist_call_options_t options = no_wait_options();
     dist_message_t *message = NULL;
     int32_t x = 8;
-    int32_t got = 0;
+    int32_t actual = 0;
     CHECK_OK(dist_send(me->group, &x, 1, DIST_I32, me->rank, 7, NULL, NULL));
     REQUIRE_OK(dist_probe(me->group, me->rank, 7, NULL, NULL, &message));
     CHECK_OK(dist_batch_begin(&other, 1));
-    CHECK_REFUSED(dist_recv_message(message, &got, 1, DIST_I32, NULL, NULL, NULL), DIST_ERR_INVALID_ARGUMENT, "batch");
+    CHECK_REFUSED(dist_recv_message(message, &actual, 1, DIST_I32, NULL, NULL, NULL), DIST_ERR_INVALID_ARGUMENT,
+                  "batch");
     CHECK_OK(dist_batch_end(NULL));
     CHECK_OK(dist_batch_begin(&me->group, 1));
-    CHECK_OK(dist_recv_message(message, &got, 1, DIST_I32, NULL, NULL, NULL));
+    CHECK_OK(dist_recv_message(message, &actual, 1, DIST_I32, NULL, NULL, NULL));
     CHECK_STATUS(dist_message_release(message), DIST_ERR_INVALID_HANDLE);
-    CHECK(got == 0);
+    CHECK(actual == 0);
     CHECK_OK(dist_batch_end(NULL));
-    CHECK(got == 8);
+    CHECK(actual == 8);
     CHECK_STATUS(dist_probe(me->group, DIST_ANY_SOURCE, 7, NULL, &options, &message), DIST_IN_PROGRESS);
 }
 
 /* A synchronous send of any size completes when a receive has matched it. */
-static void synchronous(const struct rank *me)
+static void check_synchronous_sends(const struct rank *me)
 {
     static const size_t counts[] = { 0, 1, LARGE };
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t deadline_options = DIST_CALL_OPTIONS_INIT;
     static int32_t in[RANKS][LARGE];
     size_t i;
     options.flags = DIST_CALL_SYNCHRONOUS;
@@ -171,9 +172,10 @@ static void synchronous(const struct rank *me)
             CHECK(memcmp(in[1], numbers, counts[i] * sizeof(int32_t)) == 0);
         }
     }
-    soon.flags = DIST_CALL_SYNCHRONOUS;
-    soon.timeout_ms = 20;
-    CHECK_REFUSED(dist_send(me->group, numbers, 1, DIST_I32, me->rank, 9, &soon, NULL), DIST_ERR_TIMEOUT, "tag 9");
+    deadline_options.flags = DIST_CALL_SYNCHRONOUS;
+    deadline_options.timeout_ms = 20;
+    CHECK_REFUSED(dist_send(me->group, numbers, 1, DIST_I32, me->rank, 9, &deadline_options, NULL), DIST_ERR_TIMEOUT,
+                  "tag 9");
     CHECK_REFUSED(dist_recv(me->group, in[me->rank], 1, DIST_I32, 0, 8, NULL, &options, NULL), DIST_ERR_INVALID_ARGUMENT,
                   "DIST_CALL_SYNCHRONOUS");
     CHECK_REFUSED(dist_barrier(me->group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "DIST_CALL_SYNCHRONOUS");
@@ -183,24 +185,24 @@ static void synchronous(const struct rank *me)
 
 struct in_callback {
     dist_group_t *group;
-    dist_status_t blocking, looking;
+    dist_status_t blocking, nonblocking;
 };
 
-static void probes(dist_status_t status, const char *message, void *user)
+static void probe_in_callback(dist_status_t status, const char *message, void *user)
 {
     struct in_callback *found = user;
-    dist_call_options_t options = no_wait();
+    dist_call_options_t options = no_wait_options();
     (void)message;
     CHECK(status == DIST_OK);
     found->blocking = dist_probe(found->group, DIST_ANY_SOURCE, DIST_ANY_TAG, NULL, NULL, NULL);
-    found->looking = dist_probe(found->group, DIST_ANY_SOURCE, DIST_ANY_TAG, NULL, &options, NULL);
+    found->nonblocking = dist_probe(found->group, DIST_ANY_SOURCE, DIST_ANY_TAG, NULL, &options, NULL);
 }
 
-static void refusals(const struct rank *me)
+static void check_refusals(const struct rank *me)
 {
     struct in_callback found = { NULL, 0, 0 };
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
-    dist_message_t *message = NONE;
+    dist_message_t *message = INVALID_MESSAGE;
     dist_work_t *work = NULL;
     int32_t x = 0;
     CHECK_REFUSED(dist_probe(me->group, RANKS, 0, NULL, NULL, &message), DIST_ERR_INVALID_ARGUMENT, "rank 2");
@@ -215,17 +217,17 @@ static void refusals(const struct rank *me)
     CHECK_STATUS(dist_message_release((dist_message_t *)me->group), DIST_ERR_INVALID_HANDLE);
     found.group = me->group;
     CHECK_OK(dist_barrier(me->group, NULL, &work));
-    CHECK_OK(dist_work_on_complete(work, probes, &found));
+    CHECK_OK(dist_work_on_complete(work, probe_in_callback, &found));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
-    while (*(volatile dist_status_t *)&found.looking == 0) {
+    while (*(volatile dist_status_t *)&found.nonblocking == 0) {
         sched_yield();
     }
-    CHECK(found.blocking == DIST_ERR_INVALID_ARGUMENT && found.looking == DIST_IN_PROGRESS);
+    CHECK(found.blocking == DIST_ERR_INVALID_ARGUMENT && found.nonblocking == DIST_IN_PROGRESS);
 }
 
 /* The handle outlives its group, but its message does not. */
-static void after_the_group(const struct rank *me, dist_group_t *group)
+static void handle_outlives_its_group(const struct rank *me, dist_group_t *group)
 {
     dist_message_t *received = NULL;
     dist_message_t *released = NULL;
@@ -240,19 +242,19 @@ static void after_the_group(const struct rank *me, dist_group_t *group)
     CHECK_OK(dist_message_release(released));
 }
 
-static void *all_of_it(void *arg)
+static void *run_all_checks(void *arg)
 {
     struct rank *me = arg;
     dist_group_t *other = NULL;
     REQUIRE_OK(join_group(me->store, "probes", me->rank, RANKS, &me->group));
     REQUIRE_OK(join_group(me->store, "other", me->rank, RANKS, &other));
-    of_unknown_length(me);
-    looks(me);
-    handles(me);
-    in_a_batch(me, other);
-    synchronous(me);
-    refusals(me);
-    after_the_group(me, other);
+    check_unknown_length(me);
+    check_nonblocking_probe(me);
+    check_handles(me);
+    check_batches(me, other);
+    check_synchronous_sends(me);
+    check_refusals(me);
+    handle_outlives_its_group(me, other);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
     CHECK_OK(dist_group_release(me->group));
     return NULL;
@@ -271,7 +273,7 @@ int main(void)
         ranks[r].store = store;
         ranks[r].group = NULL;
         ranks[r].rank = r;
-        REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+        REQUIRE(pthread_create(&threads[r], NULL, run_all_checks, &ranks[r]) == 0);
     }
     for (r = 0; r < RANKS; r++) {
         REQUIRE(pthread_join(threads[r], NULL) == 0);

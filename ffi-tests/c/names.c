@@ -5,7 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
-static void dtypes(void)
+static void check_dtypes(void)
 {
     static const struct {
         dist_dtype_t dtype;
@@ -30,7 +30,7 @@ static void dtypes(void)
     }
 }
 
-static void operators(void)
+static void check_operators(void)
 {
     static const struct {
         dist_op_t op;
@@ -50,7 +50,7 @@ static void operators(void)
     }
 }
 
-static void fail(const char *host)
+static void make_call_fail(const char *host)
 {
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
     dist_store_t *store = NULL;
@@ -63,27 +63,27 @@ static void fail(const char *host)
 static void last_error_outlives_one_failure(void)
 {
     const char *first, *second, *trace;
-    char kept[512];
-    fail("host");
+    char saved[512];
+    make_call_fail("host");
     first = dist_last_error();
-    strncpy(kept, first, sizeof(kept) - 1);
-    kept[sizeof(kept) - 1] = 0;
+    strncpy(saved, first, sizeof(saved) - 1);
+    saved[sizeof(saved) - 1] = 0;
     trace = dist_last_error_backtrace();
     CHECK(strcmp(trace, "") == 0);
-    CHECK_STATUS(dist_group_abort((dist_group_t *)kept, NULL), DIST_ERR_INVALID_HANDLE);
+    CHECK_STATUS(dist_group_abort((dist_group_t *)saved, NULL), DIST_ERR_INVALID_HANDLE);
     second = dist_last_error();
     CHECK(second != first);
-    CHECK(strcmp(first, kept) == 0 && strstr(first, "70000") != NULL);
+    CHECK(strcmp(first, saved) == 0 && strstr(first, "70000") != NULL);
     CHECK(strcmp(trace, "") == 0);
     CHECK(strstr(second, "dist_group_abort") != NULL);
     CHECK(dist_is_initialized() == 0);
-    CHECK(strcmp(first, kept) == 0);
-    fail(NULL);
+    CHECK(strcmp(first, saved) == 0);
+    make_call_fail(NULL);
     CHECK(strstr(second, "dist_group_abort") != NULL);
     CHECK(strstr(dist_last_error(), "host is NULL") != NULL);
 }
 
-static void group_timeouts(void)
+static void check_group_timeouts(void)
 {
     dist_store_t *store = new_store();
     dist_group_t *group = NULL;
@@ -113,9 +113,9 @@ static void group_timeouts(void)
 
 int main(void)
 {
-    dtypes();
-    operators();
+    check_dtypes();
+    check_operators();
     last_error_outlives_one_failure();
-    group_timeouts();
+    check_group_timeouts();
     return check_report();
 }

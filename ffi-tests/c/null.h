@@ -11,26 +11,26 @@
 
 #include "check.h"
 
-static void row(const char *function, const char *argument, long long got, long long wanted,
-                int is_refusal, const char *file, int line)
+static void check_row(const char *function, const char *argument, long long actual, long long expected,
+                      int is_refusal, const char *file, int line)
 {
-    if (got != wanted) {
+    if (actual != expected) {
         printf("%s:%d: %s(%s = NULL) gave %lld, wanted %lld (%s)\n", file, line, function, argument,
-               got, wanted, dist_last_error());
+               actual, expected, dist_last_error());
     }
-    check_that(got == wanted, argument, file, line);
+    check_that(actual == expected, argument, file, line);
     if (is_refusal) {
         check_message(function, file, line);
-        if (wanted == DIST_ERR_INVALID_ARGUMENT) {
+        if (expected == DIST_ERR_INVALID_ARGUMENT) {
             check_message(argument, file, line);
         }
     }
 }
 
-#define REFUSED(function, argument, call, wanted) \
-    row(#function, #argument, (long long)(call), (long long)(wanted), 1, __FILE__, __LINE__)
-#define ACCEPTED(function, argument, call, wanted) \
-    row(#function, #argument, (long long)(call), (long long)(wanted), 0, __FILE__, __LINE__)
+#define REFUSED(function, argument, call, expected) \
+    check_row(#function, #argument, (long long)(call), (long long)(expected), 1, __FILE__, __LINE__)
+#define ACCEPTED(function, argument, call, expected) \
+    check_row(#function, #argument, (long long)(call), (long long)(expected), 0, __FILE__, __LINE__)
 #define ARGUMENT DIST_ERR_INVALID_ARGUMENT
 #define HANDLE DIST_ERR_INVALID_HANDLE
 

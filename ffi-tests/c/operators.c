@@ -21,7 +21,7 @@ struct matrix {
 static dist_op_t product; /* of matrices */
 static dist_op_t larger;  /* of int32_t */
 
-static struct matrix times(const struct matrix *a, const struct matrix *b)
+static struct matrix product_of(const struct matrix *a, const struct matrix *b)
 {
     struct matrix c;
     c.m[0] = a->m[0] * b->m[0] + a->m[1] * b->m[2];
@@ -31,18 +31,18 @@ static struct matrix times(const struct matrix *a, const struct matrix *b)
     return c;
 }
 
-static void multiply(const void *in, void *inout, size_t count, size_t elem_bytes, void *user)
+static void multiply_matrices(const void *in, void *inout, size_t count, size_t elem_bytes, void *user)
 {
     const struct matrix *lower = in;
     struct matrix *higher = inout;
     size_t i;
     CHECK(elem_bytes == sizeof(*lower) && user == &product);
     for (i = 0; i < count; i++) {
-        higher[i] = times(&lower[i], &higher[i]);
+        higher[i] = product_of(&lower[i], &higher[i]);
     }
 }
 
-static void take_larger(const void *in, void *inout, size_t count, size_t elem_bytes, void *user)
+static void keep_larger(const void *in, void *inout, size_t count, size_t elem_bytes, void *user)
 {
     const int32_t *lower = in;
     int32_t *higher = inout;
@@ -53,7 +53,7 @@ static void take_larger(const void *in, void *inout, size_t count, size_t elem_b
     }
 }
 
-static struct matrix matrix_of(int rank, size_t i)
+static struct matrix input_matrix(int rank, size_t i)
 {
     struct matrix m;
     m.m[0] = 1 + rank;
@@ -69,10 +69,10 @@ static int is_product(const struct matrix *x, size_t n, int end)
     size_t i;
     int r;
     for (i = 0; i < n; i++) {
-        struct matrix all = matrix_of(0, i);
+        struct matrix all = input_matrix(0, i);
         for (r = 1; r < end; r++) {
-            struct matrix next = matrix_of(r, i);
-            all = times(&all, &next);
+            struct matrix next = input_matrix(r, i);
+            all = product_of(&all, &next);
         }
         if (memcmp(&all, &x[i], sizeof(all)) != 0) {
             return 0;
@@ -85,11 +85,11 @@ static void fill(struct matrix *x, size_t n, int rank)
 {
     size_t i;
     for (i = 0; i < n; i++) {
-        x[i] = matrix_of(rank, i);
+        x[i] = input_matrix(rank, i);
     }
 }
 
-static void blocking(const struct rank *me, size_t n)
+static void check_blocking_calls(const struct rank *me, size_t n)
 {
     static const dist_call_options_t defaults = DIST_CALL_OPTIONS_INIT;
     dist_call_options_t canonical = defaults;
@@ -114,7 +114,7 @@ static void blocking(const struct rank *me, size_t n)
 }
 
 /* Reductions with one block per rank. */
-static void scattering(const struct rank *me)
+static void check_reduce_scatter(const struct rank *me)
 {
     static const size_t counts[RANKS] = { 2, 0, 3 };
     const void *parts[RANKS];
@@ -135,32 +135,32 @@ static void scattering(const struct rank *me)
     CHECK(is_product(y, counts[me->rank], RANKS));
 }
 
-static void asynchronously(const struct rank *me)
+static void check_async_calls(const struct rank *me)
 {
     struct matrix x[COUNT], y[COUNT];
-    int32_t number = 7 * (me->rank + 1), most = 0, before = -1;
+    int32_t number = 7 * (me->rank + 1), largest = 0, before = -1;
     dist_work_t *works[2] = { NULL, NULL };
     fill(x, COUNT, me->rank);
     CHECK_OK(dist_scan(me->group, x, y, COUNT, DIST_OPAQUE, product, NULL, &works[0]));
-    CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, larger, NULL, &works[1]));
+    CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, larger, NULL, &works[1]));
     CHECK_OK(dist_work_wait(works[1], 0));
     CHECK_OK(dist_work_wait(works[0], 0));
-    CHECK(most == 7 * RANKS && is_product(y, COUNT, me->rank + 1));
+    CHECK(largest == 7 * RANKS && is_product(y, COUNT, me->rank + 1));
     CHECK_OK(dist_work_release(works[0]));
     CHECK_OK(dist_work_release(works[1]));
     memset(y, 0, sizeof(y));
-    most = 0;
+    largest = 0;
     CHECK_OK(dist_batch_begin(NULL, 0));
     CHECK_OK(dist_all_reduce(me->group, x, y, COUNT, DIST_OPAQUE, product, NULL, NULL));
-    CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, larger, NULL, NULL));
+    CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, larger, NULL, NULL));
     CHECK_OK(dist_exscan(me->group, &number, &before, 1, DIST_I32, DIST_SUM, NULL, NULL));
     CHECK_OK(dist_batch_end(NULL));
-    CHECK(most == 7 * RANKS && is_product(y, COUNT, RANKS));
+    CHECK(largest == 7 * RANKS && is_product(y, COUNT, RANKS));
     CHECK(before == (me->rank == 0 ? -1 : 7 * me->rank * (me->rank + 1) / 2));
 }
 
 /* Prefix reductions with the library's own operators. */
-static void prefixes(const struct rank *me)
+static void check_prefix_reductions(const struct rank *me)
 {
     static const dist_call_options_t defaults = DIST_CALL_OPTIONS_INIT;
     dist_call_options_t scaled = defaults;
@@ -179,7 +179,7 @@ static void prefixes(const struct rank *me)
 }
 
 /* Waits until all ranks have arrived, without the group. */
-static void meet(void)
+static void await_all_ranks(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static pthread_cond_t all_here = PTHREAD_COND_INITIALIZER;
@@ -197,39 +197,39 @@ static void meet(void)
 }
 
 /* A released operator is called until its works are done; its name is free immediately. */
-static void released_early(const struct rank *me)
+static void released_operator_stays_usable(const struct rank *me)
 {
     static dist_op_t brief, again;
-    int32_t number = me->rank, most = -1;
+    int32_t number = me->rank, largest = -1;
     dist_work_t *work = NULL;
     if (me->rank == 0) {
-        CHECK_OK(dist_op_create("brief", take_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &brief));
+        CHECK_OK(dist_op_create("brief", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &brief));
     }
-    meet();
+    await_all_ranks();
     if (me->rank != 2) {
-        CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, brief, NULL, &work));
+        CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, brief, NULL, &work));
     }
-    meet();
+    await_all_ranks();
     if (me->rank == 0) {
         CHECK_OK(dist_op_release(brief));
         CHECK_REFUSED(dist_op_release(brief), DIST_ERR_INVALID_ARGUMENT, "released");
     }
-    meet();
+    await_all_ranks();
     if (me->rank == 2) {
-        CHECK_OK(dist_op_create("brief", take_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &again));
+        CHECK_OK(dist_op_create("brief", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &again));
         CHECK(again != brief);
-        CHECK_OK(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, again, NULL, NULL));
+        CHECK_OK(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, again, NULL, NULL));
         CHECK_OK(dist_op_release(again));
     } else {
         CHECK_OK(dist_work_wait(work, 0));
         CHECK_OK(dist_work_release(work));
     }
-    CHECK(most == RANKS - 1);
-    CHECK_REFUSED(dist_all_reduce(me->group, &number, &most, 1, DIST_OPAQUE, brief, NULL, NULL),
+    CHECK(largest == RANKS - 1);
+    CHECK_REFUSED(dist_all_reduce(me->group, &number, &largest, 1, DIST_OPAQUE, brief, NULL, NULL),
                   DIST_ERR_INVALID_ARGUMENT, "released");
 }
 
-static void refusals(const struct rank *me)
+static void check_refusals(const struct rank *me)
 {
     int64_t a[4] = { 0, 0, 0, 0 }, b[4];
     CHECK_REFUSED(dist_all_reduce(me->group, a, b, 4, DIST_I64, larger, NULL, NULL), DIST_ERR_INVALID_ARGUMENT,
@@ -247,14 +247,14 @@ static void refusals(const struct rank *me)
 }
 
 /* This test is the last one, since it fails the group. Every rank's error has both names. */
-static void differ(const struct rank *me)
+static void differing_operators_are_named(const struct rank *me)
 {
-    int32_t number = me->rank, most = 0;
+    int32_t number = me->rank, largest = 0;
     dist_op_t op = larger;
     if (me->rank == 2) {
-        CHECK_OK(dist_op_create("smaller", take_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &op));
+        CHECK_OK(dist_op_create("smaller", keep_larger, sizeof(number), DIST_OP_COMMUTATIVE, NULL, &op));
     }
-    CHECK_STATUS(dist_all_reduce(me->group, &number, &most, 1, DIST_I32, op, NULL, NULL), DIST_ERR_MISMATCH);
+    CHECK_STATUS(dist_all_reduce(me->group, &number, &largest, 1, DIST_I32, op, NULL, NULL), DIST_ERR_MISMATCH);
     CHECK_MESSAGE("\"smaller\"");
     CHECK_MESSAGE("\"larger\"");
     if (me->rank == 2) {
@@ -262,38 +262,38 @@ static void differ(const struct rank *me)
     }
 }
 
-static void *all_of_it(void *arg)
+static void *run_all_checks(void *arg)
 {
     struct rank *me = arg;
     REQUIRE_OK(join_group(me->store, "operators", me->rank, RANKS, &me->group));
-    blocking(me, 1);
-    blocking(me, COUNT);
-    blocking(me, 20 * COUNT);
-    scattering(me);
-    asynchronously(me);
-    prefixes(me);
-    released_early(me);
-    refusals(me);
-    differ(me);
+    check_blocking_calls(me, 1);
+    check_blocking_calls(me, COUNT);
+    check_blocking_calls(me, 20 * COUNT);
+    check_reduce_scatter(me);
+    check_async_calls(me);
+    check_prefix_reductions(me);
+    released_operator_stays_usable(me);
+    check_refusals(me);
+    differing_operators_are_named(me);
     CHECK_OK(dist_group_release(me->group));
     return NULL;
 }
 
-static void creation(void)
+static void check_creation(void)
 {
     char name[50];
     dist_op_t op = 0;
     memset(name, 'n', sizeof(name));
     name[49] = 0;
-    CHECK_REFUSED(dist_op_create("larger", take_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "larger");
-    CHECK_REFUSED(dist_op_create(name, take_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "48");
-    CHECK_REFUSED(dist_op_create("", take_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "name");
-    CHECK_REFUSED(dist_op_create("none", take_larger, 0, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "elem_bytes");
-    CHECK_REFUSED(dist_op_create("huge", take_larger, 1048577, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "elem_bytes");
-    CHECK_REFUSED(dist_op_create("odd", take_larger, 4, 2, NULL, &op), DIST_ERR_UNSUPPORTED, "flags");
+    CHECK_REFUSED(dist_op_create("larger", keep_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "larger");
+    CHECK_REFUSED(dist_op_create(name, keep_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "48");
+    CHECK_REFUSED(dist_op_create("", keep_larger, 4, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "name");
+    CHECK_REFUSED(dist_op_create("none", keep_larger, 0, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "elem_bytes");
+    CHECK_REFUSED(dist_op_create("huge", keep_larger, 1048577, 0, NULL, &op), DIST_ERR_INVALID_ARGUMENT, "elem_bytes");
+    CHECK_REFUSED(dist_op_create("odd", keep_larger, 4, 2, NULL, &op), DIST_ERR_UNSUPPORTED, "flags");
     CHECK(op == 0);
     name[48] = 0;
-    CHECK_OK(dist_op_create(name, take_larger, 1048576, 0, NULL, &op));
+    CHECK_OK(dist_op_create(name, keep_larger, 1048576, 0, NULL, &op));
     CHECK_OK(dist_op_release(op));
     CHECK_STATUS(dist_op_release(op), DIST_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(dist_op_release(DIST_SUM), DIST_ERR_INVALID_ARGUMENT);
@@ -306,14 +306,14 @@ int main(void)
     pthread_t threads[RANKS];
     dist_store_t *store = new_store();
     int r;
-    CHECK_OK(dist_op_create("product", multiply, sizeof(struct matrix), 0, &product, &product));
-    CHECK_OK(dist_op_create("larger", take_larger, sizeof(int32_t), DIST_OP_COMMUTATIVE, NULL, &larger));
-    creation();
+    CHECK_OK(dist_op_create("product", multiply_matrices, sizeof(struct matrix), 0, &product, &product));
+    CHECK_OK(dist_op_create("larger", keep_larger, sizeof(int32_t), DIST_OP_COMMUTATIVE, NULL, &larger));
+    check_creation();
     for (r = 0; r < RANKS; r++) {
         ranks[r].store = store;
         ranks[r].group = NULL;
         ranks[r].rank = r;
-        REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+        REQUIRE(pthread_create(&threads[r], NULL, run_all_checks, &ranks[r]) == 0);
     }
     for (r = 0; r < RANKS; r++) {
         REQUIRE(pthread_join(threads[r], NULL) == 0);

@@ -26,7 +26,7 @@ struct place {
     double losses[STEPS];
 };
 
-static uint64_t hash_of(const void *bytes, size_t n)
+static uint64_t hash_bytes(const void *bytes, size_t n)
 {
     const unsigned char *at = bytes;
     uint64_t hash = 14695981039346656037u;
@@ -94,18 +94,18 @@ static struct place train_on(int size, const char *hosts, uint64_t flags, void (
     return ranks[0];
 }
 
-static void curves(void (*train)(struct place *me), double tolerance)
+static void check_curves(void (*train)(struct place *me), double tolerance)
 {
     static const int sizes[] = { 2, 4, 8 };
-    struct place alone = train_on(1, NULL, 0, train);
+    struct place one_rank = train_on(1, NULL, 0, train);
     double largest = 0;
     size_t s;
     int step;
-    CHECK(alone.losses[STEPS - 1] < alone.losses[0] / 2);
+    CHECK(one_rank.losses[STEPS - 1] < one_rank.losses[0] / 2);
     for (s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
-        struct place together = train_on(sizes[s], NULL, 0, train);
+        struct place all_ranks = train_on(sizes[s], NULL, 0, train);
         for (step = 0; step < STEPS; step++) {
-            double distance = fabs(together.losses[step] - alone.losses[step]) / alone.losses[step];
+            double distance = fabs(all_ranks.losses[step] - one_rank.losses[step]) / one_rank.losses[step];
             largest = distance > largest ? distance : largest;
         }
     }
@@ -113,7 +113,7 @@ static void curves(void (*train)(struct place *me), double tolerance)
     CHECK(largest <= tolerance);
 }
 
-static void placements(void (*train)(struct place *me))
+static void check_placements(void (*train)(struct place *me))
 {
     static const char *const hosts[] = { "aaaa", "aabb", "abab", "abbb", "abcd", "abca" };
     struct place first = train_on(4, hosts[0], DIST_REDUCER_CANONICAL, train);
@@ -126,9 +126,9 @@ static void placements(void (*train)(struct place *me))
 
 int main(void)
 {
-    curves(train_f32, 1e-5);
-    curves(train_f64, 1e-12);
-    placements(train_f32);
-    placements(train_f64);
+    check_curves(train_f32, 1e-5);
+    check_curves(train_f64, 1e-12);
+    check_placements(train_f32);
+    check_placements(train_f64);
     return check_report();
 }

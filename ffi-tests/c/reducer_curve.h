@@ -140,7 +140,7 @@ static void FN(train)(struct place *me)
             CHECK_OK(dist_blob_release(differences));
         }
     }
-    me->hash = hash_of(&net, offsetof(struct FN(network), g));
+    me->hash = hash_bytes(&net, offsetof(struct FN(network), g));
     CHECK_OK(dist_reducer_release(reducer));
 }
 

@@ -24,7 +24,7 @@ struct model {
 struct hook {
     const char *name, *settings;
     double tolerance; /* largest distance from the minimum */
-    double most_sent; /* of the bytes of the gradients */
+    double max_sent;  /* of the bytes of the gradients */
 };
 
 static const struct hook hooks[] = {
@@ -39,7 +39,7 @@ static const struct hook hooks[] = {
 };
 
 /* Matrices of rank 2, and a little noise. */
-static float target(int rank, int i)
+static float target_value(int rank, int i)
 {
     int row = i / COLUMNS, column = i % COLUMNS;
     double low = sin(0.3 * row + rank) * cos(0.2 * column) + cos(0.1 * row) * sin(0.5 * column + 2 * rank);
@@ -51,7 +51,7 @@ static float mean_target(int size, int i)
     double sum = 0;
     int r;
     for (r = 0; r < size; r++) {
-        sum += (double)target(r, i);
+        sum += (double)target_value(r, i);
     }
     return (float)(sum / size);
 }
@@ -61,7 +61,7 @@ static void open_model(struct model *m, const struct rank *me, const dist_reduce
     static const dist_param_t init = DIST_PARAM_INIT;
     static const int64_t shape[2] = { ROWS, COLUMNS };
     dist_param_t params[2];
-    void *place = NULL;
+    void *gradient = NULL;
     memset(m, 0, sizeof(*m));
     m->weight = calloc(ROWS * COLUMNS, sizeof(float));
     m->bias = calloc(BIAS, sizeof(float));
@@ -82,14 +82,14 @@ static void open_model(struct model *m, const struct rank *me, const dist_reduce
         REQUIRE(m->g_weight != NULL && m->g_bias != NULL);
     }
     REQUIRE_OK(dist_reducer_create(me->group, params, 2, options, &m->reducer));
-    REQUIRE_OK(dist_reducer_grad(m->reducer, 0, &place, NULL));
-    m->g_weight = place;
-    REQUIRE_OK(dist_reducer_grad(m->reducer, 1, &place, NULL));
-    m->g_bias = place;
-    REQUIRE_OK(dist_reducer_result(m->reducer, 0, &place, NULL));
-    m->r_weight = place;
-    REQUIRE_OK(dist_reducer_result(m->reducer, 1, &place, NULL));
-    m->r_bias = place;
+    REQUIRE_OK(dist_reducer_grad(m->reducer, 0, &gradient, NULL));
+    m->g_weight = gradient;
+    REQUIRE_OK(dist_reducer_grad(m->reducer, 1, &gradient, NULL));
+    m->g_bias = gradient;
+    REQUIRE_OK(dist_reducer_result(m->reducer, 0, &gradient, NULL));
+    m->r_weight = gradient;
+    REQUIRE_OK(dist_reducer_result(m->reducer, 1, &gradient, NULL));
+    m->r_bias = gradient;
 }
 
 static void close_model(struct model *m, int is_owned)
@@ -103,17 +103,17 @@ static void close_model(struct model *m, int is_owned)
     free(m->bias);
 }
 
-static dist_status_t step(struct model *m, const struct rank *me, float rate)
+static dist_status_t run_step(struct model *m, const struct rank *me, float rate)
 {
     dist_status_t status;
     int i;
     CHECK_OK(dist_reducer_begin(m->reducer, 1 + me->rank, 0));
     for (i = 0; i < ROWS * COLUMNS; i++) {
-        m->g_weight[i] = m->weight[i] - target(me->rank, i);
+        m->g_weight[i] = m->weight[i] - target_value(me->rank, i);
     }
     CHECK_OK(dist_reducer_ready(m->reducer, 0));
     for (i = 0; i < BIAS; i++) {
-        m->g_bias[i] = m->bias[i] - target(me->rank, i);
+        m->g_bias[i] = m->bias[i] - target_value(me->rank, i);
     }
     CHECK_OK(dist_reducer_ready(m->reducer, 1));
     status = dist_reducer_end(m->reducer, DIST_VOTE_COMMIT, NULL, NULL);
@@ -126,7 +126,7 @@ static dist_status_t step(struct model *m, const struct rank *me, float rate)
     return status;
 }
 
-static void check_same(const struct model *m)
+static void check_equal_on_all(const struct model *m)
 {
     dist_blob_t *differences = NULL;
     REQUIRE_OK(dist_reducer_check(m->reducer, DIST_REDUCER_PARAMS | DIST_REDUCER_GRADS, &differences));
@@ -134,7 +134,7 @@ static void check_same(const struct model *m)
     CHECK_OK(dist_blob_release(differences));
 }
 
-static double distance(const struct model *m, int size)
+static double distance_to_minimum(const struct model *m, int size)
 {
     double largest = 0;
     int i;
@@ -147,7 +147,7 @@ static double distance(const struct model *m, int size)
     return largest;
 }
 
-static void converge(const struct rank *me, const struct hook *hook, uint64_t flags, int is_owned)
+static void check_convergence(const struct rank *me, const struct hook *hook, uint64_t flags, int is_owned)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
     dist_reducer_stats_t stats = DIST_REDUCER_STATS_INIT;
@@ -160,30 +160,30 @@ static void converge(const struct rank *me, const struct hook *hook, uint64_t fl
     open_model(&m, me, &options, is_owned);
     for (s = 0; s < STEPS; s++) {
         /* Smaller steps at the end, as in a training. */
-        REQUIRE_OK(step(&m, me, s < STEPS / 2 ? 0.3f : 0.05f));
+        REQUIRE_OK(run_step(&m, me, s < STEPS / 2 ? 0.3f : 0.05f));
     }
-    check_same(&m);
-    off = distance(&m, me->size);
+    check_equal_on_all(&m);
+    off = distance_to_minimum(&m, me->size);
     REQUIRE_OK(dist_reducer_stats(m.reducer, &stats));
     sent = (double)(stats.bytes_reduced - stats.bytes_saved) / (double)stats.bytes_reduced;
-    if (!(off <= hook->tolerance) || !(sent <= hook->most_sent)) {
+    if (!(off <= hook->tolerance) || !(sent <= hook->max_sent)) {
         printf("%s %s on %d: off by %g, sent %g\n", hook->name, hook->settings ? hook->settings : "", me->size, off, sent);
     }
     CHECK(off <= hook->tolerance);
-    CHECK(sent <= hook->most_sent);
+    CHECK(sent <= hook->max_sent);
     close_model(&m, is_owned);
 }
 
-static void each_hook(const struct rank *me)
+static void every_hook_converges(const struct rank *me)
 {
     size_t h;
     for (h = 0; h < sizeof(hooks) / sizeof(hooks[0]); h++) {
-        converge(me, &hooks[h], h % 2 ? DIST_REDUCER_RETRYABLE : 0, h % 3 == 0);
+        check_convergence(me, &hooks[h], h % 2 ? DIST_REDUCER_RETRYABLE : 0, h % 3 == 0);
     }
 }
 
 /* Without communication each rank finds its own minimum. */
-static void no_communication(const struct rank *me)
+static void hook_none_communicates_nothing(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
     dist_reducer_stats_t stats = DIST_REDUCER_STATS_INIT;
@@ -192,50 +192,50 @@ static void no_communication(const struct rank *me)
     options.hook = "none";
     open_model(&m, me, &options, 0);
     for (s = 0; s < STEPS; s++) {
-        REQUIRE_OK(step(&m, me, 0.3f));
+        REQUIRE_OK(run_step(&m, me, 0.3f));
     }
     for (i = 0; i < ROWS * COLUMNS; i++) {
-        CHECK(fabsf(m.weight[i] - target(me->rank, i)) < 1e-4f);
+        CHECK(fabsf(m.weight[i] - target_value(me->rank, i)) < 1e-4f);
     }
     REQUIRE_OK(dist_reducer_stats(m.reducer, &stats));
     CHECK(stats.bytes_saved == stats.bytes_reduced && stats.bytes_saved > 0);
     close_model(&m, 0);
 }
 
-struct function {
+struct hook_function {
     int calls;
-    int fails_at, waits_at; /* numbers of calls; -1 for never */
+    int failing_call, waiting_call; /* numbers of calls; -1 for never */
     dist_status_t failure;
 };
 
 /* Does the same as the reducer itself, in the group of the hook. */
-static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
+static dist_status_t sum_over_ranks(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
 {
-    struct function *f = user;
+    struct hook_function *f = user;
     int call = f->calls++;
     CHECK(bucket->struct_size == sizeof(*bucket) && bucket->dtype == DIST_F32 && bucket->n_params > 0);
     CHECK(*bytes_sent == bucket->count * sizeof(float));
     *bytes_sent /= 4;
-    if (call == f->fails_at) {
+    if (call == f->failing_call) {
         return f->failure;
     }
-    if (call == f->waits_at) {
+    if (call == f->waiting_call) {
         return dist_barrier(group, NULL, NULL);
     }
     return dist_all_reduce(group, bucket->data, bucket->data, bucket->count, DIST_F32, DIST_SUM, NULL, NULL);
 }
 
-static void use_function(dist_reducer_options_t *options, struct function *f)
+static void set_hook_function(dist_reducer_options_t *options, struct hook_function *f)
 {
     f->calls = 0;
-    f->fails_at = f->waits_at = -1;
+    f->failing_call = f->waiting_call = -1;
     f->failure = DIST_ERR_SYSTEM;
     options->hook = "add up";
-    options->hook_function = add_up;
+    options->hook_function = sum_over_ranks;
     options->hook_user = f;
 }
 
-static void function_is_all_reduce(const struct rank *me)
+static void function_may_use_all_reduce(const struct rank *me)
 {
     static const int32_t divides[] = { DIST_DIVIDE_WORLD, DIST_DIVIDE_NONE, DIST_DIVIDE_WEIGHTED };
     size_t d;
@@ -243,14 +243,14 @@ static void function_is_all_reduce(const struct rank *me)
         dist_reducer_options_t plain = DIST_REDUCER_OPTIONS_INIT, hooked = DIST_REDUCER_OPTIONS_INIT;
         dist_reducer_stats_t stats = DIST_REDUCER_STATS_INIT;
         struct model a, b;
-        struct function f;
+        struct hook_function f;
         int i;
         plain.divide = hooked.divide = divides[d];
-        use_function(&hooked, &f);
+        set_hook_function(&hooked, &f);
         open_model(&a, me, &plain, 0);
         open_model(&b, me, &hooked, d == 1);
-        REQUIRE_OK(step(&a, me, 0.1f));
-        REQUIRE_OK(step(&b, me, 0.1f));
+        REQUIRE_OK(run_step(&a, me, 0.1f));
+        REQUIRE_OK(run_step(&b, me, 0.1f));
         for (i = 0; i < ROWS * COLUMNS; i++) {
             CHECK(fabsf(a.weight[i] - b.weight[i]) < 1e-6f);
         }
@@ -271,22 +271,22 @@ static void meet_before_failure(const struct rank *me)
     (void)status;
 }
 
-static void function_fails(const struct rank *me)
+static void failing_function_fails_the_step(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
     struct model m;
-    struct function f;
-    use_function(&options, &f);
+    struct hook_function f;
+    set_hook_function(&options, &f);
     if (me->rank == me->size - 1) {
-        f.fails_at = 1;
+        f.failing_call = 1;
     }
     open_model(&m, me, &options, 0);
-    REQUIRE_OK(step(&m, me, 0.1f));
+    REQUIRE_OK(run_step(&m, me, 0.1f));
     meet_before_failure(me);
     if (me->rank == me->size - 1) {
-        CHECK_REFUSED(step(&m, me, 0.1f), DIST_ERR_SYSTEM, "the hook \"add up\"");
+        CHECK_REFUSED(run_step(&m, me, 0.1f), DIST_ERR_SYSTEM, "the hook \"add up\"");
     } else {
-        CHECK(step(&m, me, 0.1f) != DIST_OK);
+        CHECK(run_step(&m, me, 0.1f) != DIST_OK);
     }
     close_model(&m, 0);
 }
@@ -298,13 +298,13 @@ static void function_reports_a_peer(const struct rank *me)
     dist_shrink_options_t shrink = DIST_SHRINK_OPTIONS_INIT;
     dist_group_t *left = NULL;
     struct model m;
-    struct function f;
-    use_function(&options, &f);
-    f.fails_at = me->rank == me->size - 1 ? 0 : -1;
+    struct hook_function f;
+    set_hook_function(&options, &f);
+    f.failing_call = me->rank == me->size - 1 ? 0 : -1;
     f.failure = DIST_ERR_PEER_FAILED;
     open_model(&m, me, &options, 0);
     meet_before_failure(me);
-    CHECK(step(&m, me, 0.1f) != DIST_OK);
+    CHECK(run_step(&m, me, 0.1f) != DIST_OK);
     shrink.timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_group_shrink(me->group, &shrink, &left));
     CHECK(dist_get_world_size(left) == me->size);
@@ -317,21 +317,21 @@ static void function_is_aborted(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
     struct model m;
-    struct function f;
-    use_function(&options, &f);
+    struct hook_function f;
+    set_hook_function(&options, &f);
     open_model(&m, me, &options, 0);
     meet_before_abort(me->group);
     if (me->rank == 0) {
-        f.waits_at = 0;
-        CHECK_STATUS(step(&m, me, 0.1f), DIST_ERR_ABORTED);
+        f.waiting_call = 0;
+        CHECK_STATUS(run_step(&m, me, 0.1f), DIST_ERR_ABORTED);
     } else {
         CHECK_OK(dist_group_abort(me->group, "a test"));
-        CHECK(step(&m, me, 0.1f) != DIST_OK);
+        CHECK(run_step(&m, me, 0.1f) != DIST_OK);
     }
     close_model(&m, 0);
 }
 
-static void refused(const struct rank *me)
+static void wrong_hooks_are_refused(const struct rank *me)
 {
     static const dist_reducer_options_t init = DIST_REDUCER_OPTIONS_INIT;
     static const dist_param_t param_init = DIST_PARAM_INIT;
@@ -339,30 +339,30 @@ static void refused(const struct rank *me)
     dist_param_t param = param_init;
     dist_reducer_t *reducer = NULL;
     int32_t numbers[4] = { 0 };
-    struct function f;
+    struct hook_function f;
     param.name = "numbers";
     param.data = numbers;
     param.count = 4;
     param.dtype = DIST_F32;
-#define WITH(change, status, word) \
+#define CHECK_REFUSED_WITH(change, status, word) \
     do { \
         options = init; \
         options.change; \
         CHECK_REFUSED(dist_reducer_create(me->group, &param, 1, &options, &reducer), status, word); \
     } while (0)
-    WITH(hook = "int4", DIST_ERR_INVALID_ARGUMENT, "\"powersgd\"");
-    WITH(hook = "int8"; options.hook_settings = "block=0", DIST_ERR_INVALID_ARGUMENT, "block=0");
-    WITH(hook = "f16"; options.hook_settings = "rank=2", DIST_ERR_INVALID_ARGUMENT, "\"rank\"");
-    WITH(hook_function = add_up, DIST_ERR_INVALID_ARGUMENT, "name");
+    CHECK_REFUSED_WITH(hook = "int4", DIST_ERR_INVALID_ARGUMENT, "\"powersgd\"");
+    CHECK_REFUSED_WITH(hook = "int8"; options.hook_settings = "block=0", DIST_ERR_INVALID_ARGUMENT, "block=0");
+    CHECK_REFUSED_WITH(hook = "f16"; options.hook_settings = "rank=2", DIST_ERR_INVALID_ARGUMENT, "\"rank\"");
+    CHECK_REFUSED_WITH(hook_function = sum_over_ranks, DIST_ERR_INVALID_ARGUMENT, "name");
     param.dtype = DIST_I32;
     options.divide = DIST_DIVIDE_NONE;
-    WITH(hook = "int8"; options.divide = DIST_DIVIDE_NONE, DIST_ERR_UNSUPPORTED, "\"numbers\"");
-#undef WITH
+    CHECK_REFUSED_WITH(hook = "int8"; options.divide = DIST_DIVIDE_NONE, DIST_ERR_UNSUPPORTED, "\"numbers\"");
+#undef CHECK_REFUSED_WITH
     if (me->size > 1) {
         /* One rank has other settings. */
         param.dtype = DIST_F32;
         options = init;
-        use_function(&options, &f);
+        set_hook_function(&options, &f);
         options.hook_settings = me->rank == 1 ? "a" : "b";
         CHECK_REFUSED(dist_reducer_create(me->group, &param, 1, &options, &reducer), DIST_ERR_MISMATCH, "rank 1");
     }
@@ -373,13 +373,13 @@ int main(void)
     static const char *const transports[] = { "inproc", "shm", "tcp" };
     int size, t;
     for (size = 1; size <= 4; size++) {
-        run_ranks(transports[size % 3], size, each_hook);
-        run_ranks(transports[(size + 1) % 3], size, no_communication);
-        run_ranks(transports[size % 3], size, refused);
+        run_ranks(transports[size % 3], size, every_hook_converges);
+        run_ranks(transports[(size + 1) % 3], size, hook_none_communicates_nothing);
+        run_ranks(transports[size % 3], size, wrong_hooks_are_refused);
     }
-    run_everywhere(function_is_all_reduce);
+    run_everywhere(function_may_use_all_reduce);
     for (t = 0; t < 3; t++) {
-        run_ranks(transports[t], 3, function_fails);
+        run_ranks(transports[t], 3, failing_function_fails_the_step);
         run_ranks(transports[t], 3, function_reports_a_peer);
         run_ranks(transports[t], 3, function_is_aborted);
     }

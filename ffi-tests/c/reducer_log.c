@@ -9,7 +9,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int created, steps;
 static char last_step[4096];
 
-static void receive(int32_t level, const char *line, void *user)
+static void record_line(int32_t level, const char *line, void *user)
 {
     (void)level;
     (void)user;
@@ -54,7 +54,7 @@ int main(void)
 {
     dist_store_t *store = new_store();
     dist_group_t *group = NULL;
-    CHECK_OK(dist_set_log_callback(receive, NULL));
+    CHECK_OK(dist_set_log_callback(record_line, NULL));
     REQUIRE_OK(join_group(store, "log", 0, 1, &group));
     train(group, 1);
     CHECK(created == 0 && steps == 0);

@@ -11,7 +11,7 @@
 #define HIDDEN 16
 #define TOTAL (HIDDEN * INPUTS + HIDDEN + 1)
 #define SAMPLES 32 /* of each rank */
-#define EVERY 20
+#define SYNC_INTERVAL 20
 
 static const size_t counts[PARAMS] = { HIDDEN * INPUTS, HIDDEN, 1 };
 static const size_t begins[PARAMS] = { 0, HIDDEN * INPUTS, HIDDEN * INPUTS + HIDDEN };
@@ -35,41 +35,42 @@ static double uniform(uint32_t a, uint32_t b)
     return x / 2147483648.0 - 1;
 }
 
-static float input(int sample, int k)
+static float input_value(int sample, int k)
 {
     return (float)uniform((uint32_t)sample * 31u + 7u, (uint32_t)k);
 }
 
 /* Returns the value that the network must learn, with noise that it cannot learn. */
-static float target(int sample)
+static float target_value(int sample)
 {
     double sum = 0.3 * uniform((uint32_t)sample, 999u);
     int k;
     for (k = 0; k < INPUTS; k++) {
-        sum += sin(k + 1.0) * (double)input(sample, k) * (k % 3 ? 1 : (double)input(sample, (k + 1) % INPUTS));
+        sum += sin(k + 1.0) * (double)input_value(sample,
+                                                  k) * (k % 3 ? 1 : (double)input_value(sample, (k + 1) % INPUTS));
     }
     return (float)sum;
 }
 
 /* Adds the gradient of a sample, if requested; returns its loss. */
-static double learn(const float *w, int sample, float *grad, float scale)
+static double compute_loss(const float *w, int sample, float *grad, float scale)
 {
     float h[HIDDEN], out = w[begins[2]], error;
     int j, k;
     for (j = 0; j < HIDDEN; j++) {
         double sum = 0;
         for (k = 0; k < INPUTS; k++) {
-            sum += (double)(w[j * INPUTS + k] * input(sample, k));
+            sum += (double)(w[j * INPUTS + k] * input_value(sample, k));
         }
         h[j] = (float)tanh(sum);
         out += w[begins[1] + (size_t)j] * h[j];
     }
-    error = out - target(sample);
+    error = out - target_value(sample);
     for (j = 0; grad != NULL && j < HIDDEN; j++) {
         float inner = scale * error * w[begins[1] + (size_t)j] * (1 - h[j] * h[j]);
         grad[begins[1] + (size_t)j] += scale * error * h[j];
         for (k = 0; k < INPUTS; k++) {
-            grad[j * INPUTS + k] += inner * input(sample, k);
+            grad[j * INPUTS + k] += inner * input_value(sample, k);
         }
     }
     if (grad != NULL) {
@@ -78,12 +79,12 @@ static double learn(const float *w, int sample, float *grad, float scale)
     return (double)(error * error) / 2;
 }
 
-static double loss_of(const float *w, int ranks)
+static double total_loss(const float *w, int ranks)
 {
     double loss = 0;
     int sample;
     for (sample = 0; sample < ranks * SAMPLES; sample++) {
-        loss += learn(w, sample, NULL, 0);
+        loss += compute_loss(w, sample, NULL, 0);
     }
     return loss / (ranks * SAMPLES);
 }
@@ -97,12 +98,12 @@ static void initialise(float *w)
 }
 
 /* Makes one step of gradient descent on the samples of some ranks. */
-static void descend(float *w, int first, int ranks, float rate)
+static void run_sgd_step(float *w, int first, int ranks, float rate)
 {
     float grad[TOTAL] = { 0 };
     int sample, i;
     for (sample = first * SAMPLES; sample < (first + ranks) * SAMPLES; sample++) {
-        learn(w, sample, grad, 1.0f / (float)(ranks * SAMPLES));
+        compute_loss(w, sample, grad, 1.0f / (float)(ranks * SAMPLES));
     }
     for (i = 0; i < TOTAL; i++) {
         w[i] -= rate * grad[i];
@@ -127,7 +128,7 @@ static void open_trainer(struct trainer *t, dist_group_t *group, const dist_oute
     REQUIRE_OK(dist_outer_create(group, params, PARAMS, options, &t->outer));
 }
 
-static int same_on_all(dist_group_t *group, const float *w)
+static int is_equal_on_all(dist_group_t *group, const float *w)
 {
     float low[TOTAL], high[TOTAL];
     REQUIRE_OK(dist_all_reduce(group, w, low, TOTAL, DIST_F32, DIST_MIN, NULL, NULL));
@@ -135,31 +136,32 @@ static int same_on_all(dist_group_t *group, const float *w)
     return memcmp(low, high, sizeof(low)) == 0;
 }
 
-static void diloco(const struct rank *me, const char *hook)
+static void check_diloco(const struct rank *me, const char *hook)
 {
     enum { STEPS = 1200 };
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     dist_outer_stats_t stats = DIST_OUTER_STATS_INIT;
     struct trainer t;
-    float alone[TOTAL];
-    double together, single, share;
+    float single_weights[TOTAL];
+    double distributed_loss, single_loss, share;
     int s;
-    options.every = EVERY;
+    options.every = SYNC_INTERVAL;
     options.fragments = (size_t)(me->size > PARAMS ? PARAMS : me->size);
     options.hook = hook;
     open_trainer(&t, me->group, &options);
-    initialise(alone);
+    initialise(single_weights);
     for (s = 0; s < STEPS; s++) {
         int64_t fragment = -2;
-        uint64_t votes = 99;
-        descend(t.w, t.origin, 1, 0.05f);
-        REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, &fragment, &votes));
-        CHECK(votes == DIST_VOTE_COMMIT && fragment >= -1 && fragment < (int64_t)options.fragments);
-        CHECK((fragment == (int64_t)options.fragments - 1) == (s % EVERY == EVERY - 1));
-        descend(alone, 0, me->size, 0.05f);
+        uint64_t all_votes = 99;
+        run_sgd_step(t.w, t.origin, 1, 0.05f);
+        REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, &fragment, &all_votes));
+        CHECK(all_votes == DIST_VOTE_COMMIT && fragment >= -1 &&
+              fragment < (int64_t)options.fragments);
+        CHECK((fragment == (int64_t)options.fragments - 1) == (s % SYNC_INTERVAL == SYNC_INTERVAL - 1));
+        run_sgd_step(single_weights, 0, me->size, 0.05f);
     }
     if (options.fragments == 1) {
-        CHECK(same_on_all(me->group, t.w));
+        CHECK(is_equal_on_all(me->group, t.w));
     }
     /* The parameters of all ranks equal the global values. */
     for (s = 0; s < PARAMS; s++) {
@@ -169,34 +171,35 @@ static void diloco(const struct rank *me, const char *hook)
         REQUIRE(count == counts[s] && state != NULL);
         memcpy(t.w + begins[s], global, count * sizeof(float));
     }
-    CHECK(same_on_all(me->group, t.w));
-    together = loss_of(t.w, me->size);
-    single = loss_of(alone, me->size);
+    CHECK(is_equal_on_all(me->group, t.w));
+    distributed_loss = total_loss(t.w, me->size);
+    single_loss = total_loss(single_weights, me->size);
     REQUIRE_OK(dist_outer_stats(t.outer, &stats));
     CHECK(stats.steps == STEPS && stats.restores == 0);
-    CHECK(stats.updates == STEPS / EVERY * options.fragments);
+    CHECK(stats.updates == STEPS / SYNC_INTERVAL * options.fragments);
     /* The traffic is compared with one all_reduce of all gradients per step; gaps between
      * gradients count. */
     share = (double)stats.bytes_reduced / (STEPS * (double)TOTAL * sizeof(float));
     if (me->rank == 0) {
-        printf("%d ranks: loss %.5f, in one process %.5f, traffic %.4f\n", me->size, together, single, share);
+        printf("%d ranks: loss %.5f, in one process %.5f, traffic %.4f\n", me->size, distributed_loss, single_loss,
+               share);
     }
-    CHECK(together <= 1.05 * single);
-    CHECK(share <= 1.1 / EVERY);
+    CHECK(distributed_loss <= 1.05 * single_loss);
+    CHECK(share <= 1.1 / SYNC_INTERVAL);
     CHECK_OK(dist_outer_release(t.outer));
 }
 
-static void diloco_plain(const struct rank *me)
+static void diloco_converges(const struct rank *me)
 {
-    diloco(me, NULL);
+    check_diloco(me, NULL);
 }
 
-static void diloco_int8(const struct rank *me)
+static void diloco_with_int8_converges(const struct rank *me)
 {
-    diloco(me, "int8");
+    check_diloco(me, "int8");
 }
 
-static void average(size_t param, float *global, const float *pseudo_grad, float *state, size_t count, void *user)
+static void take_average(size_t param, float *global, const float *pseudo_grad, float *state, size_t count, void *user)
 {
     size_t i;
     CHECK(param < PARAMS && count == counts[param] && user == (void *)names);
@@ -207,29 +210,29 @@ static void average(size_t param, float *global, const float *pseudo_grad, float
 }
 
 /* The average after each step equals synchronous training. */
-static void average_is_synchronous(const struct rank *me)
+static void average_equals_synchronous_training(const struct rank *me)
 {
     int with_function;
     for (with_function = 0; with_function < 2; with_function++) {
         dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
         struct trainer t;
-        float alone[TOTAL], *global = NULL, *state = NULL;
+        float single_weights[TOTAL], *global = NULL, *state = NULL;
         int s, i;
         options.every = 1;
         options.optimizer = with_function ? "mine" : "average";
         if (with_function) {
-            options.function = average;
+            options.function = take_average;
             options.user = (void *)names;
         }
         open_trainer(&t, me->group, &options);
-        initialise(alone);
+        initialise(single_weights);
         for (s = 0; s < 30; s++) {
-            descend(t.w, t.origin, 1, 0.1f);
+            run_sgd_step(t.w, t.origin, 1, 0.1f);
             REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, NULL, NULL));
-            descend(alone, 0, me->size, 0.1f);
+            run_sgd_step(single_weights, 0, me->size, 0.1f);
         }
         for (i = 0; i < TOTAL; i++) {
-            CHECK(fabsf(t.w[i] - alone[i]) < 1e-5f);
+            CHECK(fabsf(t.w[i] - single_weights[i]) < 1e-5f);
         }
         REQUIRE_OK(dist_outer_values(t.outer, 1, &global, &state, NULL));
         CHECK(with_function ? state[HIDDEN - 1] == 30 : state == NULL);
@@ -238,7 +241,7 @@ static void average_is_synchronous(const struct rank *me)
 }
 
 /* After a vote against the step, all ranks restore their values. */
-static void votes(const struct rank *me)
+static void rejected_step_restores_values(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     dist_outer_stats_t stats = DIST_OUTER_STATS_INIT;
@@ -249,7 +252,7 @@ static void votes(const struct rank *me)
     options.every = 2;
     open_trainer(&t, me->group, &options);
     memcpy(before, t.w, sizeof(before));
-    descend(t.w, t.origin, 1, 0.1f);
+    run_sgd_step(t.w, t.origin, 1, 0.1f);
     REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_NON_FINITE, &fragment, &all));
     CHECK(fragment == -1 && all == 0);
     CHECK(memcmp(before, t.w, sizeof(before)) != 0);
@@ -257,11 +260,11 @@ static void votes(const struct rank *me)
     REQUIRE_OK(dist_outer_step(t.outer, me->rank == 0 ? DIST_VOTE_NON_FINITE : DIST_VOTE_COMMIT, &fragment, &all));
     CHECK(fragment == 0 && all == DIST_VOTE_NON_FINITE);
     CHECK(memcmp(before, t.w, sizeof(before)) == 0);
-    descend(t.w, t.origin, 1, 0.1f);
+    run_sgd_step(t.w, t.origin, 1, 0.1f);
     REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, NULL, NULL));
     REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, NULL, &all));
     CHECK(all == DIST_VOTE_COMMIT && memcmp(before, t.w, sizeof(before)) != 0);
-    CHECK(same_on_all(me->group, t.w));
+    CHECK(is_equal_on_all(me->group, t.w));
     REQUIRE_OK(dist_outer_stats(t.outer, &stats));
     CHECK(stats.steps == 4 && stats.updates == 1 && stats.restores == 1);
     CHECK_OK(dist_outer_release(t.outer));
@@ -279,7 +282,7 @@ static void copy_globals(const struct trainer *t, float *into)
 
 /* The last rank is lost in the outer step of fragment 1. Fragment 0 keeps its values, and the
  * survivors agree on fragment 1 with the same differences. */
-static void lose_rank(const struct rank *me)
+static void survivors_agree_after_a_lost_rank(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     dist_group_t *left = NULL;
@@ -291,11 +294,11 @@ static void lose_rank(const struct rank *me)
     options.fragments = 3;
     options.optimizer = "average";
     open_trainer(&t, me->group, &options);
-    descend(t.w, t.origin, 1, 0.1f);
+    run_sgd_step(t.w, t.origin, 1, 0.1f);
     REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, &fragment, NULL));
     CHECK(fragment == 0);
     copy_globals(&t, former);
-    descend(t.w, t.origin, 1, 0.1f);
+    run_sgd_step(t.w, t.origin, 1, 0.1f);
     memcpy(local, t.w, sizeof(local));
     meet_before_abort(me->group);
     if (is_lost) {
@@ -318,7 +321,7 @@ static void lose_rank(const struct rank *me)
         CHECK(fabsf(after[begins[1] + (size_t)i] - mean[begins[1] + (size_t)i]) < 1e-6f);
         CHECK(t.w[begins[1] + (size_t)i] == after[begins[1] + (size_t)i]);
     }
-    CHECK(same_on_all(left, after));
+    CHECK(is_equal_on_all(left, after));
     REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, &fragment, NULL));
     CHECK(fragment == 2);
     CHECK_OK(dist_outer_release(t.outer));
@@ -326,7 +329,7 @@ static void lose_rank(const struct rank *me)
 }
 
 /* The last rank joins and gets the global values, the states and the number of steps. */
-static void join(const struct rank *me)
+static void joining_rank_gets_the_state(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     dist_group_t *first = NULL;
@@ -340,7 +343,7 @@ static void join(const struct rank *me)
         first = make_group(me, "first", me->size - 1);
         open_trainer(&t, first, &options);
         for (s = 0; s < 9; s++) {
-            descend(t.w, t.origin, 1, 0.1f);
+            run_sgd_step(t.w, t.origin, 1, 0.1f);
             REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, NULL, NULL));
         }
         REQUIRE_OK(dist_outer_regroup(t.outer, me->group));
@@ -351,11 +354,11 @@ static void join(const struct rank *me)
     }
     t.origin = me->rank;
     for (s = 0; s < 8; s++) {
-        descend(t.w, t.origin, 1, 0.1f);
+        run_sgd_step(t.w, t.origin, 1, 0.1f);
         REQUIRE_OK(dist_outer_step(t.outer, DIST_VOTE_COMMIT, &fragment, NULL));
         CHECK(fragment == (s % 4 == 0 ? 0 : s % 4 == 2 ? 1 : -1));
         copy_globals(&t, w);
-        CHECK(same_on_all(me->group, w));
+        CHECK(is_equal_on_all(me->group, w));
     }
     CHECK_OK(dist_outer_release(t.outer));
     if (first != NULL) {
@@ -364,7 +367,7 @@ static void join(const struct rank *me)
 }
 
 /* A training that continues from a checkpoint equals one without interruption. */
-static void checkpoint(const struct rank *me)
+static void checkpoint_continues_the_training(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
     struct trainer a, b;
@@ -376,7 +379,7 @@ static void checkpoint(const struct rank *me)
     options.fragments = 2;
     open_trainer(&a, me->group, &options);
     for (s = 0; s < 8; s++) {
-        descend(a.w, a.origin, 1, 0.1f);
+        run_sgd_step(a.w, a.origin, 1, 0.1f);
         REQUIRE_OK(dist_outer_step(a.outer, DIST_VOTE_COMMIT, NULL, NULL));
     }
     REQUIRE_OK(dist_outer_save(a.outer, &blob));
@@ -389,8 +392,8 @@ static void checkpoint(const struct rank *me)
     /* The first fragment was agreed on at step 6, and has moved since. */
     memcpy(b.w, a.w, sizeof(b.w));
     for (s = 0; s < 9; s++) {
-        descend(a.w, a.origin, 1, 0.1f);
-        descend(b.w, b.origin, 1, 0.1f);
+        run_sgd_step(a.w, a.origin, 1, 0.1f);
+        run_sgd_step(b.w, b.origin, 1, 0.1f);
         REQUIRE_OK(dist_outer_step(a.outer, DIST_VOTE_COMMIT, NULL, NULL));
         REQUIRE_OK(dist_outer_step(b.outer, DIST_VOTE_COMMIT, NULL, NULL));
         CHECK(memcmp(a.w, b.w, sizeof(b.w)) == 0);
@@ -400,7 +403,7 @@ static void checkpoint(const struct rank *me)
     CHECK_OK(dist_outer_release(b.outer));
 }
 
-static void refused(const struct rank *me)
+static void wrong_calls_are_refused(const struct rank *me)
 {
     static const dist_outer_options_t init = DIST_OUTER_OPTIONS_INIT;
     static const dist_param_t param_init = DIST_PARAM_INIT;
@@ -412,7 +415,7 @@ static void refused(const struct rank *me)
     param.data = values;
     param.count = 4;
     param.dtype = DIST_F32;
-#define WITH(change, status, word) \
+#define CHECK_REFUSED_WITH(change, status, word) \
     do { \
         options = init; \
         options.every = 5; \
@@ -420,18 +423,18 @@ static void refused(const struct rank *me)
         CHECK_REFUSED(dist_outer_create(me->group, &param, 1, &options, &outer), status, word); \
         CHECK(outer == NULL); \
     } while (0)
-    WITH(every = 0, DIST_ERR_INVALID_ARGUMENT, "every");
-    WITH(fragments = 2, DIST_ERR_INVALID_ARGUMENT, "fragments");
-    WITH(optimizer = "adam", DIST_ERR_INVALID_ARGUMENT, "\"nesterov\"");
-    WITH(momentum = -1, DIST_ERR_INVALID_ARGUMENT, "momentum");
-    WITH(learning_rate = 0.1; options.optimizer = "average", DIST_ERR_INVALID_ARGUMENT, "learning_rate");
-    WITH(function = average, DIST_ERR_INVALID_ARGUMENT, "name");
-    WITH(hook = "none", DIST_ERR_INVALID_ARGUMENT, "none");
-    WITH(hook = "int3", DIST_ERR_INVALID_ARGUMENT, "int3");
+    CHECK_REFUSED_WITH(every = 0, DIST_ERR_INVALID_ARGUMENT, "every");
+    CHECK_REFUSED_WITH(fragments = 2, DIST_ERR_INVALID_ARGUMENT, "fragments");
+    CHECK_REFUSED_WITH(optimizer = "adam", DIST_ERR_INVALID_ARGUMENT, "\"nesterov\"");
+    CHECK_REFUSED_WITH(momentum = -1, DIST_ERR_INVALID_ARGUMENT, "momentum");
+    CHECK_REFUSED_WITH(learning_rate = 0.1; options.optimizer = "average", DIST_ERR_INVALID_ARGUMENT, "learning_rate");
+    CHECK_REFUSED_WITH(function = take_average, DIST_ERR_INVALID_ARGUMENT, "name");
+    CHECK_REFUSED_WITH(hook = "none", DIST_ERR_INVALID_ARGUMENT, "none");
+    CHECK_REFUSED_WITH(hook = "int3", DIST_ERR_INVALID_ARGUMENT, "int3");
     param.dtype = DIST_I32;
-    WITH(every = 5, DIST_ERR_UNSUPPORTED, "\"w\"");
+    CHECK_REFUSED_WITH(every = 5, DIST_ERR_UNSUPPORTED, "\"w\"");
     param.dtype = DIST_F32;
-#undef WITH
+#undef CHECK_REFUSED_WITH
     CHECK_STATUS(dist_outer_create(me->group, &param, 1, NULL, &outer), DIST_ERR_INVALID_ARGUMENT);
     options = init;
     options.every = 5;
@@ -451,16 +454,16 @@ int main(void)
 {
     static const char *const transports[] = { "inproc", "shm", "tcp" };
     int t;
-    run_ranks("inproc", 2, diloco_plain);
-    run_ranks("shm", 4, diloco_plain);
-    run_ranks("tcp", 3, diloco_int8);
-    run_everywhere(average_is_synchronous);
-    run_everywhere(votes);
+    run_ranks("inproc", 2, diloco_converges);
+    run_ranks("shm", 4, diloco_converges);
+    run_ranks("tcp", 3, diloco_with_int8_converges);
+    run_everywhere(average_equals_synchronous_training);
+    run_everywhere(rejected_step_restores_values);
     for (t = 0; t < 3; t++) {
-        run_ranks(transports[t], 3, lose_rank);
-        run_ranks(transports[t], 4, join);
-        run_ranks(transports[t], 2 + t % 2, checkpoint);
-        run_ranks(transports[t], 1 + t, refused);
+        run_ranks(transports[t], 3, survivors_agree_after_a_lost_rank);
+        run_ranks(transports[t], 4, joining_rank_gets_the_state);
+        run_ranks(transports[t], 2 + t % 2, checkpoint_continues_the_training);
+        run_ranks(transports[t], 1 + t, wrong_calls_are_refused);
     }
     return check_report();
 }

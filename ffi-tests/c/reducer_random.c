@@ -102,11 +102,11 @@ static void run_seed(uint64_t seed)
 int main(int argc, char **argv)
 {
     int is_timed = argc > 2 && strcmp(argv[1], "for") == 0;
-    time_t begun = time(NULL), limit = is_timed ? atoi(argv[2]) : 0;
-    uint64_t first = is_timed ? (uint64_t)begun * 1000 : argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    time_t start = time(NULL), limit = is_timed ? atoi(argv[2]) : 0;
+    uint64_t first = is_timed ? (uint64_t)start * 1000 : argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     uint64_t seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 200, seed;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (seed = first; is_timed ? time(NULL) - begun < limit : seed < first + seeds; seed++) {
+    for (seed = first; is_timed ? time(NULL) - start < limit : seed < first + seeds; seed++) {
         run_seed(seed);
         if ((seed - first + 1) % 100 == 0) {
             printf("%lu seeds\n", (unsigned long)(seed - first + 1));

@@ -32,12 +32,12 @@ static uint64_t next_random(struct random *r)
     return word ^ (word >> 31);
 }
 
-static size_t below(struct random *r, size_t limit)
+static size_t random_below(struct random *r, size_t limit)
 {
     return (size_t)(next_random(r) % limit);
 }
 
-static struct random random_of(uint64_t seed, uint64_t a, uint64_t b)
+static struct random seeded_random(uint64_t seed, uint64_t a, uint64_t b)
 {
     struct random r;
     r.state = seed * 1000003u + a * 10007u + b;
@@ -72,11 +72,11 @@ struct plan {
     /* The number of steps for which each rank has data. */
     int steps_of[RANKS];
     int micro[STEPS]; /* steps without communication before each step */
-    enum use uses[STEPS][MICRO + 1][RANKS][PARAMS];
+    enum use param_uses[STEPS][MICRO + 1][RANKS][PARAMS];
     double weight[STEPS][RANKS];
     uint64_t vote[STEPS][RANKS];
     /* In this step, this rank forgets this parameter; -1 for none. */
-    int forgetful_step, forgetful_rank, forgotten;
+    int forgetful_step, forgetful_rank, forgotten_param;
     /* After this step, or in it, this rank aborts the group; -1 for none. */
     int abort_step, abort_rank, abort_after;
     int has_function;
@@ -98,13 +98,13 @@ struct trainer {
     int rank;
     dist_group_t *group;
     dist_reducer_t *reducer;
-    void *own[PARAMS];
+    void *own_gradients[PARAMS];
     void *data[PARAMS];
-    int called[PARAMS + 1];
-    void *room; /* for one gradient */
+    int n_calls[PARAMS + 1];
+    void *scratch; /* for one gradient */
 };
 
-static size_t element(dist_dtype_t dtype)
+static size_t element_size(dist_dtype_t dtype)
 {
     return dtype == DIST_F64 || dtype == DIST_I64 ? 8 : dtype == DIST_F16 || dtype == DIST_BF16 ? 2 : 4;
 }
@@ -115,13 +115,13 @@ static int is_integer(dist_dtype_t dtype)
 }
 
 /* The contribution of a rank to an element in a step without or with communication. */
-static double value_of(const struct plan *plan, int step, int micro, int rank, int param, size_t i)
+static double contribution_of(const struct plan *plan, int step, int micro, int rank, int param, size_t i)
 {
     uint64_t mix = plan->seed * 31 + (uint64_t)(step * 7 + micro * 3 + rank * 11 + param * 5) + i * 13;
     return (double)(mix % 9) - 4;
 }
 
-static uint16_t half_of(double value)
+static uint16_t to_half(double value)
 {
     /* Integers with few bits, and zero. */
     uint16_t sign = value < 0 ? 0x8000 : 0;
@@ -158,7 +158,7 @@ static void store_element(dist_dtype_t dtype, void *at, size_t i, double value)
     } else if (dtype == DIST_BF16) {
         ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
     } else {
-        ((uint16_t *)at)[i] = half_of(value);
+        ((uint16_t *)at)[i] = to_half(value);
     }
 }
 
@@ -186,43 +186,44 @@ static void plan_params(struct plan *plan, struct random *r, int host_only)
 {
     static const dist_dtype_t dtypes[] = { DIST_F32, DIST_F32, DIST_F32, DIST_F64, DIST_F16, DIST_BF16, DIST_I32, DIST_I64 };
     int has_integers = !plan->has_hook && !plan->is_uneven && (plan->options.divide == DIST_DIVIDE_WORLD || plan->options.divide == DIST_DIVIDE_NONE);
-    int one_kind = below(r, 2) == 0, owned = below(r, 3) != 0, p;
+    int one_kind = random_below(r, 2) == 0, owned = random_below(r, 3) != 0, p;
     for (p = 0; p < plan->n_params; p++) {
         struct param_plan *param = &plan->params[p];
-        size_t scale = below(r, 12);
+        size_t scale = random_below(r, 12);
         sprintf(param->name, "p%d", p);
-        param->count = scale == 0 ? 0 : scale < 6 ? 1 + below(r, 10) : scale < 11 ? 1 + below(r, 3000) : 1 + below(r, 40000);
-        param->dtype = dtypes[one_kind ? 0 : below(r, has_integers ? 8 : 6)];
-        param->is_owned = one_kind ? owned : below(r, 2) == 0;
-        param->is_frozen = below(r, 12) == 0;
-        param->tag = below(r, 8) == 0 ? 1 + below(r, 2) : 0;
-        param->marks = 1 + (int)below(r, 3);
+        param->count = scale == 0 ? 0 : scale < 6 ? 1 + random_below(r, 10) : scale < 11 ? 1 + random_below(r, 3000)
+            : 1 + random_below(r, 40000);
+        param->dtype = dtypes[one_kind ? 0 : random_below(r, has_integers ? 8 : 6)];
+        param->is_owned = one_kind ? owned : random_below(r, 2) == 0;
+        param->is_frozen = random_below(r, 12) == 0;
+        param->tag = random_below(r, 8) == 0 ? 1 + random_below(r, 2) : 0;
+        param->marks = 1 + (int)random_below(r, 3);
     }
-    if (host_only && below(r, 50) == 0) {
-        plan->params[0].count = 1 + below(r, (50u << 20) / element(plan->params[0].dtype));
+    if (host_only && random_below(r, 50) == 0) {
+        plan->params[0].count = 1 + random_below(r, (50u << 20) / element_size(plan->params[0].dtype));
     }
 }
 
 static void plan_uses(struct plan *plan, struct random *r)
 {
     int step, micro, rank, p;
-    int unused_in = 2 + (int)below(r, 6), leaves_out = plan->options.missing != DIST_MISSING_ERROR;
+    int unused_in = 2 + (int)random_below(r, 6), leaves_out = plan->options.missing != DIST_MISSING_ERROR;
     for (step = 0; step < plan->n_steps; step++) {
-        plan->micro[step] = plan->is_static ? 0 : (int)below(r, 2) * (int)below(r, MICRO + 1);
+        plan->micro[step] = plan->is_static ? 0 : (int)random_below(r, 2) * (int)random_below(r, MICRO + 1);
         for (micro = 0; micro <= MICRO; micro++) {
             for (rank = 0; rank < plan->size; rank++) {
                 for (p = 0; p < plan->n_params; p++) {
-                    enum use unused = leaves_out && below(r, 2) ? LEFT_OUT : MARKED_UNUSED;
-                    plan->uses[step][micro][rank][p] = below(r, (size_t)unused_in) == 0 ? unused : USED;
+                    enum use unused = leaves_out && random_below(r, 2) ? LEFT_OUT : MARKED_UNUSED;
+                    plan->param_uses[step][micro][rank][p] = random_below(r, (size_t)unused_in) == 0 ? unused : USED;
                     if (plan->is_static && step > 0) {
-                        plan->uses[step][micro][rank][p] = plan->uses[0][micro][rank][p];
+                        plan->param_uses[step][micro][rank][p] = plan->param_uses[0][micro][rank][p];
                     }
                 }
             }
         }
         for (rank = 0; rank < plan->size; rank++) {
-            plan->weight[step][rank] = (double)below(r, 5);
-            plan->vote[step][rank] = below(r, 12) == 0 ? 1 + below(r, 7) : DIST_VOTE_COMMIT;
+            plan->weight[step][rank] = (double)random_below(r, 5);
+            plan->vote[step][rank] = random_below(r, 12) == 0 ? 1 + random_below(r, 7) : DIST_VOTE_COMMIT;
         }
     }
 }
@@ -230,46 +231,48 @@ static void plan_uses(struct plan *plan, struct random *r)
 static struct plan *new_plan(uint64_t seed, int host_only)
 {
     static const dist_reducer_options_t init = DIST_REDUCER_OPTIONS_INIT;
-    struct random r = random_of(seed, 1, 2);
+    struct random r = seeded_random(seed, 1, 2);
     struct plan *plan = calloc(1, sizeof(*plan));
     int rank;
     REQUIRE(plan != NULL);
     plan->seed = seed;
-    plan->size = 1 + (int)below(&r, RANKS);
-    plan->n_params = (int)below(&r, PARAMS + 1);
-    plan->n_steps = 1 + (int)below(&r, STEPS);
+    plan->size = 1 + (int)random_below(&r, RANKS);
+    plan->n_params = (int)random_below(&r, PARAMS + 1);
+    plan->n_steps = 1 + (int)random_below(&r, STEPS);
     plan->options = init;
-    plan->options.bucket_bytes = below(&r, 3) == 0 ? 0 : 1 + below(&r, 20000);
-    plan->options.first_bucket_bytes = below(&r, 2) == 0 ? 0 : 1 + below(&r, 2000);
-    plan->options.divide = (int32_t)below(&r, 4);
-    plan->options.missing = (int32_t)below(&r, 3);
-    plan->is_static = below(&r, 5) == 0;
-    plan->is_uneven = below(&r, 5) == 0;
-    plan->is_retryable = below(&r, 3) == 0;
+    plan->options.bucket_bytes = random_below(&r, 3) == 0 ? 0 : 1 + random_below(&r, 20000);
+    plan->options.first_bucket_bytes = random_below(&r, 2) == 0 ? 0 : 1 + random_below(&r, 2000);
+    plan->options.divide = (int32_t)random_below(&r, 4);
+    plan->options.missing = (int32_t)random_below(&r, 3);
+    plan->is_static = random_below(&r, 5) == 0;
+    plan->is_uneven = random_below(&r, 5) == 0;
+    plan->is_retryable = random_below(&r, 3) == 0;
     plan->options.flags = (plan->is_static ? DIST_REDUCER_STATIC_GRAPH : 0) | (plan->is_uneven ? DIST_REDUCER_UNEVEN : 0) |
                           (plan->is_retryable ? DIST_REDUCER_RETRYABLE : 0) |
-                          (below(&r, 2) ? DIST_REDUCER_MOVE_GRADS : 0) | (below(&r, 4) ? 0 : DIST_REDUCER_FIXED_LAYOUT) |
-                          (below(&r, 4) || !host_only ? 0 : DIST_REDUCER_CANONICAL) |
-                          (below(&r, 4) ? 0 : DIST_REDUCER_BROADCAST_BUFFERS);
-    plan->has_hook = host_only && below(&r, 4) == 0;
+                          (random_below(&r, 2) ? DIST_REDUCER_MOVE_GRADS : 0) | (random_below(&r, 4) ? 0
+                                                                                 : DIST_REDUCER_FIXED_LAYOUT) |
+                          (random_below(&r, 4) || !host_only ? 0 : DIST_REDUCER_CANONICAL) |
+                          (random_below(&r, 4) ? 0 : DIST_REDUCER_BROADCAST_BUFFERS);
+    plan->has_hook = host_only && random_below(&r, 4) == 0;
     plan_params(plan, &r, host_only);
     plan_uses(plan, &r);
     for (rank = 0; rank < RANKS; rank++) {
-        plan->steps_of[rank] = plan->is_uneven ? (int)below(&r, (size_t)plan->n_steps + 1) : plan->n_steps;
+        plan->steps_of[rank] = plan->is_uneven ? (int)random_below(&r, (size_t)plan->n_steps + 1) : plan->n_steps;
     }
-    plan->forgetful_step = plan->forgetful_rank = plan->forgotten = plan->abort_step = -1;
-    if (plan->options.missing == DIST_MISSING_ERROR && !plan->is_static && plan->n_params > 0 && below(&r, 4) == 0) {
-        plan->forgetful_step = (int)below(&r, (size_t)plan->n_steps);
-        plan->forgetful_rank = (int)below(&r, (size_t)plan->size);
-        plan->forgotten = (int)below(&r, (size_t)plan->n_params);
+    plan->forgetful_step = plan->forgetful_rank = plan->forgotten_param = plan->abort_step = -1;
+    if (plan->options.missing == DIST_MISSING_ERROR && !plan->is_static && plan->n_params > 0 &&
+        random_below(&r, 4) == 0) {
+        plan->forgetful_step = (int)random_below(&r, (size_t)plan->n_steps);
+        plan->forgetful_rank = (int)random_below(&r, (size_t)plan->size);
+        plan->forgotten_param = (int)random_below(&r, (size_t)plan->n_params);
     }
-    if (plan->is_retryable && !plan->is_uneven && plan->n_steps > 1 && plan->size > 1 && below(&r, 2) == 0) {
-        plan->abort_step = (int)below(&r, (size_t)plan->n_steps - 1);
-        plan->abort_rank = (int)below(&r, (size_t)plan->size);
-        plan->abort_after = (int)below(&r, 3);
+    if (plan->is_retryable && !plan->is_uneven && plan->n_steps > 1 && plan->size > 1 && random_below(&r, 2) == 0) {
+        plan->abort_step = (int)random_below(&r, (size_t)plan->n_steps - 1);
+        plan->abort_rank = (int)random_below(&r, (size_t)plan->size);
+        plan->abort_after = (int)random_below(&r, 3);
     }
-    plan->has_function = below(&r, 2) == 0;
-    plan->threads = 1 + (int)below(&r, 2);
+    plan->has_function = random_below(&r, 2) == 0;
+    plan->threads = 1 + (int)random_below(&r, 2);
     return plan;
 }
 
@@ -280,18 +283,18 @@ static int has_data(const struct plan *plan, int step, int rank)
 
 /* Returns true if a rank used a parameter in a step or in the preceding steps without
  * communication. */
-static int uses(const struct plan *plan, int step, int rank, int p)
+static int uses_param(const struct plan *plan, int step, int rank, int p)
 {
     int micro, used = 0;
     for (micro = 0; micro <= plan->micro[step]; micro++) {
-        used |= plan->uses[step][micro][rank][p] == USED;
+        used |= plan->param_uses[step][micro][rank][p] == USED;
     }
     return used && has_data(plan, step, rank);
 }
 
 static int is_forgotten(const struct plan *plan, int step, int rank, int p)
 {
-    return step == plan->forgetful_step && rank == plan->forgetful_rank && p == plan->forgotten;
+    return step == plan->forgetful_step && rank == plan->forgetful_rank && p == plan->forgotten_param;
 }
 
 /* Returns the sum that a rank has in a gradient before the step communicates. */
@@ -300,15 +303,15 @@ static double contribution(const struct plan *plan, int step, int rank, int p, s
     double sum = 0;
     int micro;
     for (micro = 0; micro <= plan->micro[step]; micro++) {
-        if (plan->uses[step][micro][rank][p] == USED) {
-            sum += value_of(plan, step, micro, rank, p, i);
+        if (plan->param_uses[step][micro][rank][p] == USED) {
+            sum += contribution_of(plan, step, micro, rank, p, i);
         }
     }
     return sum;
 }
 
 /* Returns the element that all ranks with this parameter must get. */
-static double expected(const struct plan *plan, int step, int p, size_t i)
+static double expected_element(const struct plan *plan, int step, int p, size_t i)
 {
     double sum = 0, weights = 0, active = 0;
     int rank;
@@ -317,7 +320,7 @@ static double expected(const struct plan *plan, int step, int p, size_t i)
         if (has_data(plan, step, rank)) {
             active += 1;
             weights += plan->weight[step][rank];
-            sum += uses(plan, step, rank, p) ? factor * contribution(plan, step, rank, p, i) : 0;
+            sum += uses_param(plan, step, rank, p) ? factor * contribution(plan, step, rank, p, i) : 0;
         }
     }
     switch (plan->options.divide) {
@@ -332,14 +335,14 @@ static double expected(const struct plan *plan, int step, int p, size_t i)
     }
 }
 
-static int is_close(const struct plan *plan, dist_dtype_t dtype, double got, double wanted)
+static int is_close(const struct plan *plan, dist_dtype_t dtype, double actual, double expected)
 {
-    double scale = fabs(wanted) + 16 * plan->size;
-    double relative = dtype == DIST_F64 ? 1e-13 : dtype == DIST_F32 ? 1e-6 : dtype == DIST_F16 ? 4e-3 : 3e-2;
-    return is_integer(dtype) ? got == wanted : fabs(got - wanted) <= relative * scale;
+    double scale = fabs(expected) + 16 * plan->size;
+    double relative_error = dtype == DIST_F64 ? 1e-13 : dtype == DIST_F32 ? 1e-6 : dtype == DIST_F16 ? 4e-3 : 3e-2;
+    return is_integer(dtype) ? actual == expected : fabs(actual - expected) <= relative_error * scale;
 }
 
-static void *grad_of(struct trainer *t, int p)
+static void *gradient_memory(struct trainer *t, int p)
 {
     void *grad = NULL;
     REQUIRE_OK(dist_reducer_grad(t->reducer, (size_t)p, &grad, NULL));
@@ -351,24 +354,24 @@ static void compute(struct trainer *t, int step, int micro, int p)
 {
     const struct param_plan *param = &t->plan->params[p];
     int m, is_first = 1;
-    size_t i, bytes = param->count * element(param->dtype);
+    size_t i, bytes = param->count * element_size(param->dtype);
     for (m = 0; m < micro; m++) {
-        is_first &= t->plan->uses[step][m][t->rank][p] != USED;
+        is_first &= t->plan->param_uses[step][m][t->rank][p] != USED;
     }
-    void *grad = grad_of(t, p);
+    void *grad = gradient_memory(t, p);
     if (!is_first) {
-        memory_read(t->rank, t->room, grad, bytes);
+        memory_read(t->rank, t->scratch, grad, bytes);
     }
     for (i = 0; i < param->count; i++) {
-        double before = is_first ? 0 : load_element(param->dtype, t->room, i);
-        store_element(param->dtype, t->room, i, before + value_of(t->plan, step, micro, t->rank, p, i));
+        double before = is_first ? 0 : load_element(param->dtype, t->scratch, i);
+        store_element(param->dtype, t->scratch, i, before + contribution_of(t->plan, step, micro, t->rank, p, i));
     }
-    memory_write(t->rank, grad, t->room, bytes);
+    memory_write(t->rank, grad, t->scratch, bytes);
 }
 
 /* The parameters that a thread marks. */
 struct marks {
-    struct trainer *t;
+    struct trainer *trainer;
     int step, micro, first, stride;
     int order[PARAMS];
     int is_last; /* the step communicates */
@@ -377,12 +380,12 @@ struct marks {
 static void *mark_main(void *arg)
 {
     struct marks *marks = arg;
-    struct trainer *t = marks->t;
+    struct trainer *t = marks->trainer;
     const struct plan *plan = t->plan;
     int n;
     for (n = marks->first; n < plan->n_params; n += marks->stride) {
         int p = marks->order[n], m;
-        enum use use = plan->uses[marks->step][marks->micro][t->rank][p];
+        enum use use = plan->param_uses[marks->step][marks->micro][t->rank][p];
         int times = plan->is_static && marks->is_last ? plan->params[p].marks : 1;
         if (plan->params[p].is_frozen || (marks->is_last && is_forgotten(plan, marks->step, t->rank, p))) {
             continue;
@@ -391,7 +394,7 @@ static void *mark_main(void *arg)
             for (m = 0; m < times; m++) {
                 CHECK_OK(dist_reducer_ready(t->reducer, (size_t)p));
             }
-        } else if (use == MARKED_UNUSED && marks->is_last && !uses(plan, marks->step, t->rank, p)) {
+        } else if (use == MARKED_UNUSED && marks->is_last && !uses_param(plan, marks->step, t->rank, p)) {
             CHECK_OK(dist_reducer_unused(t->reducer, (size_t)p));
         }
     }
@@ -402,22 +405,22 @@ static void *mark_main(void *arg)
 static void run_backward(struct trainer *t, int step, int micro, int is_last)
 {
     const struct plan *plan = t->plan;
-    struct random r = random_of(plan->seed, (uint64_t)(step * 100 + micro), (uint64_t)t->rank);
+    struct random r = seeded_random(plan->seed, (uint64_t)(step * 100 + micro), (uint64_t)t->rank);
     struct marks marks[2];
     pthread_t second;
     int n, p;
-    marks[0].t = t;
+    marks[0].trainer = t;
     marks[0].step = step;
     marks[0].micro = micro;
     marks[0].is_last = is_last;
     marks[0].stride = plan->threads;
     for (n = 0; n < plan->n_params; n++) {
-        int at = (int)below(&r, (size_t)n + 1);
+        int at = (int)random_below(&r, (size_t)n + 1);
         marks[0].order[n] = marks[0].order[at];
         marks[0].order[at] = n;
     }
     for (p = 0; p < plan->n_params; p++) {
-        if (plan->uses[step][micro][t->rank][p] == USED && !plan->params[p].is_frozen) {
+        if (plan->param_uses[step][micro][t->rank][p] == USED && !plan->params[p].is_frozen) {
             compute(t, step, micro, p);
         }
     }
@@ -441,11 +444,11 @@ static void fill_untouched(struct trainer *t, int step)
     size_t i;
     for (p = 0; p < plan->n_params; p++) {
         const struct param_plan *param = &plan->params[p];
-        if (!uses(plan, step, t->rank, p) && !param->is_frozen) {
+        if (!uses_param(plan, step, t->rank, p) && !param->is_frozen) {
             for (i = 0; i < param->count; i++) {
-                store_element(param->dtype, t->room, i, UNTOUCHED);
+                store_element(param->dtype, t->scratch, i, UNTOUCHED);
             }
-            memory_write(t->rank, grad_of(t, p), t->room, param->count * element(param->dtype));
+            memory_write(t->rank, gradient_memory(t, p), t->scratch, param->count * element_size(param->dtype));
         }
     }
 }
@@ -468,11 +471,11 @@ static int knows_graph(const struct plan *plan, int step)
 }
 
 /* Returns true if a parameter keeps this rank's gradient. */
-static int keeps(const struct plan *plan, int step, int rank, int p)
+static int keeps_own_gradient(const struct plan *plan, int step, int rank, int p)
 {
     int used = 0, other;
     for (other = 0; other < plan->size; other++) {
-        used |= uses(plan, step, other, p) && !is_forgotten(plan, step, other, p);
+        used |= uses_param(plan, step, other, p) && !is_forgotten(plan, step, other, p);
     }
     if (used) {
         return 0;
@@ -480,7 +483,8 @@ static int keeps(const struct plan *plan, int step, int rank, int p)
     if (knows_graph(plan, step)) {
         return 1; /* a parameter that the graph does not use counts as marked unused */
     }
-    return plan->options.missing == DIST_MISSING_SKIP || plan->uses[step][plan->micro[step]][rank][p] == MARKED_UNUSED;
+    return plan->options.missing == DIST_MISSING_SKIP ||
+           plan->param_uses[step][plan->micro[step]][rank][p] == MARKED_UNUSED;
 }
 
 static void check_results(struct trainer *t, int step)
@@ -491,18 +495,18 @@ static void check_results(struct trainer *t, int step)
     for (p = 0; p < plan->n_params; p++) {
         const struct param_plan *param = &plan->params[p];
         void *result = NULL;
-        int is_kept = keeps(plan, step, t->rank, p);
+        int is_kept = keeps_own_gradient(plan, step, t->rank, p);
         if (param->is_frozen) {
             continue;
         }
         REQUIRE_OK(dist_reducer_result(t->reducer, (size_t)p, &result, NULL));
-        memory_read(t->rank, t->room, result, param->count * element(param->dtype));
+        memory_read(t->rank, t->scratch, result, param->count * element_size(param->dtype));
         for (i = 0; i < param->count; i++) {
-            double wanted = is_kept ? UNTOUCHED : expected(plan, step, p, i);
-            double got = load_element(param->dtype, t->room, i);
-            if (!is_close(plan, param->dtype, got, wanted)) {
+            double expected = is_kept ? UNTOUCHED : expected_element(plan, step, p, i);
+            double actual = load_element(param->dtype, t->scratch, i);
+            if (!is_close(plan, param->dtype, actual, expected)) {
                 printf("seed %lu: rank %d of %d, step %d, %s [%lu] is %.9g, not %.9g\n", (unsigned long)plan->seed, t->rank,
-                       plan->size, step, param->name, (unsigned long)i, got, wanted);
+                       plan->size, step, param->name, (unsigned long)i, actual, expected);
                 CHECK(!"a gradient is right");
                 return;
             }
@@ -515,12 +519,12 @@ static void count_bucket(const dist_bucket_t *bucket, void *user)
     struct trainer *t = user;
     size_t n;
     for (n = 0; n < bucket->n_params; n++) {
-        t->called[bucket->params[n]]++;
+        t->n_calls[bucket->params[n]]++;
     }
 }
 
 /* After an abort all ranks continue in a new group. */
-static void go_on(struct trainer *t)
+static void shrink_and_continue(struct trainer *t)
 {
     dist_group_t *left = NULL;
     REQUIRE_OK(dist_group_shrink(t->group, NULL, &left));
@@ -530,12 +534,12 @@ static void go_on(struct trainer *t)
     t->group = left;
 }
 
-static int is_argument(dist_status_t status)
+static int is_argument_error(dist_status_t status)
 {
     return status == DIST_OK || status == DIST_ERR_INVALID_ARGUMENT;
 }
 
-static void abort_here(struct trainer *t, int step, int after)
+static void abort_group(struct trainer *t, int step, int after)
 {
     const struct plan *plan = t->plan;
     if (step == plan->abort_step && t->rank == plan->abort_rank && after == plan->abort_after) {
@@ -543,14 +547,14 @@ static void abort_here(struct trainer *t, int step, int after)
     }
 }
 
-static void end_step(struct trainer *t, int step)
+static void finish_step(struct trainer *t, int step)
 {
     const struct plan *plan = t->plan;
-    uint64_t all_votes = 99, wanted = 0;
+    uint64_t all_votes = 99, expected = 0;
     dist_status_t status;
     int rank, p, micro, is_wrong, is_asynchronous = !plan->has_function && (plan->seed + (uint64_t)step) % 3 == 0;
     for (rank = 0; rank < plan->size; rank++) {
-        wanted |= has_data(plan, step, rank) ? plan->vote[step][rank] : 0;
+        expected |= has_data(plan, step, rank) ? plan->vote[step][rank] : 0;
     }
     do {
         dist_work_t *work = NULL;
@@ -559,19 +563,20 @@ static void end_step(struct trainer *t, int step)
             status = dist_work_wait(work, 0);
             CHECK_OK(dist_work_release(work));
         }
-        if (!is_argument(status)) {
-            go_on(t);
+        if (!is_argument_error(status)) {
+            shrink_and_continue(t);
         }
-    } while (!is_argument(status));
+    } while (!is_argument_error(status));
     is_wrong = step == plan->forgetful_step && has_data(plan, step, plan->forgetful_rank) &&
-               !plan->params[plan->forgotten].is_frozen && plan->vote[step][plan->forgetful_rank] == DIST_VOTE_COMMIT;
+               !plan->params[plan->forgotten_param].is_frozen &&
+               plan->vote[step][plan->forgetful_rank] == DIST_VOTE_COMMIT;
     for (micro = 0; is_wrong && micro < plan->micro[step]; micro++) {
-        is_wrong = plan->uses[step][micro][plan->forgetful_rank][plan->forgotten] != USED;
+        is_wrong = plan->param_uses[step][micro][plan->forgetful_rank][plan->forgotten_param] != USED;
     }
-    CHECK(all_votes == wanted);
+    CHECK(all_votes == expected);
     if (is_wrong) {
         CHECK(status == DIST_ERR_INVALID_ARGUMENT);
-        CHECK_MESSAGE(plan->params[plan->forgotten].name);
+        CHECK_MESSAGE(plan->params[plan->forgotten_param].name);
         return;
     }
     CHECK_STATUS(status, DIST_OK);
@@ -579,10 +584,10 @@ static void end_step(struct trainer *t, int step)
         check_results(t, step);
     }
     for (p = 0; plan->has_function && p < plan->n_params; p++) {
-        int is_called = !plan->params[p].is_frozen && (!plan->is_retryable || wanted == 0);
-        if (!CHECK(t->called[p] == is_called)) {
+        int is_called = !plan->params[p].is_frozen && (!plan->is_retryable || expected == 0);
+        if (!CHECK(t->n_calls[p] == is_called)) {
             printf("seed %lu: rank %d, step %d: the function was called %d times with %s\n", (unsigned long)plan->seed, t->rank, step,
-                   t->called[p], plan->params[p].name);
+                   t->n_calls[p], plan->params[p].name);
         }
     }
 }
@@ -597,17 +602,17 @@ static void run_step(struct trainer *t, int step)
         run_backward(t, step, micro, 0);
         CHECK_OK(dist_reducer_end(t->reducer, DIST_VOTE_COMMIT, NULL, NULL));
     }
-    memset(t->called, 0, sizeof(t->called));
+    memset(t->n_calls, 0, sizeof(t->n_calls));
     CHECK_OK(dist_reducer_begin(t->reducer, plan->weight[step][t->rank], 0));
-    abort_here(t, step, 0);
+    abort_group(t, step, 0);
     run_backward(t, step, plan->micro[step], 1);
-    abort_here(t, step, 1);
-    end_step(t, step);
-    abort_here(t, step, 2);
+    abort_group(t, step, 1);
+    finish_step(t, step);
+    abort_group(t, step, 2);
 }
 
 /* A function that does the same as the reducer itself. */
-static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
+static dist_status_t sum_over_ranks(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
 {
     (void)bytes_sent;
     (void)user;
@@ -620,12 +625,12 @@ static void make_reducer(struct trainer *t)
     const struct plan *plan = t->plan;
     dist_reducer_options_t options = plan->options;
     dist_param_t params[PARAMS];
-    size_t most = 8;
+    size_t largest = 8;
     int p;
     for (p = 0; p < plan->n_params; p++) {
         const struct param_plan *param = &plan->params[p];
-        size_t bytes = param->count * element(param->dtype);
-        most = bytes > most ? bytes : most;
+        size_t bytes = param->count * element_size(param->dtype);
+        largest = bytes > largest ? bytes : largest;
         params[p] = init;
         params[p].name = param->name;
         params[p].count = param->count;
@@ -634,14 +639,14 @@ static void make_reducer(struct trainer *t)
         params[p].dtype = param->dtype;
         params[p].data = t->data[p] = memory_new(t->rank, bytes + 1);
         memory_place(t->rank, &params[p]);
-        t->own[p] = param->is_owned && !param->is_frozen ? memory_new(t->rank, bytes + 1) : NULL;
-        params[p].grad = t->own[p];
+        t->own_gradients[p] = param->is_owned && !param->is_frozen ? memory_new(t->rank, bytes + 1) : NULL;
+        params[p].grad = t->own_gradients[p];
     }
-    t->room = malloc(most);
-    REQUIRE(t->room != NULL);
+    t->scratch = malloc(largest);
+    REQUIRE(t->scratch != NULL);
     if (plan->has_hook) {
         options.hook = "add up";
-        options.hook_function = add_up;
+        options.hook_function = sum_over_ranks;
     }
     REQUIRE_OK(dist_reducer_create(t->group, params, (size_t)plan->n_params, &options, &t->reducer));
     if (plan->has_function) {
@@ -652,7 +657,7 @@ static void make_reducer(struct trainer *t)
 static void train(struct trainer *t)
 {
     const struct plan *plan = t->plan;
-    int step, most = 0, rank, p;
+    int step, largest = 0, rank, p;
     uint64_t joined = 99;
     make_reducer(t);
     meet_before_abort(t->group);
@@ -660,21 +665,21 @@ static void train(struct trainer *t)
         run_step(t, step);
     }
     for (rank = 0; rank < plan->size; rank++) {
-        most = plan->steps_of[rank] > most ? plan->steps_of[rank] : most;
+        largest = plan->steps_of[rank] > largest ? plan->steps_of[rank] : largest;
     }
     if (plan->is_uneven) {
         CHECK_OK(dist_reducer_join(t->reducer, &joined));
-        CHECK(joined == (uint64_t)(most - plan->steps_of[t->rank]));
+        CHECK(joined == (uint64_t)(largest - plan->steps_of[t->rank]));
     }
     CHECK_OK(dist_reducer_release(t->reducer));
     CHECK_OK(dist_group_release(t->group));
     for (p = 0; p < plan->n_params; p++) {
         memory_free(t->rank, t->data[p]);
-        if (t->own[p] != NULL) {
-            memory_free(t->rank, t->own[p]);
+        if (t->own_gradients[p] != NULL) {
+            memory_free(t->rank, t->own_gradients[p]);
         }
     }
-    free(t->room);
+    free(t->scratch);
 }
 
 #endif

@@ -21,62 +21,62 @@ static void describe_params(void)
     params[2].flags = DIST_PARAM_BUFFER;
 }
 
-static void create_refused(const struct rank *me, const dist_param_t *list, const dist_reducer_options_t *options,
-                           dist_status_t wanted, const char *word)
+static void check_create_refused(const struct rank *me, const dist_param_t *list, const dist_reducer_options_t *options,
+                                 dist_status_t expected, const char *word)
 {
     dist_reducer_t *reducer = (dist_reducer_t *)&data;
-    CHECK_REFUSED(dist_reducer_create(me->group, list, 3, options, &reducer), wanted, word);
+    CHECK_REFUSED(dist_reducer_create(me->group, list, 3, options, &reducer), expected, word);
     CHECK(reducer == NULL);
 }
 
-static void wrong_params(const struct rank *me)
+static void wrong_params_are_refused(const struct rank *me)
 {
     static const int64_t shape[2] = { 2, 3 };
     dist_param_t list[3];
-#define WITH(change, status, word) \
+#define CHECK_REFUSED_WITH(change, status, word) \
     do { \
         memcpy(list, params, sizeof(list)); \
         list[1].change; \
-        create_refused(me, list, NULL, status, word); \
+        check_create_refused(me, list, NULL, status, word); \
     } while (0)
-    WITH(name = NULL, DIST_ERR_INVALID_ARGUMENT, "params[1]");
-    WITH(name = "", DIST_ERR_INVALID_ARGUMENT, "params[1].name");
-    WITH(name = "first", DIST_ERR_INVALID_ARGUMENT, "\"first\"");
-    WITH(data = NULL, DIST_ERR_INVALID_ARGUMENT, "data");
-    WITH(dtype = DIST_SUM, DIST_ERR_INVALID_ARGUMENT, "params[1]");
-    WITH(grad_dtype = 7, DIST_ERR_INVALID_ARGUMENT, "grad_dtype");
-    WITH(grad_dtype = DIST_BOOL, DIST_ERR_UNSUPPORTED, "\"second\"");
-    WITH(count = (size_t)-1, DIST_ERR_INVALID_ARGUMENT, "params[1]");
-    WITH(shape = shape; list[1].n_shape = 2, DIST_ERR_INVALID_ARGUMENT, "[2, 3]");
-    WITH(flags = 64, DIST_ERR_UNSUPPORTED, "flags");
-    WITH(flags = 3, DIST_ERR_INVALID_ARGUMENT, "DIST_PARAM_FROZEN");
-    WITH(reserved = 1, DIST_ERR_INVALID_ARGUMENT, "reserved");
-    WITH(struct_size = 8, DIST_ERR_INVALID_ARGUMENT, "struct_size");
-    WITH(fields = DIST_FIELD_DEVICE, DIST_ERR_UNSUPPORTED, "DIST_FIELD_DEVICE");
-#undef WITH
+    CHECK_REFUSED_WITH(name = NULL, DIST_ERR_INVALID_ARGUMENT, "params[1]");
+    CHECK_REFUSED_WITH(name = "", DIST_ERR_INVALID_ARGUMENT, "params[1].name");
+    CHECK_REFUSED_WITH(name = "first", DIST_ERR_INVALID_ARGUMENT, "\"first\"");
+    CHECK_REFUSED_WITH(data = NULL, DIST_ERR_INVALID_ARGUMENT, "data");
+    CHECK_REFUSED_WITH(dtype = DIST_SUM, DIST_ERR_INVALID_ARGUMENT, "params[1]");
+    CHECK_REFUSED_WITH(grad_dtype = 7, DIST_ERR_INVALID_ARGUMENT, "grad_dtype");
+    CHECK_REFUSED_WITH(grad_dtype = DIST_BOOL, DIST_ERR_UNSUPPORTED, "\"second\"");
+    CHECK_REFUSED_WITH(count = (size_t)-1, DIST_ERR_INVALID_ARGUMENT, "params[1]");
+    CHECK_REFUSED_WITH(shape = shape; list[1].n_shape = 2, DIST_ERR_INVALID_ARGUMENT, "[2, 3]");
+    CHECK_REFUSED_WITH(flags = 64, DIST_ERR_UNSUPPORTED, "flags");
+    CHECK_REFUSED_WITH(flags = 3, DIST_ERR_INVALID_ARGUMENT, "DIST_PARAM_FROZEN");
+    CHECK_REFUSED_WITH(reserved = 1, DIST_ERR_INVALID_ARGUMENT, "reserved");
+    CHECK_REFUSED_WITH(struct_size = 8, DIST_ERR_INVALID_ARGUMENT, "struct_size");
+    CHECK_REFUSED_WITH(fields = DIST_FIELD_DEVICE, DIST_ERR_UNSUPPORTED, "DIST_FIELD_DEVICE");
+#undef CHECK_REFUSED_WITH
 }
 
-static void wrong_options(const struct rank *me)
+static void wrong_options_are_refused(const struct rank *me)
 {
     static const dist_reducer_options_t init = DIST_REDUCER_OPTIONS_INIT;
     dist_reducer_options_t options;
-#define WITH(change, status, word) \
+#define CHECK_REFUSED_WITH(change, status, word) \
     do { \
         options = init; \
         options.change; \
-        create_refused(me, params, &options, status, word); \
+        check_create_refused(me, params, &options, status, word); \
     } while (0)
-    WITH(flags = 1u << 20, DIST_ERR_UNSUPPORTED, "flags");
-    WITH(divide = 9, DIST_ERR_INVALID_ARGUMENT, "DIST_DIVIDE_");
-    WITH(missing = -1, DIST_ERR_INVALID_ARGUMENT, "DIST_MISSING_");
-    WITH(timeout_ms = -5, DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
-    WITH(layout_bytes = 5, DIST_ERR_INVALID_ARGUMENT, "layout");
-    WITH(layout = "nonsense"; options.layout_bytes = 8, DIST_ERR_INVALID_ARGUMENT, "dist_reducer_layout");
-    WITH(struct_size = 3, DIST_ERR_INVALID_ARGUMENT, "struct_size");
-#undef WITH
+    CHECK_REFUSED_WITH(flags = 1u << 20, DIST_ERR_UNSUPPORTED, "flags");
+    CHECK_REFUSED_WITH(divide = 9, DIST_ERR_INVALID_ARGUMENT, "DIST_DIVIDE_");
+    CHECK_REFUSED_WITH(missing = -1, DIST_ERR_INVALID_ARGUMENT, "DIST_MISSING_");
+    CHECK_REFUSED_WITH(timeout_ms = -5, DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_REFUSED_WITH(layout_bytes = 5, DIST_ERR_INVALID_ARGUMENT, "layout");
+    CHECK_REFUSED_WITH(layout = "nonsense"; options.layout_bytes = 8, DIST_ERR_INVALID_ARGUMENT, "dist_reducer_layout");
+    CHECK_REFUSED_WITH(struct_size = 3, DIST_ERR_INVALID_ARGUMENT, "struct_size");
+#undef CHECK_REFUSED_WITH
 }
 
-static void wrong_calls(const struct rank *me)
+static void wrong_calls_are_refused(const struct rank *me)
 {
     dist_reducer_t *reducer = NULL;
     dist_blob_t *differences = NULL;
@@ -112,7 +112,7 @@ static void wrong_calls(const struct rank *me)
     CHECK_STATUS(dist_reducer_begin(reducer, 0, 0), DIST_ERR_INVALID_HANDLE);
 }
 
-static void static_graph(const struct rank *me)
+static void changed_static_graph_is_refused(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
     dist_reducer_t *reducer = NULL;
@@ -134,7 +134,7 @@ static void static_graph(const struct rank *me)
     CHECK_OK(dist_reducer_release(reducer));
 }
 
-static void released_group(const struct rank *me)
+static void released_group_is_refused(const struct rank *me)
 {
     dist_reducer_t *reducer = NULL;
     dist_group_t *group = NULL;
@@ -146,7 +146,7 @@ static void released_group(const struct rank *me)
 }
 
 /* The last rank differs in one thing; all ranks get the same error. */
-static void different_ranks(const struct rank *me)
+static void differing_ranks_are_refused(const struct rank *me)
 {
     dist_param_t list[3];
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
@@ -167,18 +167,18 @@ static void different_ranks(const struct rank *me)
         } else if (is_other) {
             options.bucket_bytes = 5;
         }
-        create_refused(me, list, &options, DIST_ERR_MISMATCH, n < 3 ? other : "bucket_bytes 5");
+        check_create_refused(me, list, &options, DIST_ERR_MISMATCH, n < 3 ? other : "bucket_bytes 5");
     }
 }
 
 int main(void)
 {
     describe_params();
-    run_ranks("shm", 1, wrong_params);
-    run_ranks("shm", 1, wrong_options);
-    run_ranks("shm", 1, wrong_calls);
-    run_everywhere(static_graph);
-    run_everywhere(released_group);
-    run_everywhere(different_ranks);
+    run_ranks("shm", 1, wrong_params_are_refused);
+    run_ranks("shm", 1, wrong_options_are_refused);
+    run_ranks("shm", 1, wrong_calls_are_refused);
+    run_everywhere(changed_static_graph_is_refused);
+    run_everywhere(released_group_is_refused);
+    run_everywhere(differing_ranks_are_refused);
     return check_report();
 }

@@ -23,7 +23,7 @@
 #define PARAMS 12
 #define COUNT 50000
 
-struct training {
+struct training_state {
     dist_group_t *group;
     dist_reducer_t *reducer;
     int origin; /* the rank in the job without deaths */
@@ -32,7 +32,7 @@ struct training {
     size_t layout_bytes;
 };
 
-static struct training t;
+static struct training_state training;
 
 static double now_us(void)
 {
@@ -42,16 +42,16 @@ static double now_us(void)
 }
 
 /* The sum of these values has other bits in another order. */
-static float gradient(int step, int param, size_t i)
+static float gradient_value(int step, int param, size_t i)
 {
-    uint32_t mix = (uint32_t)(step * 7919 + param * 104729 + t.origin * 1299709) + (uint32_t)i * 2654435761u;
+    uint32_t mix = (uint32_t)(step * 7919 + param * 104729 + training.origin * 1299709) + (uint32_t)i * 2654435761u;
     mix ^= mix >> 15;
     mix *= 2246822519u;
     mix ^= mix >> 13;
     return (float)mix / 4294967296.0f - 0.5f;
 }
 
-static uint64_t hash(const void *bytes, size_t n)
+static uint64_t hash_bytes(const void *bytes, size_t n)
 {
     const unsigned char *at = bytes;
     uint64_t h = 14695981039346656037u;
@@ -62,7 +62,7 @@ static uint64_t hash(const void *bytes, size_t n)
     return h;
 }
 
-static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
+static dist_status_t sum_over_ranks(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
 {
     (void)bytes_sent;
     (void)user;
@@ -80,20 +80,20 @@ static void make_reducer(void)
         sprintf(names[p], "w%d", p);
         params[p] = init;
         params[p].name = names[p];
-        params[p].data = t.weights[p];
+        params[p].data = training.weights[p];
         params[p].count = COUNT;
         params[p].dtype = DIST_F32;
     }
     options.flags = DIST_REDUCER_RETRYABLE;
     options.hook = getenv("RETRY_HOOK");
     if (options.hook != NULL && strcmp(options.hook, "add up") == 0) {
-        options.hook_function = add_up;
+        options.hook_function = sum_over_ranks;
     }
-    if (t.layout_bytes > 0) {
-        options.layout = t.layout;
-        options.layout_bytes = t.layout_bytes;
+    if (training.layout_bytes > 0) {
+        options.layout = training.layout;
+        options.layout_bytes = training.layout_bytes;
     }
-    REQUIRE_OK(dist_reducer_create(t.group, params, PARAMS, &options, &t.reducer));
+    REQUIRE_OK(dist_reducer_create(training.group, params, PARAMS, &options, &training.reducer));
 }
 
 static FILE *open_checkpoint(const char *folder, int step, const char *mode)
@@ -112,13 +112,13 @@ static void write_checkpoint(const char *folder, int step)
     dist_blob_t *layout = NULL;
     const void *text = NULL;
     size_t len = 0;
-    if (dist_get_rank(t.group) != 0) {
+    if (dist_get_rank(training.group) != 0) {
         return;
     }
-    REQUIRE_OK(dist_reducer_layout(t.reducer, &layout));
+    REQUIRE_OK(dist_reducer_layout(training.reducer, &layout));
     REQUIRE_OK(dist_blob_data(layout, 0, &text, &len));
     file = open_checkpoint(folder, step, "wb");
-    REQUIRE(fwrite(t.weights, sizeof(t.weights), 1, file) == 1);
+    REQUIRE(fwrite(training.weights, sizeof(training.weights), 1, file) == 1);
     REQUIRE(fwrite(text, len, 1, file) == 1);
     REQUIRE(fclose(file) == 0);
     CHECK_OK(dist_blob_release(layout));
@@ -127,58 +127,58 @@ static void write_checkpoint(const char *folder, int step)
 static void read_checkpoint(const char *folder, int step)
 {
     FILE *file = open_checkpoint(folder, step, "rb");
-    REQUIRE(fread(t.weights, sizeof(t.weights), 1, file) == 1);
-    t.layout_bytes = fread(t.layout, 1, sizeof(t.layout), file);
+    REQUIRE(fread(training.weights, sizeof(training.weights), 1, file) == 1);
+    training.layout_bytes = fread(training.layout, 1, sizeof(training.layout), file);
     REQUIRE(fclose(file) == 0);
 }
 
 /* The step has failed: the survivors continue with the same gradients. */
-static void go_on(void)
+static void recover(void)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
     dist_group_t *left = NULL;
     options.timeout_ms = LIMIT_MS;
-    REQUIRE_OK(dist_group_shrink(t.group, &options, &left));
-    REQUIRE_OK(dist_reducer_regroup(t.reducer, left));
-    t.group = left;
+    REQUIRE_OK(dist_group_shrink(training.group, &options, &left));
+    REQUIRE_OK(dist_reducer_regroup(training.reducer, left));
+    training.group = left;
 }
 
 static void run_step(int step, int dies_after)
 {
-    double begun;
+    double start;
     uint64_t all_votes = 99;
     int p;
     size_t i;
-    REQUIRE_OK(dist_reducer_begin(t.reducer, 0, 0));
+    REQUIRE_OK(dist_reducer_begin(training.reducer, 0, 0));
     for (p = PARAMS; p-- > 0;) {
         void *grad = NULL;
-        REQUIRE_OK(dist_reducer_grad(t.reducer, (size_t)p, &grad, NULL));
+        REQUIRE_OK(dist_reducer_grad(training.reducer, (size_t)p, &grad, NULL));
         for (i = 0; i < COUNT; i++) {
-            ((float *)grad)[i] = gradient(step, p, i);
+            ((float *)grad)[i] = gradient_value(step, p, i);
         }
         if (PARAMS - 1 - p == dies_after) {
             kill(getpid(), SIGKILL);
         }
-        REQUIRE_OK(dist_reducer_ready(t.reducer, (size_t)p));
+        REQUIRE_OK(dist_reducer_ready(training.reducer, (size_t)p));
     }
     if (dies_after == PARAMS) {
         kill(getpid(), SIGKILL);
     }
-    begun = now_us();
-    while (dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, &all_votes, NULL) != DIST_OK) {
-        go_on();
+    start = now_us();
+    while (dist_reducer_end(training.reducer, DIST_VOTE_COMMIT, &all_votes, NULL) != DIST_OK) {
+        recover();
     }
     CHECK(all_votes == DIST_VOTE_COMMIT);
     for (p = 0; p < PARAMS; p++) {
         void *result = NULL;
-        REQUIRE_OK(dist_reducer_result(t.reducer, (size_t)p, &result, NULL));
+        REQUIRE_OK(dist_reducer_result(training.reducer, (size_t)p, &result, NULL));
         for (i = 0; i < COUNT; i++) {
-            t.weights[p][i] -= 0.125f * ((const float *)result)[i];
+            training.weights[p][i] -= 0.125f * ((const float *)result)[i];
         }
     }
-    if (dist_get_rank(t.group) == 0) {
-        printf("step %d ranks %d hash %016llx end %.0f us\n", step, (int)dist_get_world_size(t.group),
-               (unsigned long long)hash(t.weights, sizeof(t.weights)), now_us() - begun);
+    if (dist_get_rank(training.group) == 0) {
+        printf("step %d ranks %d hash %016llx end %.0f us\n", step, (int)dist_get_world_size(training.group),
+               (unsigned long long)hash_bytes(training.weights, sizeof(training.weights)), now_us() - start);
         fflush(stdout);
     }
 }
@@ -192,17 +192,17 @@ int main(int argc, char **argv)
     REQUIRE(argc > 3 && rank != NULL);
     steps = atoi(argv[1]);
     hosts = atoi(argv[3]);
-    t.origin = atoi(rank);
+    training.origin = atoi(rank);
     if (argc > 6 && strcmp(argv[4], "from") == 0) {
-        t.origin += t.origin >= atoi(argv[6]);
+        training.origin += training.origin >= atoi(argv[6]);
     }
     if (hosts > 1) {
-        sprintf(backend_options, "host_id=h%d", t.origin % hosts);
+        sprintf(backend_options, "host_id=h%d", training.origin % hosts);
     }
     options.backend_options = backend_options;
     options.timeout_ms = LIMIT_MS;
     REQUIRE_OK(dist_init(&options));
-    t.group = dist_world();
+    training.group = dist_world();
     if (argc > 7 && strcmp(argv[4], "kill") == 0) {
         kill_step = atoi(argv[5]);
         kill_rank = atoi(argv[6]);
@@ -214,11 +214,11 @@ int main(int argc, char **argv)
     make_reducer();
     for (step = begin; step < steps; step++) {
         write_checkpoint(argv[2], step);
-        run_step(step, step == kill_step && t.origin == kill_rank ? marked : -1);
+        run_step(step, step == kill_step && training.origin == kill_rank ? marked : -1);
     }
-    CHECK_OK(dist_reducer_release(t.reducer));
-    if (t.group != dist_world()) {
-        CHECK_OK(dist_group_release(t.group));
+    CHECK_OK(dist_reducer_release(training.reducer));
+    if (training.group != dist_world()) {
+        CHECK_OK(dist_group_release(training.group));
     }
     CHECK_OK(dist_finalize());
     return check_report();

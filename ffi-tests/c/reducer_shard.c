@@ -6,38 +6,38 @@
 
 #define STEPS 12
 
-static unsigned all(int size)
+static unsigned all_ranks(int size)
 {
     return (1u << size) - 1;
 }
 
-static void step(struct trainer *t, struct reference *ref, double max_norm)
+static void run_step(struct trainer *t, struct reference *ref, double max_norm)
 {
     double norm = 0;
-    backward(t);
+    run_backward(t);
     REQUIRE_OK(dist_reducer_end(t->reducer, DIST_VOTE_COMMIT, NULL, NULL));
     if (max_norm > 0) {
         REQUIRE_OK(dist_reducer_clip(t->reducer, max_norm, 2, &norm));
         CHECK(norm > max_norm);
     }
-    update(t);
+    update_shard(t);
     REQUIRE_OK(dist_shard_gather(t->shard, NULL));
-    reference_step(ref, all(dist_get_world_size(t->group)), max_norm);
+    reference_step(ref, all_ranks(dist_get_world_size(t->group)), max_norm);
     check_weights(t, ref);
 }
 
 /* All ranks update the same number of elements, except for a difference of one. */
-static void check_even(const struct trainer *t)
+static void check_even_shares(const struct trainer *t)
 {
     float *m = NULL;
     size_t count = 0;
     int size = dist_get_world_size(t->group), copies = t->copies < 1 ? 1 : t->copies > size ? size : t->copies;
-    size_t least = (size_t)copies * (TOTAL / (size_t)size);
+    size_t min_count = (size_t)copies * (TOTAL / (size_t)size);
     REQUIRE_OK(dist_shard_state(t->shard, 0, &m, &count));
-    CHECK(count >= least && count <= least + (size_t)copies);
+    CHECK(count >= min_count && count <= min_count + (size_t)copies);
 }
 
-static void modes(const struct rank *me)
+static void every_mode_matches_the_reference(const struct rank *me)
 {
     struct trainer t;
     struct reference ref;
@@ -46,10 +46,10 @@ static void modes(const struct rank *me)
     for (mode = ALL_REDUCED; mode <= SHARED; mode++) {
         for (copies = 0; copies <= (mode == ALL_REDUCED ? 3 : 1); copies++) {
             open_trainer(&t, me->group, (enum mode)mode, copies, mode == OWNED ? DIST_REDUCER_CANONICAL : 0);
-            reference_begin(&ref);
-            check_even(&t);
+            reference_init(&ref);
+            check_even_shares(&t);
             for (s = 0; s < STEPS; s++) {
-                step(&t, &ref, s % 3 == 2 ? 1.0 : 0);
+                run_step(&t, &ref, s % 3 == 2 ? 1.0 : 0);
             }
             close_trainer(&t);
         }
@@ -57,24 +57,24 @@ static void modes(const struct rank *me)
 }
 
 /* The parameters arrive in the background; a parameter is usable when it has arrived. */
-static void in_background(const struct rank *me)
+static void background_gather_delivers_each_param(const struct rank *me)
 {
     struct trainer t;
     struct reference ref;
     int s;
     size_t p, i;
-    open_trainer(&t, me->group, PLACES, 0, 0);
-    reference_begin(&ref);
+    open_trainer(&t, me->group, REDUCER_MEMORY, 0, 0);
+    reference_init(&ref);
     for (s = 0; s < STEPS; s++) {
         dist_work_t *work = NULL;
-        backward(&t);
+        run_backward(&t);
         REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
-        update(&t);
+        update_shard(&t);
         REQUIRE_OK(dist_shard_gather(t.shard, &work));
-        reference_step(&ref, all(me->size), 0);
+        reference_step(&ref, all_ranks(me->size), 0);
         for (p = 0; p < PARAMS; p++) {
             REQUIRE_OK(dist_shard_wait(t.shard, p));
-            for (i = begin_of(p); i < begin_of(p) + counts[p]; i++) {
+            for (i = param_offset(p); i < param_offset(p) + counts[p]; i++) {
                 CHECK(fabsf(t.weights[i] - ref.w[i]) <= 2e-5f);
             }
         }
@@ -92,7 +92,7 @@ static size_t saved_bytes;
 static float saved_weights[TOTAL];
 static struct reference saved_reference;
 
-static void save(const struct rank *me)
+static void save_states(const struct rank *me)
 {
     struct trainer t;
     struct reference ref;
@@ -100,9 +100,9 @@ static void save(const struct rank *me)
     const void *bytes = NULL;
     int s;
     open_trainer(&t, me->group, ALL_REDUCED, 2, 0);
-    reference_begin(&ref);
+    reference_init(&ref);
     for (s = 0; s < STEPS / 2; s++) {
-        step(&t, &ref, 0);
+        run_step(&t, &ref, 0);
     }
     REQUIRE_OK(dist_shard_save(t.shard, me->size - 1, &blob));
     CHECK((blob != NULL) == (me->rank == me->size - 1));
@@ -119,7 +119,7 @@ static void save(const struct rank *me)
     close_trainer(&t);
 }
 
-static void load(const struct rank *me)
+static void load_states(const struct rank *me)
 {
     struct trainer t;
     struct reference ref = saved_reference;
@@ -129,13 +129,13 @@ static void load(const struct rank *me)
     REQUIRE_OK(dist_shard_load(t.shard, me->rank == root ? saved : NULL, me->rank == root ? saved_bytes : 0, root));
     t.steps = ref.steps;
     for (s = 0; s < STEPS; s++) {
-        step(&t, &ref, 0);
+        run_step(&t, &ref, 0);
     }
     close_trainer(&t);
 }
 
 /* Wrong checkpoints are refused on all ranks. */
-static void load_wrong(const struct rank *me)
+static void wrong_checkpoints_are_refused(const struct rank *me)
 {
     static char wrong[sizeof(saved)];
     struct trainer t;
@@ -161,7 +161,7 @@ static void load_wrong(const struct rank *me)
 }
 
 /* Returns the bytes of a reducer's memory after a step with many equal buckets. */
-static long memory_of(const struct rank *me, uint64_t flags)
+static long reducer_memory(const struct rank *me, uint64_t flags)
 {
     enum { BUCKETS = 20, ELEMENTS = 1024 };
     static const dist_param_t init = DIST_PARAM_INIT;
@@ -206,17 +206,17 @@ static long memory_of(const struct rank *me, uint64_t flags)
 
 /* With shared memory for buckets, four buckets have memory at a time, and each rank has its part
  * of the results. */
-static void memory(const struct rank *me)
+static void shared_buckets_limit_memory(const struct rank *me)
 {
-    const long all = 20 * 4096, own = all / me->size + 20 * 4;
-    CHECK(memory_of(me, 0) >= all);
-    CHECK(memory_of(me, DIST_REDUCER_SHARDED) >= all);
-    CHECK(memory_of(me, DIST_REDUCER_SHARDED | DIST_REDUCER_SHARE_GRADS) <= 4 * 4096 + own);
+    const long bytes_of_all_ranks = 20 * 4096, own = bytes_of_all_ranks / me->size + 20 * 4;
+    CHECK(reducer_memory(me, 0) >= bytes_of_all_ranks);
+    CHECK(reducer_memory(me, DIST_REDUCER_SHARDED) >= bytes_of_all_ranks);
+    CHECK(reducer_memory(me, DIST_REDUCER_SHARDED | DIST_REDUCER_SHARE_GRADS) <= 4 * 4096 + own);
 }
 
-static void refused(const struct rank *me)
+static void wrong_calls_are_refused(const struct rank *me)
 {
-    static const char *const twice[2] = { "m", "m" };
+    static const char *const duplicate_names[2] = { "m", "m" };
     static const char *const one[1] = { "m" };
     dist_shard_options_t options = DIST_SHARD_OPTIONS_INIT;
     dist_reducer_options_t wrong = DIST_REDUCER_OPTIONS_INIT;
@@ -224,7 +224,7 @@ static void refused(const struct rank *me)
     dist_shard_t *shard = NULL;
     struct trainer t;
     float *values = NULL;
-    void *place = NULL;
+    void *buffer = NULL;
     size_t n = 0;
     wrong.flags = DIST_REDUCER_SHARE_GRADS;
     CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARDED");
@@ -241,7 +241,7 @@ static void refused(const struct rank *me)
     open_trainer(&t, me->group, SHARED, 0, 0);
     CHECK_REFUSED(dist_shard_create(t.reducer, NULL, &shard), DIST_ERR_INVALID_ARGUMENT, "release");
     CHECK_OK(dist_shard_release(t.shard));
-    options.states = twice;
+    options.states = duplicate_names;
     options.n_states = 2;
     CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "a distinct, nonempty name");
     options.n_states = 1;
@@ -250,13 +250,13 @@ static void refused(const struct rank *me)
     options.copies = -1;
     CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "copies");
     options.copies = 1;
-    options.states = me->rank == 1 ? twice : one;
+    options.states = me->rank == 1 ? duplicate_names : one;
     options.n_states = 1;
     CHECK_OK(dist_shard_create(t.reducer, &options, &t.shard));
     CHECK_REFUSED(dist_shard_state(t.shard, 1, &values, NULL), DIST_ERR_INVALID_ARGUMENT, "state 1");
     CHECK_REFUSED(dist_shard_wait(t.shard, PARAMS), DIST_ERR_INVALID_ARGUMENT, "parameter 7");
-    CHECK_REFUSED(dist_reducer_result(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_shard_ranges");
-    CHECK_REFUSED(dist_reducer_grad(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "inside a step");
+    CHECK_REFUSED(dist_reducer_result(t.reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_shard_ranges");
+    CHECK_REFUSED(dist_reducer_grad(t.reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "inside a step");
     CHECK_REFUSED(dist_reducer_begin(t.reducer, 0, DIST_STEP_NO_SYNC), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARE_GRADS");
     CHECK_OK(dist_shard_ranges(t.shard, NULL, 0, &n));
     CHECK(n > 0 || me->size > 1);
@@ -272,15 +272,15 @@ static void refused(const struct rank *me)
 
 int main(void)
 {
-    run_everywhere(modes);
-    run_everywhere(in_background);
-    run_everywhere(memory);
-    run_ranks("shm", 4, save);
-    run_ranks("inproc", 3, load);
-    run_ranks("tcp", 2, load);
-    run_ranks("shm", 1, load);
-    run_ranks("shm", 3, load_wrong);
-    run_ranks("inproc", 1, refused);
-    run_ranks("shm", 3, refused);
+    run_everywhere(every_mode_matches_the_reference);
+    run_everywhere(background_gather_delivers_each_param);
+    run_everywhere(shared_buckets_limit_memory);
+    run_ranks("shm", 4, save_states);
+    run_ranks("inproc", 3, load_states);
+    run_ranks("tcp", 2, load_states);
+    run_ranks("shm", 1, load_states);
+    run_ranks("shm", 3, wrong_checkpoints_are_refused);
+    run_ranks("inproc", 1, wrong_calls_are_refused);
+    run_ranks("shm", 3, wrong_calls_are_refused);
     return check_report();
 }

@@ -17,7 +17,7 @@
 static const size_t counts[PARAMS] = { 1, 5, 33, 257, 1000, 3, 64 };
 static const char *const names[PARAMS] = { "a", "b", "c", "d", "e", "f", "g" };
 
-enum mode { ALL_REDUCED, OWNED, PLACES, SHARED };
+enum mode { ALL_REDUCED, OWNED, REDUCER_MEMORY, SHARED };
 
 struct trainer {
     dist_group_t *group;
@@ -31,7 +31,7 @@ struct trainer {
     float weights[TOTAL], grads[TOTAL];
 };
 
-static size_t begin_of(size_t param)
+static size_t param_offset(size_t param)
 {
     size_t p, begin = 0;
     for (p = 0; p < param; p++) {
@@ -40,17 +40,17 @@ static size_t begin_of(size_t param)
     return begin;
 }
 
-static float first_weight(size_t i)
+static float initial_weight(size_t i)
 {
     return (float)sin(0.7 * (double)i);
 }
 
-static float gradient(int origin, int step, size_t i, float weight)
+static float gradient_value(int origin, int step, size_t i, float weight)
 {
     return (float)(tanh((double)weight - cos(0.01 * (double)i + origin)) + 0.1 * sin(step + 3.0 * origin + (double)i));
 }
 
-static void adam(float *w, float *m, float *v, float g, int step)
+static void run_adam(float *w, float *m, float *v, float g, int step)
 {
     *m += 0.1f * (g - *m);
     *v += 0.01f * (g * g - *v);
@@ -63,12 +63,12 @@ struct reference {
     int steps;
 };
 
-static void reference_begin(struct reference *ref)
+static void reference_init(struct reference *ref)
 {
     size_t i;
     memset(ref, 0, sizeof(*ref));
     for (i = 0; i < TOTAL; i++) {
-        ref->w[i] = first_weight(i);
+        ref->w[i] = initial_weight(i);
     }
 }
 
@@ -85,7 +85,7 @@ static void reference_step(struct reference *ref, unsigned origins, double max_n
     for (i = 0; i < TOTAL; i++) {
         double sum = 0;
         for (origin = 0; origin < MOST_RANKS; origin++) {
-            sum += origins >> origin & 1 ? (double)gradient(origin, ref->steps, i, ref->w[i]) : 0;
+            sum += origins >> origin & 1 ? (double)gradient_value(origin, ref->steps, i, ref->w[i]) : 0;
         }
         g[i] = (float)(sum / n);
         norm += (double)g[i] * (double)g[i];
@@ -93,7 +93,7 @@ static void reference_step(struct reference *ref, unsigned origins, double max_n
     norm = sqrt(norm);
     for (i = 0; i < TOTAL; i++) {
         float factor = max_norm > 0 && norm > max_norm ? (float)(max_norm / (norm + 1e-6)) : 1;
-        adam(&ref->w[i], &ref->m[i], &ref->v[i], factor * g[i], ref->steps);
+        run_adam(&ref->w[i], &ref->m[i], &ref->v[i], factor * g[i], ref->steps);
     }
     ref->steps++;
 }
@@ -120,11 +120,11 @@ static void make_reducer(struct trainer *t)
     for (p = 0; p < PARAMS; p++) {
         params[p] = init;
         params[p].name = names[p];
-        params[p].data = t->weights + begin_of(p);
+        params[p].data = t->weights + param_offset(p);
         params[p].count = counts[p];
         params[p].dtype = DIST_F32;
         if (t->mode == OWNED) {
-            params[p].grad = t->grads + begin_of(p);
+            params[p].grad = t->grads + param_offset(p);
         }
     }
     options.bucket_bytes = 600;
@@ -154,7 +154,7 @@ static void open_trainer(struct trainer *t, dist_group_t *group, enum mode mode,
     t->flags = flags;
     t->origin = dist_get_rank(group);
     for (i = 0; i < TOTAL; i++) {
-        t->weights[i] = first_weight(i);
+        t->weights[i] = initial_weight(i);
     }
     make_reducer(t);
     make_shard(t);
@@ -167,7 +167,7 @@ static void close_trainer(struct trainer *t)
 }
 
 /* Begins a step and marks all gradients, the last parameter first. */
-static void backward(struct trainer *t)
+static void run_backward(struct trainer *t)
 {
     size_t p, i;
     CHECK_OK(dist_reducer_begin(t->reducer, 0, 0));
@@ -177,13 +177,13 @@ static void backward(struct trainer *t)
         REQUIRE_OK(dist_reducer_grad(t->reducer, p, &place, NULL));
         grad = place;
         for (i = 0; i < counts[p]; i++) {
-            grad[i] = gradient(t->origin, t->steps, begin_of(p) + i, t->weights[begin_of(p) + i]);
+            grad[i] = gradient_value(t->origin, t->steps, param_offset(p) + i, t->weights[param_offset(p) + i]);
         }
         CHECK_OK(dist_reducer_ready(t->reducer, p));
     }
 }
 
-static void update(struct trainer *t)
+static void update_shard(struct trainer *t)
 {
     dist_shard_range_t ranges[64];
     float *m = NULL, *v = NULL;
@@ -197,10 +197,10 @@ static void update(struct trainer *t)
     REQUIRE_OK(dist_shard_state(t->shard, 1, &v, NULL));
     for (r = 0; r < n; r++) {
         float *w = ranges[r].data, *g = ranges[r].grad;
-        CHECK(w == t->weights + begin_of(ranges[r].param) + ranges[r].begin);
+        CHECK(w == t->weights + param_offset(ranges[r].param) + ranges[r].begin);
         CHECK(ranges[r].offset + ranges[r].count <= count);
         for (i = 0; i < ranges[r].count; i++) {
-            adam(&w[i], &m[ranges[r].offset + i], &v[ranges[r].offset + i], g[i], t->steps);
+            run_adam(&w[i], &m[ranges[r].offset + i], &v[ranges[r].offset + i], g[i], t->steps);
         }
     }
     t->steps++;

@@ -12,24 +12,25 @@
 #define STEPS 9
 
 /* The time in a step at which the last rank is lost. */
-enum moment { BEFORE_END, BEFORE_GATHER, IN_GATHER, AFTER_GATHER, MOMENTS };
+enum loss_moment { BEFORE_END, BEFORE_GATHER, IN_GATHER, AFTER_GATHER, N_MOMENTS };
 
-static enum moment moment;
+static enum loss_moment loss_moment;
 static int in_background, lost_step = 4, delay_us;
 
 /* Creates the group of the survivors. */
-static void recover(struct trainer *t, const struct rank *me, dist_group_t **left)
+static void shrink_group(struct trainer *t, const struct rank *me, dist_group_t **survivors)
 {
-    CHECK(*left == NULL);
-    *left = make_group(me, "left", me->size - 1);
-    REQUIRE_OK(dist_reducer_regroup(t->reducer, *left));
-    t->group = *left;
+    CHECK(*survivors == NULL);
+    *survivors = make_group(me, "left", me->size - 1);
+    REQUIRE_OK(dist_reducer_regroup(t->reducer, *survivors));
+    t->group = *survivors;
 }
 
-static int is_lost(const struct rank *me, const struct trainer *t, enum moment now)
+static int is_rank_lost(const struct rank *me, const struct trainer *t, enum loss_moment current)
 {
-    if (me->rank != me->size - 1 || t->steps != lost_step + (now == AFTER_GATHER || now == BEFORE_GATHER || now == IN_GATHER) ||
-        now != moment) {
+    if (me->rank != me->size - 1 ||
+        t->steps != lost_step + (current == AFTER_GATHER || current == BEFORE_GATHER || current == IN_GATHER) ||
+        current != loss_moment) {
         return 0;
     }
     usleep((unsigned)delay_us);
@@ -37,7 +38,7 @@ static int is_lost(const struct rank *me, const struct trainer *t, enum moment n
     return 1;
 }
 
-static void gather(struct trainer *t, const struct rank *me, dist_group_t **left)
+static void gather_params(struct trainer *t, const struct rank *me, dist_group_t **survivors)
 {
     dist_status_t status;
     if (in_background) {
@@ -52,86 +53,86 @@ static void gather(struct trainer *t, const struct rank *me, dist_group_t **left
         status = dist_shard_gather(t->shard, NULL);
     }
     if (status != DIST_OK) {
-        recover(t, me, left);
+        shrink_group(t, me, survivors);
         REQUIRE_OK(dist_shard_gather(t->shard, NULL));
     }
 }
 
-static void lose_rank(const struct rank *me)
+static void survivors_continue_after_a_lost_rank(const struct rank *me)
 {
     struct trainer t;
     struct reference ref;
-    dist_group_t *left = NULL;
-    unsigned everyone = (1u << me->size) - 1, rest = everyone >> 1;
+    dist_group_t *survivors = NULL;
+    unsigned everyone = (1u << me->size) - 1, survivors_left = everyone >> 1;
     /* The gradients of the lost rank are in the step if its end was reached. */
-    int last_with_all = moment == BEFORE_END ? lost_step - 1 : lost_step;
+    int last_with_all = loss_moment == BEFORE_END ? lost_step - 1 : lost_step;
     open_trainer(&t, me->group, ALL_REDUCED, 2, DIST_REDUCER_RETRYABLE);
-    reference_begin(&ref);
+    reference_init(&ref);
     while (t.steps < STEPS) {
-        backward(&t);
-        if (is_lost(me, &t, BEFORE_END)) {
+        run_backward(&t);
+        if (is_rank_lost(me, &t, BEFORE_END)) {
             break;
         }
         if (dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL) != DIST_OK) {
-            recover(&t, me, &left);
+            shrink_group(&t, me, &survivors);
             REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
         }
-        update(&t);
-        if (is_lost(me, &t, BEFORE_GATHER)) {
+        update_shard(&t);
+        if (is_rank_lost(me, &t, BEFORE_GATHER)) {
             break;
         }
-        if (moment == IN_GATHER && me->rank == me->size - 1 && t.steps == lost_step + 1) {
+        if (loss_moment == IN_GATHER && me->rank == me->size - 1 && t.steps == lost_step + 1) {
             dist_work_t *work = NULL;
             CHECK_OK(dist_shard_gather(t.shard, &work));
-            is_lost(me, &t, IN_GATHER);
+            is_rank_lost(me, &t, IN_GATHER);
             CHECK_OK(dist_work_release(work));
             break;
         }
-        gather(&t, me, &left);
-        if (is_lost(me, &t, AFTER_GATHER)) {
+        gather_params(&t, me, &survivors);
+        if (is_rank_lost(me, &t, AFTER_GATHER)) {
             break;
         }
-        reference_step(&ref, ref.steps <= last_with_all ? everyone : rest, 0);
+        reference_step(&ref, ref.steps <= last_with_all ? everyone : survivors_left, 0);
         check_weights(&t, &ref);
     }
-    CHECK((left != NULL) == (me->rank != me->size - 1));
+    CHECK((survivors != NULL) == (me->rank != me->size - 1));
     close_trainer(&t);
-    if (left != NULL) {
-        CHECK_OK(dist_group_release(left));
+    if (survivors != NULL) {
+        CHECK_OK(dist_group_release(survivors));
     }
 }
 
 /* With one copy the states of the lost rank are lost, and all ranks get the error. */
-static void lose_states(const struct rank *me)
+static void lost_states_are_an_error(const struct rank *me)
 {
     struct trainer t;
-    dist_group_t *left = NULL;
+    dist_group_t *survivors = NULL;
     open_trainer(&t, me->group, ALL_REDUCED, 1, DIST_REDUCER_RETRYABLE);
-    backward(&t);
+    run_backward(&t);
     meet_before_abort(me->group);
     if (me->rank == me->size - 1) {
         CHECK_OK(dist_group_abort(me->group, "lost"));
     } else {
         CHECK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL) != DIST_OK);
-        recover(&t, me, &left);
+        shrink_group(&t, me, &survivors);
         REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
-        update(&t);
+        update_shard(&t);
         CHECK_REFUSED(dist_shard_gather(t.shard, NULL), DIST_ERR_NOT_FOUND, "rank 2 of the former group");
     }
     close_trainer(&t);
-    if (left != NULL) {
-        CHECK_OK(dist_group_release(left));
+    if (survivors != NULL) {
+        CHECK_OK(dist_group_release(survivors));
     }
 }
 
 /* The last rank joins after some steps. */
-static void join(const struct rank *me, enum mode mode)
+static void check_joining_rank(const struct rank *me, enum mode mode)
 {
     struct trainer t;
     struct reference ref;
     dist_group_t *first = NULL;
     int s, before = me->size - 1, is_new = me->rank == before;
-    reference_begin(&ref);
+    reference_init(&ref);
     if (is_new) {
         memset(&t, 0, sizeof(t));
         t.group = me->group;
@@ -156,9 +157,9 @@ static void join(const struct rank *me, enum mode mode)
             REQUIRE_OK(dist_shard_gather(t.shard, NULL));
         }
         if (s >= STEPS || !is_new) {
-            backward(&t);
+            run_backward(&t);
             REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
-            update(&t);
+            update_shard(&t);
             REQUIRE_OK(dist_shard_gather(t.shard, NULL));
         }
         reference_step(&ref, (1u << (s < STEPS ? before : me->size)) - 1, 0);
@@ -172,14 +173,14 @@ static void join(const struct rank *me, enum mode mode)
     }
 }
 
-static void join_all_reduced(const struct rank *me)
+static void rank_joins_with_all_reduced_gradients(const struct rank *me)
 {
-    join(me, ALL_REDUCED);
+    check_joining_rank(me, ALL_REDUCED);
 }
 
-static void join_scattered(const struct rank *me)
+static void rank_joins_with_owned_gradients(const struct rank *me)
 {
-    join(me, PLACES);
+    check_joining_rank(me, REDUCER_MEMORY);
 }
 
 int main(void)
@@ -191,14 +192,14 @@ int main(void)
         for (in_background = 0; in_background <= 1; in_background++) {
             for (d = 0; d < 3; d++) {
                 delay_us = delays[d];
-                for (moment = BEFORE_END; moment < MOMENTS; moment++) {
-                    run_ranks(transports[t], 3 + (d == 1), lose_rank);
+                for (loss_moment = BEFORE_END; loss_moment < N_MOMENTS; loss_moment++) {
+                    run_ranks(transports[t], 3 + (d == 1), survivors_continue_after_a_lost_rank);
                 }
             }
         }
-        run_ranks(transports[t], 3, lose_states);
-        run_ranks(transports[t], 3, join_all_reduced);
-        run_ranks(transports[t], 4, join_scattered);
+        run_ranks(transports[t], 3, lost_states_are_an_error);
+        run_ranks(transports[t], 3, rank_joins_with_all_reduced_gradients);
+        run_ranks(transports[t], 4, rank_joins_with_owned_gradients);
     }
     return check_report();
 }

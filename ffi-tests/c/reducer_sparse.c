@@ -66,21 +66,21 @@ static void fill_rows(struct rows *rows, int rank)
     }
 }
 
-static double weight_of(int rank)
+static double rank_weight(int rank)
 {
     return 1 + rank;
 }
 
 /* Returns the expected element of a row for the ranks from `first` on, after the division. */
-static double wanted_value(int first, int size, int32_t divide, int64_t row, int column)
+static double expected_value(int first, int size, int32_t divide, int64_t row, int column)
 {
     double sum = 0, weights = 0;
     int rank, i;
     for (rank = 0; rank < size; rank++) {
         struct rows rows;
-        double factor = divide == DIST_DIVIDE_WEIGHTED ? weight_of(rank) : 1;
+        double factor = divide == DIST_DIVIDE_WEIGHTED ? rank_weight(rank) : 1;
         fill_rows(&rows, rank);
-        weights += weight_of(rank);
+        weights += rank_weight(rank);
         for (i = 0; i < 4 && rank >= first; i++) {
             sum += rows.indices[i] == row ? factor * rows.values[i * WIDTH + column] : 0;
         }
@@ -99,23 +99,23 @@ static void check_rows(const struct rank *me, dist_reducer_t *reducer, int first
     for (i = 0; i < n; i++) {
         CHECK(i == 0 || rows[i] > rows[i - 1]);
         for (column = 0; column < WIDTH; column++) {
-            double wanted = wanted_value(first, me->size, divide, rows[i], (int)column);
-            CHECK(fabs(((float *)values)[i * WIDTH + column] - wanted) < 1e-4);
+            double expected = expected_value(first, me->size, divide, rows[i], (int)column);
+            CHECK(fabs(((float *)values)[i * WIDTH + column] - expected) < 1e-4);
         }
     }
     REQUIRE_OK(dist_reducer_rows(reducer, 2, &rows, &values, &n));
     if (n > 0 && divide == DIST_DIVIDE_NONE) {
         /* Row 50 has the entries 0 and 3 of each rank. */
-        double wanted = 0;
+        double expected = 0;
         int rank;
         for (rank = first; rank < me->size; rank++) {
-            wanted += 2 * rank + 6;
+            expected += 2 * rank + 6;
         }
-        CHECK(rows[n - 2] == 50 && ((double *)values)[n - 2] == wanted);
+        CHECK(rows[n - 2] == 50 && ((double *)values)[n - 2] == expected);
     }
 }
 
-static void mark(const struct rank *me, dist_reducer_t *reducer, struct rows *rows, int first)
+static void mark_rows(const struct rank *me, dist_reducer_t *reducer, struct rows *rows, int first)
 {
     fill_rows(rows, me->rank);
     if (me->rank < first) {
@@ -128,7 +128,7 @@ static void mark(const struct rank *me, dist_reducer_t *reducer, struct rows *ro
     CHECK_OK(dist_reducer_ready(reducer, 1));
 }
 
-static void each_division(const struct rank *me)
+static void every_division_is_right(const struct rank *me)
 {
     int32_t divide;
     int first;
@@ -137,8 +137,8 @@ static void each_division(const struct rank *me)
         for (first = 0; first <= me->size; first++) {
             struct rows rows;
             dist_blob_t *differences = NULL;
-            REQUIRE_OK(dist_reducer_begin(reducer, weight_of(me->rank), 0));
-            mark(me, reducer, &rows, first);
+            REQUIRE_OK(dist_reducer_begin(reducer, rank_weight(me->rank), 0));
+            mark_rows(me, reducer, &rows, first);
             REQUIRE_OK(dist_reducer_end(reducer, DIST_VOTE_COMMIT, NULL, NULL));
             check_rows(me, reducer, first, divide);
             REQUIRE_OK(dist_reducer_check(reducer, DIST_REDUCER_GRADS, &differences));
@@ -150,7 +150,7 @@ static void each_division(const struct rank *me)
 }
 
 /* The norm counts the rows, and they are scaled. */
-static void clipped(const struct rank *me)
+static void clip_scales_rows(const struct rank *me)
 {
     dist_reducer_t *reducer = make_reducer(me, 0, DIST_DIVIDE_WORLD);
     const int64_t row = 3;
@@ -172,7 +172,7 @@ static void clipped(const struct rank *me)
 }
 
 /* The group is aborted before the end; the step is repeated with the same rows. */
-static void repeated(const struct rank *me)
+static void aborted_step_is_repeatable(const struct rank *me)
 {
     dist_reducer_t *reducer = make_reducer(me, DIST_REDUCER_RETRYABLE, DIST_DIVIDE_WORLD);
     dist_group_t *left = NULL;
@@ -181,7 +181,7 @@ static void repeated(const struct rank *me)
     const float wrong_values[WIDTH] = { 1e6f, 1e6f, 1e6f };
     REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
     REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
-    mark(me, reducer, &rows, 0);
+    mark_rows(me, reducer, &rows, 0);
     /* Rows of a mark that is refused are not sent. */
     CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &wrong_row, wrong_values, 1), DIST_ERR_INVALID_ARGUMENT, "marked twice");
     if (me->rank == 0) {
@@ -196,28 +196,29 @@ static void repeated(const struct rank *me)
     CHECK_OK(dist_group_release(left));
 }
 
-static void refusals(const struct rank *me)
+static void check_refusals(const struct rank *me)
 {
-    static const int64_t row = ROWS, good = 1;
+    static const int64_t row = ROWS, valid_row = 1;
     const int64_t *rows = &row;
     float values[WIDTH] = { 0, 0, 0 };
-    void *place = values;
+    void *buffer = values;
     size_t n = 99;
     dist_reducer_t *reducer = make_reducer(me, 0, DIST_DIVIDE_WORLD), *other = NULL;
     dist_param_t param = DIST_PARAM_INIT;
-    CHECK_REFUSED(dist_reducer_grad(reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
-    CHECK_REFUSED(dist_reducer_rows(reducer, 1, &rows, &place, &n), DIST_ERR_INVALID_ARGUMENT, "dense");
-    CHECK(rows == NULL && place == NULL && n == 99);
-    REQUIRE_OK(dist_reducer_rows(reducer, 0, &rows, &place, &n));
-    CHECK(rows == NULL && place == NULL && n == 0);
+    CHECK_REFUSED(dist_reducer_grad(reducer, 0, &buffer, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
+    CHECK_REFUSED(dist_reducer_rows(reducer, 1, &rows, &buffer, &n), DIST_ERR_INVALID_ARGUMENT, "dense");
+    CHECK(rows == NULL && buffer == NULL && n == 99);
+    REQUIRE_OK(dist_reducer_rows(reducer, 0, &rows, &buffer, &n));
+    CHECK(rows == NULL && buffer == NULL && n == 0);
     REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
     CHECK_REFUSED(dist_reducer_ready(reducer, 0), DIST_ERR_INVALID_ARGUMENT, "dist_reducer_ready_rows");
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 1, &good, values, 1), DIST_ERR_INVALID_ARGUMENT, "dense");
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 1, &valid_row, values, 1), DIST_ERR_INVALID_ARGUMENT, "dense");
     CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &row, values, 1), DIST_ERR_INVALID_ARGUMENT, "rows[0] is 100");
     CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, NULL, values, 1), DIST_ERR_INVALID_ARGUMENT, "rows");
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &good, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "values");
-    CHECK_OK(dist_reducer_ready_rows(reducer, 0, &good, values, 1));
-    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &good, values, 1), DIST_ERR_INVALID_ARGUMENT, "marked twice");
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &valid_row, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "values");
+    CHECK_OK(dist_reducer_ready_rows(reducer, 0, &valid_row, values, 1));
+    CHECK_REFUSED(dist_reducer_ready_rows(reducer, 0, &valid_row, values, 1), DIST_ERR_INVALID_ARGUMENT,
+                  "marked twice");
     CHECK_OK(dist_reducer_unused(reducer, 1));
     CHECK_OK(dist_reducer_unused(reducer, 2));
     CHECK_OK(dist_reducer_end(reducer, DIST_VOTE_COMMIT, NULL, NULL));
@@ -232,9 +233,9 @@ static void refusals(const struct rank *me)
 
 int main(void)
 {
-    run_everywhere(each_division);
-    run_everywhere(clipped);
-    run_everywhere(repeated);
-    run_ranks("shm", 1, refusals);
+    run_everywhere(every_division_is_right);
+    run_everywhere(clip_scales_rows);
+    run_everywhere(aborted_step_is_repeatable);
+    run_ranks("shm", 1, check_refusals);
     return check_report();
 }

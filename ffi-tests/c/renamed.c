@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #define INVALID DIST_ERR_INVALID_ARGUMENT
-#define LENGTH(array) (sizeof(array) / sizeof(array[0]))
+#define COUNT(array) (sizeof(array) / sizeof(array[0]))
 
 /* One former name of an algorithm, an operation that has the algorithm, and the present name. */
 static const struct {
     const char *operation;
-    const char *old;
-    const char *now;
+    const char *old_name;
+    const char *new_name;
 } algorithms[] = {
     { "all_reduce", "pull", "cma_read" },
     { "all_reduce", "push", "cma_write" },
@@ -59,12 +59,12 @@ static dist_status_t init_alone(void)
     return status;
 }
 
-static void algorithm_of_a_call(dist_group_t *group, size_t i)
+static void call_refuses_old_algorithm_names(dist_group_t *group, size_t i)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     float in = 1, out = 0;
     dist_status_t status;
-    options.algorithm = algorithms[i].old;
+    options.algorithm = algorithms[i].old_name;
     if (strcmp(algorithms[i].operation, "broadcast") == 0) {
         status = dist_broadcast(group, &in, 1, DIST_F32, 0, &options, NULL);
     } else if (strcmp(algorithms[i].operation, "reduce") == 0) {
@@ -72,45 +72,45 @@ static void algorithm_of_a_call(dist_group_t *group, size_t i)
     } else {
         status = dist_all_reduce(group, &in, &out, 1, DIST_F32, DIST_SUM, &options, NULL);
     }
-    CHECK_REFUSED(status, INVALID, algorithms[i].now);
+    CHECK_REFUSED(status, INVALID, algorithms[i].new_name);
     CHECK_MESSAGE("is now called");
 }
 
 /* The same name in the options of the group, in the environment, and in a tuning file. */
-static void algorithm_of_a_group(size_t i)
+static void group_refuses_old_algorithm_names(size_t i)
 {
     dist_group_t *group = NULL;
     char text[256], path[64];
     FILE *file;
-    snprintf(text, sizeof(text), "algorithm=%s=%s", algorithms[i].operation, algorithms[i].old);
-    CHECK_REFUSED(make_group(text, &group), INVALID, algorithms[i].now);
+    snprintf(text, sizeof(text), "algorithm=%s=%s", algorithms[i].operation, algorithms[i].old_name);
+    CHECK_REFUSED(make_group(text, &group), INVALID, algorithms[i].new_name);
     CHECK_MESSAGE("is now called");
 
-    snprintf(text, sizeof(text), "%s=%s", algorithms[i].operation, algorithms[i].old);
+    snprintf(text, sizeof(text), "%s=%s", algorithms[i].operation, algorithms[i].old_name);
     REQUIRE(setenv("DIST_ALGORITHM", text, 1) == 0);
-    CHECK_REFUSED(make_group(NULL, &group), INVALID, algorithms[i].now);
+    CHECK_REFUSED(make_group(NULL, &group), INVALID, algorithms[i].new_name);
     CHECK_MESSAGE("DIST_ALGORITHM");
-    CHECK_REFUSED(init_alone(), INVALID, algorithms[i].now);
+    CHECK_REFUSED(init_alone(), INVALID, algorithms[i].new_name);
     REQUIRE(unsetenv("DIST_ALGORITHM") == 0);
 
     snprintf(path, sizeof(path), "/tmp/renamed-%ld.json", (long)getpid());
     file = fopen(path, "w");
     REQUIRE(file != NULL);
     fprintf(file, "{\"rows\": [{\"operation\": \"%s\", \"algorithm\": \"%s\"}]}", algorithms[i].operation,
-            algorithms[i].old);
+            algorithms[i].old_name);
     REQUIRE(fclose(file) == 0);
     snprintf(text, sizeof(text), "tuning_file=%s", path);
-    CHECK_REFUSED(make_group(text, &group), INVALID, algorithms[i].now);
+    CHECK_REFUSED(make_group(text, &group), INVALID, algorithms[i].new_name);
     CHECK_MESSAGE("row 1");
     CHECK(group == NULL);
     unlink(path);
 
-    snprintf(text, sizeof(text), "algorithm=%s=%s", algorithms[i].operation, algorithms[i].now);
+    snprintf(text, sizeof(text), "algorithm=%s=%s", algorithms[i].operation, algorithms[i].new_name);
     CHECK_OK(make_group(text, &group));
     CHECK_OK(dist_group_release(group));
 }
 
-static void options_of_a_back_end(void)
+static void old_backend_options_are_refused(void)
 {
     dist_group_t *group = NULL;
     CHECK_REFUSED(make_group("attach=0", &group), INVALID, "\"attach\" is now called \"cma\"");
@@ -121,7 +121,7 @@ static void options_of_a_back_end(void)
 }
 
 /* The group was made before the variable was set. */
-static void variable_of_a_subgroup(dist_group_t *parent)
+static void subgroup_refuses_old_variables(dist_group_t *parent)
 {
     dist_group_t *group = NULL;
     REQUIRE(setenv("DIST_ATTACH", "0", 1) == 0);
@@ -132,7 +132,7 @@ static void variable_of_a_subgroup(dist_group_t *parent)
     CHECK_OK(dist_group_release(group));
 }
 
-static void variables(void)
+static void old_variables_are_refused(void)
 {
     dist_group_t *group = NULL;
     const char *text = "DIST_ATTACH is now DIST_CMA; set DIST_CMA instead";
@@ -155,13 +155,13 @@ int main(void)
 {
     dist_group_t *group = NULL;
     size_t i;
-    variables();
-    options_of_a_back_end();
+    old_variables_are_refused();
+    old_backend_options_are_refused();
     REQUIRE_OK(make_group(NULL, &group));
-    variable_of_a_subgroup(group);
-    for (i = 0; i < LENGTH(algorithms); i++) {
-        algorithm_of_a_call(group, i);
-        algorithm_of_a_group(i);
+    subgroup_refuses_old_variables(group);
+    for (i = 0; i < COUNT(algorithms); i++) {
+        call_refuses_old_algorithm_names(group, i);
+        group_refuses_old_algorithm_names(i);
     }
     CHECK_OK(dist_group_release(group));
     return check_report();

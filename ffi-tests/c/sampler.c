@@ -4,7 +4,7 @@
  */
 #include "ranks.h"
 
-static size_t take(dist_sampler_t *sampler, uint64_t *indices, size_t cap)
+static size_t take_indices(dist_sampler_t *sampler, uint64_t *indices, size_t cap)
 {
     size_t n = 0;
     CHECK_OK(dist_sampler_next(sampler, indices, cap, &n));
@@ -12,7 +12,7 @@ static size_t take(dist_sampler_t *sampler, uint64_t *indices, size_t cap)
 }
 
 /* Each rank of a group takes its share. */
-static void of_a_group(const struct rank *me)
+static void ranks_take_disjoint_shares(const struct rank *me)
 {
     dist_sampler_t *sampler = NULL;
     dist_sampler_options_t options = DIST_SAMPLER_OPTIONS_INIT;
@@ -21,7 +21,7 @@ static void of_a_group(const struct rank *me)
     options.flags = DIST_SAMPLER_IN_ORDER;
     CHECK_OK(dist_sampler_create(me->group, 10, &options, &sampler));
     CHECK(dist_sampler_len(sampler) == (uint64_t)((10 + me->size - 1) / me->size));
-    n = take(sampler, indices, 2);
+    n = take_indices(sampler, indices, 2);
     CHECK(n == 2 && dist_sampler_position(sampler) == 2);
     for (i = 0; i < n; i++) {
         CHECK(indices[i] == (uint64_t)(me->rank + (int)i * me->size));
@@ -29,7 +29,7 @@ static void of_a_group(const struct rank *me)
     CHECK_OK(dist_sampler_release(sampler));
 }
 
-static void epochs_and_positions(void)
+static void check_epochs_and_positions(void)
 {
     static const uint64_t first[4] = { 4, 5, 0, 2 };
     dist_sampler_t *sampler = NULL;
@@ -40,21 +40,21 @@ static void epochs_and_positions(void)
     options.num_replicas = 3;
     CHECK_OK(dist_sampler_create(NULL, 10, &options, &sampler));
     CHECK(dist_sampler_len(sampler) == 4);
-    CHECK(take(sampler, indices, 8) == 4 && memcmp(indices, first, sizeof first) == 0);
-    CHECK(take(sampler, indices, 8) == 0 && take(sampler, NULL, 0) == 0);
+    CHECK(take_indices(sampler, indices, 8) == 4 && memcmp(indices, first, sizeof first) == 0);
+    CHECK(take_indices(sampler, indices, 8) == 0 && take_indices(sampler, NULL, 0) == 0);
     CHECK_OK(dist_sampler_seek(sampler, 3));
-    CHECK(take(sampler, indices, 8) == 1 && indices[0] == first[3]);
+    CHECK(take_indices(sampler, indices, 8) == 1 && indices[0] == first[3]);
     CHECK_STATUS(dist_sampler_seek(sampler, 5), DIST_ERR_INVALID_ARGUMENT);
     CHECK_OK(dist_sampler_set_epoch(sampler, 1));
     CHECK(dist_sampler_position(sampler) == 0);
-    CHECK(take(sampler, indices, 4) == 4 && memcmp(indices, first, sizeof first) != 0);
+    CHECK(take_indices(sampler, indices, 4) == 4 && memcmp(indices, first, sizeof first) != 0);
     CHECK_OK(dist_sampler_release(sampler));
     CHECK_STATUS(dist_sampler_release(sampler), DIST_ERR_INVALID_HANDLE);
     CHECK(dist_sampler_len(sampler) == 0 && dist_sampler_position(NULL) == 0);
     CHECK_OK(dist_sampler_release(NULL));
 }
 
-static void wrong_arguments(void)
+static void wrong_arguments_are_refused(void)
 {
     dist_sampler_t *sampler = NULL;
     dist_sampler_options_t options = DIST_SAMPLER_OPTIONS_INIT;
@@ -73,8 +73,8 @@ static void wrong_arguments(void)
 
 int main(void)
 {
-    epochs_and_positions();
-    wrong_arguments();
-    run_everywhere(of_a_group);
+    check_epochs_and_positions();
+    wrong_arguments_are_refused();
+    run_everywhere(ranks_take_disjoint_shares);
     return check_report();
 }

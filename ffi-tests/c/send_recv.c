@@ -14,30 +14,30 @@ struct rank {
     int rank;
 };
 
-static int32_t number(int from, int i)
+static int32_t element_value(int from, int i)
 {
     return (int32_t)(1000 * from + i);
 }
 
 /* Messages with one tag are received in sending order. */
-static void in_order(const struct rank *me, int peer)
+static void check_message_order(const struct rank *me, int peer)
 {
     int i;
     for (i = 0; i < MESSAGES; i++) {
-        int32_t x = number(me->rank, i);
+        int32_t x = element_value(me->rank, i);
         if (me->rank == 0) {
             CHECK_OK(dist_send(me->group, &x, 1, DIST_I32, peer, i % 2, NULL, NULL));
         } else {
             dist_recv_status_t status = DIST_RECV_STATUS_INIT;
             CHECK_OK(dist_recv(me->group, &x, 1, DIST_I32, peer, i % 2, &status, NULL, NULL));
-            CHECK(x == number(0, i) && status.source == 0 && status.tag == i % 2);
+            CHECK(x == element_value(0, i) && status.source == 0 && status.tag == i % 2);
             CHECK(status.count == 1 && status.dtype == DIST_I32);
         }
     }
 }
 
 /* Any source and any tag; a message that is shorter than the buffer. */
-static void wild_cards(const struct rank *me, int peer)
+static void check_wildcards(const struct rank *me, int peer)
 {
     int32_t x[4] = { 1, 2, 3, -9 };
     dist_work_t *work = NULL;
@@ -56,7 +56,7 @@ static void wild_cards(const struct rank *me, int peer)
 }
 
 /* A message that is too long, or of another type, fails only its receive, and stays. */
-static void mismatches(const struct rank *me, int peer)
+static void mismatch_fails_only_its_receive(const struct rank *me, int peer)
 {
     int32_t x[2] = { 5, 6 };
     float f = 0;
@@ -74,27 +74,28 @@ static void mismatches(const struct rank *me, int peer)
 }
 
 /* A late message fails only its own receive. */
-static void late(const struct rank *me, int peer)
+static void late_message_fails_only_its_receive(const struct rank *me, int peer)
 {
-    dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
+    dist_call_options_t deadline_options = DIST_CALL_OPTIONS_INIT;
     int32_t x = 0;
-    soon.timeout_ms = 20;
-    CHECK_REFUSED(dist_recv(me->group, &x, 1, DIST_I32, peer, 99, NULL, &soon, NULL), DIST_ERR_TIMEOUT, "tag 99");
+    deadline_options.timeout_ms = 20;
+    CHECK_REFUSED(dist_recv(me->group, &x, 1, DIST_I32, peer, 99, NULL, &deadline_options, NULL), DIST_ERR_TIMEOUT,
+                  "tag 99");
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
 /* Both ranks send large messages first, also to themselves: in a batch the order does not
  * matter. */
-static void exchange(const struct rank *me, int peer)
+static void check_exchange(const struct rank *me, int peer)
 {
     static int32_t out[RANKS][LARGE];
     static int32_t in[RANKS][LARGE];
     int32_t to_me = 11;
     int32_t from_me = 0;
     int i;
-    int holds = 1;
+    int has_values = 1;
     for (i = 0; i < LARGE; i++) {
-        out[me->rank][i] = number(me->rank, i);
+        out[me->rank][i] = element_value(me->rank, i);
     }
     CHECK_OK(dist_batch_begin(&me->group, 1));
     CHECK_OK(dist_send(me->group, out[me->rank], LARGE, DIST_I32, peer, 5, NULL, NULL));
@@ -103,12 +104,12 @@ static void exchange(const struct rank *me, int peer)
     CHECK_OK(dist_recv(me->group, &from_me, 1, DIST_I32, me->rank, 6, NULL, NULL, NULL));
     CHECK_OK(dist_batch_end(NULL));
     for (i = 0; i < LARGE; i++) {
-        holds = holds && in[me->rank][i] == number(peer, i);
+        has_values = has_values && in[me->rank][i] == element_value(peer, i);
     }
-    CHECK(holds && from_me == 11);
+    CHECK(has_values && from_me == 11);
 }
 
-static void refusals(const struct rank *me, int peer)
+static void check_refusals(const struct rank *me, int peer)
 {
     int32_t x = 0;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
@@ -123,17 +124,17 @@ static void refusals(const struct rank *me, int peer)
     CHECK(work == NULL && status.source == -7);
 }
 
-static void *all_of_it(void *arg)
+static void *run_all_checks(void *arg)
 {
     struct rank *me = arg;
     int peer = 1 - me->rank;
     REQUIRE_OK(join_group(me->store, "messages", me->rank, RANKS, &me->group));
-    in_order(me, peer);
-    wild_cards(me, peer);
-    mismatches(me, peer);
-    late(me, peer);
-    exchange(me, peer);
-    refusals(me, peer);
+    check_message_order(me, peer);
+    check_wildcards(me, peer);
+    mismatch_fails_only_its_receive(me, peer);
+    late_message_fails_only_its_receive(me, peer);
+    check_exchange(me, peer);
+    check_refusals(me, peer);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
     CHECK_OK(dist_group_release(me->group));
     return NULL;
@@ -149,7 +150,7 @@ int main(void)
         ranks[r].store = store;
         ranks[r].group = NULL;
         ranks[r].rank = r;
-        REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+        REQUIRE(pthread_create(&threads[r], NULL, run_all_checks, &ranks[r]) == 0);
     }
     for (r = 0; r < RANKS; r++) {
         REQUIRE(pthread_join(threads[r], NULL) == 0);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static dist_store_t *clone_of(dist_store_t *store)
+static dist_store_t *clone_store(dist_store_t *store)
 {
     dist_store_t *clone = NULL;
     REQUIRE(dist_store_clone(store, &clone) == DIST_OK);
@@ -15,44 +15,44 @@ static dist_store_t *clone_of(dist_store_t *store)
 
 static void clone_is_the_same_store(struct users *u)
 {
-    dist_store_t *clone = clone_of(u->a);
+    dist_store_t *clone = clone_store(u->a);
     CHECK(clone != u->a);
     set_text(u->a, "key", "v");
-    CHECK(holds_text(clone, "key", "v"));
-    CHECK(sum_of(clone, "n", 2) == 2);
-    CHECK(sum_of(u->a, "n", 1) == 3);
+    CHECK(has_text(clone, "key", "v"));
+    CHECK(add_to(clone, "n", 2) == 2);
+    CHECK(add_to(u->a, "n", 1) == 3);
     push_text(clone, "queue", "item");
-    CHECK(pops_text(u->a, "queue", "item"));
+    CHECK(pop_returns(u->a, "queue", "item"));
     CHECK_OK(dist_store_release(clone));
 }
 
-static void clone_goes_on_without_the_first(struct users *u)
+static void clone_outlives_the_original(struct users *u)
 {
-    dist_store_t *first = clone_of(u->a);
-    dist_store_t *clone = clone_of(first);
+    dist_store_t *first = clone_store(u->a);
+    dist_store_t *clone = clone_store(first);
     set_text(first, "key", "v");
     CHECK_OK(dist_store_release(first));
-    CHECK(holds_text(clone, "key", "v"));
-    CHECK(sum_of(clone, "n", 1) == 1);
+    CHECK(has_text(clone, "key", "v"));
+    CHECK(add_to(clone, "n", 1) == 1);
     CHECK_OK(dist_store_release(clone));
-    CHECK(holds_text(u->a, "key", "v"));
-    CHECK(holds_text(u->b, "n", "1"));
+    CHECK(has_text(u->a, "key", "v"));
+    CHECK(has_text(u->b, "n", "1"));
 }
 
-static void waiter_goes_on_without_the_handle(struct users *u)
+static void waiter_outlives_the_handle(struct users *u)
 {
-    struct aside waiter;
-    dist_store_t *clone = clone_of(u->a);
-    begin(&waiter, getting, clone, "key", 0);
+    struct call waiter;
+    dist_store_t *clone = clone_store(u->a);
+    start_call(&waiter, call_get, clone, "key", 0);
     /* If the handle is released before the other thread uses it, the thread gets an error. */
     CHECK_OK(dist_store_release(clone));
     set_text(u->a, "key", "v");
-    end(&waiter);
+    join_call(&waiter);
     CHECK(waiter.status == DIST_OK || waiter.status == DIST_ERR_INVALID_HANDLE);
     CHECK(waiter.status != DIST_OK || strcmp(waiter.text, "v") == 0);
 }
 
-static void refuses_everything(dist_store_t *store)
+static void check_all_calls_refused(dist_store_t *store)
 {
     const char *key = "key";
     const void *value = "v";
@@ -62,26 +62,26 @@ static void refuses_everything(dist_store_t *store)
     dist_blob_t *blob = NULL;
     dist_store_t *other = NULL;
     char text[16];
-#define REFUSED(call) CHECK_STATUS(call, DIST_ERR_INVALID_HANDLE)
-    REFUSED(dist_store_clone(store, &other));
-    REFUSED(dist_store_prefix_create("p", DIST_TERMINATED, store, &other));
-    REFUSED(dist_store_set(store, key, DIST_TERMINATED, value, len));
-    REFUSED(dist_store_get(store, key, DIST_TERMINATED, &blob));
-    REFUSED(dist_store_add(store, key, DIST_TERMINATED, 1, &number));
-    REFUSED(dist_store_compare_set(store, key, DIST_TERMINATED, value, len, value, len, &blob));
-    REFUSED(dist_store_wait(store, &key, NULL, 1, 10));
-    REFUSED(dist_store_check(store, &key, NULL, 1, &flag));
-    REFUSED(dist_store_num_keys(store, &number));
-    REFUSED(dist_store_list_keys(store, &blob));
-    REFUSED(dist_store_delete_key(store, key, DIST_TERMINATED, &flag));
-    REFUSED(dist_store_append(store, key, DIST_TERMINATED, value, len));
-    REFUSED(dist_store_multi_get(store, &key, NULL, 1, &blob));
-    REFUSED(dist_store_multi_set(store, &key, NULL, &value, &len, 1));
-    REFUSED(dist_store_queue_push(store, key, DIST_TERMINATED, value, len));
-    REFUSED(dist_store_queue_pop(store, key, DIST_TERMINATED, 0, &blob));
-    REFUSED(dist_store_queue_len(store, key, DIST_TERMINATED, &number));
-    REFUSED(dist_store_barrier(store, key, DIST_TERMINATED, 1, 10));
-    REFUSED(dist_store_set_timeout(store, 10));
+#define CHECK_CALL_REFUSED(call) CHECK_STATUS(call, DIST_ERR_INVALID_HANDLE)
+    CHECK_CALL_REFUSED(dist_store_clone(store, &other));
+    CHECK_CALL_REFUSED(dist_store_prefix_create("p", DIST_TERMINATED, store, &other));
+    CHECK_CALL_REFUSED(dist_store_set(store, key, DIST_TERMINATED, value, len));
+    CHECK_CALL_REFUSED(dist_store_get(store, key, DIST_TERMINATED, &blob));
+    CHECK_CALL_REFUSED(dist_store_add(store, key, DIST_TERMINATED, 1, &number));
+    CHECK_CALL_REFUSED(dist_store_compare_set(store, key, DIST_TERMINATED, value, len, value, len, &blob));
+    CHECK_CALL_REFUSED(dist_store_wait(store, &key, NULL, 1, 10));
+    CHECK_CALL_REFUSED(dist_store_check(store, &key, NULL, 1, &flag));
+    CHECK_CALL_REFUSED(dist_store_num_keys(store, &number));
+    CHECK_CALL_REFUSED(dist_store_list_keys(store, &blob));
+    CHECK_CALL_REFUSED(dist_store_delete_key(store, key, DIST_TERMINATED, &flag));
+    CHECK_CALL_REFUSED(dist_store_append(store, key, DIST_TERMINATED, value, len));
+    CHECK_CALL_REFUSED(dist_store_multi_get(store, &key, NULL, 1, &blob));
+    CHECK_CALL_REFUSED(dist_store_multi_set(store, &key, NULL, &value, &len, 1));
+    CHECK_CALL_REFUSED(dist_store_queue_push(store, key, DIST_TERMINATED, value, len));
+    CHECK_CALL_REFUSED(dist_store_queue_pop(store, key, DIST_TERMINATED, 0, &blob));
+    CHECK_CALL_REFUSED(dist_store_queue_len(store, key, DIST_TERMINATED, &number));
+    CHECK_CALL_REFUSED(dist_store_barrier(store, key, DIST_TERMINATED, 1, 10));
+    CHECK_CALL_REFUSED(dist_store_set_timeout(store, 10));
     CHECK(dist_store_get_timeout(store) == 0);
     CHECK(dist_store_port(store) == -1);
     CHECK(dist_store_host(store, text, sizeof(text)) == 0);
@@ -90,16 +90,16 @@ static void refuses_everything(dist_store_t *store)
 
 static void released_handle_is_refused(struct users *u)
 {
-    dist_store_t *clone = clone_of(u->a);
+    dist_store_t *clone = clone_store(u->a);
     CHECK_OK(dist_store_release(clone));
-    refuses_everything(clone);
+    check_all_calls_refused(clone);
     CHECK_STATUS(dist_store_release(clone), DIST_ERR_INVALID_HANDLE);
     CHECK(count_keys(u->a) == 0);
 }
 
-static void null_is_refused_and_its_release_is_nothing(struct users *u)
+static void null_is_refused_but_may_be_released(struct users *u)
 {
-    refuses_everything(NULL);
+    check_all_calls_refused(NULL);
     CHECK_OK(dist_store_release(NULL));
     CHECK(count_keys(u->a) == 0);
 }
@@ -110,21 +110,22 @@ static void failure_leaves_null(struct users *u)
     dist_blob_t *blob;
     dist_store_t *other = u->b;
     CHECK_OK(dist_store_set_timeout(u->a, 20));
-#define LEAVES_NULL(call, wanted) \
+#define CHECK_LEAVES_NULL(call, expected) \
     blob = (dist_blob_t *)(void *)&keys; \
-    CHECK_STATUS(call, wanted); \
+    CHECK_STATUS(call, expected); \
     CHECK(blob == NULL)
-    LEAVES_NULL(dist_store_get(u->a, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_multi_get(u->a, keys, NULL, 1, &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT);
-    LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 0, &blob), DIST_ERR_QUEUE_EMPTY);
-    LEAVES_NULL(dist_store_get(u->a, NULL, DIST_TERMINATED, &blob), DIST_ERR_INVALID_ARGUMENT);
-    LEAVES_NULL(dist_store_compare_set(u->a, "k", DIST_TERMINATED, NULL, 1, NULL, 0, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_LEAVES_NULL(dist_store_get(u->a, "absent", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT);
+    CHECK_LEAVES_NULL(dist_store_multi_get(u->a, keys, NULL, 1, &blob), DIST_ERR_TIMEOUT);
+    CHECK_LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT);
+    CHECK_LEAVES_NULL(dist_store_queue_pop(u->a, "absent", DIST_TERMINATED, 0, &blob), DIST_ERR_QUEUE_EMPTY);
+    CHECK_LEAVES_NULL(dist_store_get(u->a, NULL, DIST_TERMINATED, &blob), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_LEAVES_NULL(dist_store_compare_set(u->a, "k", DIST_TERMINATED, NULL, 1, NULL, 0, &blob),
+                      DIST_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(dist_store_prefix_create(NULL, DIST_TERMINATED, u->a, &other), DIST_ERR_INVALID_ARGUMENT);
     CHECK(other == NULL);
 }
 
-static void null_is_a_value_only_if_it_is_empty(struct users *u)
+static void null_value_needs_length_zero(struct users *u)
 {
     const char *key = "key";
     const void *value = NULL;
@@ -134,10 +135,10 @@ static void null_is_a_value_only_if_it_is_empty(struct users *u)
     CHECK_REFUSED(dist_store_queue_push(u->a, "key", DIST_TERMINATED, NULL, 1), DIST_ERR_INVALID_ARGUMENT, "value");
     CHECK_REFUSED(dist_store_multi_set(u->a, &key, NULL, &value, &len, 1), DIST_ERR_INVALID_ARGUMENT, "values");
     CHECK(exists(u->a, "key") == 0);
-    CHECK(length_of(u->a, "key") == 0);
+    CHECK(queue_length(u->a, "key") == 0);
 }
 
-static void address_is_told(struct users *u)
+static void address_is_reported(struct users *u)
 {
     char host[64] = "";
     dist_store_t *prefixed = NULL;
@@ -151,7 +152,7 @@ static void address_is_told(struct users *u)
     CHECK_OK(dist_store_release(prefixed));
 }
 
-static void address_is_not_made_up(struct users *u)
+static void store_without_address_reports_none(struct users *u)
 {
     char host[64] = "untouched";
     CHECK(dist_store_port(u->a) == -1);
@@ -161,14 +162,14 @@ static void address_is_not_made_up(struct users *u)
 
 static const struct check rows[] = {
     ROW(clone_is_the_same_store, 0),
-    ROW(clone_goes_on_without_the_first, 0),
-    ROW(waiter_goes_on_without_the_handle, 0),
+    ROW(clone_outlives_the_original, 0),
+    ROW(waiter_outlives_the_handle, 0),
     ROW(released_handle_is_refused, 0),
-    ROW(null_is_refused_and_its_release_is_nothing, 0),
+    ROW(null_is_refused_but_may_be_released, 0),
     ROW(failure_leaves_null, 0),
-    ROW(null_is_a_value_only_if_it_is_empty, 0),
-    ROW(address_is_told, HAS_ADDRESS),
-    ROW(address_is_not_made_up, HAS_NO_ADDRESS),
+    ROW(null_value_needs_length_zero, 0),
+    ROW(address_is_reported, HAS_ADDRESS),
+    ROW(store_without_address_reports_none, HAS_NO_ADDRESS),
 };
 
 const struct checks handle_checks = CHECKS(rows);

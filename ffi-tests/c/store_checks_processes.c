@@ -22,11 +22,11 @@ extern char **environ;
 
 /* ---- What the processes do ---- */
 
-static void count(dist_store_t *store)
+static void count_up(dist_store_t *store)
 {
     int64_t before = 0;
     for (int i = 0; i < TIMES; i++) {
-        int64_t sum = sum_of(store, "n", 1);
+        int64_t sum = add_to(store, "n", 1);
         CHECK(sum > before);
         before = sum;
     }
@@ -39,11 +39,11 @@ static void append_pieces(dist_store_t *store, int number)
     for (int i = 0; i < TIMES; i++) {
         CHECK_OK(dist_store_append(store, "text", DIST_TERMINATED, piece, 6));
     }
-    settle(store);
+    await_writes(store);
 }
 
 /* A process that has passed the barrier sees all earlier changes of the other processes. */
-static void meet(dist_store_t *store, int number)
+static void check_barriers(dist_store_t *store, int number)
 {
     char key[32];
     for (int round = 0; round < 5; round++) {
@@ -58,14 +58,14 @@ static void meet(dist_store_t *store, int number)
     }
 }
 
-static void elect(dist_store_t *store, int number)
+static void elect_process(dist_store_t *store, int number)
 {
     char name[16];
     dist_blob_t *blob = NULL;
     sprintf(name, "%d", number);
     CHECK_OK(dist_store_compare_set(store, "leader", DIST_TERMINATED, "", 0, name, strlen(name), &blob));
     if (blob_is(blob, 0, name, strlen(name))) {
-        CHECK(sum_of(store, "leaders", 1) == 1);
+        CHECK(add_to(store, "leaders", 1) == 1);
     }
     CHECK_OK(dist_blob_release(blob));
 }
@@ -77,7 +77,7 @@ static void produce(dist_store_t *store, int number)
         sprintf(item, "%d %d", number, i);
         push_text(store, "queue", item);
     }
-    settle(store);
+    await_writes(store);
 }
 
 static void consume(dist_store_t *store)
@@ -104,44 +104,44 @@ static void consume(dist_store_t *store)
             last[producer] = item;
         }
         sprintf(key, "taken/%d/%d", producer, item);
-        CHECK(sum_of(store, key, 1) == 1);
+        CHECK(add_to(store, key, 1) == 1);
     }
 }
 
 /* Passes a value round: each process waits for its own key and sets the next one's. */
-static void pass(dist_store_t *store, int number)
+static void pass_value_around(dist_store_t *store, int number)
 {
     char key[32];
     for (int round = 0; round < 5; round++) {
         sprintf(key, "turn/%d", round * PROCESSES + number);
-        CHECK(holds_text(store, key, "yours"));
+        CHECK(has_text(store, key, "yours"));
         sprintf(key, "turn/%d", round * PROCESSES + number + 1);
         set_text(store, key, "yours");
     }
-    settle(store);
+    await_writes(store);
 }
 
-int work(const struct kind *kind, const char *role, const char *where, int number)
+int run_role(const struct kind *kind, const char *role, const char *location, int number)
 {
     char name[64];
     snprintf(name, sizeof(name), "process %d of %s", number, role);
     suite_begin(name, kind);
-    dist_store_t *store = kind->join(where, NULL);
+    dist_store_t *store = kind->join(location, NULL);
     CHECK_OK(dist_store_set_timeout(store, LIMIT_MS));
     if (strcmp(role, "count") == 0) {
-        count(store);
+        count_up(store);
     } else if (strcmp(role, "append") == 0) {
         append_pieces(store, number);
     } else if (strcmp(role, "meet") == 0) {
-        meet(store, number);
+        check_barriers(store, number);
     } else if (strcmp(role, "elect") == 0) {
-        elect(store, number);
+        elect_process(store, number);
     } else if (strcmp(role, "produce") == 0) {
         produce(store, number);
     } else if (strcmp(role, "consume") == 0) {
         consume(store);
     } else if (strcmp(role, "pass") == 0) {
-        pass(store, number);
+        pass_value_around(store, number);
     } else {
         CHECK(!"a role that exists");
     }
@@ -151,58 +151,58 @@ int work(const struct kind *kind, const char *role, const char *where, int numbe
 
 /* ---- Starting them ---- */
 
-static pid_t start(const struct users *u, const char *role, int number)
+static pid_t start_process(const struct users *u, const char *role, int number)
 {
     char text[16];
     pid_t pid = 0;
     sprintf(text, "%d", number);
-    char *words[] = { (char *)suite_program, (char *)u->kind->name, (char *)role, (char *)u->where, text, NULL };
+    char *words[] = { (char *)suite_program, (char *)u->kind->name, (char *)role, (char *)u->location, text, NULL };
     REQUIRE(posix_spawn(&pid, suite_program, NULL, NULL, words, environ) == 0);
     return pid;
 }
 
-static void finish(pid_t pid)
+static void wait_for_process(pid_t pid)
 {
     int status = -1;
     CHECK(waitpid(pid, &status, 0) == pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void all_processes(const struct users *u, const char *role)
+static void run_processes(const struct users *u, const char *role)
 {
     pid_t pids[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) {
-        pids[i] = start(u, role, i);
+        pids[i] = start_process(u, role, i);
     }
     for (int i = 0; i < PROCESSES; i++) {
-        finish(pids[i]);
+        wait_for_process(pids[i]);
     }
 }
 
 /* ---- The checks ---- */
 
-static void processes_count_without_loss(struct users *u)
+static void concurrent_process_adds_are_not_lost(struct users *u)
 {
-    all_processes(u, "count");
-    CHECK(sum_of(u->a, "n", 0) == PROCESSES * TIMES);
-    CHECK(sum_of(u->b, "n", 1) == PROCESSES * TIMES + 1);
+    run_processes(u, "count");
+    CHECK(add_to(u->a, "n", 0) == PROCESSES * TIMES);
+    CHECK(add_to(u->b, "n", 1) == PROCESSES * TIMES + 1);
 }
 
-static void processes_append_without_loss(struct users *u)
+static void concurrent_process_appends_are_not_lost(struct users *u)
 {
     dist_blob_t *blob = NULL;
     const void *data = NULL;
     size_t len = 0;
     int pieces[PROCESSES] = { 0 };
-    all_processes(u, "append");
+    run_processes(u, "append");
     CHECK_OK(dist_store_get(u->a, "text", DIST_TERMINATED, &blob));
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == PROCESSES * TIMES * 6);
     for (size_t at = 0; at + 6 <= len; at += 6) {
         int number = -1;
-        char end = 0;
-        sscanf((const char *)data + at, "<%4d%c", &number, &end);
-        if (CHECK(end == '>' && number >= 0 && number < PROCESSES)) {
+        char join_call = 0;
+        sscanf((const char *)data + at, "<%4d%c", &number, &join_call);
+        if (CHECK(join_call == '>' && number >= 0 && number < PROCESSES)) {
             pieces[number]++;
         }
     }
@@ -214,13 +214,13 @@ static void processes_append_without_loss(struct users *u)
 
 static void processes_meet_in_barriers(struct users *u)
 {
-    all_processes(u, "meet");
+    run_processes(u, "meet");
 }
 
 static void one_of_many_processes_is_elected(struct users *u)
 {
-    all_processes(u, "elect");
-    CHECK(sum_of(u->a, "leaders", 0) == 1);
+    run_processes(u, "elect");
+    CHECK(add_to(u->a, "leaders", 0) == 1);
     CHECK(exists(u->a, "leader") == 1);
 }
 
@@ -230,47 +230,47 @@ static void processes_take_each_item_once(struct users *u)
     pid_t consumers[CONSUMERS];
     char key[32];
     for (int i = 0; i < CONSUMERS; i++) {
-        consumers[i] = start(u, "consume", i);
+        consumers[i] = start_process(u, "consume", i);
     }
     for (int i = 0; i < PRODUCERS; i++) {
-        producers[i] = start(u, "produce", i);
+        producers[i] = start_process(u, "produce", i);
     }
     for (int i = 0; i < PRODUCERS; i++) {
-        finish(producers[i]);
+        wait_for_process(producers[i]);
     }
     for (int i = 0; i < CONSUMERS; i++) {
         push_text(u->a, "queue", NO_MORE);
     }
-    settle(u->a);
+    await_writes(u->a);
     for (int i = 0; i < CONSUMERS; i++) {
-        finish(consumers[i]);
+        wait_for_process(consumers[i]);
     }
-    int taken = 0;
+    int n_taken = 0;
     for (int i = 0; i < PRODUCERS * ITEMS; i++) {
         sprintf(key, "taken/%d/%d", i / ITEMS, i % ITEMS);
-        taken += exists(u->b, key) == 1;
+        n_taken += exists(u->b, key) == 1;
     }
-    CHECK(taken == PRODUCERS * ITEMS);
-    CHECK(length_of(u->a, "queue") == 0);
+    CHECK(n_taken == PRODUCERS * ITEMS);
+    CHECK(queue_length(u->a, "queue") == 0);
 }
 
 static void processes_wake_each_other(struct users *u)
 {
     char key[32];
     set_text(u->a, "turn/0", "yours");
-    settle(u->a);
-    all_processes(u, "pass");
+    await_writes(u->a);
+    run_processes(u, "pass");
     sprintf(key, "turn/%d", 5 * PROCESSES);
-    CHECK(holds_text(u->a, key, "yours"));
+    CHECK(has_text(u->a, key, "yours"));
 }
 
 static const struct check rows[] = {
-    ROW(processes_count_without_loss, BETWEEN_PROCESSES),
-    ROW(processes_append_without_loss, BETWEEN_PROCESSES),
-    ROW(processes_meet_in_barriers, BETWEEN_PROCESSES),
-    ROW(one_of_many_processes_is_elected, BETWEEN_PROCESSES),
-    ROW(processes_take_each_item_once, BETWEEN_PROCESSES),
-    ROW(processes_wake_each_other, BETWEEN_PROCESSES),
+    ROW(concurrent_process_adds_are_not_lost, IS_MULTI_PROCESS),
+    ROW(concurrent_process_appends_are_not_lost, IS_MULTI_PROCESS),
+    ROW(processes_meet_in_barriers, IS_MULTI_PROCESS),
+    ROW(one_of_many_processes_is_elected, IS_MULTI_PROCESS),
+    ROW(processes_take_each_item_once, IS_MULTI_PROCESS),
+    ROW(processes_wake_each_other, IS_MULTI_PROCESS),
 };
 
 const struct checks process_checks = CHECKS(rows);

@@ -22,49 +22,49 @@ static void items_keep_their_order(struct users *u)
     for (size_t i = 0; i < 4; i++) {
         push_text(u->a, "queue", items[i]);
     }
-    settle(u->a);
+    await_writes(u->a);
     for (size_t i = 0; i < 4; i++) {
-        CHECK(pops_text(i % 2 == 0 ? u->b : u->a, "queue", items[i]));
+        CHECK(pop_returns(i % 2 == 0 ? u->b : u->a, "queue", items[i]));
     }
     CHECK_STATUS(try_pop(u->a, "queue"), DIST_ERR_QUEUE_EMPTY);
 }
 
 static void length_counts_items(struct users *u)
 {
-    CHECK(length_of(u->a, "queue") == 0);
+    CHECK(queue_length(u->a, "queue") == 0);
     for (int i = 0; i < 3; i++) {
         push_text(u->a, "queue", "item");
-        CHECK(length_of(u->a, "queue") == i + 1);
+        CHECK(queue_length(u->a, "queue") == i + 1);
     }
-    CHECK(length_of(u->b, "queue") == 3);
-    CHECK(pops_text(u->b, "queue", "item"));
-    CHECK(length_of(u->b, "queue") == 2);
-    CHECK(length_of(u->a, "queue") == 2);
+    CHECK(queue_length(u->b, "queue") == 3);
+    CHECK(pop_returns(u->b, "queue", "item"));
+    CHECK(queue_length(u->b, "queue") == 2);
+    CHECK(queue_length(u->a, "queue") == 2);
 }
 
-static void empty_queue_is_an_error_that_names_it(struct users *u)
+static void pop_of_empty_queue_names_the_queue(struct users *u)
 {
     CHECK_REFUSED(try_pop(u->a, "the-queue"), DIST_ERR_QUEUE_EMPTY, "the-queue\"");
     push_text(u->a, "the-queue", "item");
-    settle(u->a);
+    await_writes(u->a);
     CHECK_OK(try_pop(u->b, "the-queue"));
     CHECK_STATUS(try_pop(u->b, "the-queue"), DIST_ERR_QUEUE_EMPTY);
     CHECK_STATUS(try_pop(u->a, "the-queue"), DIST_ERR_QUEUE_EMPTY);
 }
 
-static void empty_item_is_an_item(struct users *u)
+static void empty_item_is_popped(struct users *u)
 {
     CHECK_OK(dist_store_queue_push(u->a, "queue", DIST_TERMINATED, NULL, 0));
     push_text(u->a, "queue", "");
-    CHECK(length_of(u->a, "queue") == 2);
-    CHECK(pops_text(u->b, "queue", ""));
+    CHECK(queue_length(u->a, "queue") == 2);
+    CHECK(pop_returns(u->b, "queue", ""));
     CHECK_OK(try_pop(u->a, "queue"));
-    CHECK(length_of(u->b, "queue") == 0);
+    CHECK(queue_length(u->b, "queue") == 0);
 }
 
 static void items_are_bytes_of_any_length(struct users *u)
 {
-    unsigned char *bytes = pattern(1000000);
+    unsigned char *bytes = make_pattern(1000000);
     static const size_t lens[] = { 1, 256, 300000, 1000000 };
     for (size_t i = 0; i < 4; i++) {
         CHECK_OK(dist_store_queue_push(u->a, "queue", DIST_TERMINATED, bytes, lens[i]));
@@ -78,7 +78,7 @@ static void items_are_bytes_of_any_length(struct users *u)
     free(bytes);
 }
 
-static void emptied_queue_goes_on(struct users *u)
+static void emptied_queue_is_usable(struct users *u)
 {
     char text[16];
     for (int i = 0; i < 20; i++) {
@@ -86,12 +86,12 @@ static void emptied_queue_goes_on(struct users *u)
         push_text(u->a, "queue", text);
         if (i % 3 == 2) {
             push_text(u->a, "queue", "extra");
-            CHECK(pops_text(u->a, "queue", text));
-            CHECK(pops_text(u->b, "queue", "extra"));
+            CHECK(pop_returns(u->a, "queue", text));
+            CHECK(pop_returns(u->b, "queue", "extra"));
         } else {
-            CHECK(pops_text(u->b, "queue", text));
+            CHECK(pop_returns(u->b, "queue", text));
         }
-        CHECK(length_of(u->a, "queue") == 0);
+        CHECK(queue_length(u->a, "queue") == 0);
     }
 }
 
@@ -101,24 +101,24 @@ static void queues_are_separate(struct users *u)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         push_text(u->a, names[i], names[i]);
     }
-    settle(u->a);
+    await_writes(u->a);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        CHECK(length_of(u->b, names[i]) == 1);
-        CHECK(pops_text(u->b, names[i], names[i]));
+        CHECK(queue_length(u->b, names[i]) == 1);
+        CHECK(pop_returns(u->b, names[i], names[i]));
     }
 }
 
-static void queue_and_key_of_one_name_are_two_things(struct users *u)
+static void queue_and_key_may_share_a_name(struct users *u)
 {
     push_text(u->a, "name", "item");
     CHECK(exists(u->a, "name") == 0);
-    CHECK(was_deleted(u->a, "name") == 0);
+    CHECK(delete_existing(u->a, "name") == 0);
     set_text(u->a, "name", "value");
-    CHECK(length_of(u->a, "name") == 1);
-    CHECK(holds_text(u->b, "name", "value"));
-    CHECK(was_deleted(u->a, "name") == 1);
-    CHECK(length_of(u->b, "name") == 1);
-    CHECK(pops_text(u->b, "name", "item"));
+    CHECK(queue_length(u->a, "name") == 1);
+    CHECK(has_text(u->b, "name", "value"));
+    CHECK(delete_existing(u->a, "name") == 1);
+    CHECK(queue_length(u->b, "name") == 1);
+    CHECK(pop_returns(u->b, "name", "item"));
 }
 
 static void get_does_not_see_a_queue(struct users *u)
@@ -129,8 +129,8 @@ static void get_does_not_see_a_queue(struct users *u)
     CHECK_REFUSED(dist_store_get(u->a, "name", DIST_TERMINATED, &blob), DIST_ERR_TIMEOUT, "name");
     CHECK(blob == NULL);
     set_text(u->a, "name", "value");
-    CHECK(holds_text(u->a, "name", "value"));
-    CHECK(length_of(u->a, "name") == 1);
+    CHECK(has_text(u->a, "name", "value"));
+    CHECK(queue_length(u->a, "name") == 1);
 }
 
 static void pop_does_not_see_a_key(struct users *u)
@@ -142,33 +142,33 @@ static void pop_does_not_see_a_key(struct users *u)
     CHECK_REFUSED(dist_store_queue_pop(u->a, "name", DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT, "name");
     CHECK(blob == NULL);
     push_text(u->a, "name", "item");
-    CHECK(pops_text(u->a, "name", "item"));
-    CHECK(holds_text(u->a, "name", "value"));
+    CHECK(pop_returns(u->a, "name", "item"));
+    CHECK(has_text(u->a, "name", "value"));
 }
 
-static void queues_are_no_keys(struct users *u)
+static void queues_are_not_listed_as_keys(struct users *u)
 {
     push_text(u->a, "queue", "item");
     CHECK(count_keys(u->a) == 0);
-    CHECK(lists(u->a, NULL, 0));
+    CHECK(lists_exactly(u->a, NULL, 0));
     set_text(u->a, "queue", "v");
     CHECK(count_keys(u->a) == 1);
-    CHECK(pops_text(u->a, "queue", "item"));
+    CHECK(pop_returns(u->a, "queue", "item"));
     CHECK(count_keys(u->b) == 1);
 }
 
-static void wait_sees_a_queue_that_is_not_empty(struct users *u)
+static void wait_returns_for_a_nonempty_queue(struct users *u)
 {
     const char *names[] = { "queue", "key" };
-    struct aside waiter;
+    struct call waiter;
     CHECK_STATUS(dist_store_wait(u->a, names, NULL, 1, 20), DIST_ERR_TIMEOUT);
-    begin(&waiter, waiting, u->b, "queue", 0);
+    start_call(&waiter, call_wait, u->b, "queue", 0);
     push_text(u->a, "queue", "item");
     set_text(u->a, "key", "v");
-    end(&waiter);
+    join_call(&waiter);
     CHECK(waiter.status == DIST_OK);
     CHECK_OK(dist_store_wait(u->a, names, NULL, 2, 0));
-    CHECK(pops_text(u->b, "queue", "item"));
+    CHECK(pop_returns(u->b, "queue", "item"));
     CHECK_STATUS(dist_store_wait(u->a, names, NULL, 2, 20), DIST_ERR_TIMEOUT);
 }
 
@@ -176,48 +176,48 @@ static void wait_sees_a_queue_that_is_not_empty(struct users *u)
 
 static void pop_waits_for_an_item(struct users *u)
 {
-    struct aside popper;
+    struct call popper;
     for (int i = 0; i < 10; i++) {
-        begin(&popper, popping, i % 2 == 0 ? u->a : u->b, "queue", 0);
-        CHECK(length_of(u->a, "queue") == 0);
+        start_call(&popper, call_pop, i % 2 == 0 ? u->a : u->b, "queue", 0);
+        CHECK(queue_length(u->a, "queue") == 0);
         /* A key with the name of the queue does not end the wait. */
         set_text(u->a, "queue", "key");
         push_text(u->a, "queue", "item");
-        end(&popper);
+        join_call(&popper);
         CHECK(popper.status == DIST_OK && strcmp(popper.text, "item") == 0);
-        CHECK(length_of(u->a, "queue") == 0);
+        CHECK(queue_length(u->a, "queue") == 0);
     }
 }
 
-static dist_status_t passing_on(struct aside *aside)
+static dist_status_t forward_items(struct call *call)
 {
-    for (int64_t i = 0; i < aside->number; i++) {
+    for (int64_t i = 0; i < call->argument; i++) {
         dist_blob_t *blob = NULL;
         const void *data = NULL;
         size_t len = 0;
-        dist_status_t status = dist_store_queue_pop(aside->store, "there", DIST_TERMINATED, 1, &blob);
+        dist_status_t status = dist_store_queue_pop(call->store, "there", DIST_TERMINATED, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
         CHECK_OK(dist_blob_data(blob, 0, &data, &len));
-        CHECK_OK(dist_store_queue_push(aside->store, "back", DIST_TERMINATED, data, len));
+        CHECK_OK(dist_store_queue_push(call->store, "back", DIST_TERMINATED, data, len));
         CHECK_OK(dist_blob_release(blob));
     }
     return DIST_OK;
 }
 
 /* Each user waits for the items of the other, in turn. */
-static void two_pass_items_to_each_other(struct users *u)
+static void users_exchange_items(struct users *u)
 {
-    struct aside other;
+    struct call other;
     char text[16];
-    begin(&other, passing_on, u->b, NULL, 50);
+    start_call(&other, forward_items, u->b, NULL, 50);
     for (int i = 0; i < 50; i++) {
         sprintf(text, "%d", i);
         push_text(u->a, "there", text);
-        CHECK(pops_text(u->a, "back", text));
+        CHECK(pop_returns(u->a, "back", text));
     }
-    end(&other);
+    join_call(&other);
     CHECK(other.status == DIST_OK);
 }
 
@@ -230,10 +230,10 @@ static void timed_out_pop_takes_nothing(struct users *u)
     }
     push_text(u->a, "the-queue", "1");
     push_text(u->a, "the-queue", "2");
-    CHECK(length_of(u->a, "the-queue") == 2);
-    CHECK(pops_text(u->a, "the-queue", "1"));
+    CHECK(queue_length(u->a, "the-queue") == 2);
+    CHECK(pop_returns(u->a, "the-queue", "1"));
     CHECK_OK(dist_store_set_timeout(u->b, LIMIT_MS));
-    CHECK(pops_text(u->b, "the-queue", "2"));
+    CHECK(pop_returns(u->b, "the-queue", "2"));
 }
 
 #define CONSUMERS 6
@@ -241,16 +241,16 @@ static void timed_out_pop_takes_nothing(struct users *u)
 
 /* Pops its share of the items, which must be in push order, and counts each under a separate
  * key. */
-static dist_status_t consuming(struct aside *aside)
+static dist_status_t consume_items(struct call *call)
 {
     int before = -1;
-    for (int64_t i = 0; i < aside->number; i++) {
+    for (int64_t i = 0; i < call->argument; i++) {
         dist_blob_t *blob = NULL;
         const void *data = NULL;
         size_t len = 0;
         int64_t times = 0;
         char name[32];
-        dist_status_t status = dist_store_queue_pop(aside->store, aside->key, DIST_TERMINATED, 1, &blob);
+        dist_status_t status = dist_store_queue_pop(call->store, call->key, DIST_TERMINATED, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
@@ -259,36 +259,36 @@ static dist_status_t consuming(struct aside *aside)
         CHECK(item > before);
         before = item;
         sprintf(name, "taken/%d", item);
-        CHECK_OK(dist_store_add(aside->store, name, DIST_TERMINATED, 1, &times));
+        CHECK_OK(dist_store_add(call->store, name, DIST_TERMINATED, 1, &times));
         CHECK(times == 1);
         CHECK_OK(dist_blob_release(blob));
     }
     return DIST_OK;
 }
 
-static void each_item_goes_to_one_of_many(struct users *u)
+static void each_item_goes_to_one_consumer(struct users *u)
 {
-    struct aside consumers[CONSUMERS];
+    struct call consumers[CONSUMERS];
     char text[32];
     for (int i = 0; i < CONSUMERS; i++) {
-        begin(&consumers[i], consuming, i % 2 == 0 ? u->a : u->b, "queue", EACH);
+        start_call(&consumers[i], consume_items, i % 2 == 0 ? u->a : u->b, "queue", EACH);
     }
     for (int i = 0; i < CONSUMERS * EACH; i++) {
         sprintf(text, "%d", i);
         push_text(u->a, "queue", text);
     }
     for (int i = 0; i < CONSUMERS; i++) {
-        end(&consumers[i]);
+        join_call(&consumers[i]);
         CHECK(consumers[i].status == DIST_OK);
     }
     for (int i = 0; i < CONSUMERS * EACH; i++) {
         sprintf(text, "taken/%d", i);
         CHECK(exists(u->a, text) == 1);
     }
-    CHECK(length_of(u->a, "queue") == 0);
+    CHECK(queue_length(u->a, "queue") == 0);
 }
 
-static void thousand_items(struct users *u)
+static void thousand_items_are_popped_in_order(struct users *u)
 {
     char text[16];
     int right = 0;
@@ -296,58 +296,58 @@ static void thousand_items(struct users *u)
         sprintf(text, "item %d", i);
         push_text(u->a, "queue", text);
     }
-    CHECK(length_of(u->a, "queue") == 1000);
+    CHECK(queue_length(u->a, "queue") == 1000);
     for (int i = 0; i < 1000; i++) {
         sprintf(text, "item %d", i);
-        right += pops_text(u->b, "queue", text);
+        right += pop_returns(u->b, "queue", text);
     }
     CHECK(right == 1000);
-    CHECK(length_of(u->b, "queue") == 0);
+    CHECK(queue_length(u->b, "queue") == 0);
 }
 
 /* ---- Barriers ---- */
 
-static void barrier_of_nobody_and_of_one_is_over(struct users *u)
+static void barrier_of_zero_or_one_returns(struct users *u)
 {
     CHECK_OK(dist_store_barrier(u->a, "nobody", DIST_TERMINATED, 0, 0));
     CHECK_OK(dist_store_barrier(u->a, "alone", DIST_TERMINATED, 1, 1000));
     CHECK_REFUSED(dist_store_barrier(u->a, "fewer", DIST_TERMINATED, -1, 0), DIST_ERR_INVALID_ARGUMENT, "world_size");
 }
 
-static dist_status_t meeting_counted(struct aside *aside)
+static dist_status_t count_and_enter_barrier(struct call *call)
 {
     int64_t come;
-    dist_status_t status = dist_store_add(aside->store, "come", DIST_TERMINATED, 1, &come);
+    dist_status_t status = dist_store_add(call->store, "come", DIST_TERMINATED, 1, &come);
     if (status == DIST_OK) {
-        status = meeting(aside);
+        status = call_barrier(call);
     }
     if (status == DIST_OK) {
-        status = dist_store_add(aside->store, "come", DIST_TERMINATED, 0, &come);
-        CHECK(come == aside->number);
+        status = dist_store_add(call->store, "come", DIST_TERMINATED, 0, &come);
+        CHECK(come == call->argument);
     }
     return status;
 }
 
-static void barrier_holds_until_all_have_come(struct users *u)
+static void barrier_waits_for_all(struct users *u)
 {
-    struct aside others[4];
+    struct call others[4];
     for (int i = 0; i < 4; i++) {
-        begin(&others[i], meeting_counted, i % 2 == 0 ? u->a : u->b, "barrier", 5);
+        start_call(&others[i], count_and_enter_barrier, i % 2 == 0 ? u->a : u->b, "barrier", 5);
     }
-    CHECK(sum_of(u->a, "come", 1) <= 5);
+    CHECK(add_to(u->a, "come", 1) <= 5);
     CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 5, 0));
     for (int i = 0; i < 4; i++) {
-        end(&others[i]);
+        join_call(&others[i]);
         CHECK(others[i].status == DIST_OK);
     }
 }
 
-static void used_barrier_is_passed_at_once(struct users *u)
+static void completed_barrier_returns_immediately(struct users *u)
 {
-    struct aside other;
-    begin(&other, meeting, u->b, "barrier", 2);
+    struct call other;
+    start_call(&other, call_barrier, u->b, "barrier", 2);
     CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 0));
-    end(&other);
+    join_call(&other);
     CHECK(other.status == DIST_OK);
     CHECK_OK(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 1000));
     CHECK_OK(dist_store_barrier(u->b, "barrier", DIST_TERMINATED, 2, 1000));
@@ -355,15 +355,15 @@ static void used_barrier_is_passed_at_once(struct users *u)
     CHECK_STATUS(dist_store_barrier(u->b, "barrier2", DIST_TERMINATED, 2, 20), DIST_ERR_TIMEOUT);
 }
 
-static void timed_out_barrier_says_how_many_have_come(struct users *u)
+static void barrier_timeout_names_the_arrived_count(struct users *u)
 {
     CHECK_REFUSED(dist_store_barrier(u->a, "the-barrier", DIST_TERMINATED, 2, 50), DIST_ERR_TIMEOUT, "1 of 2");
-    CHECK_SAYS(dist_last_error(), "the-barrier\"");
+    CHECK_CONTAINS(dist_last_error(), "the-barrier\"");
     CHECK_REFUSED(dist_store_barrier(u->b, "three", DIST_TERMINATED, 3, 50), DIST_ERR_TIMEOUT, "1 of 3");
     CHECK_REFUSED(dist_store_barrier(u->a, "three", DIST_TERMINATED, 3, 50), DIST_ERR_TIMEOUT, "2 of 3");
 }
 
-static void who_timed_out_in_a_barrier_was_counted(struct users *u)
+static void timed_out_caller_stays_counted_in_barrier(struct users *u)
 {
     CHECK_STATUS(dist_store_barrier(u->a, "barrier", DIST_TERMINATED, 2, 30), DIST_ERR_TIMEOUT);
     CHECK_OK(dist_store_barrier(u->b, "barrier", DIST_TERMINATED, 2, 0));
@@ -373,26 +373,26 @@ static void who_timed_out_in_a_barrier_was_counted(struct users *u)
 static const struct check rows[] = {
     ROW(items_keep_their_order, 0),
     ROW(length_counts_items, 0),
-    ROW(empty_queue_is_an_error_that_names_it, 0),
-    ROW(empty_item_is_an_item, 0),
+    ROW(pop_of_empty_queue_names_the_queue, 0),
+    ROW(empty_item_is_popped, 0),
     ROW(items_are_bytes_of_any_length, 0),
-    ROW(emptied_queue_goes_on, 0),
+    ROW(emptied_queue_is_usable, 0),
     ROW(queues_are_separate, 0),
-    ROW(queue_and_key_of_one_name_are_two_things, 0),
+    ROW(queue_and_key_may_share_a_name, 0),
     ROW(get_does_not_see_a_queue, 0),
     ROW(pop_does_not_see_a_key, 0),
-    ROW(queues_are_no_keys, QUEUES_BESIDE_KEYS),
-    ROW(wait_sees_a_queue_that_is_not_empty, WAIT_SEES_QUEUES),
+    ROW(queues_are_not_listed_as_keys, QUEUES_ARE_NOT_KEYS),
+    ROW(wait_returns_for_a_nonempty_queue, WAIT_SEES_QUEUES),
     ROW(pop_waits_for_an_item, 0),
-    ROW(two_pass_items_to_each_other, 0),
+    ROW(users_exchange_items, 0),
     ROW(timed_out_pop_takes_nothing, 0),
-    ROW(each_item_goes_to_one_of_many, 0),
-    ROW(thousand_items, 0),
-    ROW(barrier_of_nobody_and_of_one_is_over, 0),
-    ROW(barrier_holds_until_all_have_come, 0),
-    ROW(used_barrier_is_passed_at_once, 0),
-    ROW(timed_out_barrier_says_how_many_have_come, 0),
-    ROW(who_timed_out_in_a_barrier_was_counted, 0),
+    ROW(each_item_goes_to_one_consumer, 0),
+    ROW(thousand_items_are_popped_in_order, 0),
+    ROW(barrier_of_zero_or_one_returns, 0),
+    ROW(barrier_waits_for_all, 0),
+    ROW(completed_barrier_returns_immediately, 0),
+    ROW(barrier_timeout_names_the_arrived_count, 0),
+    ROW(timed_out_caller_stays_counted_in_barrier, 0),
 };
 
 const struct checks queue_checks = CHECKS(rows);

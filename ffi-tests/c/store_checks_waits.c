@@ -9,21 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
-static void wait_for_nothing_is_over(struct users *u)
+static void wait_for_no_keys_returns(struct users *u)
 {
     CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, 1));
     CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, 0));
     CHECK_OK(dist_store_wait(u->a, NULL, NULL, 0, DIST_WAIT_FOREVER));
 }
 
-static void wait_for_what_is_there_is_over(struct users *u)
+static void wait_for_existing_keys_returns(struct users *u)
 {
     const char *keys[] = { "x", "empty", "x" };
     set_text(u->a, "x", "1");
     set_text(u->a, "empty", "");
     CHECK_OK(dist_store_wait(u->b, keys, NULL, 3, 0));
     CHECK_OK(dist_store_wait(u->a, keys, NULL, 3, 1000));
-    CHECK(holds_text(u->b, "x", "1"));
+    CHECK(has_text(u->b, "x", "1"));
 }
 
 /* ---- Every kind of write wakes ---- */
@@ -31,16 +31,16 @@ static void wait_for_what_is_there_is_over(struct users *u)
 #define ROUNDS 10
 
 /* Answers each key of a sequence when it is set. */
-static dist_status_t answering(struct aside *aside)
+static dist_status_t answer_keys(struct call *call)
 {
     char name[64];
     const char *key = name;
-    for (int64_t round = 0; round < aside->number; round++) {
-        sprintf(name, "%s/%d", aside->key, (int)round);
-        dist_status_t status = dist_store_wait(aside->store, &key, NULL, 1, 0);
+    for (int64_t round = 0; round < call->argument; round++) {
+        sprintf(name, "%s/%d", call->key, (int)round);
+        dist_status_t status = dist_store_wait(call->store, &key, NULL, 1, 0);
         if (status == DIST_OK) {
-            sprintf(name, "%s/%d/answer", aside->key, (int)round);
-            status = dist_store_set(aside->store, name, DIST_TERMINATED, "", 0);
+            sprintf(name, "%s/%d/answer", call->key, (int)round);
+            status = dist_store_set(call->store, name, DIST_TERMINATED, "", 0);
         }
         if (status != DIST_OK) {
             return status;
@@ -50,19 +50,20 @@ static dist_status_t answering(struct aside *aside)
 }
 
 /* The other user waits for this user's keys, and this user waits for its answers. */
-static void wakes(struct users *u, const char *what, void (*write)(dist_store_t *store, const char *key))
+static void check_wakes_waiters(struct users *u, const char *sequence,
+                                void (*write)(dist_store_t *store, const char *key))
 {
-    struct aside other;
-    char name[64];
-    const char *key = name;
-    begin(&other, answering, u->b, what, ROUNDS);
+    struct call other;
+    char key_name[64];
+    const char *key = key_name;
+    start_call(&other, answer_keys, u->b, sequence, ROUNDS);
     for (int round = 0; round < ROUNDS; round++) {
-        sprintf(name, "%s/%d", what, round);
-        write(u->a, name);
-        sprintf(name, "%s/%d/answer", what, round);
+        sprintf(key_name, "%s/%d", sequence, round);
+        write(u->a, key_name);
+        sprintf(key_name, "%s/%d/answer", sequence, round);
         CHECK_OK(dist_store_wait(u->a, &key, NULL, 1, 0));
     }
-    end(&other);
+    join_call(&other);
     CHECK(other.status == DIST_OK);
 }
 
@@ -78,7 +79,7 @@ static void write_empty(dist_store_t *store, const char *key)
 
 static void write_add(dist_store_t *store, const char *key)
 {
-    CHECK(sum_of(store, key, 1) == 1);
+    CHECK(add_to(store, key, 1) == 1);
 }
 
 static void write_append(dist_store_t *store, const char *key)
@@ -96,73 +97,73 @@ static void write_multi_set(dist_store_t *store, const char *key)
 
 static void write_compare_set(dist_store_t *store, const char *key)
 {
-    CHECK(compares(store, key, "", "v", "v"));
+    CHECK(compare_set_returns(store, key, "", "v", "v"));
 }
 
-static void set_wakes(struct users *u)
+static void set_wakes_waiters(struct users *u)
 {
-    wakes(u, "set", write_set);
+    check_wakes_waiters(u, "set", write_set);
 }
 
-static void set_to_nothing_wakes(struct users *u)
+static void set_of_empty_value_wakes_waiters(struct users *u)
 {
-    wakes(u, "empty", write_empty);
+    check_wakes_waiters(u, "empty", write_empty);
 }
 
-static void add_wakes(struct users *u)
+static void add_wakes_waiters(struct users *u)
 {
-    wakes(u, "add", write_add);
+    check_wakes_waiters(u, "add", write_add);
 }
 
-static void append_wakes(struct users *u)
+static void append_wakes_waiters(struct users *u)
 {
-    wakes(u, "append", write_append);
+    check_wakes_waiters(u, "append", write_append);
 }
 
-static void multi_set_wakes(struct users *u)
+static void multi_set_wakes_waiters(struct users *u)
 {
-    wakes(u, "multi_set", write_multi_set);
+    check_wakes_waiters(u, "multi_set", write_multi_set);
 }
 
-static void compare_set_wakes(struct users *u)
+static void compare_set_wakes_waiters(struct users *u)
 {
-    wakes(u, "compare_set", write_compare_set);
+    check_wakes_waiters(u, "compare_set", write_compare_set);
 }
 
-static void failed_compare_wakes_nobody(struct users *u)
+static void failed_compare_set_wakes_no_waiter(struct users *u)
 {
-    struct aside waiter;
-    begin(&waiter, waiting, u->b, "key", 200);
+    struct call waiter;
+    start_call(&waiter, call_wait, u->b, "key", 200);
     for (int i = 0; i < 20; i++) {
-        CHECK(compares(u->a, "key", "something", "else", "something"));
+        CHECK(compare_set_returns(u->a, "key", "something", "else", "something"));
     }
-    end(&waiter);
+    join_call(&waiter);
     CHECK(waiter.status == DIST_ERR_TIMEOUT);
     CHECK(exists(u->a, "key") == 0);
 }
 
-static void another_key_wakes_nobody(struct users *u)
+static void another_key_wakes_no_waiter(struct users *u)
 {
-    struct aside waiter;
-    begin(&waiter, waiting, u->b, "key", 200);
+    struct call waiter;
+    start_call(&waiter, call_wait, u->b, "key", 200);
     set_text(u->a, "ke", "v");
     set_text(u->a, "key2", "v");
     set_text(u->a, "key/", "v");
-    CHECK(sum_of(u->a, "Key", 1) == 1);
-    CHECK(was_deleted(u->a, "Key") == 1);
-    CHECK(was_deleted(u->a, "key") == 0);
-    end(&waiter);
+    CHECK(add_to(u->a, "Key", 1) == 1);
+    CHECK(delete_existing(u->a, "Key") == 1);
+    CHECK(delete_existing(u->a, "key") == 0);
+    join_call(&waiter);
     CHECK(waiter.status == DIST_ERR_TIMEOUT);
-    CHECK_DOES_NOT_SAY(waiter.error, "key2");
+    CHECK_OMITS(waiter.error, "key2");
 }
 
 /* ---- Several keys ---- */
 
-static dist_status_t getting_three(struct aside *aside)
+static dist_status_t get_three_keys(struct call *call)
 {
     const char *keys[] = { "x", "y", "x", "z" };
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_multi_get(aside->store, keys, NULL, 4, &blob);
+    dist_status_t status = dist_store_multi_get(call->store, keys, NULL, 4, &blob);
     if (status == DIST_OK) {
         CHECK(blob_is(blob, 0, "1", 1) && blob_is(blob, 1, "2", 1) && blob_is(blob, 2, "1", 1));
         CHECK(blob_is(blob, 3, "3", 1));
@@ -171,10 +172,10 @@ static dist_status_t getting_three(struct aside *aside)
     return status;
 }
 
-static dist_status_t waiting_for_three(struct aside *aside)
+static dist_status_t wait_for_three_keys(struct call *call)
 {
     const char *keys[] = { "z", "x", "y", "z" };
-    return dist_store_wait(aside->store, keys, NULL, 4, 0);
+    return dist_store_wait(call->store, keys, NULL, 4, 0);
 }
 
 /* Tests each of the six orders, by both users, with one key set twice. */
@@ -182,10 +183,10 @@ static void wait_ends_with_the_last_key_in_any_order(struct users *u)
 {
     static const char *const orders[] = { "xyz", "xzy", "yxz", "yzx", "zxy", "zyx" };
     for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
-        struct aside waiter;
-        struct aside getter;
-        begin(&waiter, waiting_for_three, u->a, NULL, 0);
-        begin(&getter, getting_three, u->b, NULL, 0);
+        struct call waiter;
+        struct call getter;
+        start_call(&waiter, wait_for_three_keys, u->a, NULL, 0);
+        start_call(&getter, get_three_keys, u->b, NULL, 0);
         for (int j = 0; j < 3; j++) {
             dist_store_t *setter = j % 2 == 0 ? u->a : u->b;
             char key[2] = { orders[i][j], '\0' };
@@ -194,88 +195,88 @@ static void wait_ends_with_the_last_key_in_any_order(struct users *u)
             if (j < 2) {
                 set_text(setter, key, value);
             }
-            settle(setter);
+            await_writes(setter);
         }
-        end(&waiter);
-        end(&getter);
+        join_call(&waiter);
+        join_call(&getter);
         CHECK(waiter.status == DIST_OK && getter.status == DIST_OK);
-        CHECK(was_deleted(u->a, "x") == 1 && was_deleted(u->b, "y") == 1 && was_deleted(u->a, "z") == 1);
+        CHECK(delete_existing(u->a, "x") == 1 && delete_existing(u->b, "y") == 1 && delete_existing(u->a, "z") == 1);
     }
 }
 
 static void wait_needs_every_key(struct users *u)
 {
     const char *keys[] = { "x", "y" };
-    struct aside getter;
+    struct call getter;
     CHECK_OK(dist_store_set_timeout(u->b, 200));
-    begin(&getter, getting_three, u->b, NULL, 0);
+    start_call(&getter, get_three_keys, u->b, NULL, 0);
     set_text(u->a, "x", "1");
     set_text(u->a, "y", "2");
     CHECK_OK(dist_store_wait(u->a, keys, NULL, 2, 0));
-    end(&getter);
+    join_call(&getter);
     CHECK(getter.status == DIST_ERR_TIMEOUT);
-    CHECK_SAYS(getter.error, "z\"");
+    CHECK_CONTAINS(getter.error, "z\"");
 }
 
 static void get_waits_for_its_key(struct users *u)
 {
-    struct aside getter;
-    begin(&getter, getting, u->b, "key", 0);
-    settle(u->a);
+    struct call getter;
+    start_call(&getter, call_get, u->b, "key", 0);
+    await_writes(u->a);
     set_text(u->a, "key", "come");
-    end(&getter);
+    join_call(&getter);
     CHECK(getter.status == DIST_OK && strcmp(getter.text, "come") == 0);
 }
 
 #define FETCHES 60
 
 /* Fetches each key of a sequence, alternately in two ways, and answers it. */
-static dist_status_t fetching(struct aside *aside)
+static dist_status_t fetch_keys(struct call *call)
 {
     char name[32];
     const char *key = name;
     for (int i = 0; i < FETCHES; i++) {
         dist_blob_t *blob = NULL;
         sprintf(name, "%d", i);
-        dist_status_t status = i % 2 == 0 ? dist_store_get(aside->store, key, DIST_TERMINATED, &blob)
-                                          : dist_store_multi_get(aside->store, &key, NULL, 1, &blob);
+        dist_status_t status = i % 2 == 0 ? dist_store_get(call->store, key, DIST_TERMINATED, &blob)
+                                          : dist_store_multi_get(call->store, &key, NULL, 1, &blob);
         if (status != DIST_OK) {
             return status;
         }
         CHECK(blob_is(blob, 0, "value", 5));
         CHECK_OK(dist_blob_release(blob));
         sprintf(name, "%d/answer", i);
-        set_text(aside->store, name, "");
+        set_text(call->store, name, "");
     }
     return DIST_OK;
 }
 
 /* A key that is set during a get is missing or has its value, and is never empty. */
-static void get_gives_the_value_that_comes_meanwhile(struct users *u)
+static void get_returns_a_value_set_during_the_call(struct users *u)
 {
-    struct aside getter;
+    struct call getter;
     char name[32];
     const char *key = name;
-    begin(&getter, fetching, u->b, NULL, 0);
+    start_call(&getter, fetch_keys, u->b, NULL, 0);
     for (int i = 0; i < FETCHES; i++) {
         sprintf(name, "%d", i);
         set_text(u->a, name, "value");
         sprintf(name, "%d/answer", i);
         CHECK_OK(dist_store_wait(u->a, &key, NULL, 1, 0));
     }
-    end(&getter);
+    join_call(&getter);
     CHECK(getter.status == DIST_OK);
 }
 
 static void get_waits_for_a_deleted_key(struct users *u)
 {
-    struct aside getter;
+    struct call getter;
     set_text(u->a, "key", "old");
-    CHECK(was_deleted(u->a, "key") == 1);
-    begin(&getter, getting, u->b, "key", 0);
+    CHECK(delete_existing(u->a, "key") == 1);
+    start_call(&getter, call_get, u->b, "key", 0);
     CHECK(exists(u->a, "key") == 0);
     set_text(u->a, "key", "new");
-    end(&getter);
+    join_call(&getter);
     CHECK(getter.status == DIST_OK && strcmp(getter.text, "new") == 0);
 }
 
@@ -283,85 +284,85 @@ static void get_waits_for_a_deleted_key(struct users *u)
 
 #define WAITERS 12
 
-static void one_key_wakes_all_who_wait(struct users *u)
+static void one_key_wakes_all_its_waiters(struct users *u)
 {
-    struct aside waiters[WAITERS];
+    struct call waiters[WAITERS];
     for (int i = 0; i < WAITERS; i++) {
-        begin(&waiters[i], i % 3 == 0 ? waiting : getting, i % 2 == 0 ? u->a : u->b, "key", 0);
+        start_call(&waiters[i], i % 3 == 0 ? call_wait : call_get, i % 2 == 0 ? u->a : u->b, "key", 0);
     }
     set_text(u->a, "key", "v");
     for (int i = 0; i < WAITERS; i++) {
-        end(&waiters[i]);
+        join_call(&waiters[i]);
         CHECK(waiters[i].status == DIST_OK);
         CHECK(i % 3 == 0 || strcmp(waiters[i].text, "v") == 0);
     }
 }
 
-static void each_key_wakes_those_who_wait_for_it(struct users *u)
+static void each_key_wakes_only_its_waiters(struct users *u)
 {
     static const char *const keys[] = { "0", "1", "2", "3" };
-    struct aside waiters[4];
+    struct call waiters[4];
     for (int i = 0; i < 4; i++) {
-        begin(&waiters[i], getting, i % 2 == 0 ? u->a : u->b, keys[i], 0);
+        start_call(&waiters[i], call_get, i % 2 == 0 ? u->a : u->b, keys[i], 0);
     }
     for (int i = 3; i >= 0; i--) {
         set_text(u->a, keys[i], keys[i]);
-        end(&waiters[i]);
+        join_call(&waiters[i]);
         CHECK(waiters[i].status == DIST_OK && strcmp(waiters[i].text, keys[i]) == 0);
     }
 }
 
 /* The waits use the same handle and have no time limit. */
-static void waiters_hold_up_nobody(struct users *u)
+static void waiters_do_not_block_other_calls(struct users *u)
 {
-    struct aside waiters[6];
+    struct call waiters[6];
     for (int i = 0; i < 6; i++) {
-        begin(&waiters[i], i == 5 ? popping : waiting, u->a, "last", DIST_WAIT_FOREVER);
+        start_call(&waiters[i], i == 5 ? call_pop : call_wait, u->a, "last", DIST_WAIT_FOREVER);
     }
     for (int i = 0; i < 20; i++) {
-        CHECK(sum_of(u->a, "n", 1) == 2 * i + 1);
-        CHECK(sum_of(u->b, "n", 1) == 2 * i + 2);
+        CHECK(add_to(u->a, "n", 1) == 2 * i + 1);
+        CHECK(add_to(u->b, "n", 1) == 2 * i + 2);
         set_text(u->a, "x", "v");
-        CHECK(holds_text(u->b, "x", "v"));
-        CHECK(was_deleted(u->b, "x") == 1);
+        CHECK(has_text(u->b, "x", "v"));
+        CHECK(delete_existing(u->b, "x") == 1);
     }
     set_text(u->a, "last", "v");
     push_text(u->a, "last", "item");
     for (int i = 0; i < 6; i++) {
-        end(&waiters[i]);
+        join_call(&waiters[i]);
         CHECK(waiters[i].status == DIST_OK);
     }
 }
 
-static void two_take_turns(struct users *u)
+static void users_alternate(struct users *u)
 {
-    wakes(u, "first", write_set);
+    check_wakes_waiters(u, "first", write_set);
     struct users swapped = *u;
     swapped.a = u->b;
     swapped.b = u->a;
-    wakes(&swapped, "second", write_add);
+    check_wakes_waiters(&swapped, "second", write_add);
 }
 
 static const struct check rows[] = {
-    ROW(wait_for_nothing_is_over, 0),
-    ROW(wait_for_what_is_there_is_over, 0),
-    ROW(set_wakes, 0),
-    ROW(set_to_nothing_wakes, 0),
-    ROW(add_wakes, 0),
-    ROW(append_wakes, 0),
-    ROW(multi_set_wakes, 0),
-    ROW(compare_set_wakes, 0),
-    ROW(failed_compare_wakes_nobody, 0),
-    ROW(another_key_wakes_nobody, 0),
+    ROW(wait_for_no_keys_returns, 0),
+    ROW(wait_for_existing_keys_returns, 0),
+    ROW(set_wakes_waiters, 0),
+    ROW(set_of_empty_value_wakes_waiters, 0),
+    ROW(add_wakes_waiters, 0),
+    ROW(append_wakes_waiters, 0),
+    ROW(multi_set_wakes_waiters, 0),
+    ROW(compare_set_wakes_waiters, 0),
+    ROW(failed_compare_set_wakes_no_waiter, 0),
+    ROW(another_key_wakes_no_waiter, 0),
     ROW(wait_ends_with_the_last_key_in_any_order, 0),
     ROW(wait_needs_every_key, 0),
     ROW(get_waits_for_its_key, 0),
-    ROW(get_gives_the_value_that_comes_meanwhile, 0),
+    ROW(get_returns_a_value_set_during_the_call, 0),
     ROW(get_waits_for_a_deleted_key, 0),
-    ROW(one_key_wakes_all_who_wait, 0),
-    ROW(each_key_wakes_those_who_wait_for_it, 0),
-    ROW(waiters_hold_up_nobody, 0),
-    ROW(two_take_turns, 0),
+    ROW(one_key_wakes_all_its_waiters, 0),
+    ROW(each_key_wakes_only_its_waiters, 0),
+    ROW(waiters_do_not_block_other_calls, 0),
+    ROW(users_alternate, 0),
 };
 
 const struct checks wait_checks = CHECKS(rows);

@@ -9,12 +9,12 @@
 #include <time.h>
 
 #define CAPACITY 128
-#define LONGEST_KEY 128
-#define LONGEST_VALUE 1024
+#define MAX_KEY_BYTES 128
+#define MAX_VALUE_BYTES 1024
 
 struct entry {
-    char key[LONGEST_KEY];
-    char value[LONGEST_VALUE];
+    char key[MAX_KEY_BYTES];
+    char value[MAX_VALUE_BYTES];
     size_t len;
     int is_used;
 };
@@ -26,13 +26,13 @@ struct table {
     int destroyed;
     /* The status that the functions return instead of their normal result; DIST_OK for none. */
     dist_status_t failure;
-    int forgets_value;
+    int returns_no_value;
 };
 
 static struct table table = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, { { "", "", 0, 0 } },
                               0, DIST_OK, 0 };
 
-static struct entry *find(struct table *t, const char *key)
+static struct entry *find_entry(struct table *t, const char *key)
 {
     size_t i;
     for (i = 0; i < CAPACITY; i++) {
@@ -43,16 +43,16 @@ static struct entry *find(struct table *t, const char *key)
     return NULL;
 }
 
-static dist_status_t put(struct table *t, const char *key, const void *value, size_t len)
+static dist_status_t put_entry(struct table *t, const char *key, const void *value, size_t len)
 {
-    struct entry *entry = find(t, key);
+    struct entry *entry = find_entry(t, key);
     size_t i;
     for (i = 0; entry == NULL && i < CAPACITY; i++) {
         if (!t->entries[i].is_used) {
             entry = &t->entries[i];
         }
     }
-    if (entry == NULL || len > LONGEST_VALUE || strlen(key) >= LONGEST_KEY) {
+    if (entry == NULL || len > MAX_VALUE_BYTES || strlen(key) >= MAX_KEY_BYTES) {
         return DIST_ERR_OUT_OF_MEMORY;
     }
     strcpy(entry->key, key);
@@ -63,18 +63,18 @@ static dist_status_t put(struct table *t, const char *key, const void *value, si
     return DIST_OK;
 }
 
-static int all_there(struct table *t, const char *const *keys, size_t n)
+static int are_all_present(struct table *t, const char *const *keys, size_t n)
 {
     size_t i;
     for (i = 0; i < n; i++) {
-        if (find(t, keys[i]) == NULL) {
+        if (find_entry(t, keys[i]) == NULL) {
             return 0;
         }
     }
     return 1;
 }
 
-static dist_status_t await(struct table *t, const char *const *keys, size_t n, int64_t timeout_ms)
+static dist_status_t await_keys(struct table *t, const char *const *keys, size_t n, int64_t timeout_ms)
 {
     struct timespec until;
     CHECK(timeout_ms > 0);
@@ -85,9 +85,9 @@ static dist_status_t await(struct table *t, const char *const *keys, size_t n, i
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    while (!all_there(t, keys, n)) {
+    while (!are_all_present(t, keys, n)) {
         if (pthread_cond_timedwait(&t->changed, &t->lock, &until) == ETIMEDOUT) {
-            return all_there(t, keys, n) ? DIST_OK : DIST_ERR_TIMEOUT;
+            return are_all_present(t, keys, n) ? DIST_OK : DIST_ERR_TIMEOUT;
         }
     }
     return DIST_OK;
@@ -99,7 +99,7 @@ static dist_status_t set(void *user, const char *key, const void *value, size_t 
     dist_status_t status;
     CHECK(timeout_ms > 0);
     pthread_mutex_lock(&t->lock);
-    status = t->failure == DIST_OK ? put(t, key, value, len) : t->failure;
+    status = t->failure == DIST_OK ? put_entry(t, key, value, len) : t->failure;
     pthread_mutex_unlock(&t->lock);
     return status;
 }
@@ -111,9 +111,9 @@ static dist_status_t get(void *user, const char *key, void (*sink)(void *, const
     struct entry *entry;
     dist_status_t status;
     pthread_mutex_lock(&t->lock);
-    status = t->failure == DIST_OK ? await(t, &key, 1, timeout_ms) : t->failure;
-    if (status == DIST_OK && !t->forgets_value) {
-        entry = find(t, key);
+    status = t->failure == DIST_OK ? await_keys(t, &key, 1, timeout_ms) : t->failure;
+    if (status == DIST_OK && !t->returns_no_value) {
+        entry = find_entry(t, key);
         sink(sink_arg, entry->value, entry->len);
     }
     pthread_mutex_unlock(&t->lock);
@@ -128,7 +128,7 @@ static dist_status_t add(void *user, const char *key, int64_t amount, int64_t *r
     dist_status_t status;
     CHECK(timeout_ms > 0);
     pthread_mutex_lock(&t->lock);
-    entry = find(t, key);
+    entry = find_entry(t, key);
     *result = amount;
     if (entry != NULL) {
         memcpy(text, entry->value, entry->len);
@@ -136,7 +136,7 @@ static dist_status_t add(void *user, const char *key, int64_t amount, int64_t *r
         *result += strtoll(text, NULL, 10);
     }
     snprintf(text, sizeof(text), "%lld", (long long)*result);
-    status = t->failure == DIST_OK ? put(t, key, text, strlen(text)) : t->failure;
+    status = t->failure == DIST_OK ? put_entry(t, key, text, strlen(text)) : t->failure;
     pthread_mutex_unlock(&t->lock);
     return status;
 }
@@ -146,7 +146,7 @@ static dist_status_t wait_for(void *user, const char *const *keys, size_t n, int
     struct table *t = user;
     dist_status_t status;
     pthread_mutex_lock(&t->lock);
-    status = t->failure == DIST_OK ? await(t, keys, n, timeout_ms) : t->failure;
+    status = t->failure == DIST_OK ? await_keys(t, keys, n, timeout_ms) : t->failure;
     pthread_mutex_unlock(&t->lock);
     return status;
 }
@@ -157,7 +157,7 @@ static dist_status_t check(void *user, const char *const *keys, size_t n, int32_
     struct table *t = user;
     CHECK(timeout_ms > 0);
     pthread_mutex_lock(&t->lock);
-    *all_present = all_there(t, keys, n);
+    *all_present = are_all_present(t, keys, n);
     pthread_mutex_unlock(&t->lock);
     return t->failure;
 }
@@ -168,7 +168,7 @@ static dist_status_t delete_key(void *user, const char *key, int32_t *deleted, i
     struct entry *entry;
     CHECK(timeout_ms > 0);
     pthread_mutex_lock(&t->lock);
-    entry = find(t, key);
+    entry = find_entry(t, key);
     *deleted = entry != NULL;
     if (entry != NULL) {
         entry->is_used = 0;
@@ -182,7 +182,7 @@ static void destroy(void *user)
     ((struct table *)user)->destroyed++;
 }
 
-static dist_store_vtable_t functions(void)
+static dist_store_vtable_t make_functions(void)
 {
     dist_store_vtable_t f = DIST_STORE_VTABLE_INIT;
     f.set = set;
@@ -195,7 +195,7 @@ static dist_store_vtable_t functions(void)
     return f;
 }
 
-static void values(dist_store_t *store)
+static void values_are_read_back(dist_store_t *store)
 {
     static const char *const keys[2] = { "counter", "absent" };
     dist_blob_t *blob = NULL;
@@ -228,7 +228,7 @@ static void values(dist_store_t *store)
 }
 
 /* The library returns the functions' statuses; an unknown status becomes a back-end error. */
-static void failures(dist_store_t *store)
+static void failures_of_functions_are_returned(dist_store_t *store)
 {
     dist_blob_t *blob = NULL;
     int32_t flag;
@@ -239,37 +239,37 @@ static void failures(dist_store_t *store)
     table.failure = 4711;
     CHECK_REFUSED(dist_store_set(store, "key", DIST_TERMINATED, "v", 1), DIST_ERR_BACKEND, "4711");
     table.failure = DIST_OK;
-    table.forgets_value = 1;
+    table.returns_no_value = 1;
     CHECK_REFUSED(dist_store_get(store, "key", DIST_TERMINATED, &blob), DIST_ERR_BACKEND, "succeeded without a value");
-    table.forgets_value = 0;
+    table.returns_no_value = 0;
     CHECK(blob == NULL);
 }
 
-static void missing_functions(void)
+static void missing_functions_are_refused(void)
 {
-    dist_store_vtable_t f = functions();
+    dist_store_vtable_t f = make_functions();
     dist_store_t *store = NULL;
     int destroyed = table.destroyed;
-#define WITHOUT(function) \
-    f = functions(); \
+#define CHECK_WITHOUT(function) \
+    f = make_functions(); \
     f.function = NULL; \
     CHECK_REFUSED(dist_store_custom_create(&f, NULL, &store), DIST_ERR_INVALID_ARGUMENT, #function)
-    WITHOUT(set);
-    WITHOUT(get);
-    WITHOUT(add);
-    WITHOUT(wait);
-    WITHOUT(check);
-    WITHOUT(delete_key);
+    CHECK_WITHOUT(set);
+    CHECK_WITHOUT(get);
+    CHECK_WITHOUT(add);
+    CHECK_WITHOUT(wait);
+    CHECK_WITHOUT(check);
+    CHECK_WITHOUT(delete_key);
     CHECK(store == NULL && table.destroyed == destroyed);
     /* Both destroy and the user pointer are optional. */
-    f = functions();
+    f = make_functions();
     f.destroy = NULL;
     CHECK_OK(dist_store_custom_create(&f, NULL, &store));
     CHECK_OK(dist_store_release(store));
     CHECK(table.destroyed == destroyed);
 }
 
-static void reduce(dist_store_t *store, int rank)
+static void reduce_on_group(dist_store_t *store, int rank)
 {
     dist_group_t *group = NULL;
     int64_t x[3];
@@ -283,30 +283,30 @@ static void reduce(dist_store_t *store, int rank)
     CHECK_OK(dist_group_release(group));
 }
 
-static void *second_rank(void *store)
+static void *run_second_rank(void *store)
 {
-    reduce(store, 1);
+    reduce_on_group(store, 1);
     return NULL;
 }
 
 int main(void)
 {
-    dist_store_vtable_t f = functions();
+    dist_store_vtable_t f = make_functions();
     dist_store_t *store = NULL;
     dist_store_t *prefixed = NULL;
     pthread_t thread;
     REQUIRE_OK(dist_store_custom_create(&f, &table, &store));
-    values(store);
-    failures(store);
-    missing_functions();
-    REQUIRE(pthread_create(&thread, NULL, second_rank, store) == 0);
-    reduce(store, 0);
+    values_are_read_back(store);
+    failures_of_functions_are_returned(store);
+    missing_functions_are_refused();
+    REQUIRE(pthread_create(&thread, NULL, run_second_rank, store) == 0);
+    reduce_on_group(store, 0);
     REQUIRE(pthread_join(thread, NULL) == 0);
     CHECK_OK(dist_store_prefix_create("p", DIST_TERMINATED, store, &prefixed));
     CHECK_OK(dist_store_release(store));
     CHECK(table.destroyed == 0);
     CHECK_OK(dist_store_set(prefixed, "key", DIST_TERMINATED, "v", 1));
-    CHECK(find(&table, "p/key") != NULL);
+    CHECK(find_entry(&table, "p/key") != NULL);
     CHECK_OK(dist_store_release(prefixed));
     CHECK(table.destroyed == 1);
     return check_report();

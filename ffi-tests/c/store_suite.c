@@ -37,13 +37,13 @@ int suite_failures(void)
     return failures;
 }
 
-void suite_gives_up(void)
+void suite_abort(void)
 {
     printf("the suite cannot go on\n");
     exit(1);
 }
 
-static void failed(const char *file, int line, const char *text)
+static void record_failure(const char *file, int line, const char *text)
 {
     pthread_mutex_lock(&suite.lock);
     suite.failures++;
@@ -52,42 +52,42 @@ static void failed(const char *file, int line, const char *text)
     pthread_mutex_unlock(&suite.lock);
 }
 
-int expect(int holds, const char *file, int line, const char *text)
+int expect(int is_true, const char *file, int line, const char *text)
 {
     char message[1024];
-    if (!holds) {
+    if (!is_true) {
         snprintf(message, sizeof(message), "not so: %s (last error: %s)", text, dist_last_error());
-        failed(file, line, message);
+        record_failure(file, line, message);
     }
-    return holds;
+    return is_true;
 }
 
-int expect_status(dist_status_t got, dist_status_t wanted, const char *file, int line, const char *call)
+int expect_status(dist_status_t actual, dist_status_t expected, const char *file, int line, const char *call)
 {
     char message[1024];
-    if (got != wanted) {
-        snprintf(message, sizeof(message), "%s gave %d (%s: %s), not %d (%s)", call, (int)got,
-                 dist_status_string(got), got == DIST_OK ? "" : dist_last_error(), (int)wanted,
-                 dist_status_string(wanted));
-        failed(file, line, message);
+    if (actual != expected) {
+        snprintf(message, sizeof(message), "%s gave %d (%s: %s), not %d (%s)", call, (int)actual,
+                 dist_status_string(actual), actual == DIST_OK ? "" : dist_last_error(), (int)expected,
+                 dist_status_string(expected));
+        record_failure(file, line, message);
     }
-    return got == wanted;
+    return actual == expected;
 }
 
 int expect_word(const char *message, const char *word, int is_in, const char *file, int line)
 {
     char text[1024];
-    int holds = (strstr(message, word) != NULL) == is_in;
-    if (!holds) {
+    int is_true = (strstr(message, word) != NULL) == is_in;
+    if (!is_true) {
         snprintf(text, sizeof(text), "\"%s\" is %s \"%s\"", word, is_in ? "not in" : "in", message);
-        failed(file, line, text);
+        record_failure(file, line, text);
     }
-    return holds;
+    return is_true;
 }
 
 /* ---- Short ways to ask a store ---- */
 
-void settle(dist_store_t *store)
+void await_writes(dist_store_t *store)
 {
     int32_t all_present = 0;
     CHECK_OK(dist_store_check(store, NULL, NULL, 0, &all_present));
@@ -96,33 +96,33 @@ void settle(dist_store_t *store)
 
 int exists(dist_store_t *store, const char *key)
 {
-    int32_t is_there = -1;
-    CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_there));
-    return is_there;
+    int32_t is_present = -1;
+    CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_present));
+    return is_present;
 }
 
 int64_t count_keys(dist_store_t *store)
 {
-    int64_t count = -1;
-    CHECK_OK(dist_store_num_keys(store, &count));
-    return count;
+    int64_t count_up = -1;
+    CHECK_OK(dist_store_num_keys(store, &count_up));
+    return count_up;
 }
 
-int64_t sum_of(dist_store_t *store, const char *key, int64_t amount)
+int64_t add_to(dist_store_t *store, const char *key, int64_t amount)
 {
     int64_t sum = -1;
     CHECK_OK(dist_store_add(store, key, DIST_TERMINATED, amount, &sum));
     return sum;
 }
 
-int64_t length_of(dist_store_t *store, const char *queue)
+int64_t queue_length(dist_store_t *store, const char *queue)
 {
     int64_t length = -1;
     CHECK_OK(dist_store_queue_len(store, queue, DIST_TERMINATED, &length));
     return length;
 }
 
-int was_deleted(dist_store_t *store, const char *key)
+int delete_existing(dist_store_t *store, const char *key)
 {
     int32_t deleted = -1;
     CHECK_OK(dist_store_delete_key(store, key, DIST_TERMINATED, &deleted));
@@ -142,49 +142,50 @@ void push_text(dist_store_t *store, const char *queue, const char *text)
 int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len)
 {
     const void *data = NULL;
-    size_t got = 0;
+    size_t actual = 0;
     if (blob == NULL || index >= dist_blob_count(blob)) {
         return 0;
     }
-    CHECK_OK(dist_blob_data(blob, index, &data, &got));
-    return got == len && (len == 0 || memcmp(data, bytes, len) == 0);
+    CHECK_OK(dist_blob_data(blob, index, &data, &actual));
+    return actual == len && (len == 0 || memcmp(data, bytes, len) == 0);
 }
 
 /* Returns true if a blob consists of this one element; releases it. */
-static int is_only(dist_blob_t *blob, const void *bytes, size_t len)
+static int is_single_element(dist_blob_t *blob, const void *bytes, size_t len)
 {
     int is = blob != NULL && dist_blob_count(blob) == 1 && blob_is(blob, 0, bytes, len);
     CHECK_OK(dist_blob_release(blob));
     return is;
 }
 
-int holds_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len)
+int has_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len)
 {
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_get(store, key, DIST_TERMINATED, &blob));
-    return is_only(blob, bytes, len);
+    return is_single_element(blob, bytes, len);
 }
 
-int holds_text(dist_store_t *store, const char *key, const char *text)
+int has_text(dist_store_t *store, const char *key, const char *text)
 {
-    return holds_bytes(store, key, text, strlen(text));
+    return has_bytes(store, key, text, strlen(text));
 }
 
-int compares(dist_store_t *store, const char *key, const char *expected, const char *desired, const char *wanted)
+int compare_set_returns(dist_store_t *store, const char *key, const char *expected, const char *desired,
+                        const char *value_after)
 {
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_compare_set(store, key, DIST_TERMINATED, expected, strlen(expected), desired, strlen(desired), &blob));
-    return is_only(blob, wanted, strlen(wanted));
+    return is_single_element(blob, value_after, strlen(value_after));
 }
 
-int pops_text(dist_store_t *store, const char *queue, const char *text)
+int pop_returns(dist_store_t *store, const char *queue, const char *text)
 {
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_queue_pop(store, queue, DIST_TERMINATED, 1, &blob));
-    return is_only(blob, text, strlen(text));
+    return is_single_element(blob, text, strlen(text));
 }
 
-int lists(dist_store_t *store, const char *const *keys, size_t n)
+int lists_exactly(dist_store_t *store, const char *const *keys, size_t n)
 {
     dist_blob_t *blob = NULL;
     CHECK_OK(dist_store_list_keys(store, &blob));
@@ -200,7 +201,7 @@ int lists(dist_store_t *store, const char *const *keys, size_t n)
     return all;
 }
 
-unsigned char *pattern(size_t len)
+unsigned char *make_pattern(size_t len)
 {
     unsigned char *bytes = malloc(len);
     REQUIRE(bytes != NULL);
@@ -217,89 +218,89 @@ int64_t now_us(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-int in_time(int64_t took_us, int64_t timeout_ms)
+int is_in_time(int64_t elapsed_us, int64_t timeout_ms)
 {
     /* The tolerance of 1 us allows for the rounding of both times. */
-    return took_us >= timeout_ms * 1000 - 1 && took_us < (timeout_ms + LATE_MS) * 1000;
+    return elapsed_us >= timeout_ms * 1000 - 1 && elapsed_us < (timeout_ms + MAX_DELAY_MS) * 1000;
 }
 
 /* ---- A call on a thread of its own ---- */
 
-struct order {
-    struct aside *aside;
-    act_t act;
+struct start_args {
+    struct call *call;
+    call_fn_t function;
 };
 
-static void *carry_out(void *argument)
+static void *run_call(void *argument)
 {
-    struct order order = *(struct order *)argument;
-    int64_t began_us = now_us();
+    struct start_args order = *(struct start_args *)argument;
+    int64_t start_us = now_us();
     free(argument);
-    order.aside->status = order.act(order.aside);
-    order.aside->took_us = now_us() - began_us;
-    if (order.aside->status != DIST_OK) {
-        dist_last_error_copy(order.aside->error, sizeof(order.aside->error));
+    order.call->status = order.function(order.call);
+    order.call->elapsed_us = now_us() - start_us;
+    if (order.call->status != DIST_OK) {
+        dist_last_error_copy(order.call->error, sizeof(order.call->error));
     }
     return NULL;
 }
 
-void begin(struct aside *aside, act_t act, dist_store_t *store, const char *key, int64_t number)
+void start_call(struct call *call, call_fn_t function, dist_store_t *store, const char *key, int64_t number)
 {
-    struct order *order = malloc(sizeof(*order));
+    struct start_args *order = malloc(sizeof(*order));
     REQUIRE(order != NULL);
-    memset(aside, 0, sizeof(*aside));
-    aside->store = store;
-    aside->key = key;
-    aside->number = number;
-    order->aside = aside;
-    order->act = act;
-    REQUIRE(pthread_create(&aside->thread, NULL, carry_out, order) == 0);
+    memset(call, 0, sizeof(*call));
+    call->store = store;
+    call->key = key;
+    call->argument = number;
+    order->call = call;
+    order->function = function;
+    REQUIRE(pthread_create(&call->thread, NULL, run_call, order) == 0);
 }
 
-void end(struct aside *aside)
+void join_call(struct call *call)
 {
-    REQUIRE(pthread_join(aside->thread, NULL) == 0);
+    REQUIRE(pthread_join(call->thread, NULL) == 0);
 }
 
 /* Keeps the only element of a blob as text, if it is short. */
-static void keep(struct aside *aside, dist_blob_t *blob)
+static void save_text(struct call *call, dist_blob_t *blob)
 {
     const void *data = NULL;
     size_t len = 0;
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
-    if (len < sizeof(aside->text)) {
-        memcpy(aside->text, data, len);
-        aside->text[len] = '\0';
+    if (len < sizeof(call->text)) {
+        memcpy(call->text, data, len);
+        call->text[len] = '\0';
     }
     CHECK_OK(dist_blob_release(blob));
 }
 
-dist_status_t waiting(struct aside *aside)
+dist_status_t call_wait(struct call *call)
 {
-    return dist_store_wait(aside->store, &aside->key, NULL, 1, aside->number);
+    return dist_store_wait(call->store, &call->key, NULL, 1, call->argument);
 }
 
-dist_status_t getting(struct aside *aside)
+dist_status_t call_get(struct call *call)
 {
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_get(aside->store, aside->key, DIST_TERMINATED, &blob);
+    dist_status_t status = dist_store_get(call->store, call->key, DIST_TERMINATED, &blob);
     if (status == DIST_OK) {
-        keep(aside, blob);
+        save_text(call, blob);
     }
     return status;
 }
 
-dist_status_t popping(struct aside *aside)
+dist_status_t call_pop(struct call *call)
 {
     dist_blob_t *blob = NULL;
-    dist_status_t status = dist_store_queue_pop(aside->store, aside->key, DIST_TERMINATED, 1, &blob);
+    dist_status_t status = dist_store_queue_pop(call->store, call->key, DIST_TERMINATED, 1, &blob);
     if (status == DIST_OK) {
-        keep(aside, blob);
+        save_text(call, blob);
     }
     return status;
 }
 
-dist_status_t meeting(struct aside *aside)
+dist_status_t call_barrier(struct call *call)
 {
-    return dist_store_barrier(aside->store, aside->key, DIST_TERMINATED, (int32_t)aside->number, 0);
+    return dist_store_barrier(call->store, call->key, DIST_TERMINATED, (int32_t)call->argument, 0);
 }

@@ -5,7 +5,7 @@
  *
  * A check is a function with two users of a new store. If a call has no response (set, append,
  * multi_set, queue_push), the other user sees its effect at the latest when the next call with a
- * response has returned. So a check that reads without a wait calls `settle` first.
+ * response has returned. So a check that reads without a wait calls `await_writes` first.
  */
 #ifndef STORE_SUITE_H
 #define STORE_SUITE_H
@@ -19,38 +19,38 @@
 /* The time limit of every call in a check, except in checks of timeouts. */
 #define LIMIT_MS 30000
 /* The largest delay of a timeout. */
-#define LATE_MS 2000
+#define MAX_DELAY_MS 2000
 /* The size of the path or port of a store. */
-#define WHERE_BYTES 256
+#define LOCATION_BYTES 256
 
 struct users;
 
 /* The optional features of a store kind, and its limits. */
 struct kind {
     const char *name;
-    /* Creates a store, writes its location, and returns its first user. */
-    dist_store_t *(*make)(char *where);
+    /* Creates a store, writes its location, and returns the handle of its first user. */
+    dist_store_t *(*make)(char *location);
     /* Creates another user of the same store, as independent of the first as the kind allows. */
-    dist_store_t *(*join)(const char *where, dist_store_t *first);
+    dist_store_t *(*join)(const char *location, dist_store_t *first);
     /* Removes the store's files; NULL if there are none. */
-    void (*clear)(const char *where);
+    void (*clear)(const char *location);
     /* The maximum lengths; 0 for no limit. */
-    size_t longest_key;
-    size_t longest_value;
-    unsigned abilities;
+    size_t max_key_len;
+    size_t max_value_len;
+    unsigned features;
 };
 
 /* Other processes can join. */
-#define BETWEEN_PROCESSES 1u
-/* It has a host and a port. */
+#define IS_MULTI_PROCESS 1u
+/* The store has a host and a port. */
 #define HAS_ADDRESS 2u
-/* It has no address. */
+/* The store has no address. */
 #define HAS_NO_ADDRESS 64u
 /* dist_store_wait on a queue's name returns once there is an item. */
 #define WAIT_SEES_QUEUES 4u
 /* Queues are no keys: dist_store_num_keys does not count them. If a store composes queues from
  * keys (queue/NAME/...), these are counted and listed like other keys. */
-#define QUEUES_BESIDE_KEYS 8u
+#define QUEUES_ARE_NOT_KEYS 8u
 /* Values or keys have a maximum length. */
 #define HAS_VALUE_LIMIT 16u
 #define HAS_KEY_LIMIT 32u
@@ -64,7 +64,7 @@ extern const size_t kind_count;
 /* Two users of one store. */
 struct users {
     const struct kind *kind;
-    char where[WHERE_BYTES];
+    char location[LOCATION_BYTES];
     dist_store_t *a;
     dist_store_t *b;
 };
@@ -80,7 +80,7 @@ struct check {
 
 struct checks {
     const struct check *rows;
-    size_t count;
+    size_t count_up;
 };
 
 #define CHECKS(rows) { rows, sizeof(rows) / sizeof(rows[0]) }
@@ -96,7 +96,7 @@ extern const struct checks handle_checks;
 extern const struct checks process_checks;
 
 /* Runs the role of a process that process_checks has started; returns its exit status. */
-int work(const struct kind *kind, const char *role, const char *where, int number);
+int run_role(const struct kind *kind, const char *role, const char *location, int number);
 
 /* The path of this program. */
 extern const char *suite_program;
@@ -108,78 +108,79 @@ void suite_begin(const char *check, const struct kind *kind);
 /* Returns the number of failed expectations since suite_begin. */
 int suite_failures(void);
 
-int expect(int holds, const char *file, int line, const char *text);
-int expect_status(dist_status_t got, dist_status_t wanted, const char *file, int line, const char *call);
+int expect(int is_true, const char *file, int line, const char *text);
+int expect_status(dist_status_t actual, dist_status_t expected, const char *file, int line, const char *call);
 int expect_word(const char *message, const char *word, int is_in, const char *file, int line);
-void suite_gives_up(void);
+void suite_abort(void);
 
 #define CHECK(condition) expect((condition) != 0, __FILE__, __LINE__, #condition)
-#define CHECK_STATUS(call, wanted) expect_status((call), (wanted), __FILE__, __LINE__, #call)
+#define CHECK_STATUS(call, expected) expect_status((call), (expected), __FILE__, __LINE__, #call)
 #define CHECK_OK(call) CHECK_STATUS(call, DIST_OK)
-#define CHECK_SAYS(message, word) expect_word((message), (word), 1, __FILE__, __LINE__)
-#define CHECK_DOES_NOT_SAY(message, word) expect_word((message), (word), 0, __FILE__, __LINE__)
+#define CHECK_CONTAINS(message, word) expect_word((message), (word), 1, __FILE__, __LINE__)
+#define CHECK_OMITS(message, word) expect_word((message), (word), 0, __FILE__, __LINE__)
 /* Checks that a call is refused with this status and a message that contains a word. */
-#define CHECK_REFUSED(call, wanted, word) \
+#define CHECK_REFUSED(call, expected, word) \
     do { \
-        CHECK_STATUS(call, wanted); \
-        CHECK_SAYS(dist_last_error(), word); \
+        CHECK_STATUS(call, expected); \
+        CHECK_CONTAINS(dist_last_error(), word); \
     } while (0)
 /* Checks without which the suite cannot continue. */
-#define REQUIRE(condition) (CHECK(condition) ? (void)0 : suite_gives_up())
+#define REQUIRE(condition) (CHECK(condition) ? (void)0 : suite_abort())
 
-/* ---- Short ways to ask a store; what fails is a failed expectation ---- */
+/* ---- Short queries of a store; a failing call is a failed expectation ---- */
 
 /* Makes all earlier changes of this user visible to the other user. */
-void settle(dist_store_t *store);
+void await_writes(dist_store_t *store);
 int exists(dist_store_t *store, const char *key);
 int64_t count_keys(dist_store_t *store);
-int64_t sum_of(dist_store_t *store, const char *key, int64_t amount);
-int64_t length_of(dist_store_t *store, const char *queue);
-int was_deleted(dist_store_t *store, const char *key);
+int64_t add_to(dist_store_t *store, const char *key, int64_t amount);
+int64_t queue_length(dist_store_t *store, const char *queue);
+int delete_existing(dist_store_t *store, const char *key);
 void set_text(dist_store_t *store, const char *key, const char *text);
 void push_text(dist_store_t *store, const char *queue, const char *text);
-int holds_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len);
-int holds_text(dist_store_t *store, const char *key, const char *text);
+int has_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len);
+int has_text(dist_store_t *store, const char *key, const char *text);
 /* Checks that compare_set returns this value. */
-int compares(dist_store_t *store, const char *key, const char *expected, const char *desired, const char *wanted);
+int compare_set_returns(dist_store_t *store, const char *key, const char *expected, const char *desired,
+                        const char *value_after);
 /* Checks that a waiting pop returns this item. */
-int pops_text(dist_store_t *store, const char *queue, const char *text);
+int pop_returns(dist_store_t *store, const char *queue, const char *text);
 /* Checks that exactly these keys are listed, in any order. */
-int lists(dist_store_t *store, const char *const *keys, size_t n);
+int lists_exactly(dist_store_t *store, const char *const *keys, size_t n);
 /* Returns true if an element of a blob equals these bytes; false if there is no such element. */
 int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len);
 /* Returns `len` bytes with all values, which the caller releases with free. */
-unsigned char *pattern(size_t len);
+unsigned char *make_pattern(size_t len);
 int64_t now_us(void);
-/* Returns true if a timeout came in time: not before `timeout_ms`, and at most LATE_MS later. */
-int in_time(int64_t took_us, int64_t timeout_ms);
+/* Returns true if a timeout came in time: at or after `timeout_ms`, at most MAX_DELAY_MS late. */
+int is_in_time(int64_t elapsed_us, int64_t timeout_ms);
 
 /* ---- A call on a thread of its own ---- */
 
-struct aside {
+struct call {
     pthread_t thread;
     dist_store_t *store;
     const char *key;
-    /* An argument of the act: a timeout, a world size, or a count. */
-    int64_t number;
+    /* An argument of the function: a timeout, a world size, or a count. */
+    int64_t argument;
     dist_status_t status;
-    int64_t took_us;
+    int64_t elapsed_us;
     /* The message of a failure. */
     char error[512];
     /* The result, if it is short. */
     char text[64];
 };
 
-typedef dist_status_t (*act_t)(struct aside *aside);
+typedef dist_status_t (*call_fn_t)(struct call *call);
 
-void begin(struct aside *aside, act_t act, dist_store_t *store, const char *key, int64_t number);
-void end(struct aside *aside);
+void start_call(struct call *call, call_fn_t function, dist_store_t *store, const char *key, int64_t number);
+void join_call(struct call *call);
 
-/* Acts: wait for the key with `number` as timeout; get; pop with a wait; enter a barrier of
- * `number` users. */
-dist_status_t waiting(struct aside *aside);
-dist_status_t getting(struct aside *aside);
-dist_status_t popping(struct aside *aside);
-dist_status_t meeting(struct aside *aside);
+/* Acts: wait for the key with `argument` as timeout; get; pop with a wait; enter a barrier of
+ * `argument` users. */
+dist_status_t call_wait(struct call *call);
+dist_status_t call_get(struct call *call);
+dist_status_t call_pop(struct call *call);
+dist_status_t call_barrier(struct call *call);
 
 #endif

@@ -21,24 +21,24 @@ struct rank {
 /* The records of the callbacks. */
 static struct {
     pthread_mutex_t lock;
-    int calls;
-    int in_order;
-    int refusals;
-    int issued;
+    int n_calls;
+    int is_in_order;
+    int n_refused;
+    int n_issued;
     dist_status_t status;
     char message[512];
-} said = { PTHREAD_MUTEX_INITIALIZER, 0, 1, 0, 0, 1, "" };
+} callback_log = { PTHREAD_MUTEX_INITIALIZER, 0, 1, 0, 0, 1, "" };
 
-static void wait_for_calls(int wanted)
+static void wait_for_calls(int expected)
 {
     time_t start = time(NULL);
     int calls = 0;
-    while (calls < wanted) {
+    while (calls < expected) {
         REQUIRE(time(NULL) - start < LIMIT_MS / 1000);
         sched_yield();
-        pthread_mutex_lock(&said.lock);
-        calls = said.calls;
-        pthread_mutex_unlock(&said.lock);
+        pthread_mutex_lock(&callback_log.lock);
+        calls = callback_log.n_calls;
+        pthread_mutex_unlock(&callback_log.lock);
     }
 }
 
@@ -50,14 +50,14 @@ static dist_work_t *issue_barrier(dist_group_t *group)
     return work;
 }
 
-static void finish(dist_work_t *work)
+static void finish_work(dist_work_t *work)
 {
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_release(work));
 }
 
 /* Many outstanding sums, waited for in another order, between blocking calls. */
-static void layers(const struct rank *me)
+static void waits_in_another_order_succeed(const struct rank *me)
 {
     static float values[RANKS][LAYERS][COUNT];
     dist_work_t *works[LAYERS];
@@ -85,7 +85,7 @@ static void layers(const struct rank *me)
     CHECK(holds);
 }
 
-static void questions(const struct rank *me)
+static void queries_of_a_completed_work(const struct rank *me)
 {
     dist_work_t *work = NULL;
     char text[64] = "?";
@@ -112,7 +112,7 @@ static void questions(const struct rank *me)
 }
 
 /* Rank 0 calls first and polls; rank 1 calls after a signal. */
-static void limits(const struct rank *me)
+static void wait_limits_are_kept(const struct rank *me)
 {
     static int ready;
     dist_work_t *work;
@@ -130,25 +130,25 @@ static void limits(const struct rank *me)
         }
         work = issue_barrier(me->group);
     }
-    finish(work);
+    finish_work(work);
     /* Works complete in order even if no thread waits for them. */
     CHECK_OK(dist_work_release(issue_barrier(me->group)));
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-static void note(dist_status_t status, const char *message, void *user)
+static void record_call(dist_status_t status, const char *message, void *user)
 {
     const int *number = user;
-    pthread_mutex_lock(&said.lock);
-    said.in_order = said.in_order && *number == said.calls;
-    said.status = status;
-    snprintf(said.message, sizeof(said.message), "%s", message);
-    said.calls++;
-    pthread_mutex_unlock(&said.lock);
+    pthread_mutex_lock(&callback_log.lock);
+    callback_log.is_in_order = callback_log.is_in_order && *number == callback_log.n_calls;
+    callback_log.status = status;
+    snprintf(callback_log.message, sizeof(callback_log.message), "%s", message);
+    callback_log.n_calls++;
+    pthread_mutex_unlock(&callback_log.lock);
 }
 
 /* Inside a callback, waits are refused and issuing is allowed. */
-static void inside(dist_status_t status, const char *message, void *user)
+static void wait_in_callback(dist_status_t status, const char *message, void *user)
 {
     struct rank *me = user;
     dist_work_t *work = NULL;
@@ -164,12 +164,12 @@ static void inside(dist_status_t status, const char *message, void *user)
     CHECK_OK(dist_store_release(store));
     CHECK_OK(dist_barrier(me->group, NULL, &work));
     CHECK_OK(dist_work_release(work));
-    pthread_mutex_lock(&said.lock);
-    said.calls++;
-    pthread_mutex_unlock(&said.lock);
+    pthread_mutex_lock(&callback_log.lock);
+    callback_log.n_calls++;
+    pthread_mutex_unlock(&callback_log.lock);
 }
 
-static void callbacks(struct rank *me)
+static void check_callbacks(struct rank *me)
 {
     static int numbers[4] = { 0, 1, 2, 3 };
     dist_work_t *works[3];
@@ -177,20 +177,20 @@ static void callbacks(struct rank *me)
     for (i = 0; i < 3; i++) {
         works[i] = issue_barrier(me->group);
         if (me->rank == 0) {
-            CHECK_OK(dist_work_on_complete(works[i], note, &numbers[i]));
+            CHECK_OK(dist_work_on_complete(works[i], record_call, &numbers[i]));
         }
     }
     for (i = 0; i < 3; i++) {
-        finish(works[i]);
+        finish_work(works[i]);
     }
     works[0] = issue_barrier(me->group);
     CHECK_OK(dist_work_wait(works[0], 0));
     if (me->rank == 0) {
         wait_for_calls(3);
-        CHECK_OK(dist_work_on_complete(works[0], note, &numbers[3]));
+        CHECK_OK(dist_work_on_complete(works[0], record_call, &numbers[3]));
         wait_for_calls(4);
-        CHECK(said.in_order && said.status == DIST_OK && said.message[0] == '\0');
-        CHECK_OK(dist_work_on_complete(works[0], inside, me));
+        CHECK(callback_log.is_in_order && callback_log.status == DIST_OK && callback_log.message[0] == '\0');
+        CHECK_OK(dist_work_on_complete(works[0], wait_in_callback, me));
         wait_for_calls(5);
     } else {
         /* The matching call for the one that the callback issues. */
@@ -200,17 +200,17 @@ static void callbacks(struct rank *me)
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-static void batches(const struct rank *me)
+static void check_batches(const struct rank *me)
 {
-    dist_group_t *mine[1];
-    dist_work_t *whole = NULL;
+    dist_group_t *own_group[1];
+    dist_work_t *batch_work = NULL;
     dist_work_t *member = NULL;
     float x = (float)(me->rank + 1);
     float y[RANKS] = { 0, 0 };
     float z = 3;
-    mine[0] = me->group;
+    own_group[0] = me->group;
     CHECK_REFUSED(dist_batch_end(NULL), DIST_ERR_INVALID_ARGUMENT, "dist_batch_begin");
-    CHECK_OK(dist_batch_begin(mine, 1));
+    CHECK_OK(dist_batch_begin(own_group, 1));
     CHECK_REFUSED(dist_batch_begin(NULL, 0), DIST_ERR_INVALID_ARGUMENT, "dist_batch_end");
     CHECK_OK(dist_all_reduce(me->group, &x, &x, 1, DIST_F32, DIST_SUM, NULL, NULL));
     CHECK_OK(dist_all_gather(me->group, &z, y, 1, DIST_F32, NULL, &member));
@@ -218,8 +218,8 @@ static void batches(const struct rank *me)
                  DIST_ERR_INVALID_ARGUMENT);
     CHECK(x == (float)(me->rank + 1) && dist_work_sequence(member) == 0);
     CHECK_REFUSED(dist_work_wait(member, 0), DIST_ERR_INVALID_ARGUMENT, "dist_batch_end");
-    CHECK_OK(dist_batch_end(&whole));
-    finish(whole);
+    CHECK_OK(dist_batch_end(&batch_work));
+    finish_work(batch_work);
     CHECK_OK(dist_work_wait(member, DIST_NO_WAIT));
     CHECK_OK(dist_work_release(member));
     CHECK(x == 3 && y[0] == 3 && y[1] == 3);
@@ -228,20 +228,20 @@ static void batches(const struct rank *me)
     CHECK_OK(dist_batch_end(NULL));
 }
 
-static void *all_of_it(void *arg)
+static void *run_all_checks(void *arg)
 {
     struct rank *me = arg;
     REQUIRE_OK(join_group(me->store, "works", me->rank, RANKS, &me->group));
-    layers(me);
-    questions(me);
-    limits(me);
-    callbacks(me);
-    batches(me);
+    waits_in_another_order_succeed(me);
+    queries_of_a_completed_work(me);
+    wait_limits_are_kept(me);
+    check_callbacks(me);
+    check_batches(me);
     return NULL;
 }
 
 /* Works end with their group, and their handles outlive it. */
-static void failures(struct rank *ranks)
+static void works_end_with_their_group(struct rank *ranks)
 {
     static int number;
     char text[256] = "";
@@ -250,7 +250,7 @@ static void failures(struct rank *ranks)
     int i;
     works[0] = issue_barrier(ranks[0].group);
     works[1] = issue_barrier(ranks[0].group);
-    CHECK_OK(dist_work_on_complete(works[1], note, &number));
+    CHECK_OK(dist_work_on_complete(works[1], record_call, &number));
     CHECK_STATUS(dist_work_wait(works[0], 5), DIST_IN_PROGRESS);
     CHECK_OK(dist_group_release(ranks[0].group));
     CHECK_OK(dist_group_abort(ranks[1].group, "enough of it"));
@@ -263,7 +263,7 @@ static void failures(struct rank *ranks)
         CHECK(strstr(text, "barrier") != NULL && strstr(text, "group works, rank 0") != NULL);
     }
     wait_for_calls(6);
-    CHECK(said.status == DIST_ERR_ABORTED && strstr(said.message, "enough of it") != NULL);
+    CHECK(callback_log.status == DIST_ERR_ABORTED && strstr(callback_log.message, "enough of it") != NULL);
     for (i = 0; i < 2; i++) {
         CHECK_OK(dist_work_release(works[i]));
     }
@@ -271,7 +271,7 @@ static void failures(struct rank *ranks)
 }
 
 /* dist_finalize lets works complete; their status is available afterwards. */
-static void at_the_end(void)
+static void finalize_completes_works(void)
 {
     dist_work_t *work;
     start_world();
@@ -292,13 +292,13 @@ int main(void)
         ranks[r].store = store;
         ranks[r].group = NULL;
         ranks[r].rank = r;
-        REQUIRE(pthread_create(&threads[r], NULL, all_of_it, &ranks[r]) == 0);
+        REQUIRE(pthread_create(&threads[r], NULL, run_all_checks, &ranks[r]) == 0);
     }
     for (r = 0; r < RANKS; r++) {
         REQUIRE(pthread_join(threads[r], NULL) == 0);
     }
-    failures(ranks);
-    at_the_end();
+    works_end_with_their_group(ranks);
+    finalize_completes_works();
     CHECK_OK(dist_store_release(store));
     return check_report();
 }

@@ -26,7 +26,7 @@ struct rank {
 /* The turn of both ranks. */
 static int turn;
 
-static void reach_turn(int number)
+static void await_turn(int number)
 {
     time_t start = time(NULL);
     while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) < number) {
@@ -35,7 +35,7 @@ static void reach_turn(int number)
     }
 }
 
-static void end_turn(void)
+static void finish_turn(void)
 {
     __atomic_add_fetch(&turn, 1, __ATOMIC_ACQ_REL);
 }
@@ -56,22 +56,22 @@ static int is_readable(const struct rank *me, int timeout_ms)
 
 /* Sleeps in the kernel until the group has one more completed work, and takes it, without any
  * other library call. */
-static void take_one(const struct rank *me, dist_work_t *wanted)
+static void take_completed(const struct rank *me, dist_work_t *expected)
 {
     dist_work_t *taken[2] = { NULL, NULL };
     int32_t done = 0;
     REQUIRE(is_readable(me, LIMIT_MS));
     CHECK(dist_group_take_done(me->group, taken, 2) == 1);
-    CHECK(taken[0] == wanted && taken[1] == NULL);
+    CHECK(taken[0] == expected && taken[1] == NULL);
     CHECK(!is_readable(me, 0));
     CHECK(dist_group_take_done(me->group, taken, 2) == 0);
-    CHECK_OK(dist_work_test(wanted, &done));
+    CHECK_OK(dist_work_test(expected, &done));
     CHECK(done == 1);
-    CHECK_OK(dist_work_release(wanted));
+    CHECK_OK(dist_work_release(expected));
 }
 
 /* Rank 0 sleeps in epoll; rank 1 sends and enters the barrier later. */
-static void rounds(const struct rank *me)
+static void events_wake_epoll(const struct rank *me)
 {
     static int value[RANKS];
     int tag = 3;
@@ -79,7 +79,7 @@ static void rounds(const struct rank *me)
     dist_work_t *work = NULL;
     for (round = 0; round < ROUNDS; round++) {
         if (me->rank == 1) {
-            reach_turn(round + 1);
+            await_turn(round + 1);
             /* In every tenth round the pause is long enough for the other rank to sleep. */
             nap_ms(round % 10 == 0 ? 30 : 0);
             REQUIRE_OK(dist_send(me->group, &value[1], 1, DIST_I32, 0, tag, NULL, NULL));
@@ -88,15 +88,15 @@ static void rounds(const struct rank *me)
             continue;
         }
         REQUIRE_OK(dist_recv(me->group, &value[0], 1, DIST_I32, 1, tag, NULL, NULL, &work));
-        end_turn();
-        take_one(me, work);
+        finish_turn();
+        take_completed(me, work);
         REQUIRE_OK(dist_barrier(me->group, NULL, &work));
-        take_one(me, work);
+        take_completed(me, work);
     }
 }
 
 /* A large message needs progress on both sides repeatedly. */
-static void large(const struct rank *me)
+static void large_message_needs_repeated_progress(const struct rank *me)
 {
     enum { COUNT = 4 * 1024 * 1024 };
     char *bytes = calloc(COUNT, 1);
@@ -108,12 +108,12 @@ static void large(const struct rank *me)
         memset(bytes, 7, COUNT);
         REQUIRE_OK(dist_send(me->group, bytes, COUNT, DIST_U8, 0, 9, NULL, &work));
     }
-    take_one(me, work);
+    take_completed(me, work);
     CHECK(bytes[0] == 7 && bytes[COUNT - 1] == 7);
     free(bytes);
 }
 
-static void watch(struct rank *me)
+static void watch_events(struct rank *me)
 {
     struct epoll_event event;
     int fd = dist_group_fd(me->group);
@@ -126,7 +126,7 @@ static void watch(struct rank *me)
     REQUIRE(epoll_ctl(me->epoll, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
-static void *over_transport(void *argument)
+static void *run_over_transport(void *argument)
 {
     struct rank *me = argument;
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
@@ -139,16 +139,16 @@ static void *over_transport(void *argument)
     options.timeout_ms = LIMIT_MS;
     options.backend_options = me->transport;
     REQUIRE_OK(dist_group_create(&options, &me->group));
-    watch(me);
-    rounds(me);
-    large(me);
+    watch_events(me);
+    events_wake_epoll(me);
+    large_message_needs_repeated_progress(me);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
     CHECK(close(me->epoll) == 0);
     CHECK_OK(dist_group_release(me->group));
     return NULL;
 }
 
-static void in_epoll(const char *transport)
+static void run_in_epoll(const char *transport)
 {
     struct rank ranks[RANKS];
     pthread_t threads[RANKS];
@@ -159,7 +159,7 @@ static void in_epoll(const char *transport)
         ranks[r].store = store;
         ranks[r].transport = transport;
         ranks[r].rank = r;
-        REQUIRE(pthread_create(&threads[r], NULL, over_transport, &ranks[r]) == 0);
+        REQUIRE(pthread_create(&threads[r], NULL, run_over_transport, &ranks[r]) == 0);
     }
     for (r = 0; r < RANKS; r++) {
         REQUIRE(pthread_join(threads[r], NULL) == 0);
@@ -167,7 +167,7 @@ static void in_epoll(const char *transport)
     CHECK_OK(dist_store_release(store));
 }
 
-static dist_work_t *done_barrier(dist_group_t *group)
+static dist_work_t *completed_barrier(dist_group_t *group)
 {
     dist_work_t *work = NULL;
     REQUIRE_OK(dist_barrier(group, NULL, &work));
@@ -176,7 +176,7 @@ static dist_work_t *done_barrier(dist_group_t *group)
 }
 
 /* Tests which works a group of one rank lists. */
-static void lists(void)
+static void completed_works_are_listed(void)
 {
     struct rank me;
     dist_work_t *works[4];
@@ -190,19 +190,19 @@ static void lists(void)
     CHECK(dist_group_take_done(me.group, taken, 4) == 0);
     /* The works complete before the first call for the descriptor, whose number is above the
      * standard streams. */
-    works[0] = done_barrier(me.group);
-    works[1] = done_barrier(other);
+    works[0] = completed_barrier(me.group);
+    works[1] = completed_barrier(other);
     REQUIRE(close(0) == 0);
     CHECK(dist_group_fd(me.group) > 2);
     REQUIRE(dup2(copy, 0) == 0 && close(copy) == 0);
-    watch(&me);
-    take_one(&me, works[0]);
+    watch_events(&me);
+    take_completed(&me, works[0]);
     CHECK_OK(dist_work_release(works[1]));
     /* The works are listed in completion order, as many as fit. Works without a handle, or with
      * a released one, are not listed. */
-    works[0] = done_barrier(me.group);
-    works[1] = done_barrier(me.group);
-    works[2] = done_barrier(me.group);
+    works[0] = completed_barrier(me.group);
+    works[1] = completed_barrier(me.group);
+    works[2] = completed_barrier(me.group);
     CHECK_OK(dist_barrier(me.group, NULL, NULL));
     REQUIRE(is_readable(&me, LIMIT_MS));
     CHECK_OK(dist_work_release(works[1]));
@@ -216,7 +216,7 @@ static void lists(void)
     CHECK(taken[0] == works[2] && !is_readable(&me, 0));
     CHECK_OK(dist_work_release(works[0]));
     CHECK_OK(dist_work_release(works[2]));
-    works[0] = done_barrier(me.group);
+    works[0] = completed_barrier(me.group);
     REQUIRE(is_readable(&me, LIMIT_MS));
     CHECK_OK(dist_work_release(works[0]));
     CHECK(!is_readable(&me, 0));
@@ -226,12 +226,12 @@ static void lists(void)
     REQUIRE_OK(dist_send(me.group, &value, 1, DIST_I32, 0, 1, NULL, NULL));
     REQUIRE_OK(dist_recv(me.group, &value, 1, DIST_I32, 0, 1, NULL, NULL, NULL));
     REQUIRE_OK(dist_batch_end(&works[0]));
-    take_one(&me, works[0]);
+    take_completed(&me, works[0]);
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     REQUIRE_OK(dist_barrier(other, NULL, NULL));
     REQUIRE_OK(dist_barrier(me.group, NULL, &works[1]));
     REQUIRE_OK(dist_batch_end(&works[0]));
-    take_one(&me, works[1]);
+    take_completed(&me, works[1]);
     CHECK_OK(dist_work_wait(works[0], 0));
     CHECK(!is_readable(&me, 20));
     CHECK_OK(dist_work_release(works[0]));
@@ -246,44 +246,44 @@ static void lists(void)
 
 /* The records of the callbacks. */
 static struct {
-    int calls;
+    int n_calls;
     int gate;
-    int begun;
-    int seen_without_world;
+    int is_started;
+    int n_without_world;
     dist_status_t status;
-} said;
+} callback_log;
 
-static int calls(void)
+static int count_calls(void)
 {
-    return __atomic_load_n(&said.calls, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&callback_log.n_calls, __ATOMIC_ACQUIRE);
 }
 
-static void wait_for_calls(int wanted)
+static void wait_for_calls(int expected)
 {
     time_t start = time(NULL);
-    while (calls() < wanted) {
+    while (count_calls() < expected) {
         REQUIRE(time(NULL) - start < LIMIT_MS / 1000);
         sched_yield();
     }
 }
 
-static void count(dist_status_t status, const char *message, void *user)
+static void record_call(dist_status_t status, const char *message, void *user)
 {
     (void)message;
     (void)user;
-    said.status = status;
-    __atomic_add_fetch(&said.calls, 1, __ATOMIC_ACQ_REL);
+    callback_log.status = status;
+    __atomic_add_fetch(&callback_log.n_calls, 1, __ATOMIC_ACQ_REL);
 }
 
 /* Blocks the callback thread until the gate opens. */
 static void wait_at_gate(dist_status_t status, const char *message, void *user)
 {
     CHECK_REFUSED(dist_callbacks_stop(0), DIST_ERR_INVALID_ARGUMENT, "callback");
-    __atomic_store_n(&said.begun, 1, __ATOMIC_RELEASE);
-    while (!__atomic_load_n(&said.gate, __ATOMIC_ACQUIRE)) {
+    __atomic_store_n(&callback_log.is_started, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&callback_log.gate, __ATOMIC_ACQUIRE)) {
         sched_yield();
     }
-    count(status, message, user);
+    record_call(status, message, user);
 }
 
 static dist_work_t *pending_receive(dist_group_t *group)
@@ -294,7 +294,7 @@ static dist_work_t *pending_receive(dist_group_t *group)
     return work;
 }
 
-static void send_it(dist_group_t *group)
+static void send_message(dist_group_t *group)
 {
     static int value = 5;
     REQUIRE_OK(dist_send(group, &value, 1, DIST_I32, 0, 1, NULL, NULL));
@@ -303,69 +303,69 @@ static void send_it(dist_group_t *group)
 /* Keeps the callback thread busy until the gate opens. */
 static dist_work_t *keep_busy(dist_group_t *group)
 {
-    dist_work_t *work = done_barrier(group);
-    said.gate = 0;
-    said.begun = 0;
+    dist_work_t *work = completed_barrier(group);
+    callback_log.gate = 0;
+    callback_log.is_started = 0;
     REQUIRE_OK(dist_work_on_complete(work, wait_at_gate, NULL));
-    while (!__atomic_load_n(&said.begun, __ATOMIC_ACQUIRE)) {
+    while (!__atomic_load_n(&callback_log.is_started, __ATOMIC_ACQUIRE)) {
         sched_yield();
     }
     return work;
 }
 
-static void *finish_barrier(void *argument)
+static void *enter_barrier(void *argument)
 {
-    send_it(argument);
+    send_message(argument);
     return NULL;
 }
 
 /* A callback is either called or withdrawn. */
-static void withdrawals(dist_group_t *group)
+static void callback_is_called_or_withdrawn(dist_group_t *group)
 {
     dist_work_t *work = pending_receive(group);
     dist_work_t *busy;
     pthread_t thread;
     int x = 0;
     int round;
-    said.calls = 0;
-    CHECK_OK(dist_work_on_complete(work, count, &x));
-    CHECK_OK(dist_work_on_complete(work, count, NULL));
-    CHECK_OK(dist_work_on_complete(work, count, &x));
-    CHECK_OK(dist_work_remove_callback(work, count, &x));
+    callback_log.n_calls = 0;
+    CHECK_OK(dist_work_on_complete(work, record_call, &x));
+    CHECK_OK(dist_work_on_complete(work, record_call, NULL));
+    CHECK_OK(dist_work_on_complete(work, record_call, &x));
+    CHECK_OK(dist_work_remove_callback(work, record_call, &x));
     CHECK_STATUS(dist_work_remove_callback(work, wait_at_gate, &x), DIST_ERR_NOT_FOUND);
     CHECK_REFUSED(dist_work_remove_callback(work, NULL, &x), DIST_ERR_INVALID_ARGUMENT, "function");
-    send_it(group);
+    send_message(group);
     CHECK_OK(dist_work_wait(work, 0));
     wait_for_calls(2);
-    CHECK_REFUSED(dist_work_remove_callback(work, count, NULL), DIST_ERR_NOT_FOUND, "no such callback");
+    CHECK_REFUSED(dist_work_remove_callback(work, record_call, NULL), DIST_ERR_NOT_FOUND, "no such callback");
     /* A callback of a completed work can be withdrawn before it runs; a running one cannot. */
     busy = keep_busy(group);
-    CHECK_OK(dist_work_on_complete(work, count, &x));
+    CHECK_OK(dist_work_on_complete(work, record_call, &x));
     CHECK_STATUS(dist_work_remove_callback(busy, wait_at_gate, NULL), DIST_ERR_NOT_FOUND);
-    CHECK_OK(dist_work_remove_callback(work, count, &x));
-    CHECK_STATUS(dist_work_remove_callback(work, count, &x), DIST_ERR_NOT_FOUND);
-    __atomic_store_n(&said.gate, 1, __ATOMIC_RELEASE);
+    CHECK_OK(dist_work_remove_callback(work, record_call, &x));
+    CHECK_STATUS(dist_work_remove_callback(work, record_call, &x), DIST_ERR_NOT_FOUND);
+    __atomic_store_n(&callback_log.gate, 1, __ATOMIC_RELEASE);
     wait_for_calls(3);
     CHECK_OK(dist_work_release(work));
     CHECK_OK(dist_work_release(busy));
-    CHECK_STATUS(dist_work_remove_callback(work, count, &x), DIST_ERR_INVALID_HANDLE);
+    CHECK_STATUS(dist_work_remove_callback(work, record_call, &x), DIST_ERR_INVALID_HANDLE);
     for (round = 0; round < RACES; round++) {
         dist_status_t status;
-        said.calls = 0;
+        callback_log.n_calls = 0;
         work = pending_receive(group);
-        REQUIRE_OK(dist_work_on_complete(work, count, &x));
-        REQUIRE(pthread_create(&thread, NULL, finish_barrier, group) == 0);
+        REQUIRE_OK(dist_work_on_complete(work, record_call, &x));
+        REQUIRE(pthread_create(&thread, NULL, enter_barrier, group) == 0);
         if (round % 2 == 0) {
             sched_yield();
         } else {
             CHECK_OK(dist_work_wait(work, 0));
         }
-        status = dist_work_remove_callback(work, count, &x);
+        status = dist_work_remove_callback(work, record_call, &x);
         REQUIRE(pthread_join(thread, NULL) == 0);
         CHECK_OK(dist_work_wait(work, 0));
         if (status == DIST_OK) {
             nap_ms(round % 50 == 0 ? 5 : 0);
-            CHECK(calls() == 0);
+            CHECK(count_calls() == 0);
         } else {
             CHECK(status == DIST_ERR_NOT_FOUND);
             wait_for_calls(1);
@@ -376,36 +376,36 @@ static void withdrawals(dist_group_t *group)
 
 /* Stopping calls the callbacks of done works, drops those of pending works, and waits for a
  * running one. */
-static void stops(dist_group_t *group)
+static void stop_drops_pending_callbacks(dist_group_t *group)
 {
     dist_work_t *work = pending_receive(group);
     dist_work_t *busy = keep_busy(group);
-    dist_work_t *done = done_barrier(group);
-    said.calls = 0;
-    CHECK_OK(dist_work_on_complete(done, count, NULL));
-    CHECK_OK(dist_work_on_complete(work, count, NULL));
+    dist_work_t *done = completed_barrier(group);
+    callback_log.n_calls = 0;
+    CHECK_OK(dist_work_on_complete(done, record_call, NULL));
+    CHECK_OK(dist_work_on_complete(work, record_call, NULL));
     CHECK_REFUSED(dist_callbacks_stop(-5), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
-    __atomic_store_n(&said.gate, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&callback_log.gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(dist_callbacks_stop(0));
-    CHECK(calls() == 2);
-    CHECK_REFUSED(dist_work_on_complete(done, count, NULL), DIST_ERR_NOT_INITIALIZED, "dist_callbacks_start");
-    send_it(group);
+    CHECK(count_calls() == 2);
+    CHECK_REFUSED(dist_work_on_complete(done, record_call, NULL), DIST_ERR_NOT_INITIALIZED, "dist_callbacks_start");
+    send_message(group);
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_callbacks_stop(DIST_NO_WAIT));
     CHECK_OK(dist_callbacks_start());
-    CHECK_OK(dist_work_on_complete(done, count, NULL));
+    CHECK_OK(dist_work_on_complete(done, record_call, NULL));
     wait_for_calls(3);
     CHECK_OK(dist_work_release(busy));
     /* The call waits for a running callback, and drops the next one at the deadline. */
     busy = keep_busy(group);
-    said.calls = 0;
-    CHECK_OK(dist_work_on_complete(done, count, NULL));
+    callback_log.n_calls = 0;
+    CHECK_OK(dist_work_on_complete(done, record_call, NULL));
     CHECK_STATUS(dist_callbacks_stop(20), DIST_IN_PROGRESS);
     CHECK_STATUS(dist_callbacks_stop(DIST_NO_WAIT), DIST_IN_PROGRESS);
-    CHECK_STATUS(dist_work_remove_callback(done, count, NULL), DIST_ERR_NOT_FOUND);
-    __atomic_store_n(&said.gate, 1, __ATOMIC_RELEASE);
+    CHECK_STATUS(dist_work_remove_callback(done, record_call, NULL), DIST_ERR_NOT_FOUND);
+    __atomic_store_n(&callback_log.gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(dist_callbacks_stop(DIST_WAIT_FOREVER));
-    CHECK(calls() == 1);
+    CHECK(count_calls() == 1);
     CHECK_OK(dist_callbacks_start());
     CHECK_OK(dist_callbacks_start());
     CHECK_OK(dist_work_release(work));
@@ -414,51 +414,51 @@ static void stops(dist_group_t *group)
 }
 
 /* Checks that the world group exists, and issues further works. */
-static void look_at_world(dist_status_t status, const char *message, void *user)
+static void check_world_in_callback(dist_status_t status, const char *message, void *user)
 {
-    int *left = user;
+    int *n_left = user;
     dist_work_t *work = NULL;
     nap_ms(5);
     if (dist_world() == NULL || !dist_is_initialized() || dist_get_rank(dist_world()) != 0) {
-        __atomic_store_n(&said.seen_without_world, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&callback_log.n_without_world, 1, __ATOMIC_RELEASE);
     }
-    if (*left > 0) {
-        *left -= 1;
+    if (*n_left > 0) {
+        *n_left -= 1;
         if (dist_barrier(dist_world(), NULL, &work) == DIST_OK) {
-            CHECK_OK(dist_work_on_complete(work, look_at_world, user));
+            CHECK_OK(dist_work_on_complete(work, check_world_in_callback, user));
             CHECK_OK(dist_work_release(work));
         }
     }
-    count(status, message, user);
+    record_call(status, message, user);
 }
 
 /* The world group exists for the callbacks of all its works; some callbacks issue further works. */
-static void ends_of_the_world(void)
+static void world_outlives_its_callbacks(void)
 {
     int none = 0;
-    int some = 20;
+    int n_works = 20;
     int i;
     dist_work_t *work = NULL;
-    said.calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     for (i = 0; i < 20; i++) {
         REQUIRE_OK(dist_barrier(dist_world(), NULL, &work));
-        CHECK_OK(dist_work_on_complete(work, look_at_world, &none));
+        CHECK_OK(dist_work_on_complete(work, check_world_in_callback, &none));
         CHECK_OK(dist_work_release(work));
     }
     REQUIRE_OK(dist_barrier(dist_world(), NULL, &work));
-    CHECK_OK(dist_work_on_complete(work, look_at_world, &some));
+    CHECK_OK(dist_work_on_complete(work, check_world_in_callback, &n_works));
     CHECK_OK(dist_work_release(work));
     CHECK_OK(dist_finalize());
-    CHECK(calls() == 41 && !said.seen_without_world);
+    CHECK(count_calls() == 41 && !callback_log.n_without_world);
     CHECK(dist_world() == NULL && !dist_is_initialized());
     /* An operation that never completes is aborted first. */
-    said.calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     work = pending_receive(dist_world());
-    CHECK_OK(dist_work_on_complete(work, look_at_world, &none));
+    CHECK_OK(dist_work_on_complete(work, check_world_in_callback, &none));
     CHECK_OK(dist_finalize());
-    CHECK(calls() == 1 && !said.seen_without_world && said.status == DIST_ERR_ABORTED);
+    CHECK(count_calls() == 1 && !callback_log.n_without_world && callback_log.status == DIST_ERR_ABORTED);
     CHECK_STATUS(dist_work_wait(work, DIST_NO_WAIT), DIST_ERR_ABORTED);
     CHECK_OK(dist_work_release(work));
     CHECK_STATUS(dist_finalize(), DIST_ERR_NOT_INITIALIZED);
@@ -466,21 +466,21 @@ static void ends_of_the_world(void)
 
 /* A callback that does not return does not block the end of the world group; later callbacks are
  * dropped. */
-static void stuck_callback(void)
+static void stuck_callback_does_not_block_the_end(void)
 {
     dist_work_t *busy;
     dist_work_t *work;
     int none = 0;
-    said.calls = 0;
+    callback_log.n_calls = 0;
     start_world();
     busy = keep_busy(dist_world());
-    work = done_barrier(dist_world());
-    CHECK_OK(dist_work_on_complete(work, look_at_world, &none));
+    work = completed_barrier(dist_world());
+    CHECK_OK(dist_work_on_complete(work, check_world_in_callback, &none));
     CHECK_OK(dist_finalize());
-    __atomic_store_n(&said.gate, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&callback_log.gate, 1, __ATOMIC_RELEASE);
     wait_for_calls(1);
     CHECK_OK(dist_callbacks_stop(0));
-    CHECK(calls() == 1 && !said.seen_without_world);
+    CHECK(count_calls() == 1 && !callback_log.n_without_world);
     CHECK_OK(dist_callbacks_start());
     CHECK_OK(dist_work_release(busy));
     CHECK_OK(dist_work_release(work));
@@ -490,16 +490,16 @@ int main(void)
 {
     dist_group_t *group = NULL;
     dist_store_t *store = new_store();
-    in_epoll("transport=inproc");
-    in_epoll("transport=shm");
-    in_epoll("transport=tcp");
-    lists();
+    run_in_epoll("transport=inproc");
+    run_in_epoll("transport=shm");
+    run_in_epoll("transport=tcp");
+    completed_works_are_listed();
     REQUIRE_OK(join_group(store, "callbacks", 0, 1, &group));
-    withdrawals(group);
-    stops(group);
+    callback_is_called_or_withdrawn(group);
+    stop_drops_pending_callbacks(group);
     CHECK_OK(dist_group_release(group));
     CHECK_OK(dist_store_release(store));
-    ends_of_the_world();
-    stuck_callback();
+    world_outlives_its_callbacks();
+    stuck_callback_does_not_block_the_end();
     return check_report();
 }

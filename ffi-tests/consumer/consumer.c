@@ -1,6 +1,6 @@
 /*
- * A program of a user of libdist: all ranks sum their rank plus one. Each project in this folder builds this file, or
- * consumer.cpp, in another way.
+ * A program of a user of libdist: all ranks sum their rank plus one. Each project in this folder
+ * builds this file, or consumer.cpp, in another way.
  */
 #include <dist.h>
 #include <stdio.h>

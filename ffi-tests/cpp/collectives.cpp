@@ -1,4 +1,5 @@
-// Every collective with blocks of one size: in place, into another buffer, with lent and with moved buffers.
+// Every collective with blocks of one size: in place, into another buffer, with lent and with moved
+// buffers.
 #include "check.hpp"
 
 #include <array>
@@ -18,7 +19,7 @@ bool operator==(const pair_of_ints &x, const pair_of_ints &y) { return x.a == y.
 
 using floats = std::vector<float>;
 
-void reductions(const dist::group &g) {
+void check_reductions(const dist::group &g) {
   const float me = static_cast<float>(g.rank());
   floats x{me, 1};
   g.all_reduce(x);
@@ -54,7 +55,7 @@ void reductions(const dist::group &g) {
   CHECK(x[0] == (g.rank() == 0 ? 1 : me));
 }
 
-void movement(const dist::group &g) {
+void check_data_movement(const dist::group &g) {
   std::array<double, 2> pair{};
   if (g.rank() == 1) pair = {1.5, 2.5};
   g.broadcast(pair, 1);
@@ -87,7 +88,7 @@ void movement(const dist::group &g) {
   CHECK((from_each == std::vector<int>{g.rank(), 10 + g.rank(), 20 + g.rank()}));
 }
 
-void asynchronous(const dist::group &g) {
+void check_async_calls(const dist::group &g) {
   floats lent{1};
   dist::work w = g.all_reduce_async(lent);
   w.wait();
@@ -113,7 +114,7 @@ void asynchronous(const dist::group &g) {
   g.barrier_async().wait();
 }
 
-void synchronisation(const dist::group &g) {
+void check_barriers(const dist::group &g) {
   g.barrier();
   CHECK(g.monitored_barrier(10s).empty());
   CHECK(g.all_equal("the same"));
@@ -123,12 +124,12 @@ void synchronisation(const dist::group &g) {
 }
 
 /// (min, max) of pairs: an operator of the program.
-pair_of_ints widest(const pair_of_ints &x, const pair_of_ints &y) {
+pair_of_ints merge_ranges(const pair_of_ints &x, const pair_of_ints &y) {
   return {x.a < y.a ? x.a : y.a, x.b > y.b ? x.b : y.b};
 }
 
 /// An operator belongs to the process: the ranks, which are threads, share one.
-void custom_operators(const dist::group &g, const dist::custom_op<pair_of_ints> &range) {
+void custom_operators_reduce(const dist::group &g, const dist::custom_op<pair_of_ints> &range) {
   std::vector<pair_of_ints> x{{g.rank(), g.rank()}};
   g.all_reduce(x, range);
   CHECK((x[0] == pair_of_ints{0, size - 1}));
@@ -137,7 +138,7 @@ void custom_operators(const dist::group &g, const dist::custom_op<pair_of_ints> 
   CHECK((w.take()[0] == pair_of_ints{0, 0}));
 }
 
-void options(const dist::group &g) {
+void check_options(const dist::group &g) {
   std::complex<float> z(1, 1);
   g.all_reduce(z, dist::sum, dist::options{}.with_timeout(10s).with_label("z").with_check_nan().with_check_inf());
   CHECK(z == std::complex<float>(3, 3));
@@ -151,35 +152,36 @@ void options(const dist::group &g) {
   CHECK(!wrong && wrong.error().code == dist::errc::invalid_argument && contains(wrong.error().message, "no such"));
 }
 
-void sizes_that_do_not_fit(const dist::group &g) {
+void mismatched_sizes_are_refused(const dist::group &g) {
   floats three(3), two(2);
-  const auto refused = [](auto outcome, const char *call) {
+  const auto check_refused = [](auto outcome, const char *call) {
     CHECK(!outcome && outcome.error().code == dist::errc::invalid_argument && contains(outcome.error().message, call));
   };
-  refused(g.all_reduce(three, two, dist::sum, {}, dist::nothrow), "all_reduce");
-  refused(g.all_reduce_async(three, two, dist::sum, {}, dist::nothrow), "all_reduce");
-  refused(g.reduce_scatter(two, three, dist::sum, {}, dist::nothrow), "reduce_scatter");
-  refused(g.scan(three, two, dist::sum, {}, dist::nothrow), "scan");
-  refused(g.all_gather(two, three, {}, dist::nothrow), "all_gather");
-  refused(g.gather(two, three, g.rank(), {}, dist::nothrow), "gather");
-  refused(g.scatter(two, three, g.rank(), {}, dist::nothrow), "scatter");
-  refused(g.all_to_all(two, two, {}, dist::nothrow), "all_to_all");
-  refused(g.all_to_all(three, two, {}, dist::nothrow), "all_to_all");
+  check_refused(g.all_reduce(three, two, dist::sum, {}, dist::nothrow), "all_reduce");
+  check_refused(g.all_reduce_async(three, two, dist::sum, {}, dist::nothrow), "all_reduce");
+  check_refused(g.reduce_scatter(two, three, dist::sum, {}, dist::nothrow), "reduce_scatter");
+  check_refused(g.scan(three, two, dist::sum, {}, dist::nothrow), "scan");
+  check_refused(g.all_gather(two, three, {}, dist::nothrow), "all_gather");
+  check_refused(g.gather(two, three, g.rank(), {}, dist::nothrow), "gather");
+  check_refused(g.scatter(two, three, g.rank(), {}, dist::nothrow), "scatter");
+  check_refused(g.all_to_all(two, two, {}, dist::nothrow), "all_to_all");
+  check_refused(g.all_to_all(three, two, {}, dist::nothrow), "all_to_all");
 }
 
 }  // namespace
 
 int main() {
-  const auto range = dist::make_op<pair_of_ints>("range", [](const auto &x, const auto &y) { return widest(x, y); },
+  const auto range = dist::make_op<pair_of_ints>("range",
+                                                 [](const auto &x, const auto &y) { return merge_ranges(x, y); },
                                                  dist::op_kind::commutative);
   run_ranks(size, [&](const dist::group &g) {
-    reductions(g);
-    movement(g);
-    asynchronous(g);
-    synchronisation(g);
-    custom_operators(g, range);
-    options(g);
-    sizes_that_do_not_fit(g);
+    check_reductions(g);
+    check_data_movement(g);
+    check_async_calls(g);
+    check_barriers(g);
+    custom_operators_reduce(g, range);
+    check_options(g);
+    mismatched_sizes_are_refused(g);
   });
   return 0;
 }

@@ -15,16 +15,16 @@ namespace {
 class loop {
  public:
   void post(std::coroutine_handle<> handle) {
-    const std::lock_guard<std::mutex> held(lock_);
+    const std::lock_guard<std::mutex> lock(lock_);
     ready_.push_back(handle);
     changed_.notify_one();
   }
   void run_one() {
-    std::unique_lock<std::mutex> held(lock_);
-    CHECK(changed_.wait_for(held, 30s, [&] { return !ready_.empty(); }));
+    std::unique_lock<std::mutex> lock(lock_);
+    CHECK(changed_.wait_for(lock, 30s, [&] { return !ready_.empty(); }));
     const std::coroutine_handle<> handle = ready_.front();
     ready_.pop_front();
-    held.unlock();
+    lock.unlock();
     handle.resume();
   }
 
@@ -52,27 +52,28 @@ struct task {
   std::coroutine_handle<promise_type> handle;
 };
 
-task compute(const dist::group &g, loop &l) {
+task run_calls(const dist::group &g, loop &l) {
   const auto executor = [&l](std::coroutine_handle<> h) { l.post(h); };
   std::vector<float> lent(1, 1.0F);
   dist::work w = g.all_reduce_async(lent);
   co_await dist::resume_on(executor, w);
   CHECK(lent[0] == 2);
-  // A temporary moves into the awaiter, and its buffer comes back. Calls that block are allowed after it.
+  // A temporary moves into the awaiter, and its buffer comes back. Calls that block are allowed
+  // after it.
   const std::vector<float> back = co_await dist::resume_on(executor, g.all_reduce_async(std::vector<float>(1, 3.0F)));
   CHECK(back[0] == 6 && g.all_reduce_value(1) == 2);
-  bool failed = false;
+  bool has_timed_out = false;
   try {
     float x = 0;
     co_await dist::resume_on(executor, g.recv_async(x, 1 - g.rank(), 5, dist::options{}.with_timeout(20ms)));
   } catch (const dist::error &error) {
-    failed = error.code() == dist::errc::timeout;
+    has_timed_out = error.code() == dist::errc::timeout;
   }
-  CHECK(failed);
+  CHECK(has_timed_out);
 }
 
 /// A coroutine that is destroyed while it waits.
-task waits_for_ever(const dist::group &g, loop &l, std::vector<float> &into) {
+task wait_forever(const dist::group &g, loop &l, std::vector<float> &into) {
   co_await dist::resume_on([&l](std::coroutine_handle<> h) { l.post(h); }, g.recv_async(into, 1 - g.rank(), 6));
   CHECK(false);
 }
@@ -82,7 +83,7 @@ task waits_for_ever(const dist::group &g, loop &l, std::vector<float> &into) {
 int main() {
   run_ranks(2, [](const dist::group &g) {
     loop l;
-    const task t = compute(g, l);
+    const task t = run_calls(g, l);
     while (!t.handle.done()) l.run_one();
     CHECK(t.handle.promise().done && !t.handle.promise().failure);
     g.barrier();
@@ -90,7 +91,7 @@ int main() {
       std::vector<float> into(1);
       std::thread sender;
       {
-        const task abandoned = waits_for_ever(g, l, into);
+        const task abandoned = wait_forever(g, l, into);
         // The work in the coroutine waits for its message when it is destroyed.
         sender = std::thread([&g] { g.send(1, 1, 7); });
       }

@@ -1,5 +1,6 @@
-// What the header adds to a call: run under callgrind, which counts the instructions of c_calls and of cpp_calls.
-// Each makes the same number of 4-byte reductions. The program itself checks that the header allocates nothing.
+// What the header adds to a call: run under callgrind, which counts the instructions of c_calls and
+// of cpp_calls. Each makes the same number of 4-byte reductions. The program itself checks that the
+// header allocates nothing.
 #include <dist.hpp>
 
 #include <cstdio>
@@ -10,7 +11,7 @@ namespace {
 
 int allocations = 0;
 
-void *counted(std::size_t bytes) {
+void *counted_alloc(std::size_t bytes) {
   ++allocations;
   void *memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -21,8 +22,8 @@ constexpr int calls = 1000;
 
 }  // namespace
 
-void *operator new(std::size_t bytes) { return counted(bytes); }
-void *operator new[](std::size_t bytes) { return counted(bytes); }
+void *operator new(std::size_t bytes) { return counted_alloc(bytes); }
+void *operator new[](std::size_t bytes) { return counted_alloc(bytes); }
 void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete[](void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }

@@ -9,35 +9,37 @@ namespace {
 static_assert(std::is_nothrow_copy_constructible_v<dist::error>);
 static_assert(std::is_base_of_v<std::system_error, dist::error>);
 
-void exceptions(const dist::group &g) {
+void errors_are_thrown(const dist::group &g) {
   float x = 0;
   try {
     g.recv(x, 0, 9, dist::options{}.with_timeout(1ms));
     CHECK(false);
-  } catch (const dist::error &failed) {
-    CHECK(failed.code() == dist::errc::timeout && failed.code() == std::errc::timed_out && failed.fatal_to_group());
-    CHECK(contains(failed.what(), "no message of rank 0") && std::string_view(failed.what()) == dist_last_error());
-    CHECK(std::string_view(failed.code().category().name()) == "dist");
-    CHECK(failed.code().message() == dist_status_string(DIST_ERR_TIMEOUT));
-    const dist::error copy = failed;
-    CHECK(std::string_view(copy.what()) == failed.what());
+  } catch (const dist::error &error) {
+    CHECK(error.code() == dist::errc::timeout && error.code() == std::errc::timed_out &&
+          error.fatal_to_group());
+    CHECK(contains(error.what(), "no message of rank 0") &&
+          std::string_view(error.what()) == dist_last_error());
+    CHECK(std::string_view(error.code().category().name()) == "dist");
+    CHECK(error.code().message() == dist_status_string(DIST_ERR_TIMEOUT));
+    const dist::error copy = error;
+    CHECK(std::string_view(copy.what()) == error.what());
   }
   try {
     g.broadcast(x, 17);
     CHECK(false);
-  } catch (const std::system_error &failed) {
-    CHECK(failed.code() == std::errc::invalid_argument);
+  } catch (const std::system_error &error) {
+    CHECK(error.code() == std::errc::invalid_argument);
   }
   try {
     std::vector<float> three(3), two(2);
     g.all_reduce(three, two);
     CHECK(false);
-  } catch (const dist::error &failed) {
-    CHECK(!failed.fatal_to_group() && contains(failed.what(), "all_reduce"));
+  } catch (const dist::error &error) {
+    CHECK(!error.fatal_to_group() && contains(error.what(), "all_reduce"));
   }
 }
 
-void results(const dist::group &g) {
+void errors_are_returned(const dist::group &g) {
   float x = 1;
   dist::result<void> good = g.all_reduce(x, dist::sum, {}, dist::nothrow);
   CHECK(good && good.has_value());
@@ -47,8 +49,8 @@ void results(const dist::group &g) {
   try {
     bad.value();
     CHECK(false);
-  } catch (const dist::error &failed) {
-    CHECK(failed.what() == bad.error().message);
+  } catch (const dist::error &error) {
+    CHECK(error.what() == bad.error().message);
   }
   dist::result<int> number = g.all_reduce_value(2, dist::sum, {}, dist::nothrow);
   CHECK(*number == 2 * g.size() && number.value() == *number && std::move(number).value_or(0) == 2 * g.size());
@@ -70,7 +72,7 @@ void results(const dist::group &g) {
 #endif
 }
 
-void codes() {
+void codes_have_names() {
   CHECK(make_error_code(dist::errc::ok).value() == 0 && !std::error_code(dist::errc::ok));
   const std::pair<dist::errc, std::errc> same[] = {
       {dist::errc::unsupported, std::errc::operation_not_supported},
@@ -89,10 +91,10 @@ void codes() {
 }  // namespace
 
 int main() {
-  codes();
+  codes_have_names();
   run_ranks(2, [](const dist::group &g) {
-    results(g);
-    if (g.rank() == 1) exceptions(g);
+    errors_are_returned(g);
+    if (g.rank() == 1) errors_are_thrown(g);
     g.barrier();
   });
   return 0;

@@ -14,7 +14,7 @@
 
 namespace {
 
-void description(const dist::group &g) {
+void group_is_described(const dist::group &g) {
   CHECK(g.name() == "ranks" && g.backend() == "native" && g.size() == 3 && g.rank() < 3);
   CHECK(g.local_size() == 3 && g.local_rank() == g.rank() && g.host_index() == 0 && g.host_count() == 1);
   CHECK((g.global_ranks() == std::vector<int>{0, 1, 2}) && g.rank_from_global(2) == 2 && g.rank_to_global(1) == 1);
@@ -30,7 +30,7 @@ void description(const dist::group &g) {
   CHECK(copy == g && copy != dist::group_ref(nullptr) && copy.get() == g.get());
 }
 
-void subgroups(const dist::group &g) {
+void subgroups_communicate(const dist::group &g) {
   std::optional<dist::group> odd = g.split(g.rank() == 1 ? std::optional<int>() : 0, -g.rank());
   CHECK(odd.has_value() == (g.rank() != 1));
   if (odd) CHECK((odd->global_ranks() == std::vector<int>{2, 0}) && odd->all_reduce_value(1) == 2);
@@ -53,7 +53,7 @@ void subgroups(const dist::group &g) {
   CHECK(!wrong && wrong.error().code == dist::errc::invalid_argument);
 }
 
-void failure(const dist::group &g) {
+void failure_reaches_all_ranks(const dist::group &g) {
   dist::group broken = *g.subgroup({0, 1, 2});
   if (broken.rank() == 1) broken.abort("no reason");
   const auto outcome = broken.all_reduce_value(1, dist::sum, {}, dist::nothrow);
@@ -67,7 +67,7 @@ void failure(const dist::group &g) {
   CHECK(broken.all_reduce_value(1) == 3);
 }
 
-void memory(const dist::group &g) {
+void memory_is_allocated(const dist::group &g) {
   dist::vector<float> v(5000, 1, dist::allocator<float>(g));
   g.all_reduce(v);
   CHECK(v[4999] == 3);
@@ -87,7 +87,7 @@ void memory(const dist::group &g) {
 #endif
 }
 
-void diagnostics() {
+void diagnostics_are_reported() {
   dist::set_debug_level(dist::debug_level::info);
   CHECK(dist::get_debug_level() == dist::debug_level::info);
   dist::set_debug_level_from_env();
@@ -132,11 +132,11 @@ void diagnostics() {
 
 int main() {
   run_ranks(3, [](const dist::group &g) {
-    description(g);
-    subgroups(g);
-    failure(g);
-    memory(g);
+    group_is_described(g);
+    subgroups_communicate(g);
+    failure_reaches_all_ranks(g);
+    memory_is_allocated(g);
   });
-  diagnostics();
+  diagnostics_are_reported();
   return 0;
 }

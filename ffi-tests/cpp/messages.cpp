@@ -7,7 +7,7 @@ struct point {
   double x, y, z;
 };
 
-void values(const dist::group &g) {
+void values_are_sent(const dist::group &g) {
   const int other = 1 - g.rank();
   if (g.rank() == 0) {
     g.send(std::vector<int>{1, 2, 3}, 1, 7);
@@ -26,15 +26,15 @@ void values(const dist::group &g) {
     work.wait();
     CHECK(work.source() == 0 && work.tag() == 0 && work.received_count() == 1 && work.take()[0] == 4);
   }
-  int mine = g.rank(), theirs = -1;
-  CHECK(g.sendrecv(mine, other, theirs, other, 3, 3).tag == 3 && theirs == other);
-  g.sendrecv(mine, other, mine, other);
-  CHECK(mine == other);
+  int own = g.rank(), received = -1;
+  CHECK(g.sendrecv(own, other, received, other, 3, 3).tag == 3 && received == other);
+  g.sendrecv(own, other, own, other);
+  CHECK(own == other);
   CHECK(g.sendrecv_async(std::vector<int>{5}, other, std::vector<int>(1), other).take() ==
         std::make_tuple(std::vector<int>{5}, std::vector<int>{5}));
 }
 
-void bytes(const dist::group &g) {
+void byte_strings_are_sent(const dist::group &g) {
   if (g.rank() == 0) {
     g.send_bytes("text", 1);
     g.send_bytes_async(std::string_view("more"), 1, 2).wait();
@@ -47,7 +47,7 @@ void bytes(const dist::group &g) {
   }
 }
 
-void probes(const dist::group &g) {
+void probes_find_messages(const dist::group &g) {
   if (g.rank() == 0) {
     for (int i = 0; i < 4; ++i) g.send(std::vector<int>(static_cast<std::size_t>(i + 1), i), 1, i);
     g.barrier();
@@ -77,9 +77,9 @@ void probes(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    values(g);
-    bytes(g);
-    probes(g);
+    values_are_sent(g);
+    byte_strings_are_sent(g);
+    probes_find_messages(g);
   });
   return 0;
 }

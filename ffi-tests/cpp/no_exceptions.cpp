@@ -5,7 +5,7 @@
 
 namespace {
 
-void everything(const dist::group &g) {
+void call_everything(const dist::group &g) {
   std::vector<float> x{1};
   dist::result<void> done = g.all_reduce(x);
   CHECK(done && x[0] == static_cast<float>(g.size()));
@@ -50,8 +50,8 @@ void everything(const dist::group &g) {
   CHECK(g.all_reduce(v));
   // The hook fails in the second step, and the group fails with it.
   CHECK(with_hook->begin() && with_hook->ready(0));
-  const auto failed = with_hook->end();
-  CHECK(!failed && contains(failed.error().message, "no codec") == (g.rank() == 0));
+  const auto outcome = with_hook->end();
+  CHECK(!outcome && contains(outcome.error().message, "no codec") == (g.rank() == 0));
 }
 
 }  // namespace
@@ -61,6 +61,6 @@ int main() {
   CHECK(!no_world);
   const auto store = dist::store::hash();
   CHECK(store && store->set("a", "b") && *store->get("a") == "b");
-  run_ranks(2, everything);
+  run_ranks(2, call_everything);
   return 0;
 }

@@ -1,4 +1,5 @@
-// The outer optimizer: averages, functions, votes, fragments, checkpoints, groups that change, and the forms without exceptions.
+// The outer optimizer: averages, functions, votes, fragments, checkpoints, groups that change, and
+// the forms without exceptions.
 #include "check.hpp"
 
 #include <array>
@@ -11,7 +12,8 @@ namespace {
 
 using floats = std::vector<float>;
 
-/// A rank's copy of a model of two parameters. Each rank descends with the gradient of its own samples.
+/// A rank's copy of a model of two parameters. Each rank descends with the gradient of its own
+/// samples.
 struct trainer {
   floats weights = floats(40);
   floats biases = floats(3);
@@ -24,16 +26,16 @@ struct trainer {
   std::vector<dist::param> params() { return {{"weights", weights}, {"biases", biases}}; }
 
   /// A step with the mean gradient of the ranks from `first` on.
-  void descend(int first, int ranks = 1) {
-    descend(weights, first, ranks);
-    descend(biases, first, ranks);
+  void run_sgd_step(int first, int ranks = 1) {
+    run_sgd_step(weights, first, ranks);
+    run_sgd_step(biases, first, ranks);
   }
 
   bool operator==(const trainer &other) const { return weights == other.weights && biases == other.biases; }
   bool operator!=(const trainer &other) const { return !(*this == other); }
 
  private:
-  static void descend(floats &values, int first, int ranks) {
+  static void run_sgd_step(floats &values, int first, int ranks) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       float gradient = 0;
       for (int rank = first; rank < first + ranks; ++rank) {
@@ -52,9 +54,9 @@ bool are_near(const floats &a, const floats &b) {
   return result;
 }
 
-floats copy(const dist::buffer<float> &values) { return {values.begin(), values.end()}; }
+floats copy_values(const dist::buffer<float> &values) { return {values.begin(), values.end()}; }
 
-bool is_all(const dist::buffer<float> &values, float expected) {
+bool is_filled_with(const dist::buffer<float> &values, float expected) {
   for (const float each : values) {
     if (each != expected) return false;
   }
@@ -62,9 +64,9 @@ bool is_all(const dist::buffer<float> &values, float expected) {
 }
 
 /// Whether all ranks have the same values.
-bool is_same(dist::group_ref g, const floats &values) { return g.all_equal(values); }
+bool is_equal_on_all(dist::group_ref g, const floats &values) { return g.all_equal(values); }
 
-dist::outer_options averaging(std::uint64_t every = 1) {
+dist::outer_options averaging_options(std::uint64_t every = 1) {
   dist::outer_options options;
   options.every = every;
   options.optimizer = "average";
@@ -72,20 +74,20 @@ dist::outer_options averaging(std::uint64_t every = 1) {
 }
 
 /// With an average after each step, the ranks train as one process with the samples of all ranks.
-void average(const dist::group &g) {
+void average_equals_one_process(const dist::group &g) {
   trainer t, together;
   // All ranks get the values of rank 0.
   if (g.rank() == 1) t.weights[5] = 100;
-  dist::outer outer(g, t.params(), averaging());
+  dist::outer outer(g, t.params(), averaging_options());
   CHECK(outer.get() != nullptr && t == together);
   for (int i = 0; i < 30; ++i) {
-    t.descend(g.rank());
+    t.run_sgd_step(g.rank());
     const dist::outer_step done = outer.step();
     CHECK(done.fragment == std::optional<std::size_t>(0) && done.votes == dist::vote::commit);
-    together.descend(0, g.size());
+    together.run_sgd_step(0, g.size());
     CHECK(are_near(t.weights, together.weights) && are_near(t.biases, together.biases));
   }
-  CHECK(copy(outer.global(0)) == t.weights && copy(outer.global(1)) == t.biases);
+  CHECK(copy_values(outer.global(0)) == t.weights && copy_values(outer.global(1)) == t.biases);
   CHECK(outer.state(0).data == nullptr && outer.state(1).size == 0);
   const dist::outer_stats stats = outer.stats();
   CHECK(stats.steps == 30 && stats.updates == 30 && stats.restores == 0 && stats.communication.count() > 0);
@@ -93,19 +95,19 @@ void average(const dist::group &g) {
 }
 
 /// A function object gives the bits of "average", and lives as long as the outer optimizer.
-void function(const dist::group &g) {
+void function_object_averages(const dist::group &g) {
   trainer t, built_in;
   const auto token = std::make_shared<int>(0);
   std::array<std::atomic<int>, 2> calls{};
   {
-    dist::outer_options options = averaging();
+    dist::outer_options options = averaging_options();
     dist::outer reference(g, built_in.params(), options);
     options.optimizer = "mine";
     options.function = [token, &calls](const dist::outer_update &update) {
       const std::size_t count = update.param == 0 ? 40 : 3;
       CHECK(update.global.size == count && update.pseudo_grad.size == count && update.state.size == count);
       // The state has zeros at first.
-      CHECK(is_all(update.state, static_cast<float>(calls.at(update.param)++)));
+      CHECK(is_filled_with(update.state, static_cast<float>(calls.at(update.param)++)));
       for (std::size_t i = 0; i < count; ++i) {
         update.global[i] -= update.pseudo_grad[i];
         update.state[i] += 1;
@@ -118,11 +120,11 @@ void function(const dist::group &g) {
     for (int i = 0; i < 10; ++i) {
       dist::outer moved = std::move(outer);
       CHECK(outer.get() == nullptr);
-      t.descend(g.rank());
-      built_in.descend(g.rank());
+      t.run_sgd_step(g.rank());
+      built_in.run_sgd_step(g.rank());
       moved.step();
       reference.step();
-      CHECK(t == built_in && is_all(moved.state(0), static_cast<float>(i + 1)));
+      CHECK(t == built_in && is_filled_with(moved.state(0), static_cast<float>(i + 1)));
       outer = std::move(moved);
       CHECK(token.use_count() == 2);
     }
@@ -130,7 +132,7 @@ void function(const dist::group &g) {
   }
   CHECK(token.use_count() == 1);
   // A function is compared by its name.
-  dist::outer_options options = averaging();
+  dist::outer_options options = averaging_options();
   options.optimizer = g.rank() == 0 ? "mine" : "yours";
   options.function = [](const dist::outer_update &) {};
   const auto different = dist::outer::make(g, t.params(), options, dist::nothrow);
@@ -138,26 +140,26 @@ void function(const dist::group &g) {
 }
 
 /// A vote against an update: all ranks go back to the global values from before.
-void votes(const dist::group &g) {
+void rejected_update_restores_values(const dist::group &g) {
   trainer t;
-  dist::outer outer(g, t.params(), averaging(2));
+  dist::outer outer(g, t.params(), averaging_options(2));
   const trainer before = t;
-  t.descend(g.rank());
+  t.run_sgd_step(g.rank());
   // No fragment is due: the vote does not count.
   dist::outer_step done = outer.step(dist::vote::non_finite);
   CHECK(!done.fragment && done.votes == dist::vote::commit && t != before);
   t.weights[0] = g.rank() == 0 ? NAN : t.weights[0];
   done = outer.step(g.rank() == 0 ? dist::vote::non_finite : dist::vote::commit);
   CHECK(done.fragment == std::optional<std::size_t>(0) && done.votes == dist::vote::non_finite && t == before);
-  t.descend(g.rank());
+  t.run_sgd_step(g.rank());
   outer.step();
-  CHECK(outer.step().votes == dist::vote::commit && t != before && is_same(g, t.weights));
+  CHECK(outer.step().votes == dist::vote::commit && t != before && is_equal_on_all(g, t.weights));
   const dist::outer_stats stats = outer.stats();
   CHECK(stats.steps == 4 && stats.updates == 1 && stats.restores == 1);
 }
 
 /// Nesterov's momentum with own factors, in two fragments that take turns.
-void fragments(const dist::group &g) {
+void fragments_take_turns(const dist::group &g) {
   trainer t;
   dist::outer_options options;
   options.every = 4;
@@ -169,7 +171,7 @@ void fragments(const dist::group &g) {
   floats global = t.weights;
   floats velocity(global.size());
   for (int i = 0; i < 8; ++i) {
-    t.descend(g.rank());
+    t.run_sgd_step(g.rank());
     floats mean = t.weights;
     g.all_reduce(mean, dist::avg);
     const floats local = t.weights;
@@ -183,9 +185,9 @@ void fragments(const dist::group &g) {
         global[k] -= 0.5F * (gradient + 0.25F * velocity[k]);
       }
     }
-    CHECK(are_near(copy(outer.global(0)), global) && are_near(copy(outer.state(0)), velocity));
+    CHECK(are_near(copy_values(outer.global(0)), global) && are_near(copy_values(outer.state(0)), velocity));
   }
-  CHECK(outer.stats().updates == 4 && is_same(g, copy(outer.global(1))));
+  CHECK(outer.stats().updates == 4 && is_equal_on_all(g, copy_values(outer.global(1))));
   // The defaults are other factors.
   trainer u, v;
   options.fragments = 1;
@@ -198,28 +200,28 @@ void fragments(const dist::group &g) {
   options.optimizer = "nesterov";
   dist::outer usual(g, w.params(), options);
   for (int i = 0; i < 4; ++i) {
-    for (trainer *each : {&u, &v, &w}) each->descend(g.rank());
+    for (trainer *each : {&u, &v, &w}) each->run_sgd_step(g.rank());
     for (dist::outer *each : {&own, &named, &usual}) each->step();
   }
   CHECK(v == w && u != v);
 }
 
 /// Hooks send fewer bytes, and their settings arrive.
-void hooks(const dist::group &g) {
+void hooks_send_fewer_bytes(const dist::group &g) {
   for (const char *hook : {"", "all_reduce", "bf16"}) {
     trainer t, together;
-    dist::outer_options options = averaging();
+    dist::outer_options options = averaging_options();
     options.hook = hook;
     dist::outer outer(g, t.params(), options);
-    t.descend(g.rank());
+    t.run_sgd_step(g.rank());
     outer.step();
-    together.descend(0, g.size());
+    together.run_sgd_step(0, g.size());
     const bool is_bf16 = options.hook == "bf16";
-    CHECK((outer.stats().bytes_saved > 0) == is_bf16 && is_same(g, t.weights));
+    CHECK((outer.stats().bytes_saved > 0) == is_bf16 && is_equal_on_all(g, t.weights));
     CHECK(std::abs(t.weights[3] - together.weights[3]) < (is_bf16 ? 1e-2F : 1e-5F));
   }
   trainer t;
-  dist::outer_options options = averaging();
+  dist::outer_options options = averaging_options();
   options.hook = "int8";
   options.hook_settings = "block=64";
   CHECK(dist::outer(g, t.params(), options).step().fragment.has_value());
@@ -229,10 +231,11 @@ void hooks(const dist::group &g) {
 }
 
 /// Values of another type, and a parameter that is not trained.
-void types(const dist::group &g) {
+void value_types_may_differ(const dist::group &g) {
   std::vector<double> values(3, 1);
   double mean = g.rank();
-  dist::outer outer(g, {dist::param("w", values), dist::param("mean", mean).with_role(dist::param_role::buffer)}, averaging());
+  dist::outer outer(g, {dist::param("w", values), dist::param("mean", mean).with_role(dist::param_role::buffer)},
+                    averaging_options());
   values[1] = g.rank();
   outer.step();
   CHECK(values == (std::vector<double>{1, 0.5, 1}) && outer.global(0)[1] == 0.5F && mean == g.rank());
@@ -241,7 +244,7 @@ void types(const dist::group &g) {
 }
 
 /// A training that goes on from a checkpoint gives the same bits.
-void checkpoint(const dist::group &g) {
+void checkpoint_continues_the_training(const dist::group &g) {
   const int root = g.size() - 1;
   dist::outer_options options;
   options.every = 4;
@@ -249,7 +252,7 @@ void checkpoint(const dist::group &g) {
   trainer a, b;
   dist::outer outer(g, a.params(), options);
   for (int i = 0; i < 8; ++i) {
-    a.descend(g.rank());
+    a.run_sgd_step(g.rank());
     outer.step();
   }
   const dist::blob saved = outer.save();
@@ -259,44 +262,44 @@ void checkpoint(const dist::group &g) {
   const auto nonsense = restored.load("nonsense", root, dist::nothrow);
   CHECK(!nonsense && nonsense.error().code == dist::errc::invalid_argument);
   restored.load(g.rank() == root ? saved.view() : "not used", root);
-  CHECK(b.weights == copy(outer.global(0)) && b.biases == copy(outer.global(1)));
-  CHECK(copy(restored.state(0)) == copy(outer.state(0)) && restored.save().str() == saved.str());
+  CHECK(b.weights == copy_values(outer.global(0)) && b.biases == copy_values(outer.global(1)));
+  CHECK(copy_values(restored.state(0)) == copy_values(outer.state(0)) && restored.save().str() == saved.str());
   b = a;
   for (int i = 0; i < 9; ++i) {
-    a.descend(g.rank());
-    b.descend(g.rank());
+    a.run_sgd_step(g.rank());
+    b.run_sgd_step(g.rank());
     CHECK(outer.step().fragment == restored.step().fragment && a == b);
   }
 }
 
 /// Rank 2 is lost. The others repeat the update with the same changes.
-void lost_rank(const dist::group &g) {
+void survivors_repeat_the_update(const dist::group &g) {
   trainer t;
-  dist::outer_options options = averaging(2);
+  dist::outer_options options = averaging_options(2);
   options.fragments = 2;
   dist::outer outer(g, t.params(), options);
-  t.descend(g.rank());
+  t.run_sgd_step(g.rank());
   CHECK(outer.step().fragment == std::optional<std::size_t>(0));
-  const floats former = copy(outer.global(0));
+  const floats former = copy_values(outer.global(0));
   if (g.rank() == 2) return;
-  t.descend(g.rank());
+  t.run_sgd_step(g.rank());
   const trainer local = t;
-  const auto failed = outer.step(dist::vote::commit, dist::nothrow);
-  CHECK(!failed && failed.error().fatal_to_group() && t == local);
+  const auto outcome = outer.step(dist::vote::commit, dist::nothrow);
+  CHECK(!outcome && outcome.error().fatal_to_group() && t == local);
   const auto unsaved = outer.save(dist::nothrow);
   CHECK(!unsaved && unsaved.error().code == dist::errc::invalid_argument);
   const dist::group rest = g.shrink();
   outer.regroup(rest);
   CHECK(outer.step().fragment == std::optional<std::size_t>(1));
-  CHECK(copy(outer.global(0)) == former && t.weights == local.weights);
+  CHECK(copy_values(outer.global(0)) == former && t.weights == local.weights);
   floats mean = local.biases;
   rest.all_reduce(mean, dist::avg);
-  CHECK(are_near(t.biases, mean) && is_same(rest, t.biases) && copy(outer.global(1)) == t.biases);
+  CHECK(are_near(t.biases, mean) && is_equal_on_all(rest, t.biases) && copy_values(outer.global(1)) == t.biases);
   CHECK(outer.stats().steps == 2 && outer.stats().updates == 2 && !outer.save().empty());
 }
 
 /// Rank 2 joins: it gets the global values, the states and the number of steps.
-void new_rank(const dist::group &g) {
+void new_rank_gets_the_state(const dist::group &g) {
   trainer t;
   dist::outer_options options;
   options.every = 4;
@@ -305,59 +308,60 @@ void new_rank(const dist::group &g) {
   if (pair) {
     outer.emplace(*pair, t.params(), options);
     for (int i = 0; i < 5; ++i) {
-      t.descend(g.rank());
+      t.run_sgd_step(g.rank());
       outer->step();
     }
     CHECK(outer->regroup(g, dist::nothrow).has_value());
   } else {
     outer.emplace(g, t.params(), options);
-    CHECK(t.weights == copy(outer->global(0)) && t != trainer());
+    CHECK(t.weights == copy_values(outer->global(0)) && t != trainer());
   }
-  CHECK(is_same(g, copy(outer->global(0))) && is_same(g, copy(outer->state(0))) && outer->state(0)[1] != 0);
+  CHECK(is_equal_on_all(g, copy_values(outer->global(0))) && is_equal_on_all(g, copy_values(outer->state(0))) &&
+        outer->state(0)[1] != 0);
   for (int i = 0; i < 3; ++i) {
-    t.descend(g.rank());
+    t.run_sgd_step(g.rank());
     CHECK(outer->step().fragment.has_value() == (i == 2));
   }
-  CHECK(is_same(g, t.weights));
+  CHECK(is_equal_on_all(g, t.weights));
 }
 
 /// The time-out of the options is shorter than that of the group.
-void time_out(const dist::group &g) {
+void timeout_of_the_options_applies(const dist::group &g) {
   trainer t;
   const dist::group pair = *g.subgroup({0, 1});
-  dist::outer_options options = averaging();
+  dist::outer_options options = averaging_options();
   options.timeout = 1s;
   dist::outer outer(pair, t.params(), options);
   if (g.rank() == 0) {
-    const auto failed = outer.step(dist::vote::commit, dist::nothrow);
-    CHECK(!failed && failed.error().code == dist::errc::timeout);
+    const auto outcome = outer.step(dist::vote::commit, dist::nothrow);
+    CHECK(!outcome && outcome.error().code == dist::errc::timeout);
   }
   g.barrier();
 }
 
-void refusals(const dist::group &g) {
+void refusals_are_reported(const dist::group &g) {
   trainer t;
-  const auto refused = [&](const dist::outer_options &options, const char *word) {
+  const auto check_refused = [&](const dist::outer_options &options, const char *word) {
     const auto made = dist::outer::make(g, t.params(), options, dist::nothrow);
     return !made && made.error().code == dist::errc::invalid_argument && contains(made.error().message, word);
   };
   dist::outer_options options;
-  CHECK(refused(options, "every"));
+  CHECK(check_refused(options, "every"));
   options.every = 5;
   options.fragments = 3;
-  CHECK(refused(options, "fragments"));
+  CHECK(check_refused(options, "fragments"));
   options.fragments = 1;
   options.optimizer = "adam";
-  CHECK(refused(options, "adam"));
+  CHECK(check_refused(options, "adam"));
   options.optimizer.clear();
   options.momentum = -1;
-  CHECK(refused(options, "momentum"));
+  CHECK(check_refused(options, "momentum"));
   options.momentum = 0;
   options.function = [](const dist::outer_update &) {};
-  CHECK(refused(options, "name"));
+  CHECK(check_refused(options, "name"));
   options.function = nullptr;
   options.hook = "none";
-  CHECK(refused(options, "none"));
+  CHECK(check_refused(options, "none"));
   options.hook.clear();
   const auto on_device = dist::outer::make(g, {dist::param("w", t.weights).with_device(0)}, options, dist::nothrow);
   CHECK(!on_device && on_device.error().code == dist::errc::unsupported);
@@ -365,8 +369,8 @@ void refusals(const dist::group &g) {
   try {
     dist::outer(g, t.params(), options);
     CHECK(false);
-  } catch (const dist::error &failed) {
-    CHECK(failed.code() == dist::errc::mismatch && contains(failed.what(), "every 6"));
+  } catch (const dist::error &error) {
+    CHECK(error.code() == dist::errc::mismatch && contains(error.what(), "every 6"));
   }
   options.every = 5;
   auto made = dist::outer::make(g, t.params(), options, dist::nothrow);
@@ -382,17 +386,17 @@ void refusals(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    average(g);
-    function(g);
-    votes(g);
-    fragments(g);
-    hooks(g);
-    types(g);
-    checkpoint(g);
-    time_out(g);
-    refusals(g);
+    average_equals_one_process(g);
+    function_object_averages(g);
+    rejected_update_restores_values(g);
+    fragments_take_turns(g);
+    hooks_send_fewer_bytes(g);
+    value_types_may_differ(g);
+    checkpoint_continues_the_training(g);
+    timeout_of_the_options_applies(g);
+    refusals_are_reported(g);
   });
-  run_ranks(3, lost_rank, "lost_rank");
-  run_ranks(3, new_rank, "new_rank");
+  run_ranks(3, survivors_repeat_the_update, "lost_rank");
+  run_ranks(3, new_rank_gets_the_state, "new_rank");
   return 0;
 }

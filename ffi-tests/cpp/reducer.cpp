@@ -1,4 +1,5 @@
-// The reducer: parameters, steps as scopes, votes, buckets, accumulation, checks, and the forms without exceptions.
+// The reducer: parameters, steps as scopes, votes, buckets, accumulation, checks, and the forms
+// without exceptions.
 #include "check.hpp"
 
 #include <atomic>
@@ -29,7 +30,7 @@ void fill(const dist::buffer<float> &gradient, float value) {
   for (float &each : gradient) each = value;
 }
 
-bool is_all(const dist::buffer<float> &values, float expected) {
+bool is_filled_with(const dist::buffer<float> &values, float expected) {
   for (const float each : values) {
     if (each != expected) return false;
   }
@@ -37,12 +38,12 @@ bool is_all(const dist::buffer<float> &values, float expected) {
 }
 
 /// Writes both gradients.
-void backward(const dist::reducer &r, float value) {
+void write_gradients(const dist::reducer &r, float value) {
   fill(r.grad<float>(0), value);
   fill(r.grad<float>(1), 10 * value);
 }
 
-void steps(const dist::group &g) {
+void steps_average_gradients(const dist::group &g) {
   model m(g.rank() + 1);
   dist::reducer r(g, m.params());
   CHECK(r.get() != nullptr && r.size() == 3 && m.params()[1].name() == "second");
@@ -59,14 +60,14 @@ void steps(const dist::group &g) {
     step.ready({0});
     CHECK(step.commit() == dist::vote::commit);
     const float average = 0.5F + static_cast<float>(i);
-    CHECK(is_all(r.result<float>(0), average) && is_all(r.result<float>(1), 10 * average));
+    CHECK(is_filled_with(r.result<float>(0), average) && is_filled_with(r.result<float>(1), 10 * average));
   }
   const dist::reducer_stats stats = r.stats();
   CHECK(stats.steps == 3 && stats.buckets == 2 && stats.bytes_reduced >= 600 && stats.step.count() > 0);
   CHECK(contains(r.layout(), "second") && contains(r.describe(), "\"steps\":3"));
 }
 
-void without_a_scope(const dist::group &g) {
+void steps_without_a_scope(const dist::group &g) {
   model m(0);
   dist::reducer_options options;
   options.divide = dist::divide::weighted;
@@ -75,20 +76,20 @@ void without_a_scope(const dist::group &g) {
   dist::reducer r(g, m.params(), options);
   // Weights 1 and 3.
   r.begin(1 + 2 * g.rank());
-  backward(r, static_cast<float>(4 * g.rank()));
+  write_gradients(r, static_cast<float>(4 * g.rank()));
   r.ready(std::vector<std::size_t>{1, 0});
-  CHECK(r.end() == dist::vote::commit && is_all(r.result<float>(0), 3));
+  CHECK(r.end() == dist::vote::commit && is_filled_with(r.result<float>(0), 3));
   r.begin(1);
   r.unused(0);
   r.ready(1);
   dist::step_work work = r.end_async(dist::vote::skip);
-  CHECK(work.take() == dist::vote::skip && is_all(r.result<float>(0), 3));
+  CHECK(work.take() == dist::vote::skip && is_filled_with(r.result<float>(0), 3));
 }
 
-void accumulation(const dist::group &g) {
+void gradients_accumulate(const dist::group &g) {
   model m(0);
   dist::reducer r(g, m.params());
-  backward(r, 0);
+  write_gradients(r, 0);
   // Rank 1 has one more step without communication.
   for (int i = 0; i <= g.rank(); ++i) {
     auto local = r.accumulate();
@@ -99,17 +100,18 @@ void accumulation(const dist::group &g) {
   step.ready({0, 1});
   dist::step moved = std::move(step);
   dist::step_work work = moved.commit_async();
-  CHECK(work.take() == dist::vote::commit && is_all(r.result<float>(0), 1.5F));
+  CHECK(work.take() == dist::vote::commit && is_filled_with(r.result<float>(0), 1.5F));
 }
 
-/// An exception leaves the step of rank 1: rank 0 learns of it from the vote, and the next step works.
-void exceptions(const dist::group &g) {
+/// An exception leaves the step of rank 1: rank 0 learns of it from the vote, and the next step
+/// works.
+void exception_votes_for_an_error(const dist::group &g) {
   model m(0);
   dist::reducer r(g, m.params());
   for (int i = 0; i < 3; ++i) {
     try {
       auto step = r.step();
-      backward(r, 1);
+      write_gradients(r, 1);
       step.ready(1);
       if (g.rank() == 1) throw std::runtime_error("a failure of the program");
       step.ready(0);
@@ -118,16 +120,16 @@ void exceptions(const dist::group &g) {
     } catch (const std::runtime_error &) {
       CHECK(g.rank() == 1);
     }
-    backward(r, 2);
+    write_gradients(r, 2);
     auto step = r.step();
     step.ready({0, 1});
-    CHECK(step.commit() == dist::vote::commit && is_all(r.result<float>(1), 20));
+    CHECK(step.commit() == dist::vote::commit && is_filled_with(r.result<float>(1), 20));
     // After commit the scope is over.
     CHECK(!step.ready(0, dist::nothrow) && !step.commit(dist::vote::commit, dist::nothrow));
   }
 }
 
-void buckets(const dist::group &g) {
+void bucket_callback_is_called(const dist::group &g) {
   model m(0);
   const auto token = std::make_shared<int>(0);
   std::atomic<int> called = 0;
@@ -143,7 +145,7 @@ void buckets(const dist::group &g) {
     });
     CHECK(token.use_count() == 2);
     for (int i = 0; i < 2; ++i) {
-      backward(r, static_cast<float>(g.rank()));
+      write_gradients(r, static_cast<float>(g.rank()));
       dist::reducer moved = std::move(r);
       auto step = moved.step();
       step.ready({0, 1});
@@ -168,7 +170,7 @@ void buckets(const dist::group &g) {
   is_alive = false;
 }
 
-void checks(const dist::group &g) {
+void check_finds_differences(const dist::group &g) {
   model m(0);
   dist::reducer_options options;
   options.fixed_layout = true;
@@ -184,7 +186,7 @@ void checks(const dist::group &g) {
   r.broadcast(1);
   CHECK(r.check(dist::model_part::params | dist::model_part::buffers).empty() && m.second[7] == 1);
   r.broadcast(0, dist::model_part::params);
-  backward(r, 3);
+  write_gradients(r, 3);
   auto step = r.step();
   step.ready({0, 1});
   step.commit();
@@ -196,7 +198,7 @@ void checks(const dist::group &g) {
 }
 
 /// Rank 1 has fewer steps.
-void uneven(const dist::group &g) {
+void ranks_may_have_fewer_steps(const dist::group &g) {
   model m(0);
   dist::reducer_options options;
   options.uneven = true;
@@ -204,47 +206,48 @@ void uneven(const dist::group &g) {
   dist::reducer r(g, m.params(), options);
   for (int i = g.rank(); i < 3; ++i) {
     auto step = r.step();
-    backward(r, 2);
+    write_gradients(r, 2);
     step.ready({0, 1});
-    CHECK(step.commit() == dist::vote::commit && is_all(r.result<float>(0), 2));
+    CHECK(step.commit() == dist::vote::commit && is_filled_with(r.result<float>(0), 2));
   }
   CHECK(r.join() == static_cast<std::uint64_t>(g.rank()));
 }
 
-void another_group(const dist::group &g) {
+void reducer_moves_to_another_group(const dist::group &g) {
   model m(0);
   dist::reducer_options options;
   options.retryable = true;
   dist::reducer r(g, m.params(), options);
   const dist::group pair = *g.subgroup({0, 1});
   r.regroup(pair);
-  backward(r, static_cast<float>(g.rank()));
+  write_gradients(r, static_cast<float>(g.rank()));
   auto step = r.step();
   step.ready({0, 1});
-  CHECK(step.commit() == dist::vote::commit && is_all(r.result<float>(0), 0.5F));
-  CHECK(is_all(r.grad<float>(1), 10 * static_cast<float>(g.rank())));
+  CHECK(step.commit() == dist::vote::commit && is_filled_with(r.result<float>(0), 0.5F));
+  CHECK(is_filled_with(r.grad<float>(1), 10 * static_cast<float>(g.rank())));
 }
 
 /// Rank 2 leaves. The others repeat the step with the same gradients.
-void lost_rank(const dist::group &g) {
+void survivors_repeat_the_step(const dist::group &g) {
   model m(0);
   dist::reducer_options options;
   options.retryable = true;
   dist::reducer r(g, m.params(), options);
   if (g.rank() == 2) return;
-  backward(r, static_cast<float>(g.rank()));
+  write_gradients(r, static_cast<float>(g.rank()));
   auto step = r.step();
   step.ready({0, 1});
-  const auto failed = step.commit(dist::vote::commit, dist::nothrow);
-  CHECK(!failed && failed.error().fatal_to_group());
+  const auto outcome = step.commit(dist::vote::commit, dist::nothrow);
+  CHECK(!outcome && outcome.error().fatal_to_group());
   const dist::group rest = g.shrink();
   r.regroup(rest);
-  CHECK(r.end() == dist::vote::commit && is_all(r.result<float>(0), 0.5F) && is_all(r.result<float>(1), 5));
+  CHECK(r.end() == dist::vote::commit && is_filled_with(r.result<float>(0), 0.5F) &&
+        is_filled_with(r.result<float>(1), 5));
   CHECK(r.stats().steps == 1 && r.stats().retries == 1);
 }
 
 /// Gradients of another type than the values.
-void mixed_precision(const dist::group &g) {
+void gradient_type_may_differ(const dist::group &g) {
   std::vector<double> values(3, 1);
   dist::reducer r(g, {dist::param("w", values).with_grad_type<float>()});
   fill(r.grad<float>(0), 4);
@@ -255,7 +258,7 @@ void mixed_precision(const dist::group &g) {
   CHECK(!wrong && contains(wrong.error().message, "f32"));
 }
 
-void refusals(const dist::group &g) {
+void refusals_are_reported(const dist::group &g) {
   model m(0);
   floats shorter(99);
   const auto unfit = dist::reducer::make(g, {{"w", m.first, shorter}}, {}, dist::nothrow);
@@ -274,8 +277,8 @@ void refusals(const dist::group &g) {
     auto step = r.step(1, dist::nothrow);
     CHECK(step && step->ready({0}, dist::nothrow) && !step->ready(0, dist::nothrow) && !step->unused(5, dist::nothrow));
     // Parameter 1 is not marked.
-    const auto failed = step->commit(dist::vote::commit, dist::nothrow);
-    CHECK(!failed && contains(failed.error().message, "\"second\""));
+    const auto outcome = step->commit(dist::vote::commit, dist::nothrow);
+    CHECK(!outcome && contains(outcome.error().message, "\"second\""));
   }
   auto step = r.step(1, dist::nothrow);
   auto work = step->commit_async(dist::vote::non_finite, dist::nothrow);
@@ -283,7 +286,7 @@ void refusals(const dist::group &g) {
   CHECK(r.accumulate(dist::nothrow));
 }
 
-void sparse(const dist::group &g) {
+void sparse_gradients_are_reduced(const dist::group &g) {
   floats table(40);
   dist::reducer r(g, {dist::param("table", table).with_sparse_rows({10, 4})});
   auto step = r.step();
@@ -302,19 +305,19 @@ void sparse(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    steps(g);
-    without_a_scope(g);
-    accumulation(g);
-    for (int i = 0; i < 20; ++i) exceptions(g);
-    for (int i = 0; i < 5; ++i) buckets(g);
-    checks(g);
-    uneven(g);
-    another_group(g);
-    mixed_precision(g);
-    sparse(g);
-    refusals(g);
+    steps_average_gradients(g);
+    steps_without_a_scope(g);
+    gradients_accumulate(g);
+    for (int i = 0; i < 20; ++i) exception_votes_for_an_error(g);
+    for (int i = 0; i < 5; ++i) bucket_callback_is_called(g);
+    check_finds_differences(g);
+    ranks_may_have_fewer_steps(g);
+    reducer_moves_to_another_group(g);
+    gradient_type_may_differ(g);
+    sparse_gradients_are_reduced(g);
+    refusals_are_reported(g);
   });
-  run_ranks(3, lost_rank, "lost_rank");
+  run_ranks(3, survivors_repeat_the_step, "lost_rank");
   CHECK(dist::stop_callbacks(10s));
   return 0;
 }

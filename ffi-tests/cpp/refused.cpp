@@ -1,5 +1,5 @@
-// Code that must not compile. The test compiles the file once for each case, and expects the text behind `expect:` in the
-// message of the compiler. Without CASE the file compiles.
+// Code that must not compile. The test compiles the file once for each case, and expects the text
+// behind `expect:` in the message of the compiler. Without CASE the file compiles.
 #include <dist.hpp>
 
 #include <string>

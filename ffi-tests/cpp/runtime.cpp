@@ -26,7 +26,7 @@ int rank_main(int rank, int size) {
   return 0;
 }
 
-void a_store_in_place_of_the_environment() {
+void store_replaces_the_environment() {
   const dist::store meeting_place = dist::store::hash();
   dist::init_options options;
   options.store = &meeting_place;
@@ -45,11 +45,12 @@ int main() {
   limits.grace = 1s;
   dist::spawn(3, [](int rank) { return rank_main(rank, 3); }, limits);
   dist::spawn(1, [](int) { const dist::runtime runtime; });
-  const auto failed = dist::spawn(2, [](int rank) { return rank; }, limits, dist::nothrow);
-  CHECK(!failed && failed.error().code == dist::errc::peer_failed && contains(failed.error().message, "rank 1"));
+  const auto outcome = dist::spawn(2, [](int rank) { return rank; }, limits, dist::nothrow);
+  CHECK(!outcome && outcome.error().code == dist::errc::peer_failed &&
+        contains(outcome.error().message, "rank 1"));
   // The error of the child is in the error of the parent.
   const auto no_world = dist::spawn(1, [](int) { dist::world().barrier(); }, limits, dist::nothrow);
   CHECK(!no_world && contains(no_world.error().message, "dist_init"));
-  a_store_in_place_of_the_environment();
+  store_replaces_the_environment();
   return 0;
 }

@@ -1,4 +1,5 @@
-// Shards of an optimizer's state: the weights of a sharded training are those of a training in one process.
+// Shards of an optimizer's state: the weights of a sharded training are those of a training in one
+// process.
 #include "check.hpp"
 
 #include <cmath>
@@ -17,7 +18,7 @@ float gradient(int rank, int step, std::size_t i, float weight) {
          0.1F * std::sin(static_cast<float>(step) + static_cast<float>(i));
 }
 
-void adam(float &weight, float &m, float &v, float g, int step) {
+void run_adam(float &weight, float &m, float &v, float g, int step) {
   m += 0.1F * (g - m);
   v += 0.01F * (g * g - v);
   const float time = static_cast<float>(step + 1);
@@ -51,7 +52,7 @@ struct model {
       for (std::size_t i = 0; i < sizes[p]; ++i) {
         double sum = 0;
         for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(gradient(rank, steps, i, weights[p][i]));
-        adam(weights[p][i], m[p][i], v[p][i], static_cast<float>(sum / ranks), steps);
+        run_adam(weights[p][i], m[p][i], v[p][i], static_cast<float>(sum / ranks), steps);
       }
     }
     ++steps;
@@ -72,21 +73,21 @@ bool is_close(const model &x, const model &y) {
   return true;
 }
 
-dist::reducer_options in_small_buckets() {
+dist::reducer_options small_bucket_options() {
   dist::reducer_options options;
   options.bucket_bytes = 300;
   options.first_bucket_bytes = 100;
   return options;
 }
 
-dist::shard_options states_of_adam() {
+dist::shard_options adam_state_options() {
   dist::shard_options options;
   options.states = {"m", "v"};
   options.timeout = 20s;
   return options;
 }
 
-void backward(dist::reducer &r, const dist::group &g, const model &trained) {
+void write_gradients(dist::reducer &r, const dist::group &g, const model &trained) {
   auto step = r.step();
   for (std::size_t p = n_params; p-- > 0;) {
     const auto values = r.grad<float>(p);
@@ -97,7 +98,7 @@ void backward(dist::reducer &r, const dist::group &g, const model &trained) {
 }
 
 /// Updates this rank's elements. Returns their number.
-std::size_t update(const dist::shard &s, model &trained) {
+std::size_t update_shard(const dist::shard &s, model &trained) {
   const auto m = s.state(0), v = s.state(1);
   std::size_t count = 0;
   for (const dist::shard_range &range : s.ranges()) {
@@ -105,7 +106,7 @@ std::size_t update(const dist::shard &s, model &trained) {
     CHECK(values.data == trained.weights[range.param].data() + range.begin && gradients.size == range.count);
     CHECK(range.offset == count && range.offset + range.count <= m.size);
     for (std::size_t i = 0; i < range.count; ++i) {
-      adam(values[i], m[range.offset + i], v[range.offset + i], gradients[i], trained.steps);
+      run_adam(values[i], m[range.offset + i], v[range.offset + i], gradients[i], trained.steps);
     }
     count += range.count;
   }
@@ -114,19 +115,19 @@ std::size_t update(const dist::shard &s, model &trained) {
   return count;
 }
 
-void trains_as_one_process(const dist::group &g, const dist::reducer_options &options, int copies) {
+void shards_train_as_one_process(const dist::group &g, const dist::reducer_options &options, int copies) {
   model trained, reference;
   dist::reducer r(g, trained.params(), options);
-  dist::shard_options how = states_of_adam();
-  how.copies = copies;
-  dist::shard made(r, how);
+  dist::shard_options shard_options = adam_state_options();
+  shard_options.copies = copies;
+  dist::shard made(r, shard_options);
   CHECK(made.get() != nullptr && made.state(0).size > 0 && made.state(1)[0] == 0);
   dist::shard s = std::move(made);
   // A reducer that moves keeps its shard.
   dist::reducer moved = std::move(r);
   for (int i = 0; i < 8; ++i) {
-    backward(moved, g, trained);
-    const std::size_t count = update(s, trained);
+    write_gradients(moved, g, trained);
+    const std::size_t count = update_shard(s, trained);
     const std::size_t share = 238 / static_cast<std::size_t>(g.size());
     CHECK(count >= share * static_cast<std::size_t>(copies) && count <= (share + 1) * static_cast<std::size_t>(copies));
     s.gather();
@@ -138,16 +139,16 @@ void trains_as_one_process(const dist::group &g, const dist::reducer_options &op
 }
 
 /// The parameters arrive while the forward pass waits for one after the other.
-void gathers_in_background(const dist::group &g) {
+void parameters_gather_in_background(const dist::group &g) {
   model trained, reference;
-  dist::reducer_options options = in_small_buckets();
+  dist::reducer_options options = small_bucket_options();
   options.sharded = true;
   options.share_grads = true;
   dist::reducer r(g, trained.params(), options);
-  dist::shard s(r, states_of_adam());
+  dist::shard s(r, adam_state_options());
   for (int i = 0; i < 8; ++i) {
-    backward(r, g, trained);
-    update(s, trained);
+    write_gradients(r, g, trained);
+    update_shard(s, trained);
     dist::work work = s.gather_async();
     reference.step(g.size());
     for (std::size_t p = 0; p < n_params; ++p) {
@@ -162,13 +163,13 @@ void gathers_in_background(const dist::group &g) {
 std::string checkpoint;
 std::vector<floats> checkpoint_weights;
 
-void saves(const dist::group &g) {
+void checkpoint_is_saved(const dist::group &g) {
   model trained;
-  dist::reducer r(g, trained.params(), in_small_buckets());
-  dist::shard s(r, states_of_adam());
+  dist::reducer r(g, trained.params(), small_bucket_options());
+  dist::shard s(r, adam_state_options());
   for (int i = 0; i < 4; ++i) {
-    backward(r, g, trained);
-    update(s, trained);
+    write_gradients(r, g, trained);
+    update_shard(s, trained);
     s.gather();
   }
   const dist::blob bytes = s.save(1);
@@ -179,12 +180,12 @@ void saves(const dist::group &g) {
   }
 }
 
-void loads(const dist::group &g) {
+void checkpoint_is_loaded(const dist::group &g) {
   model trained, reference;
   // What a training in one process has after the steps of two ranks.
   for (int i = 0; i < 4; ++i) reference.step(2);
-  dist::reducer r(g, trained.params(), in_small_buckets());
-  dist::shard s(r, states_of_adam());
+  dist::reducer r(g, trained.params(), small_bucket_options());
+  dist::shard s(r, adam_state_options());
   trained.weights = checkpoint_weights;
   trained.steps = reference.steps;
   const auto wrong = s.load("twenty bytes of text", 0, dist::nothrow);
@@ -192,8 +193,8 @@ void loads(const dist::group &g) {
   // Only the root has the bytes.
   s.load(g.rank() == 2 ? dist::byte_view(checkpoint) : dist::byte_view(""), 2);
   for (int i = 0; i < 4; ++i) {
-    backward(r, g, trained);
-    update(s, trained);
+    write_gradients(r, g, trained);
+    update_shard(s, trained);
     s.gather();
     reference.step(g.size());
     CHECK(is_close(trained, reference));
@@ -201,16 +202,16 @@ void loads(const dist::group &g) {
 }
 
 /// Rank 2 leaves. The others have two copies of each state, and lose none.
-void lost_rank(const dist::group &g) {
+void lost_rank_loses_no_state(const dist::group &g) {
   model trained, reference;
-  dist::reducer_options options = in_small_buckets();
+  dist::reducer_options options = small_bucket_options();
   options.retryable = true;
   dist::reducer r(g, trained.params(), options);
-  dist::shard_options how = states_of_adam();
-  how.copies = 2;
-  dist::shard s(r, how);
-  backward(r, g, trained);
-  update(s, trained);
+  dist::shard_options shard_options = adam_state_options();
+  shard_options.copies = 2;
+  dist::shard s(r, shard_options);
+  write_gradients(r, g, trained);
+  update_shard(s, trained);
   s.gather();
   reference.step(3);
   if (g.rank() == 2) return;
@@ -218,8 +219,8 @@ void lost_rank(const dist::group &g) {
   r.regroup(rest);
   s.gather();
   for (int i = 0; i < 3; ++i) {
-    backward(r, rest, trained);
-    update(s, trained);
+    write_gradients(r, rest, trained);
+    update_shard(s, trained);
     s.gather();
     reference.step(2);
     CHECK(is_close(trained, reference));
@@ -227,7 +228,7 @@ void lost_rank(const dist::group &g) {
 }
 
 /// Values and gradients of different types.
-void mixed_precision(const dist::group &g) {
+void gradient_type_may_differ(const dist::group &g) {
   std::vector<double> values(10, 1);
   dist::reducer r(g, {dist::param("w", values).with_grad_type<float>()});
   dist::shard s(r, {{"m", "v"}});
@@ -246,7 +247,7 @@ void mixed_precision(const dist::group &g) {
   CHECK(!wrong_gradients && wrong_gradients.error().code == dist::errc::invalid_argument);
 }
 
-void refusals(const dist::group &g) {
+void refusals_are_reported(const dist::group &g) {
   model m;
   dist::reducer r(g, m.params());
   dist::shard_options options;
@@ -256,7 +257,7 @@ void refusals(const dist::group &g) {
   options.states = {g.rank() == 0 ? "m" : "v"};
   const auto different = dist::shard::make(r, options, dist::nothrow);
   CHECK(!different && different.error().code == dist::errc::mismatch);
-  auto s = dist::shard::make(r, states_of_adam(), dist::nothrow);
+  auto s = dist::shard::make(r, adam_state_options(), dist::nothrow);
   CHECK(s && !dist::shard::make(r, {}, dist::nothrow));
   CHECK(!s->state(2, dist::nothrow) && !s->wait(n_params, dist::nothrow) && s->wait(0, dist::nothrow));
   CHECK(s->ranges(dist::nothrow) && s->gather(dist::nothrow) && s->gather_async(dist::nothrow)->wait(dist::nothrow));
@@ -267,17 +268,17 @@ void refusals(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    dist::reducer_options options = in_small_buckets();
-    trains_as_one_process(g, options, 1);
-    trains_as_one_process(g, options, 2);
+    dist::reducer_options options = small_bucket_options();
+    shards_train_as_one_process(g, options, 1);
+    shards_train_as_one_process(g, options, 2);
     options.sharded = true;
-    trains_as_one_process(g, options, 1);
-    gathers_in_background(g);
-    saves(g);
-    mixed_precision(g);
-    refusals(g);
+    shards_train_as_one_process(g, options, 1);
+    parameters_gather_in_background(g);
+    checkpoint_is_saved(g);
+    gradient_type_may_differ(g);
+    refusals_are_reported(g);
   });
-  run_ranks(3, loads, "loads");
-  run_ranks(3, lost_rank, "lost_rank");
+  run_ranks(3, checkpoint_is_loaded, "loads");
+  run_ranks(3, lost_rank_loses_no_state, "lost_rank");
   return 0;
 }

@@ -9,7 +9,7 @@
 
 namespace {
 
-void every_function(const dist::store &s) {
+void check_every_function(const dist::store &s) {
   s.set("key", "value");
   CHECK(s.get("key") == "value" && s.contains({"key"}) && !s.contains({"key", "other"}));
   CHECK(s.add("count", 3) == 3 && s.add("count", -1) == 2);
@@ -41,10 +41,10 @@ void every_function(const dist::store &s) {
   CHECK(copy.get() != nullptr);
 }
 
-void of_the_library() {
-  every_function(dist::store::hash());
+void library_stores_work() {
+  check_every_function(dist::store::hash());
   const std::string path = "/tmp/dist_cpp_store." + std::to_string(getpid());
-  every_function(dist::store::file(path, 1, "job", 10s));
+  check_every_function(dist::store::file(path, 1, "job", 10s));
   unlink(path.c_str());
   dist::tcp_store_options options;
   options.host = "127.0.0.1";
@@ -54,7 +54,7 @@ void of_the_library() {
   options.multi_tenant = false;
   options.wait_for_workers = false;
   const dist::store server = dist::store::tcp(options);
-  every_function(server);
+  check_every_function(server);
   CHECK(server.port() > 0 && server.host() == "127.0.0.1");
   options.server = false;
   options.port = server.port();
@@ -161,8 +161,8 @@ class whole_store : public small_store {
   std::map<std::string, std::vector<std::string>> queues_;
 };
 
-void of_the_program() {
-  every_function(dist::make_store(std::make_unique<whole_store>()));
+void custom_store_works() {
+  check_every_function(dist::make_store(std::make_unique<whole_store>()));
   {
     const dist::store small = dist::make_store(std::make_unique<small_store>());
     small.set("x", "1");
@@ -188,7 +188,7 @@ void of_the_program() {
 }  // namespace
 
 int main() {
-  of_the_library();
-  of_the_program();
+  library_stores_work();
+  custom_store_works();
   return 0;
 }

@@ -5,7 +5,7 @@ namespace {
 
 using indices = std::vector<std::uint64_t>;
 
-void of_a_group(const dist::group &g) {
+void ranks_take_disjoint_shares(const dist::group &g) {
   dist::sampler_options options;
   options.shuffle = false;
   dist::sampler ordered(g, 5, options);
@@ -15,7 +15,7 @@ void of_a_group(const dist::group &g) {
   CHECK(dist::sampler(g, 5, options).size() == 2);
 }
 
-void of_one_rank() {
+void single_rank_takes_all() {
   dist::sampler sampler(3, 0, 10);
   CHECK((sampler.next(10) == indices{4, 5, 0, 2}));
   sampler.seek(3);
@@ -34,7 +34,7 @@ void of_one_rank() {
 }  // namespace
 
 int main() {
-  of_one_rank();
-  run_ranks(2, of_a_group);
+  single_rank_takes_all();
+  run_ranks(2, ranks_take_disjoint_shares);
   return 0;
 }

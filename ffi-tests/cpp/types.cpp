@@ -124,8 +124,8 @@ static_assert(!is_buffer<mine::grid<false>> && !is_buffer<std::vector<bool>> && 
 static_assert(!is_buffer<dist::op> && !is_buffer<std::thread> && !is_buffer<std::nullptr_t> && !is_buffer<mine::empty>);
 
 // Time-outs.
-constexpr dist::time_limit by_default;
-static_assert(by_default.ms() == 0 && dist::forever.ms() == DIST_WAIT_FOREVER);
+constexpr dist::time_limit default_limit;
+static_assert(default_limit.ms() == 0 && dist::forever.ms() == DIST_WAIT_FOREVER);
 static_assert(dist::time_limit(5s).ms() == 5000 && dist::time_limit(1us).ms() == 1 && dist::time_limit(1500us).ms() == 2);
 static_assert(dist::time_limit(0s).ms() == DIST_NO_WAIT && dist::time_limit(-1s).ms() == DIST_NO_WAIT);
 static_assert(dist::time_limit(std::chrono::hours::max()).ms() == DIST_WAIT_FOREVER);
@@ -133,7 +133,7 @@ static_assert(dist::time_limit(std::chrono::duration<double>(0.25)).ms() == 250)
 
 namespace {
 
-void reduce_everything(const dist::group &g) {
+void reduce_every_type(const dist::group &g) {
   const int n = g.size();
   double c_array[2] = {1, 2};
   g.all_reduce(c_array);
@@ -184,6 +184,6 @@ void reduce_everything(const dist::group &g) {
 int main() {
   CHECK(std::string_view(dist::name_of_dtype(DIST_BF16)) == "bf16" && dist::size_of_dtype(DIST_C128) == 16);
   CHECK(std::string_view(dist::name_of_op(dist::max.code)) == dist_op_name(DIST_MAX));
-  run_ranks(2, reduce_everything);
+  run_ranks(2, reduce_every_type);
   return 0;
 }

@@ -8,14 +8,14 @@ using ints = std::vector<int>;
 using lists = std::vector<ints>;
 
 /// `count` elements with one value.
-ints some(int count, int value) { return ints(static_cast<std::size_t>(count), value); }
+ints filled(int count, int value) { return ints(static_cast<std::size_t>(count), value); }
 
-void blocks(const dist::group &g) {
+void check_blocks(const dist::group &g) {
   const int me = g.rank();
-  const ints own = some(me + 1, me);
+  const ints own = filled(me + 1, me);
   lists outs{ints(1), ints(2), ints(3)};
   g.all_gather_v(own, outs);
-  CHECK((outs == lists{some(1, 0), some(2, 1), some(3, 2)}));
+  CHECK((outs == lists{filled(1, 0), filled(2, 1), filled(3, 2)}));
   CHECK((g.all_gather_v_async(own, lists{ints(1), ints(2), ints(3)}).take() == outs));
 
   const dist::gathered<int> all = g.all_gather_v(own);
@@ -35,45 +35,46 @@ void blocks(const dist::group &g) {
   CHECK(me != 1 || at_root == outs);
   g.gather_v_async(own, at_root, 1).wait();
 
-  const lists parts = me == 0 ? lists{some(1, 7), some(2, 8), some(3, 9)} : lists{};
-  ints part = some(me + 1, 0);
+  const lists parts = me == 0 ? lists{filled(1, 7), filled(2, 8), filled(3, 9)} : lists{};
+  ints part = filled(me + 1, 0);
   g.scatter_v(parts, part, 0);
-  CHECK(part == some(me + 1, 7 + me));
+  CHECK(part == filled(me + 1, 7 + me));
   g.scatter_v_async(parts, part, 0).wait();
 
-  const lists addends{some(1, 1), some(2, 1), some(3, 1)};
+  const lists addends{filled(1, 1), filled(2, 1), filled(3, 1)};
   g.reduce_scatter_v(addends, part);
-  CHECK(part == some(me + 1, size));
+  CHECK(part == filled(me + 1, size));
   CHECK(g.reduce_scatter_v_async(lists(addends), ints(part.size()), dist::max).take() ==
-        std::make_tuple(addends, some(me + 1, 1)));
+        std::make_tuple(addends, filled(me + 1, 1)));
 
   // Rank i sends i + j + 1 elements to rank j.
   lists to_each, from_each;
   for (int j = 0; j < size; ++j) {
-    to_each.push_back(some(me + j + 1, 10 * me + j));
-    from_each.push_back(some(me + j + 1, 0));
+    to_each.push_back(filled(me + j + 1, 10 * me + j));
+    from_each.push_back(filled(me + j + 1, 0));
   }
   g.all_to_all_v(to_each, from_each);
-  for (int j = 0; j < size; ++j) CHECK(from_each[static_cast<std::size_t>(j)] == some(me + j + 1, 10 * j + me));
+  for (int j = 0; j < size; ++j) CHECK(from_each[static_cast<std::size_t>(j)] == filled(me + j + 1, 10 * j + me));
   g.all_to_all_v_async(to_each, from_each).wait();
 }
 
-void refusals(const dist::group &g) {
+void refusals_are_reported(const dist::group &g) {
   const ints own(1);
   lists two{ints(1), ints(1)};
   ints out(2);
-  const auto refused = [](auto outcome) { CHECK(!outcome && outcome.error().code == dist::errc::invalid_argument); };
-  refused(g.all_gather_v(own, two, {}, dist::nothrow));
-  refused(g.all_gather_v(own, out, {1, 1, 1}, {}, {}, dist::nothrow));
-  refused(g.all_gather_v(own, out, {1, 1}, {}, {}, dist::nothrow));
-  refused(g.all_gather_v(own, out, {1, 1, 0}, {0, 1}, {}, dist::nothrow));
-  refused(g.gather_v(own, two, g.rank(), {}, dist::nothrow));
-  refused(g.scatter_v(two, out, g.rank(), {}, dist::nothrow));
-  refused(g.reduce_scatter_v(two, out, dist::sum, {}, dist::nothrow));
-  refused(g.all_to_all_v(two, two, {}, dist::nothrow));
+  const auto check_refused =
+      [](auto outcome) { CHECK(!outcome && outcome.error().code == dist::errc::invalid_argument); };
+  check_refused(g.all_gather_v(own, two, {}, dist::nothrow));
+  check_refused(g.all_gather_v(own, out, {1, 1, 1}, {}, {}, dist::nothrow));
+  check_refused(g.all_gather_v(own, out, {1, 1}, {}, {}, dist::nothrow));
+  check_refused(g.all_gather_v(own, out, {1, 1, 0}, {0, 1}, {}, dist::nothrow));
+  check_refused(g.gather_v(own, two, g.rank(), {}, dist::nothrow));
+  check_refused(g.scatter_v(two, out, g.rank(), {}, dist::nothrow));
+  check_refused(g.reduce_scatter_v(two, out, dist::sum, {}, dist::nothrow));
+  check_refused(g.all_to_all_v(two, two, {}, dist::nothrow));
 }
 
-void byte_strings(const dist::group &g) {
+void check_byte_strings(const dist::group &g) {
   const std::string own = "rank " + std::to_string(g.rank());
   CHECK(g.broadcast_bytes(own, 2).view() == "rank 2");
   CHECK(g.broadcast_bytes(g.rank() == 0 ? "literal" : "", 0).str() == "literal");
@@ -97,9 +98,9 @@ void byte_strings(const dist::group &g) {
 
 int main() {
   run_ranks(size, [](const dist::group &g) {
-    blocks(g);
-    refusals(g);
-    byte_strings(g);
+    check_blocks(g);
+    refusals_are_reported(g);
+    check_byte_strings(g);
   });
   return 0;
 }

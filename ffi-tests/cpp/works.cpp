@@ -1,4 +1,5 @@
-// Works: waiting, callbacks, lists, batches, and above all what happens to buffers when a scope ends early.
+// Works: waiting, callbacks, lists, batches, and above all what happens to buffers when a scope
+// ends early.
 #include "check.hpp"
 
 #include <poll.h>
@@ -25,7 +26,7 @@ class counted {
   floats values_;
 };
 
-void waiting(const dist::group &g) {
+void check_waits(const dist::group &g) {
   floats x{1};
   dist::work empty;
   CHECK(!empty && empty.done());
@@ -51,7 +52,7 @@ void waiting(const dist::group &g) {
   CHECK(!dist::wait_any(works) && !dist::test_any(works) && many[2][0] == 3 * static_cast<float>(g.size()));
 }
 
-void callbacks(const dist::group &g) {
+void check_callbacks(const dist::group &g) {
   floats x{1};
   std::atomic<int> called = 0;
   {
@@ -76,7 +77,7 @@ void callbacks(const dist::group &g) {
   CHECK(called == 1);
 }
 
-void completion_descriptor(const dist::group &g) {
+void check_completion_descriptor(const dist::group &g) {
   const int fd = g.completion_fd();
   CHECK(fd > 2);
   floats x{1};
@@ -87,8 +88,9 @@ void completion_descriptor(const dist::group &g) {
   CHECK(done.size() == 1 && done[0] == w.get());
 }
 
-/// An exception leaves a scope with pending works, of lent and of moved buffers: the works end first.
-void unwinding(const dist::group &g) {
+/// An exception leaves a scope with pending works, of lent and of moved buffers: the works end
+/// first.
+void unwinding_waits_for_works(const dist::group &g) {
   constexpr std::size_t large = 200'000;
   float result = 0;
   try {
@@ -105,7 +107,7 @@ void unwinding(const dist::group &g) {
 }
 
 /// A work with buffers keeps them as a plain work, and when it is detached.
-void plain_works_with_buffers(const dist::group &g) {
+void plain_works_keep_buffers(const dist::group &g) {
   constexpr std::size_t large = 200'000;
   std::vector<dist::work> works;
   works.push_back(g.all_reduce_async(counted(large)));
@@ -117,7 +119,7 @@ void plain_works_with_buffers(const dist::group &g) {
 }
 
 /// A peer that never comes: the destructor waits until the deadline, and the buffer lives so long.
-void late_peer(const dist::group &g) {
+void destructor_waits_for_the_deadline(const dist::group &g) {
   if (g.rank() != 0) return;
   const auto begin = std::chrono::steady_clock::now();
   {
@@ -132,7 +134,7 @@ void late_peer(const dist::group &g) {
   CHECK(fails.reclaim() == floats{5});
 }
 
-void batches(const dist::group &g) {
+void check_batches(const dist::group &g) {
   const float n = static_cast<float>(g.size());
   floats a{1}, b{2};
   {
@@ -150,7 +152,8 @@ void batches(const dist::group &g) {
     inside.wait();
     CHECK(a[0] == n * n);
   }
-  // Works and the batch itself end with the scope, in any order, with the buffers that were moved in.
+  // Works and the batch itself end with the scope, in any order, with the buffers that were moved
+  // in.
   {
     dist::batch batch;
     { const auto inner = g.all_reduce_async(counted(100'000)); }
@@ -179,13 +182,13 @@ void batches(const dist::group &g) {
 
 int main() {
   run_ranks(2, [](const dist::group &g) {
-    waiting(g);
-    callbacks(g);
-    completion_descriptor(g);
-    for (int i = 0; i < 20; ++i) unwinding(g);
-    for (int i = 0; i < 20; ++i) plain_works_with_buffers(g);
-    late_peer(g);
-    batches(g);
+    check_waits(g);
+    check_callbacks(g);
+    check_completion_descriptor(g);
+    for (int i = 0; i < 20; ++i) unwinding_waits_for_works(g);
+    for (int i = 0; i < 20; ++i) plain_works_keep_buffers(g);
+    destructor_waits_for_the_deadline(g);
+    check_batches(g);
   });
   CHECK(dist::stop_callbacks(10s));
   CHECK(counted::alive == 0);

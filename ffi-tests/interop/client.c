@@ -13,7 +13,7 @@
  * be busy. */
 #define SHORT_MS 300
 
-static int server_is_legacy;
+static int is_legacy_server;
 
 static dist_store_t *connect_to(int port, int world_size)
 {
@@ -27,48 +27,48 @@ static dist_store_t *connect_to(int port, int world_size)
     return store;
 }
 
-static void set(dist_store_t *store, const char *key, const char *text)
+static void set_text(dist_store_t *store, const char *key, const char *text)
 {
     CHECK_OK(dist_store_set(store, key, DIST_TERMINATED, text, strlen(text)));
 }
 
 /* Returns true if an item of a blob consists of these bytes. */
-static int holds(const dist_blob_t *blob, size_t index, const void *wanted, size_t len)
+static int item_equals(const dist_blob_t *blob, size_t index, const void *expected, size_t len)
 {
     const void *data = NULL;
-    size_t got = 0;
-    return dist_blob_data(blob, index, &data, &got) == DIST_OK && got == len
-           && (len == 0 || memcmp(data, wanted, len) == 0);
+    size_t actual_len = 0;
+    return dist_blob_data(blob, index, &data, &actual_len) == DIST_OK && actual_len == len
+           && (len == 0 || memcmp(data, expected, len) == 0);
 }
 
 /* Returns true if a blob consists of one text; releases the blob. */
-static int is_text(dist_blob_t *blob, const char *wanted)
+static int is_text(dist_blob_t *blob, const char *expected)
 {
-    int same = dist_blob_count(blob) == 1 && holds(blob, 0, wanted, strlen(wanted));
+    int same = dist_blob_count(blob) == 1 && item_equals(blob, 0, expected, strlen(expected));
     CHECK_OK(dist_blob_release(blob));
     return same;
 }
 
-static int has(dist_store_t *store, const char *key, const char *wanted)
+static int has_text(dist_store_t *store, const char *key, const char *expected)
 {
     dist_blob_t *blob = NULL;
-    return CHECK_OK(dist_store_get(store, key, DIST_TERMINATED, &blob)) && is_text(blob, wanted);
+    return CHECK_OK(dist_store_get(store, key, DIST_TERMINATED, &blob)) && is_text(blob, expected);
 }
 
-static int is_there(dist_store_t *store, const char *key)
+static int has_key(dist_store_t *store, const char *key)
 {
-    int32_t there = -1;
-    CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
-    return there;
+    int32_t is_present = -1;
+    CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_present));
+    return is_present;
 }
 
-static int swaps_to(dist_store_t *store, const char *key, const char *expected, const char *desired,
-                    const char *wanted)
+static int compare_set_returns(dist_store_t *store, const char *key, const char *expected, const char *desired,
+                               const char *value_after)
 {
     dist_blob_t *blob = NULL;
     return CHECK_OK(dist_store_compare_set(store, key, DIST_TERMINATED, expected, strlen(expected), desired,
                                            strlen(desired), &blob))
-           && is_text(blob, wanted);
+           && is_text(blob, value_after);
 }
 
 static void check_values(dist_store_t *store)
@@ -77,21 +77,21 @@ static void check_values(dist_store_t *store)
     size_t size = (size_t)1 << 20;
     char *large = malloc(size);
     dist_blob_t *blob = NULL;
-    set(store, "key", "value");
-    CHECK(has(store, "key", "value"));
-    set(store, "key", "another");
-    CHECK(has(store, "key", "another"));
-    set(store, "empty", "");
-    CHECK(has(store, "empty", ""));
+    set_text(store, "key", "value");
+    CHECK(has_text(store, "key", "value"));
+    set_text(store, "key", "another");
+    CHECK(has_text(store, "key", "another"));
+    set_text(store, "empty", "");
+    CHECK(has_text(store, "empty", ""));
     CHECK_OK(dist_store_set(store, "binary", DIST_TERMINATED, binary, sizeof(binary)));
     CHECK_OK(dist_store_get(store, "binary", DIST_TERMINATED, &blob));
-    CHECK(holds(blob, 0, binary, sizeof(binary)));
+    CHECK(item_equals(blob, 0, binary, sizeof(binary)));
     CHECK_OK(dist_blob_release(blob));
     REQUIRE(large != NULL);
     memset(large, 'x', size);
     CHECK_OK(dist_store_set(store, "large", DIST_TERMINATED, large, size));
     CHECK_OK(dist_store_get(store, "large", DIST_TERMINATED, &blob));
-    CHECK(holds(blob, 0, large, size));
+    CHECK(item_equals(blob, 0, large, size));
     CHECK_OK(dist_blob_release(blob));
     free(large);
 }
@@ -102,24 +102,24 @@ static void check_many(dist_store_t *store)
     const void *values[] = { "1", NULL, "333" };
     size_t lens[] = { 1, 0, 3 };
     dist_blob_t *blob = NULL;
-    int32_t there = -1;
+    int32_t is_present = -1;
     CHECK_OK(dist_store_multi_set(store, keys, NULL, values, lens, 3));
     CHECK_OK(dist_store_multi_get(store, keys, NULL, 3, &blob));
     CHECK(dist_blob_count(blob) == 3);
-    CHECK(holds(blob, 0, "1", 1) && holds(blob, 1, "", 0) && holds(blob, 2, "333", 3));
+    CHECK(item_equals(blob, 0, "1", 1) && item_equals(blob, 1, "", 0) && item_equals(blob, 2, "333", 3));
     CHECK_OK(dist_blob_release(blob));
     CHECK_OK(dist_store_multi_get(store, NULL, NULL, 0, &blob));
     CHECK(dist_blob_count(blob) == 0);
     CHECK_OK(dist_blob_release(blob));
-    CHECK_OK(dist_store_check(store, keys, NULL, 3, &there));
-    CHECK(there == 1);
-    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &there));
-    CHECK(there == 1);
+    CHECK_OK(dist_store_check(store, keys, NULL, 3, &is_present));
+    CHECK(is_present == 1);
+    CHECK_OK(dist_store_check(store, NULL, NULL, 0, &is_present));
+    CHECK(is_present == 1);
     CHECK_OK(dist_store_wait(store, keys, NULL, 3, LIMIT_MS));
     CHECK_OK(dist_store_wait(store, NULL, NULL, 0, LIMIT_MS));
 }
 
-static void basics(dist_store_t *store)
+static void check_basics(dist_store_t *store)
 {
     char host[32] = "";
     dist_store_t *twin = NULL;
@@ -128,82 +128,82 @@ static void basics(dist_store_t *store)
     check_values(store);
     check_many(store);
 
-    CHECK(swaps_to(store, "swap", "", "one", "one"));
-    CHECK(swaps_to(store, "swap", "one", "two", "two"));
-    CHECK(swaps_to(store, "swap", "one", "three", "two"));
-    CHECK(swaps_to(store, "no such key", "expected", "new", "expected"));
-    CHECK(!is_there(store, "no such key"));
+    CHECK(compare_set_returns(store, "swap", "", "one", "one"));
+    CHECK(compare_set_returns(store, "swap", "one", "two", "two"));
+    CHECK(compare_set_returns(store, "swap", "one", "three", "two"));
+    CHECK(compare_set_returns(store, "no such key", "expected", "new", "expected"));
+    CHECK(!has_key(store, "no such key"));
 
     CHECK_OK(dist_store_num_keys(store, &before));
-    set(store, "one more", "");
+    set_text(store, "one more", "");
     CHECK_OK(dist_store_num_keys(store, &after));
     CHECK(after == before + 1);
     CHECK_OK(dist_store_delete_key(store, "one more", DIST_TERMINATED, &deleted));
     CHECK(deleted == 1);
     CHECK_OK(dist_store_delete_key(store, "one more", DIST_TERMINATED, &deleted));
     CHECK(deleted == 0);
-    CHECK(!is_there(store, "one more"));
+    CHECK(!has_key(store, "one more"));
 
     CHECK_OK(dist_store_append(store, "text", DIST_TERMINATED, "ab", 2));
     CHECK_OK(dist_store_append(store, "text", DIST_TERMINATED, "cd", 2));
-    CHECK(has(store, "text", "abcd"));
+    CHECK(has_text(store, "text", "abcd"));
 
     CHECK_OK(dist_store_clone(store, &twin));
     CHECK_OK(dist_store_set_timeout(twin, 1234));
     CHECK(dist_store_get_timeout(twin) == 1234 && dist_store_get_timeout(store) == LIMIT_MS);
-    set(twin, "key", "by the twin");
+    set_text(twin, "key", "by the twin");
     CHECK_OK(dist_store_release(twin));
-    CHECK(has(store, "key", "by the twin"));
+    CHECK(has_text(store, "key", "by the twin"));
     CHECK(dist_store_host(store, host, sizeof(host)) == sizeof("127.0.0.1"));
     CHECK(strcmp(host, "127.0.0.1") == 0);
 }
 
-static void counters(dist_store_t *store)
+static void check_counters(dist_store_t *store)
 {
     int64_t sum = 0;
     CHECK_OK(dist_store_add(store, "counter", DIST_TERMINATED, 5, &sum));
     CHECK(sum == 5);
     CHECK_OK(dist_store_add(store, "counter", DIST_TERMINATED, -7, &sum));
     CHECK(sum == -2);
-    CHECK(has(store, "counter", "-2"));
+    CHECK(has_text(store, "counter", "-2"));
     CHECK_OK(dist_store_add(store, "counter", DIST_TERMINATED, INT64_MAX, &sum));
     CHECK(sum == INT64_MAX - 2);
     CHECK_OK(dist_store_add(store, "counter", DIST_TERMINATED, 3, &sum));
     CHECK(sum == INT64_MIN);
-    set(store, "written", "41");
+    set_text(store, "written", "41");
     CHECK_OK(dist_store_add(store, "written", DIST_TERMINATED, 1, &sum));
     CHECK(sum == 42);
 
     /* A torch server only closes the connection; the client must find the reason. */
-    set(store, "words", "no number");
+    set_text(store, "words", "no number");
     CHECK_REFUSED(dist_store_add(store, "words", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER, "words");
-    CHECK(has(store, "words", "no number"));
-    set(store, "empty", "");
+    CHECK(has_text(store, "words", "no number"));
+    set_text(store, "empty", "");
     CHECK_REFUSED(dist_store_add(store, "empty", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER, "empty");
     CHECK_OK(dist_store_add(store, "another counter", DIST_TERMINATED, 1, &sum));
     CHECK(sum == 1);
 }
 
 /* A change to a store that another thread makes while this one waits. */
-struct deed {
+struct background_change {
     dist_store_t *store;
-    void (*act)(dist_store_t *);
+    void (*change)(dist_store_t *);
 };
 
-static void *perform(void *arg)
+static void *run_change(void *arg)
 {
-    struct deed *deed = arg;
-    deed->act(deed->store);
+    struct background_change *background_change = arg;
+    background_change->change(background_change->store);
     return NULL;
 }
 
-static void meanwhile(dist_store_t *store, void (*act)(dist_store_t *), void (*wait)(dist_store_t *))
+static void run_while_waiting(dist_store_t *store, void (*change)(dist_store_t *), void (*wait)(dist_store_t *))
 {
-    struct deed deed;
+    struct background_change background_change;
     pthread_t thread;
-    deed.store = store;
-    deed.act = act;
-    REQUIRE(pthread_create(&thread, NULL, perform, &deed) == 0);
+    background_change.store = store;
+    background_change.change = change;
+    REQUIRE(pthread_create(&thread, NULL, run_change, &background_change) == 0);
     wait(store);
     REQUIRE(pthread_join(thread, NULL) == 0);
 }
@@ -211,7 +211,7 @@ static void meanwhile(dist_store_t *store, void (*act)(dist_store_t *), void (*w
 static void set_late(dist_store_t *store)
 {
     int64_t sum = 0;
-    set(store, "late", "value");
+    set_text(store, "late", "value");
     CHECK_OK(dist_store_add(store, "late counter", DIST_TERMINATED, 7, &sum));
     CHECK_OK(dist_store_append(store, "late text", DIST_TERMINATED, "abc", 3));
 }
@@ -220,66 +220,66 @@ static void wait_late(dist_store_t *store)
 {
     const char *keys[] = { "late counter", "late text", "late" };
     CHECK_OK(dist_store_wait(store, keys, NULL, 3, LIMIT_MS));
-    CHECK(has(store, "late", "value"));
-    CHECK(has(store, "late counter", "7"));
+    CHECK(has_text(store, "late", "value"));
+    CHECK(has_text(store, "late counter", "7"));
 }
 
 /*
  * Keys that are set at the same time as they are read: a successful get must return the set
  * value, and never an empty one.
  */
-enum { APPEARING = 500 };
+enum { N_NEW_KEYS = 500 };
 
-static void set_appearing(dist_store_t *store)
+static void set_new_keys(dist_store_t *store)
 {
-    char key[32], asked[32];
+    char key[32], request_key[32];
     const char *keys[1];
     /* A separate client, whose requests interleave with the other client's requests. */
     dist_store_t *own = connect_to(dist_store_port(store), 0);
     int i;
-    keys[0] = asked;
-    for (i = 0; i < APPEARING; i++) {
+    keys[0] = request_key;
+    for (i = 0; i < N_NEW_KEYS; i++) {
         snprintf(key, sizeof(key), "appearing/%d", i);
-        snprintf(asked, sizeof(asked), "asked for/%d", i);
+        snprintf(request_key, sizeof(request_key), "asked for/%d", i);
         REQUIRE_OK(dist_store_wait(own, keys, NULL, 1, LIMIT_MS));
-        set(own, key, "value");
+        set_text(own, key, "value");
     }
     CHECK_OK(dist_store_release(own));
 }
 
-static void get_appearing(dist_store_t *store)
+static void get_new_keys(dist_store_t *store)
 {
-    char key[32], asked[32];
+    char key[32], request_key[32];
     const char *keys[2];
     dist_blob_t *blob = NULL;
     int i;
     keys[0] = "present";
     keys[1] = key;
-    for (i = 0; i < APPEARING; i++) {
+    for (i = 0; i < N_NEW_KEYS; i++) {
         snprintf(key, sizeof(key), "appearing/%d", i);
-        snprintf(asked, sizeof(asked), "asked for/%d", i);
-        set(store, asked, "");
+        snprintf(request_key, sizeof(request_key), "asked for/%d", i);
+        set_text(store, request_key, "");
         if (i % 2 == 0) {
-            REQUIRE(has(store, key, "value"));
+            REQUIRE(has_text(store, key, "value"));
         } else {
             REQUIRE_OK(dist_store_multi_get(store, keys, NULL, 2, &blob));
-            REQUIRE(holds(blob, 0, "", 0) && holds(blob, 1, "value", 5));
+            REQUIRE(item_equals(blob, 0, "", 0) && item_equals(blob, 1, "value", 5));
             CHECK_OK(dist_blob_release(blob));
         }
     }
 }
 
-static void waits(dist_store_t *store)
+static void check_waits(dist_store_t *store)
 {
     const char *keys[] = { "present", "absent one", "absent two" };
     dist_store_t *hasty = NULL;
     dist_blob_t *blob = NULL;
-    set(store, "present", "");
+    set_text(store, "present", "");
     CHECK_OK(dist_store_wait(store, keys, NULL, 1, DIST_WAIT_FOREVER));
     CHECK_REFUSED(dist_store_wait(store, keys, NULL, 3, SHORT_MS), DIST_ERR_TIMEOUT, "absent one");
     CHECK_MESSAGE("absent two");
     CHECK(strstr(dist_last_error(), "present") == NULL);
-    set(store, "absent one", "");
+    set_text(store, "absent one", "");
     CHECK_REFUSED(dist_store_wait(store, keys, NULL, 3, SHORT_MS), DIST_ERR_TIMEOUT, "absent two");
     CHECK(strstr(dist_last_error(), "absent one") == NULL);
 
@@ -289,13 +289,13 @@ static void waits(dist_store_t *store)
     CHECK(blob == NULL);
     CHECK_REFUSED(dist_store_multi_get(hasty, keys, NULL, 3, &blob), DIST_ERR_TIMEOUT, "absent two");
     CHECK_OK(dist_store_set_timeout(hasty, LIMIT_MS));
-    CHECK(has(hasty, "present", ""));
+    CHECK(has_text(hasty, "present", ""));
     CHECK_OK(dist_store_release(hasty));
-    set(store, "absent two", "");
+    set_text(store, "absent two", "");
     CHECK_OK(dist_store_wait(store, keys, NULL, 3, LIMIT_MS));
 
-    meanwhile(store, set_late, wait_late);
-    meanwhile(store, set_appearing, get_appearing);
+    run_while_waiting(store, set_late, wait_late);
+    run_while_waiting(store, set_new_keys, get_new_keys);
 }
 
 static void push_late(dist_store_t *store)
@@ -309,24 +309,24 @@ static void pop_late(dist_store_t *store)
     CHECK(CHECK_OK(dist_store_queue_pop(store, "late queue", DIST_TERMINATED, 1, &blob)) && is_text(blob, "late"));
 }
 
-static int pops(dist_store_t *store, int block, const char *wanted)
+static int pop_returns(dist_store_t *store, int block, const char *expected)
 {
     dist_blob_t *blob = NULL;
-    return CHECK_OK(dist_store_queue_pop(store, "queue", DIST_TERMINATED, block, &blob)) && is_text(blob, wanted);
+    return CHECK_OK(dist_store_queue_pop(store, "queue", DIST_TERMINATED, block, &blob)) && is_text(blob, expected);
 }
 
-static int queue_has(dist_store_t *store, int64_t wanted)
+static int queue_has_length(dist_store_t *store, int64_t expected)
 {
     int64_t items = -1;
-    return CHECK_OK(dist_store_queue_len(store, "queue", DIST_TERMINATED, &items)) && items == wanted;
+    return CHECK_OK(dist_store_queue_len(store, "queue", DIST_TERMINATED, &items)) && items == expected;
 }
 
 /* On a server without queues, the client either emulates them with keys or returns an error. */
-static int queues_are_refused(dist_store_t *store)
+static int check_queues_refused(dist_store_t *store)
 {
     dist_blob_t *blob = NULL;
     int64_t items = -1;
-    if (!server_is_legacy
+    if (!is_legacy_server
         || dist_store_queue_push(store, "probe", DIST_TERMINATED, "x", 1) != DIST_ERR_UNSUPPORTED) {
         return 0;
     }
@@ -334,74 +334,74 @@ static int queues_are_refused(dist_store_t *store)
     CHECK_MESSAGE("queue");
     CHECK_REFUSED(dist_store_queue_pop(store, "probe", DIST_TERMINATED, 0, &blob), DIST_ERR_UNSUPPORTED, "queue");
     CHECK_REFUSED(dist_store_queue_len(store, "probe", DIST_TERMINATED, &items), DIST_ERR_UNSUPPORTED, "queue");
-    set(store, "after the refusal", "goes on");
-    CHECK(has(store, "after the refusal", "goes on"));
+    set_text(store, "after the refusal", "goes on");
+    CHECK(has_text(store, "after the refusal", "goes on"));
     return 1;
 }
 
-static void queues(dist_store_t *store)
+static void check_queues(dist_store_t *store)
 {
     const char *name = "queue";
     dist_store_t *hasty = NULL;
     dist_blob_t *blob = NULL;
-    if (queues_are_refused(store)) {
+    if (check_queues_refused(store)) {
         return;
     }
-    CHECK(queue_has(store, 0));
+    CHECK(queue_has_length(store, 0));
     CHECK_REFUSED(dist_store_queue_pop(store, name, DIST_TERMINATED, 0, &blob), DIST_ERR_QUEUE_EMPTY, name);
     REQUIRE_OK(dist_store_queue_push(store, name, DIST_TERMINATED, "one", 3));
     CHECK_OK(dist_store_queue_push(store, name, DIST_TERMINATED, NULL, 0));
     CHECK_OK(dist_store_queue_push(store, name, DIST_TERMINATED, "three", 5));
-    CHECK(queue_has(store, 3));
-    if (!server_is_legacy) {
+    CHECK(queue_has_length(store, 3));
+    if (!is_legacy_server) {
         CHECK_OK(dist_store_wait(store, &name, NULL, 1, LIMIT_MS));
     }
-    CHECK(pops(store, 1, "one") && pops(store, 0, "") && pops(store, 1, "three"));
-    CHECK(queue_has(store, 0));
+    CHECK(pop_returns(store, 1, "one") && pop_returns(store, 0, "") && pop_returns(store, 1, "three"));
+    CHECK(queue_has_length(store, 0));
 
     CHECK_OK(dist_store_clone(store, &hasty));
     CHECK_OK(dist_store_set_timeout(hasty, SHORT_MS));
     CHECK_REFUSED(dist_store_queue_pop(hasty, name, DIST_TERMINATED, 1, &blob), DIST_ERR_TIMEOUT, name);
     CHECK_OK(dist_store_release(hasty));
-    meanwhile(store, push_late, pop_late);
+    run_while_waiting(store, push_late, pop_late);
 }
 
 /* Returns how often a key is in a list of keys. */
-static int times_listed(const dist_blob_t *keys, const char *key)
+static int count_in_list(const dist_blob_t *keys, const char *key)
 {
     int times = 0;
     size_t i;
     for (i = 0; i < dist_blob_count(keys); i++) {
-        times += holds(keys, i, key, strlen(key));
+        times += item_equals(keys, i, key, strlen(key));
     }
     return times;
 }
 
-static void names(dist_store_t *store)
+static void check_names(dist_store_t *store)
 {
     dist_store_t *prefixed = NULL;
     dist_blob_t *keys = NULL;
     int32_t deleted = 0;
-    set(store, "listed/a", "");
-    set(store, "listed/b", "");
+    set_text(store, "listed/a", "");
+    set_text(store, "listed/b", "");
     CHECK_OK(dist_store_list_keys(store, &keys));
-    CHECK(times_listed(keys, "listed/a") == 1 && times_listed(keys, "listed/b") == 1);
-    CHECK(times_listed(keys, "init/") == 0);
+    CHECK(count_in_list(keys, "listed/a") == 1 && count_in_list(keys, "listed/b") == 1);
+    CHECK(count_in_list(keys, "init/") == 0);
     CHECK_OK(dist_blob_release(keys));
     CHECK_OK(dist_store_delete_key(store, "listed/a", DIST_TERMINATED, &deleted));
     CHECK_OK(dist_store_prefix_create("listed", DIST_TERMINATED, store, &prefixed));
     CHECK_OK(dist_store_list_keys(prefixed, &keys));
-    CHECK(dist_blob_count(keys) == 1 && holds(keys, 0, "b", 1));
+    CHECK(dist_blob_count(keys) == 1 && item_equals(keys, 0, "b", 1));
     CHECK_OK(dist_blob_release(keys));
     CHECK_OK(dist_store_release(prefixed));
 }
 
-static void meet(dist_store_t *store)
+static void enter_barrier(dist_store_t *store)
 {
     CHECK_OK(dist_store_barrier(store, "two", DIST_TERMINATED, 2, LIMIT_MS));
 }
 
-static void barriers(dist_store_t *store)
+static void check_barriers(dist_store_t *store)
 {
     CHECK_OK(dist_store_barrier(store, "nobody", DIST_TERMINATED, 0, LIMIT_MS));
     CHECK_OK(dist_store_barrier(store, "alone", DIST_TERMINATED, 1, LIMIT_MS));
@@ -410,48 +410,49 @@ static void barriers(dist_store_t *store)
     CHECK_REFUSED(dist_store_barrier(store, "too few", DIST_TERMINATED, 3, SHORT_MS), DIST_ERR_TIMEOUT, "2 of 3");
     CHECK_OK(dist_store_barrier(store, "too few", DIST_TERMINATED, 3, LIMIT_MS));
     CHECK_OK(dist_store_barrier(store, "too few", DIST_TERMINATED, 3, LIMIT_MS));
-    meanwhile(store, meet, meet);
+    run_while_waiting(store, enter_barrier, enter_barrier);
 }
 
-static void prefixes(dist_store_t *store)
+static void check_prefixes(dist_store_t *store)
 {
     dist_store_t *inner = NULL, *outer = NULL;
     int64_t sum = 0;
     CHECK_OK(dist_store_prefix_create("inner", DIST_TERMINATED, store, &inner));
     CHECK_OK(dist_store_prefix_create("outer", DIST_TERMINATED, inner, &outer));
-    set(inner, "key", "one");
-    set(outer, "key", "two");
-    CHECK(has(store, "inner/key", "one"));
-    CHECK(has(store, "inner/outer/key", "two"));
+    set_text(inner, "key", "one");
+    set_text(outer, "key", "two");
+    CHECK(has_text(store, "inner/key", "one"));
+    CHECK(has_text(store, "inner/outer/key", "two"));
     CHECK_OK(dist_store_add(outer, "counter", DIST_TERMINATED, 3, &sum));
-    CHECK(has(store, "inner/outer/counter", "3"));
-    CHECK(swaps_to(outer, "key", "two", "three", "three"));
+    CHECK(has_text(store, "inner/outer/counter", "3"));
+    CHECK(compare_set_returns(outer, "key", "two", "three", "three"));
     CHECK_OK(dist_store_append(outer, "key", DIST_TERMINATED, "+", 1));
-    CHECK(has(outer, "key", "three+"));
+    CHECK(has_text(outer, "key", "three+"));
     CHECK_OK(dist_store_barrier(inner, "alone", DIST_TERMINATED, 1, LIMIT_MS));
-    CHECK(has(store, "inner/alone/num_members", "1"));
-    CHECK(has(store, "inner/alone/last_member", "1"));
+    CHECK(has_text(store, "inner/alone/num_members", "1"));
+    CHECK(has_text(store, "inner/alone/last_member", "1"));
     CHECK_REFUSED(dist_store_barrier(outer, "too few", DIST_TERMINATED, 2, SHORT_MS), DIST_ERR_TIMEOUT, "1 of 2");
-    meanwhile(outer, meet, meet);
+    run_while_waiting(outer, enter_barrier, enter_barrier);
     CHECK_OK(dist_store_release(outer));
     CHECK_OK(dist_store_release(inner));
 }
 
-static void mixed_queues(dist_store_t *store)
+static void check_mixed_queues(dist_store_t *store)
 {
     static const char *items[] = { "1", "2", "3" };
-    static const char *wanted[] = { "one", "two", "three" };
+    static const char *expected[] = { "one", "two", "three" };
     dist_blob_t *blob = NULL;
     int i;
     for (i = 0; i < 3; i++) {
         CHECK_OK(dist_store_queue_push(store, "to torch", DIST_TERMINATED, items[i], 1));
     }
     for (i = 0; i < 3; i++) {
-        CHECK(CHECK_OK(dist_store_queue_pop(store, "to dist", DIST_TERMINATED, 1, &blob)) && is_text(blob, wanted[i]));
+        CHECK(CHECK_OK(dist_store_queue_pop(store, "to dist", DIST_TERMINATED, 1, &blob)) &&
+              is_text(blob, expected[i]));
     }
 }
 
-static void mixed(dist_store_t *store)
+static void check_mixed(dist_store_t *store)
 {
     dist_store_t *inner = NULL, *outer = NULL;
     dist_blob_t *winner = NULL, *keys = NULL;
@@ -459,23 +460,23 @@ static void mixed(dist_store_t *store)
     size_t len = 0;
     int64_t sum = 0;
     int i;
-    set(store, "from dist", "hello from dist");
-    REQUIRE(has(store, "from torch", "hello from torch"));
+    set_text(store, "from dist", "hello from dist");
+    REQUIRE(has_text(store, "from torch", "hello from torch"));
 
     for (i = 0; i < 200; i++) {
         CHECK_OK(dist_store_add(store, "together", DIST_TERMINATED, 1, &sum));
         CHECK_OK(dist_store_append(store, "marks", DIST_TERMINATED, "d", 1));
     }
     REQUIRE_OK(dist_store_barrier(store, "counted", DIST_TERMINATED, 2, LIMIT_MS));
-    CHECK(has(store, "together", "400"));
+    CHECK(has_text(store, "together", "400"));
 
     CHECK_OK(dist_store_compare_set(store, "winner", DIST_TERMINATED, "", 0, "dist", 4, &winner));
     CHECK_OK(dist_blob_data(winner, 0, &data, &len));
     CHECK_OK(dist_store_set(store, "winner to dist", DIST_TERMINATED, data, len));
     CHECK_OK(dist_blob_release(winner));
 
-    if (!server_is_legacy) {
-        mixed_queues(store);
+    if (!is_legacy_server) {
+        check_mixed_queues(store);
     }
 
     CHECK_OK(dist_store_prefix_create("inner", DIST_TERMINATED, store, &inner));
@@ -485,7 +486,7 @@ static void mixed(dist_store_t *store)
     CHECK_OK(dist_store_release(inner));
 
     CHECK_OK(dist_store_list_keys(store, &keys));
-    CHECK(times_listed(keys, "from torch") == 1 && times_listed(keys, "init/") == 0);
+    CHECK(count_in_list(keys, "from torch") == 1 && count_in_list(keys, "init/") == 0);
     CHECK_OK(dist_blob_release(keys));
     CHECK_OK(dist_store_barrier(store, "end", DIST_TERMINATED, 2, LIMIT_MS));
 }
@@ -494,8 +495,10 @@ static const struct section {
     const char *name;
     void (*run)(dist_store_t *);
 } sections[] = {
-    { "basics", basics }, { "counters", counters }, { "waits", waits },       { "queues", queues },
-    { "names", names },   { "barriers", barriers }, { "prefixes", prefixes }, { "mixed", mixed },
+    { "basics", check_basics }, { "counters", check_counters }, { "waits", check_waits },       { "queues",
+                                                                                                  check_queues },
+    { "names", check_names },   { "barriers", check_barriers }, { "prefixes", check_prefixes }, { "mixed",
+                                                                                                  check_mixed },
 };
 
 int main(int argc, char **argv)
@@ -505,7 +508,7 @@ int main(int argc, char **argv)
     int found = 0;
     dist_store_t *store;
     size_t i;
-    server_is_legacy = argc > 3 && strcmp(argv[3], "legacy") == 0;
+    is_legacy_server = argc > 3 && strcmp(argv[3], "legacy") == 0;
     store = connect_to(port, strcmp(name, "mixed") == 0 ? 2 : 0);
     for (i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
         if (strcmp(name, sections[i].name) == 0) {

@@ -33,7 +33,9 @@ struct two_layers : torch::nn::Module {
   Tensor first, second, frozen, mean;
 };
 
-bool all_are(const Tensor &tensor, double value) { return tensor.defined() && tensor.to(torch::kDouble).eq(value).all().item<bool>(); }
+bool all_equal_to(const Tensor &tensor, double value) {
+  return tensor.defined() && tensor.to(torch::kDouble).eq(value).all().item<bool>();
+}
 
 dist::reducer_options with_missing(dist::missing missing) {
   dist::reducer_options options;
@@ -44,7 +46,9 @@ dist::reducer_options with_missing(dist::missing missing) {
 // Returns a factor of this rank: 1 or 3, with the average 2.
 double factor(dist::group_ref world) { return 1 + 2 * world.rank(); }
 
-void backward(two_layers &net, double by) { (net.first.sum() * by + net.second.sum() * 10 * by).backward(); }
+void backward(two_layers &net, double factor) {
+  (net.first.sum() * factor + net.second.sum() * 10 * factor).backward();
+}
 
 void values_come_from_rank_0(dist::group_ref world) {
   two_layers net;
@@ -54,8 +58,8 @@ void values_come_from_rank_0(dist::group_ref world) {
     net.mean.fill_(world.rank() + 6);
   }
   distributed_data_parallel ddp(world, net);
-  for (const Tensor &each : net.parameters()) REQUIRE(all_are(each, 5));
-  REQUIRE(all_are(net.mean, 6));
+  for (const Tensor &each : net.parameters()) REQUIRE(all_equal_to(each, 5));
+  REQUIRE(all_equal_to(net.mean, 6));
   REQUIRE((ddp.names() == std::vector<std::string>{"first", "second", "frozen", "mean"}));
   REQUIRE(!net.frozen.grad().defined());
 }
@@ -70,7 +74,7 @@ void gradients_are_averaged_in_place(dist::group_ref world, torch::ScalarType dt
     backward(net, factor(world));
     REQUIRE(step.commit() == commit);
     // Without zero_grad() the gradients are added, as in PyTorch.
-    REQUIRE(all_are(net.first.grad(), 2 * (i + 1)) && all_are(net.second.grad(), 20 * (i + 1)));
+    REQUIRE(all_equal_to(net.first.grad(), 2 * (i + 1)) && all_equal_to(net.second.grad(), 20 * (i + 1)));
     REQUIRE(net.first.grad().data_ptr() == place);
   }
 }
@@ -87,25 +91,25 @@ void replaced_gradients_become_views_again(dist::group_ref world) {
       if (is_inside) optimizer.zero_grad(set_to_none);
       backward(net, factor(world));
       REQUIRE(step.commit() == commit);
-      REQUIRE(all_are(net.first.grad(), 2) && net.first.grad().data_ptr() == place);
+      REQUIRE(all_equal_to(net.first.grad(), 2) && net.first.grad().data_ptr() == place);
     }
   }
   // With create_graph, autograd makes a new tensor of the sum.
   auto step = ddp.step();
   (net.first.pow(2).sum() + net.second.sum()).backward({}, true, true);
   REQUIRE(step.commit() == commit);
-  REQUIRE(all_are(net.first.grad(), 4) && net.first.grad().data_ptr() == place);
+  REQUIRE(all_equal_to(net.first.grad(), 4) && net.first.grad().data_ptr() == place);
 }
 
 void gradients_accumulate_outside_of_a_step(dist::group_ref world) {
   two_layers net;
   distributed_data_parallel ddp(world, net);
   backward(net, factor(world));
-  REQUIRE(all_are(net.first.grad(), factor(world)));
+  REQUIRE(all_equal_to(net.first.grad(), factor(world)));
   auto step = ddp.step();
   net.second.sum().backward();  // `first` was used before the step only
   REQUIRE(step.commit() == commit);
-  REQUIRE(all_are(net.first.grad(), 2) && all_are(net.second.grad(), 21));
+  REQUIRE(all_equal_to(net.first.grad(), 2) && all_equal_to(net.second.grad(), 21));
 }
 
 void unused_parameters_follow_the_options(dist::group_ref world) {
@@ -116,7 +120,7 @@ void unused_parameters_follow_the_options(dist::group_ref world) {
     // Only rank 0 uses `first`, and no rank uses `second`.
     if (world.rank() == 0) net.first.sum().backward();
     REQUIRE(step.commit() == commit);
-    REQUIRE(all_are(net.first.grad(), 0.5) && all_are(net.second.grad(), 0));
+    REQUIRE(all_equal_to(net.first.grad(), 0.5) && all_equal_to(net.second.grad(), 0));
   }
   two_layers net;
   distributed_data_parallel ddp(world, net);
@@ -161,7 +165,7 @@ void errors_of_hooks_come_from_commit(dist::group_ref world) {
   auto step = ddp.step();
   backward(net, factor(world));
   REQUIRE(step.commit() == commit);
-  REQUIRE(all_are(net.first.grad(), 2));
+  REQUIRE(all_equal_to(net.first.grad(), 2));
   // The norm of 3 values of 2 and 2 values of 20.
   REQUIRE(std::abs(ddp.reducer().clip(1) - std::sqrt(812)) < 1e-6);
   REQUIRE(net.second.grad().max().item<double>() < 1);
@@ -195,7 +199,7 @@ void layers_of_all_kinds_train(dist::group_ref world) {
     (x.pow(3).sum() + conv->forward(images).sum()).backward();
     REQUIRE(step.commit() == commit);
     // The sum over 4 positions, averaged over the ranks.
-    REQUIRE(all_are(conv->weight.grad(), 6));
+    REQUIRE(all_equal_to(conv->weight.grad(), 6));
     REQUIRE(conv->weight.grad().is_contiguous(torch::MemoryFormat::ChannelsLast));
     REQUIRE(net[0]->as<torch::nn::Embedding>()->weight.grad().abs().sum().item<double>() > 0);
     optimizer.step();
@@ -219,7 +223,7 @@ void misuse_is_reported(dist::group_ref world) {
   REQUIRE(!net.first.grad().defined());
   // All hooks are removed.
   backward(net, 1);
-  REQUIRE(all_are(net.first.grad(), 1));
+  REQUIRE(all_equal_to(net.first.grad(), 1));
 }
 
 }  // namespace

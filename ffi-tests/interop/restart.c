@@ -50,7 +50,7 @@ static void read_id(char *id, size_t cap)
     CHECK_OK(dist_blob_release(json));
 }
 
-static int sums_are_right(int rank, int size, int attempt)
+static int are_sums_correct(int rank, int size, int attempt)
 {
     static float values[COUNT];
     int i, wrong = 0;
@@ -65,7 +65,7 @@ static int sums_are_right(int rank, int size, int attempt)
 }
 
 /* Returns true if two keys of attempt 0 have the same value. */
-static int same(dist_store_t *store, const char *key, const char *noted)
+static int is_unchanged(dist_store_t *store, const char *key, const char *recorded_key)
 {
     const char *keys[2];
     const void *values[2];
@@ -73,7 +73,7 @@ static int same(dist_store_t *store, const char *key, const char *noted)
     dist_blob_t *blob = NULL;
     int equal;
     keys[0] = key;
-    keys[1] = noted;
+    keys[1] = recorded_key;
     REQUIRE_OK(dist_store_multi_get(store, keys, NULL, 2, &blob));
     REQUIRE_OK(dist_blob_data(blob, 0, &values[0], &lens[0]));
     REQUIRE_OK(dist_blob_data(blob, 1, &values[1], &lens[1]));
@@ -82,14 +82,14 @@ static int same(dist_store_t *store, const char *key, const char *noted)
     return equal;
 }
 
-static void note(dist_store_t *store, const char *key, const char *noted)
+static void record_value(dist_store_t *store, const char *key, const char *recorded_key)
 {
     dist_blob_t *blob = NULL;
     const void *data = NULL;
     size_t len = 0;
     REQUIRE_OK(dist_store_get(store, key, DIST_TERMINATED, &blob));
     REQUIRE_OK(dist_blob_data(blob, 0, &data, &len));
-    REQUIRE_OK(dist_store_set(store, noted, DIST_TERMINATED, data, len));
+    REQUIRE_OK(dist_store_set(store, recorded_key, DIST_TERMINATED, data, len));
     REQUIRE_OK(dist_blob_release(blob));
 }
 
@@ -97,29 +97,29 @@ int main(void)
 {
     const char *count = getenv("TORCHELASTIC_RESTART_COUNT");
     const char *number = getenv("RANK");
-    char published[64], noted[64], id[64], old_id[64];
+    char published[64], recorded_key[64], id[64], old_id[64];
     dist_store_t *store = connect_to_job_store();
     int attempt, rank, size;
     REQUIRE(count != NULL && number != NULL);
     attempt = atoi(count);
     snprintf(published, sizeof(published), "dist/world/rank/%.8s", number);
-    snprintf(noted, sizeof(noted), "noted/%.8s", number);
+    snprintf(recorded_key, sizeof(recorded_key), "noted/%.8s", number);
     if (attempt > 0) {
         /* This process has not published anything yet, so the data is from attempt 0. */
-        const char *key = noted;
-        int32_t there = 0;
-        CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
-        REQUIRE(there == 1);
-        REQUIRE(same(store, published, noted));
+        const char *key = recorded_key;
+        int32_t is_present = 0;
+        CHECK_OK(dist_store_check(store, &key, NULL, 1, &is_present));
+        REQUIRE(is_present == 1);
+        REQUIRE(is_unchanged(store, published, recorded_key));
     }
 
     REQUIRE_OK(dist_init(NULL));
     rank = (int)dist_get_rank(dist_world());
     size = (int)dist_get_world_size(dist_world());
-    REQUIRE(sums_are_right(rank, size, attempt));
+    REQUIRE(are_sums_correct(rank, size, attempt));
     read_id(id, sizeof(id));
     if (attempt == 0) {
-        note(store, published, noted);
+        record_value(store, published, recorded_key);
         REQUIRE_OK(dist_store_set(store, "noted id", DIST_TERMINATED, id, strlen(id)));
         REQUIRE_OK(dist_barrier(dist_world(), NULL, NULL));
         if (rank == size - 1) {
@@ -129,11 +129,11 @@ int main(void)
         CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_PEER_FAILED);
         exit(8);
     }
-    CHECK(!same(store, published, noted));
+    CHECK(!is_unchanged(store, published, recorded_key));
     snprintf(old_id, sizeof(old_id), "id of attempt %d", attempt);
     REQUIRE_OK(dist_store_set(store, old_id, DIST_TERMINATED, id, strlen(id)));
-    CHECK(!same(store, old_id, "noted id"));
-    CHECK(sums_are_right(rank, size, attempt));
+    CHECK(!is_unchanged(store, old_id, "noted id"));
+    CHECK(are_sums_correct(rank, size, attempt));
     printf("rank %d of %d: attempt %d formed a group of its own\n", rank, size, attempt);
     CHECK_OK(dist_finalize());
     CHECK_OK(dist_store_release(store));

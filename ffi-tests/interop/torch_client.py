@@ -1,4 +1,4 @@
-"""torch's store client on a server that is not torch's: every method, and what it must do.
+"""Tests every method of torch's store client against a server of libdist.
 
     torch_client.py PORT basics|waits|queues|names|prefixes
     torch_client.py PORT member RANK SIZE
@@ -12,7 +12,7 @@ import time
 import torch.distributed as dist
 
 LIMIT = datetime.timedelta(seconds=40)
-# For calls that cannot succeed; all others have the limit above, since the machine may be busy.
+# The timeout of calls that cannot succeed. All other calls have LIMIT, since the machine may be busy.
 SHORT = datetime.timedelta(milliseconds=300)
 
 
@@ -22,22 +22,22 @@ def connect(port, world_size=None):
     )
 
 
-def expect(got, wanted):
-    assert got == wanted, f"{got!r} instead of {wanted!r}"
+def expect(actual, expected):
+    assert actual == expected, f"{actual!r} instead of {expected!r}"
 
 
-def refused(call, error, *words):
-    """The call fails with that error, and its message has the words."""
+def expect_error(call, error, *words):
+    """Checks that the call raises this error, and that its message contains the words."""
     try:
         call()
-    except error as problem:
+    except error as raised:
         for word in words:
-            assert word in str(problem), f"{word!r} is not in {problem!s}"
+            assert word in str(raised), f"{word!r} is not in {raised!s}"
     else:
         raise AssertionError(f"{error.__name__} was expected")
 
 
-def basics(store):
+def check_basics(store):
     store.set("key", "value")
     expect(store.get("key"), b"value")
     store.set("key", "another")
@@ -86,16 +86,16 @@ def basics(store):
 
     # torch's protocol has no other answer to a sum that cannot be made than the end of the connection.
     store.set("words", "no number")
-    refused(lambda: twin.add("words", 1), dist.DistError)
+    expect_error(lambda: twin.add("words", 1), dist.DistError)
     expect(store.get("words"), b"no number")
 
 
-def waits(store):
+def check_waits(store):
     store.set("present", "")
     store.wait(["present"])
     store.wait([])
     began = time.monotonic()
-    refused(lambda: store.wait(["present", "absent"], SHORT), dist.DistStoreError, "absent")
+    expect_error(lambda: store.wait(["present", "absent"], SHORT), dist.DistStoreError, "absent")
     assert time.monotonic() - began >= SHORT.total_seconds()
     store.set("absent", "late")
     store.wait(["present", "absent"], LIMIT)
@@ -103,8 +103,8 @@ def waits(store):
 
     hasty = store.clone()
     hasty.set_timeout(SHORT)
-    refused(lambda: hasty.get("nobody sets this"), dist.DistStoreError)
-    refused(lambda: hasty.multi_get(["present", "nobody sets this"]), dist.DistStoreError)
+    expect_error(lambda: hasty.get("nobody sets this"), dist.DistStoreError)
+    expect_error(lambda: hasty.multi_get(["present", "nobody sets this"]), dist.DistStoreError)
     hasty.set_timeout(LIMIT)
     expect(hasty.get("present"), b"")
     expect(hasty.add("after time-outs", 1), 1)
@@ -116,18 +116,18 @@ def waits(store):
         ("by compare_set", lambda s: s.compare_set("by compare_set", "", "x")),
         ("by multi_set", lambda s: s.multi_set(["other", "by multi_set"], ["", "x"])),
     ):
-        at_once(store, lambda s, name=name: s.wait([name]), change)
+        run_while_waiting(store, lambda s, name=name: s.wait([name]), change)
 
 
-def at_once(store, waiting, changing):
+def run_while_waiting(store, waiting, changing):
     """A call that waits in one thread returns because of what another does."""
     problems = []
 
     def run():
         try:
             waiting(store.clone())
-        except Exception as problem:  # told to the thread that can fail the test
-            problems.append(problem)
+        except Exception as raised:  # the main thread re-raises it
+            problems.append(raised)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -137,10 +137,10 @@ def at_once(store, waiting, changing):
     assert not problems, problems
 
 
-def queues(store):
+def check_queues(store):
     keys = store.num_keys()
     expect(store.queue_len("queue"), 0)
-    refused(lambda: store.queue_pop("queue", False), dist.QueueEmptyError)
+    expect_error(lambda: store.queue_pop("queue", False), dist.QueueEmptyError)
     for item in ("one", "", "three"):
         store.queue_push("queue", item)
     expect(store.queue_len("queue"), 3)
@@ -151,13 +151,15 @@ def queues(store):
     expect(store.num_keys(), keys)
     hasty = store.clone()
     hasty.set_timeout(SHORT)
-    refused(lambda: hasty.queue_pop("queue"), dist.DistStoreError)
-    got = []
-    at_once(store, lambda s: got.append(s.queue_pop("queue")), lambda s: s.queue_push("queue", "late"))
-    expect(got, [b"late"])
+    expect_error(lambda: hasty.queue_pop("queue"), dist.DistStoreError)
+    actual = []
+    run_while_waiting(
+        store, lambda s: actual.append(s.queue_pop("queue")), lambda s: s.queue_push("queue", "late")
+    )
+    expect(actual, [b"late"])
 
 
-def names(store):
+def check_names(store):
     expect(store.list_keys(), [])
     store.set("a", "")
     store.set("b/c", "")
@@ -167,12 +169,12 @@ def names(store):
     expect(store.host, "127.0.0.1")
 
     store.barrier("alone", 1)
-    refused(lambda: store.barrier("too few", 2, SHORT), dist.DistStoreError)
+    expect_error(lambda: store.barrier("too few", 2, SHORT), dist.DistStoreError)
     store.barrier("too few", 2, LIMIT)
-    at_once(store, lambda s: s.barrier("two", 2), lambda s: s.barrier("two", 2))
+    run_while_waiting(store, lambda s: s.barrier("two", 2), lambda s: s.barrier("two", 2))
 
 
-def prefixes(store):
+def check_prefixes(store):
     inner = dist.PrefixStore("inner", store)
     outer = dist.PrefixStore("outer", inner)
     inner.set("key", "one")
@@ -183,7 +185,7 @@ def prefixes(store):
     expect(outer.compare_set("key", "two", "three"), b"three")
     expect(outer.multi_get(["key", "counter"]), [b"three", b"3"])
     outer.wait(["key"])
-    refused(lambda: outer.wait(["missing"], SHORT), dist.DistStoreError)
+    expect_error(lambda: outer.wait(["missing"], SHORT), dist.DistStoreError)
     outer.append("key", "+")
     expect(outer.get("key"), b"three+")
     expect(outer.delete_key("key"), True)
@@ -193,14 +195,14 @@ def prefixes(store):
     expect(outer.queue_pop("queue"), b"item")
     inner.barrier("alone", 1)
     expect(store.multi_get(["inner/alone/num_members", "inner/alone/last_member"]), [b"1", b"1"])
-    at_once(
+    run_while_waiting(
         store,
         lambda s: dist.PrefixStore("two", s).barrier("meeting", 2),
         lambda s: dist.PrefixStore("two", s).barrier("meeting", 2),
     )
 
 
-def member(store, rank, size):
+def run_member(store, rank, size):
     """One of several processes that use the store at once."""
     store.set(f"hello/{rank}", str(rank))
     everybody = [f"hello/{other}" for other in range(size)]
@@ -231,9 +233,15 @@ def main():
     if section == "member":
         rank, size = int(sys.argv[3]), int(sys.argv[4])
         store = connect(port, size)
-        member(store, rank, size)
+        run_member(store, rank, size)
     else:
-        sections = {f.__name__: f for f in (basics, waits, queues, names, prefixes)}
+        sections = {
+            "basics": check_basics,
+            "waits": check_waits,
+            "queues": check_queues,
+            "names": check_names,
+            "prefixes": check_prefixes,
+        }
         sections[section](connect(port))
     print("all as expected", flush=True)
 

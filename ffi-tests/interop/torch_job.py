@@ -9,8 +9,8 @@ import torch.distributed as dist
 LIMIT = datetime.timedelta(seconds=60)
 
 
-def expect(got, wanted):
-    assert got == wanted, f"{got!r} instead of {wanted!r}"
+def expect(actual, expected):
+    assert actual == expected, f"{actual!r} instead of {expected!r}"
 
 
 def main():

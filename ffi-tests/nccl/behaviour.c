@@ -42,26 +42,26 @@ static void check_floats(struct rank *self, const float *memory, float factor, f
 }
 
 /* Returns the sum of 1 for rank 0, 2 for rank 1, and so on. */
-static float sum_of(int size)
+static float rank_sum(int size)
 {
     return (float)(size * (size + 1) / 2);
 }
 
-static void streams_and_works(struct rank *self)
+static void check_streams_and_works(struct rank *self)
 {
     float *send = floats((float)(self->rank + 1)), *recv = floats(0);
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     /* Two consecutive calls in the caller's stream, without a wait between them. */
     CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL));
     CHECK_OK(dist_all_reduce(self->group, recv, recv, N, DIST_F32, DIST_MAX, &options, NULL));
-    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    check_floats(self, recv, (float)self->size, rank_sum(self->size));
     dist_work_t *work = NULL;
     REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, &work));
     CHECK_OK(dist_work_wait(work, 0));
     CHECK_OK(dist_work_synchronize(work, 0));
     CHECK_OK(dist_work_synchronize(work, DIST_NO_WAIT));
     CHECK_OK(dist_work_release(work));
-    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    check_floats(self, recv, (float)self->size, rank_sum(self->size));
     /* The call uses the library's own stream, and the caller gives the device. */
     options.stream = NULL;
     options.flags = DIST_CALL_DEVICE;
@@ -69,25 +69,25 @@ static void streams_and_works(struct rank *self)
     REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, &work));
     CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
     CHECK_OK(dist_work_release(work));
-    check_floats(self, recv, (float)self->size, sum_of(self->size));
+    check_floats(self, recv, (float)self->size, rank_sum(self->size));
     free_device(send);
     free_device(recv);
 }
 
-static void both_memories(struct rank *self)
+static void check_host_and_device_memory(struct rank *self)
 {
     float *send = floats((float)(self->rank + 1)), *recv = floats(0);
-    float mine[N], all[N];
-    fill(mine, (float)(self->rank + 1));
+    float own[N], all[N];
+    fill(own, (float)(self->rank + 1));
     for (int round = 0; round < 3; round++) {
         dist_work_t *works[2];
-        REQUIRE_OK(dist_all_reduce(self->group, mine, all, N, DIST_F32, DIST_SUM, NULL, &works[0]));
+        REQUIRE_OK(dist_all_reduce(self->group, own, all, N, DIST_F32, DIST_SUM, NULL, &works[0]));
         REQUIRE_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, &works[1]));
         CHECK(dist_work_sequence(works[1]) == dist_work_sequence(works[0]) + 1);
         CHECK_OK(dist_work_synchronize(works[0], 0));
         CHECK_OK(dist_work_synchronize(works[1], 0));
-        CHECK(all[3] == sum_of(self->size) + 3.0f * (float)self->size);
-        check_floats(self, recv, (float)self->size, sum_of(self->size));
+        CHECK(all[3] == rank_sum(self->size) + 3.0f * (float)self->size);
+        check_floats(self, recv, (float)self->size, rank_sum(self->size));
         CHECK_OK(dist_work_release(works[0]));
         CHECK_OK(dist_work_release(works[1]));
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
@@ -98,15 +98,15 @@ static void both_memories(struct rank *self)
     if (self->rank == 0 && self->size > 1) {
         CHECK_OK(dist_send(self->group, &host, 1, DIST_I32, 1, 5, NULL, NULL));
     } else if (self->rank == 1) {
-        int got = 0;
-        CHECK_OK(dist_recv(self->group, &got, 1, DIST_I32, DIST_ANY_SOURCE, 5, NULL, NULL, NULL));
-        CHECK(got == 7);
+        int actual = 0;
+        CHECK_OK(dist_recv(self->group, &actual, 1, DIST_I32, DIST_ANY_SOURCE, 5, NULL, NULL, NULL));
+        CHECK(actual == 7);
     }
     free_device(send);
     free_device(recv);
 }
 
-static void strings(struct rank *self)
+static void check_byte_strings(struct rank *self)
 {
     dist_blob_t *blob = NULL;
     char text[16];
@@ -117,11 +117,11 @@ static void strings(struct rank *self)
     CHECK_OK(dist_monitored_barrier(self->group, LIMIT_MS, 1, NULL, NULL));
 }
 
-static void messages(struct rank *self)
+static void check_messages(struct rank *self)
 {
     int next = (self->rank + 1) % self->size, before = (self->rank + self->size - 1) % self->size;
     float *send = floats((float)self->rank), *recv = floats(0);
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     dist_work_t *work = NULL;
     /* A ring in which each rank sends first; it completes only as one batch. */
     CHECK_OK(dist_batch_begin(NULL, 0));
@@ -152,7 +152,7 @@ static void messages(struct rank *self)
 }
 
 /* Two groups use one stream; each rank has them in another order in its batch. */
-static void two_groups(struct rank *self)
+static void two_groups_share_a_stream(struct rank *self)
 {
     dist_group_t *other = NULL;
     int key = self->rank;
@@ -160,7 +160,7 @@ static void two_groups(struct rank *self)
     CHECK(dist_get_world_size(other) == self->size);
     dist_group_t *groups[2] = { self->group, other };
     float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     dist_work_t *work = NULL;
     CHECK_OK(dist_batch_begin(NULL, 0));
     for (int i = 0; i < 2; i++) {
@@ -171,13 +171,13 @@ static void two_groups(struct rank *self)
     CHECK_OK(dist_work_synchronize(work, 0));
     CHECK_OK(dist_work_release(work));
     for (int i = 0; i < 2; i++) {
-        check_floats(self, memory[i], (float)self->size, sum_of(self->size));
+        check_floats(self, memory[i], (float)self->size, rank_sum(self->size));
         free_device(memory[i]);
     }
     CHECK_OK(dist_group_release(other));
 }
 
-static void own_memory(struct rank *self)
+static void library_memory_is_usable(struct rank *self)
 {
     void *memory = NULL;
     REQUIRE_OK(dist_mem_alloc(self->group, BYTES, self->gpu, &memory));
@@ -185,7 +185,7 @@ static void own_memory(struct rank *self)
     fill(values, (float)(self->rank + 1));
     write_device(self, memory, values, BYTES);
     CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
-    check_floats(self, memory, (float)self->size, sum_of(self->size));
+    check_floats(self, memory, (float)self->size, rank_sum(self->size));
     /* The free waits for all work of the GPU, and another rank may use the same GPU. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory));
@@ -196,7 +196,7 @@ static void own_memory(struct rank *self)
 
 /* All ranks allocate together and register the memory with NCCL. Each rank allocates twice,
  * since the ranks free the memory in different orders. */
-static void windows(struct rank *self)
+static void memory_is_registered_with_nccl(struct rank *self)
 {
     void *memory[2] = { NULL, NULL };
     for (int i = 0; i < 2; i++) {
@@ -209,7 +209,7 @@ static void windows(struct rank *self)
     fill(values, (float)(self->rank + 1));
     write_device(self, memory[0], values, BYTES);
     CHECK_OK(dist_all_reduce(self->group, memory[0], memory[1], N, DIST_F32, DIST_SUM, NULL, NULL));
-    check_floats(self, memory[1], (float)self->size, sum_of(self->size));
+    check_floats(self, memory[1], (float)self->size, rank_sum(self->size));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory[self->rank % 2]));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
@@ -220,7 +220,7 @@ static void windows(struct rank *self)
 }
 
 /* If a rank does not join a collective allocation, the group fails with a timeout. */
-static void late_window(struct rank *self)
+static void absent_rank_times_out_the_allocation(struct rank *self)
 {
     void *memory = NULL;
     self->backend_options = "nccl.windows=1";
@@ -239,7 +239,7 @@ static void late_window(struct rank *self)
     CHECK_OK(dist_group_release(self->group));
 }
 
-static void wrong_arguments(struct rank *self)
+static void wrong_arguments_are_refused(struct rank *self)
 {
     float *send = floats(1), host[N];
     float *recv = floats(0);
@@ -273,7 +273,7 @@ static void wrong_arguments(struct rank *self)
     options.flags = 0;
     options.reserved = 1;
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "reserved");
-    options = on_stream(self);
+    options = stream_options(self);
     CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "stream");
     if (has_stubs()) {
         CHECK(dist_stub_cuda_capture(self->stream, 1) == CUDA_SUCCESS);
@@ -288,7 +288,7 @@ static void wrong_arguments(struct rank *self)
     free_device(recv);
 }
 
-static void says_what_it_is(struct rank *self)
+static void description_names_the_backend(struct rank *self)
 {
     dist_blob_t *blob = NULL;
     const void *text = NULL;
@@ -306,30 +306,30 @@ static void says_what_it_is(struct rank *self)
     CHECK_OK(dist_blob_release(blob));
 }
 
-static void in_a_map(struct rank *self)
+static void backend_map_is_accepted(struct rank *self)
 {
-    says_what_it_is(self);
-    streams_and_works(self);
-    both_memories(self);
-    strings(self);
-    messages(self);
-    two_groups(self);
-    own_memory(self);
-    wrong_arguments(self);
+    description_names_the_backend(self);
+    check_streams_and_works(self);
+    check_host_and_device_memory(self);
+    check_byte_strings(self);
+    check_messages(self);
+    two_groups_share_a_stream(self);
+    library_memory_is_usable(self);
+    wrong_arguments_are_refused(self);
 }
 
-static void nccl_alone(struct rank *self)
+static void check_nccl_only_group(struct rank *self)
 {
     float host[N] = { 0 };
-    streams_and_works(self);
-    strings(self);
+    check_streams_and_works(self);
+    check_byte_strings(self);
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL), UNSUPPORTED, "cpu:native");
     CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
     /* A rank without elements uses the back end for its peers' memory. */
     float *memory = floats((float)self->rank);
-    size_t zero[MOST_RANKS] = { 0 }, counts[MOST_RANKS] = { 0 };
-    void *blocks[MOST_RANKS] = { memory, memory, memory, memory };
+    size_t zero[MAX_RANKS] = { 0 }, counts[MAX_RANKS] = { 0 };
+    void *blocks[MAX_RANKS] = { memory, memory, memory, memory };
     counts[self->size - 1] = self->rank == 0 ? N : 0;
     CHECK_OK(dist_gather_v(self->group, memory, self->rank == self->size - 1 ? N : 0, blocks, self->rank == 0 ? counts : zero,
                            DIST_F32, 0, NULL, NULL));
@@ -339,43 +339,43 @@ static void nccl_alone(struct rank *self)
     free_device(memory);
 }
 
-static void default_group(struct rank *self)
+static void check_default_group(struct rank *self)
 {
     float *memory = floats((float)(self->rank + 1));
     float host[N];
     fill(host, 1);
     CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
-    check_floats(self, memory, (float)self->size, sum_of(self->size));
+    check_floats(self, memory, (float)self->size, rank_sum(self->size));
     CHECK_OK(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL));
     free_device(memory);
 }
 
-static void one_gpu(struct rank *self)
+static void share_one_gpu(struct rank *self)
 {
     self->device = 0;
 }
 
-static void is_refused(struct rank *self)
+static void creation_is_refused(struct rank *self)
 {
     CHECK_REFUSED(make_group(self, "same", &self->group), INVALID, "same GPU");
     CHECK(self->group == NULL);
 }
 
-static void no_device(struct rank *self)
+static void use_no_device(struct rank *self)
 {
     self->device = -1;
 }
 
 /* A group uses the current device. A group without a device refuses calls that name one. */
-static void current_device(struct rank *self)
+static void current_device_is_used(struct rank *self)
 {
     REQUIRE_OK(make_group(self, "current", &self->group));
     float *memory = floats((float)(self->rank + 1));
     if (self->backend != NULL) {
         CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
-        check_floats(self, memory, (float)self->size, sum_of(self->size));
+        check_floats(self, memory, (float)self->size, rank_sum(self->size));
     } else {
-        dist_call_options_t options = on_stream(self);
+        dist_call_options_t options = stream_options(self);
         options.flags = DIST_CALL_DEVICE;
         options.device = self->gpu;
         CHECK_REFUSED(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED,
@@ -385,7 +385,7 @@ static void current_device(struct rank *self)
     CHECK_OK(dist_group_release(self->group));
 }
 
-static void odd_names(struct rank *self)
+static void unknown_backend_names_are_refused(struct rank *self)
 {
     self->backend = "cpu:native,cuda:gloo,cuda:nccl";
     CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "not a map");
@@ -403,24 +403,24 @@ static void odd_names(struct rank *self)
 int main(int argc, char **argv)
 {
     is_staged = argc > 1 && strcmp(argv[1], "staging") == 0;
-    for (int size = 1; size <= MOST_RANKS; size++) {
-        on_ranks(size, is_staged ? "CPU:gloo,cuda:Native" : "CPU:gloo,cuda:NCCL", in_a_map);
+    for (int size = 1; size <= MAX_RANKS; size++) {
+        run_on_ranks(size, is_staged ? "CPU:gloo,cuda:Native" : "CPU:gloo,cuda:NCCL", backend_map_is_accepted);
     }
     if (is_staged) {
-        on_bare_ranks(2, "cuda:native", no_device, current_device);
-        check_nothing_left();
+        run_on_bare_ranks(2, "cuda:native", use_no_device, current_device_is_used);
+        check_nothing_leaked();
         return check_report();
     }
-    for (int size = 1; size <= MOST_RANKS; size++) {
-        on_ranks_with(size, "nccl", "nccl.windows=1", windows);
+    for (int size = 1; size <= MAX_RANKS; size++) {
+        run_on_ranks_with_options(size, "nccl", "nccl.windows=1", memory_is_registered_with_nccl);
     }
-    on_bare_ranks(2, "nccl", NULL, late_window);
-    on_ranks(3, "nccl", nccl_alone);
-    on_ranks(2, NULL, default_group);
-    on_bare_ranks(3, "nccl", one_gpu, is_refused);
-    on_bare_ranks(2, "nccl", no_device, current_device);
-    on_bare_ranks(2, NULL, no_device, current_device);
-    on_bare_ranks(1, NULL, NULL, odd_names);
-    check_nothing_left();
+    run_on_bare_ranks(2, "nccl", NULL, absent_rank_times_out_the_allocation);
+    run_on_ranks(3, "nccl", check_nccl_only_group);
+    run_on_ranks(2, NULL, check_default_group);
+    run_on_bare_ranks(3, "nccl", share_one_gpu, creation_is_refused);
+    run_on_bare_ranks(2, "nccl", use_no_device, current_device_is_used);
+    run_on_bare_ranks(2, NULL, use_no_device, current_device_is_used);
+    run_on_bare_ranks(1, NULL, NULL, unknown_backend_names_are_refused);
+    check_nothing_leaked();
     return check_report();
 }

@@ -16,8 +16,8 @@
 #include <dlfcn.h>
 #include <time.h>
 
-#define MOST_ROUNDS 101
-#define IN_A_ROW 50
+#define MAX_ROUNDS 101
+#define CALLS_PER_ROUND 50
 
 static struct {
     ncclResult_t (*id)(ncclUniqueId *);
@@ -25,14 +25,14 @@ static struct {
     ncclResult_t (*all_reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
     ncclResult_t (*finalize)(ncclComm_t);
     ncclResult_t (*destroy)(ncclComm_t);
-} by_hand;
+} nccl;
 
 static int rounds;
-static pthread_barrier_t meeting;
+static pthread_barrier_t rank_barrier;
 static ncclUniqueId id;
 
 /* The measured times of each rank, by way (libdist or NCCL), quantity and round. */
-static double measured[MOST_RANKS][2][2][MOST_ROUNDS];
+static double measured[MAX_RANKS][2][2][MAX_ROUNDS];
 
 static double now_us(void)
 {
@@ -41,7 +41,7 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-static void load(void)
+static void load_nccl(void)
 {
     const char *name = getenv("DIST_NCCL_LIB");
     void *library = dlopen(name != NULL ? name : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -54,7 +54,7 @@ static void load(void)
         REQUIRE(found[i] != NULL);
     }
     /* C does not convert between function pointers and object pointers. */
-    memcpy(&by_hand, found, sizeof by_hand);
+    memcpy(&nccl, found, sizeof nccl);
 }
 
 struct calls {
@@ -64,113 +64,115 @@ struct calls {
     size_t count;
 };
 
-static void call(const struct calls *it, int is_ours, const dist_call_options_t *options)
+static void run_call(const struct calls *calls, int is_libdist, const dist_call_options_t *options)
 {
-    if (is_ours) {
-        CHECK_OK(dist_all_reduce(it->self->group, it->memory, it->memory, it->count, DIST_F32, DIST_MAX, options, NULL));
+    if (is_libdist) {
+        CHECK_OK(dist_all_reduce(calls->self->group, calls->memory, calls->memory, calls->count, DIST_F32, DIST_MAX,
+                                 options, NULL));
     } else {
-        CHECK(by_hand.all_reduce(it->memory, it->memory, it->count, ncclFloat32, ncclMax, it->comm, it->self->stream)
+        CHECK(nccl.all_reduce(calls->memory, calls->memory, calls->count, ncclFloat32, ncclMax, calls->comm,
+                              calls->self->stream)
               == ncclSuccess);
     }
 }
 
-static void settle(const struct calls *it)
+static void wait_for_stream(const struct calls *calls)
 {
-    CHECK(cuStreamSynchronize(it->self->stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(calls->self->stream) == CUDA_SUCCESS);
 }
 
-static void measure(const struct calls *it, int is_ours, int round)
+static void measure(const struct calls *calls, int is_libdist, int round)
 {
-    dist_call_options_t options = on_stream(it->self);
+    dist_call_options_t options = stream_options(calls->self);
     /* The flag saves the query for the kind of memory. */
     options.flags = DIST_CALL_DEVICE;
-    options.device = it->self->device;
-    pthread_barrier_wait(&meeting);
-    double began = now_us();
-    for (int i = 0; i < IN_A_ROW; i++) {
-        call(it, is_ours, &options);
+    options.device = calls->self->device;
+    pthread_barrier_wait(&rank_barrier);
+    double start = now_us();
+    for (int i = 0; i < CALLS_PER_ROUND; i++) {
+        run_call(calls, is_libdist, &options);
     }
-    measured[it->self->rank][is_ours][0][round] = (now_us() - began) / IN_A_ROW;
-    settle(it);
-    pthread_barrier_wait(&meeting);
-    began = now_us();
-    for (int i = 0; i < IN_A_ROW; i++) {
-        call(it, is_ours, &options);
-        settle(it);
+    measured[calls->self->rank][is_libdist][0][round] = (now_us() - start) / CALLS_PER_ROUND;
+    wait_for_stream(calls);
+    pthread_barrier_wait(&rank_barrier);
+    start = now_us();
+    for (int i = 0; i < CALLS_PER_ROUND; i++) {
+        run_call(calls, is_libdist, &options);
+        wait_for_stream(calls);
     }
-    measured[it->self->rank][is_ours][1][round] = (now_us() - began) / IN_A_ROW;
+    measured[calls->self->rank][is_libdist][1][round] = (now_us() - start) / CALLS_PER_ROUND;
 }
 
-static int ascending(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double left = *(const double *)a, right = *(const double *)b;
     return (left > right) - (left < right);
 }
 
-static double median_of_slowest(int size, int is_ours, int what)
+static double median_of_slowest(int size, int is_libdist, int quantity)
 {
-    double worst[MOST_ROUNDS];
+    double worst[MAX_ROUNDS];
     for (int round = 0; round < rounds; round++) {
         worst[round] = 0;
         for (int rank = 0; rank < size; rank++) {
-            double value = measured[rank][is_ours][what][round];
+            double value = measured[rank][is_libdist][quantity][round];
             worst[round] = value > worst[round] ? value : worst[round];
         }
     }
-    qsort(worst, (size_t)rounds, sizeof worst[0], ascending);
+    qsort(worst, (size_t)rounds, sizeof worst[0], compare_doubles);
     return worst[rounds / 2];
 }
 
-static void tell(int size, size_t bytes)
+static void print_times(int size, size_t bytes)
 {
     static const char *const words[] = { "enqueue", "done" };
     printf("%11zu ", bytes);
-    for (int what = 0; what < 2; what++) {
-        double ours = median_of_slowest(size, 1, what), nccl = median_of_slowest(size, 0, what);
-        printf("  %s: %9.2f us, NCCL %9.2f us, %5.2f", words[what], ours, nccl, ours / nccl);
+    for (int quantity = 0; quantity < 2; quantity++) {
+        double libdist_us = median_of_slowest(size, 1, quantity), nccl_us = median_of_slowest(size, 0, quantity);
+        printf("  %s: %9.2f us, NCCL %9.2f us, %5.2f", words[quantity], libdist_us, nccl_us, libdist_us / nccl_us);
     }
     printf("\n");
     fflush(stdout);
 }
 
-static void compare(struct rank *self)
+static void compare_costs(struct rank *self)
 {
     static const size_t sizes[] = { 4, 1 << 10, 64 << 10, 1 << 20, 16 << 20 };
-    struct calls it = { .self = self };
+    struct calls calls = { .self = self };
     float result = 0;
     if (self->rank == 0) {
-        REQUIRE(by_hand.id(&id) == ncclSuccess);
+        REQUIRE(nccl.id(&id) == ncclSuccess);
     }
-    pthread_barrier_wait(&meeting);
-    REQUIRE(by_hand.init(&it.comm, self->size, id, self->rank) == ncclSuccess);
+    pthread_barrier_wait(&rank_barrier);
+    REQUIRE(nccl.init(&calls.comm, self->size, id, self->rank) == ncclSuccess);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        float mine = (float)(self->rank + 1);
-        it.count = sizes[i] / sizeof(float);
-        it.memory = device_memory(sizes[i], NULL);
-        write_device(self, it.memory + it.count - 1, &mine, sizeof mine);
+        float own = (float)(self->rank + 1);
+        calls.count = sizes[i] / sizeof(float);
+        calls.memory = device_memory(sizes[i], NULL);
+        write_device(self, calls.memory + calls.count - 1, &own, sizeof own);
         /* The first calls connect the ranks. */
-        for (int is_ours = 0; is_ours < 2; is_ours++) {
-            dist_call_options_t options = on_stream(self);
-            pthread_barrier_wait(&meeting);
-            call(&it, is_ours, &options);
-            settle(&it);
+        for (int is_libdist = 0; is_libdist < 2; is_libdist++) {
+            dist_call_options_t options = stream_options(self);
+            pthread_barrier_wait(&rank_barrier);
+            run_call(&calls, is_libdist, &options);
+            wait_for_stream(&calls);
         }
         for (int round = 0; round < rounds; round++) {
-            measure(&it, round % 2, round);
-            measure(&it, 1 - round % 2, round);
+            measure(&calls, round % 2, round);
+            measure(&calls, 1 - round % 2, round);
         }
-        read_device(self, &result, it.memory + it.count - 1, sizeof result);
+        read_device(self, &result, calls.memory + calls.count - 1, sizeof result);
         CHECK(result == (float)self->size);
-        pthread_barrier_wait(&meeting);
+        pthread_barrier_wait(&rank_barrier);
         if (self->rank == 0) {
-            tell(self->size, sizes[i]);
+            print_times(self->size, sizes[i]);
         }
-        free_device(it.memory);
-        pthread_barrier_wait(&meeting);
+        free_device(calls.memory);
+        pthread_barrier_wait(&rank_barrier);
     }
-    CHECK(by_hand.finalize(it.comm) == ncclSuccess);
-    pthread_barrier_wait(&meeting);
-    CHECK(by_hand.destroy(it.comm) == ncclSuccess);
+    CHECK(nccl.finalize(calls.comm) == ncclSuccess);
+    pthread_barrier_wait(&rank_barrier);
+    CHECK(nccl.destroy(calls.comm) == ncclSuccess);
 }
 
 int main(int argc, char **argv)
@@ -178,11 +180,11 @@ int main(int argc, char **argv)
     REQUIRE(argc == 3);
     int size = atoi(argv[1]);
     rounds = atoi(argv[2]);
-    REQUIRE(size >= 1 && size <= MOST_RANKS && rounds >= 1 && rounds <= MOST_ROUNDS);
-    load();
-    REQUIRE(pthread_barrier_init(&meeting, NULL, (unsigned)size) == 0);
-    on_ranks(size, "nccl", compare);
-    REQUIRE(pthread_barrier_destroy(&meeting) == 0);
-    check_nothing_left();
+    REQUIRE(size >= 1 && size <= MAX_RANKS && rounds >= 1 && rounds <= MAX_ROUNDS);
+    load_nccl();
+    REQUIRE(pthread_barrier_init(&rank_barrier, NULL, (unsigned)size) == 0);
+    run_on_ranks(size, "nccl", compare_costs);
+    REQUIRE(pthread_barrier_destroy(&rank_barrier) == 0);
+    check_nothing_leaked();
     return check_report();
 }

@@ -35,18 +35,18 @@ int main(int argc, char **argv)
         _exit(0);
     }
     CHECK_STATUS(dist_all_reduce(dist_world(), memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL), DIST_ERR_PEER_FAILED);
-    char who[32];
-    snprintf(who, sizeof who, "rank %d", size - 1);
-    CHECK_MESSAGE(who);
+    char rank_text[32];
+    snprintf(rank_text, sizeof rank_text, "rank %d", size - 1);
+    CHECK_MESSAGE(rank_text);
     dist_shrink_options_t shrink = DIST_SHRINK_OPTIONS_INIT;
-    dist_group_t *rest = NULL;
-    REQUIRE_OK(dist_group_shrink(dist_world(), &shrink, &rest));
-    CHECK(dist_get_world_size(rest) == size - 1);
-    CHECK_OK(dist_all_reduce(rest, memory, memory, N, DIST_F32, DIST_MAX, NULL, NULL));
-    CHECK_OK(dist_group_release(rest));
+    dist_group_t *survivors = NULL;
+    REQUIRE_OK(dist_group_shrink(dist_world(), &shrink, &survivors));
+    CHECK(dist_get_world_size(survivors) == size - 1);
+    CHECK_OK(dist_all_reduce(survivors, memory, memory, N, DIST_F32, DIST_MAX, NULL, NULL));
+    CHECK_OK(dist_group_release(survivors));
     CHECK_OK(dist_finalize());
     free_device(memory);
     CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(rank % gpus) == CUDA_SUCCESS);
-    check_nothing_left();
+    check_nothing_leaked();
     return check_report();
 }

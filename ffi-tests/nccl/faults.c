@@ -17,17 +17,17 @@ static long now_ms(void)
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-static dist_status_t sum(struct rank *self, float *memory, int64_t timeout_ms, dist_work_t **work)
+static dist_status_t reduce_sum(struct rank *self, float *memory, int64_t timeout_ms, dist_work_t **work)
 {
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     options.timeout_ms = timeout_ms;
     return dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, work);
 }
 
 /* Makes a successful call on all ranks before the failing one. */
-static void begin_well(struct rank *self, float *memory)
+static void check_first_call(struct rank *self, float *memory)
 {
-    CHECK_OK(sum(self, memory, 0, NULL));
+    CHECK_OK(reduce_sum(self, memory, 0, NULL));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
 }
 
@@ -49,19 +49,19 @@ static void await_failure(struct rank *self, const char *word)
 /* Checks that every call after a failure returns its cause immediately. */
 static void check_failed(struct rank *self, float *memory, dist_status_t status)
 {
-    long began = now_ms();
-    CHECK_STATUS(sum(self, memory, 0, NULL), status);
+    long start = now_ms();
+    CHECK_STATUS(reduce_sum(self, memory, 0, NULL), status);
     CHECK_STATUS(dist_barrier(self->group, NULL, NULL), status);
-    CHECK(now_ms() - began < LIMIT_MS / 2);
+    CHECK(now_ms() - start < LIMIT_MS / 2);
 }
 
 /* The last rank never issues an operation, so the operation reaches its deadline. */
-static void time_out(struct rank *self)
+static void absent_rank_times_out_the_group(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_work_t *work = NULL;
-    begin_well(self, memory);
-    REQUIRE_OK(sum(self, memory, 700, &work));
+    check_first_call(self, memory);
+    REQUIRE_OK(reduce_sum(self, memory, 700, &work));
     /* The work completes when the operation is enqueued. */
     CHECK_OK(dist_work_wait(work, 0));
     dist_status_t status = dist_work_synchronize(work, LIMIT_MS);
@@ -73,26 +73,26 @@ static void time_out(struct rank *self)
     free_device(memory);
 }
 
-/* As time_out, with calls that block until the device has finished, which the environment
- * selects. */
-static void time_out_blocking(struct rank *self)
+/* As absent_rank_times_out_the_group, with calls that block until the device has finished. The
+ * environment selects such calls. */
+static void absent_rank_times_out_blocking_calls(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
-    begin_well(self, memory);
-    CHECK_STATUS(sum(self, memory, 700, NULL), DIST_ERR_TIMEOUT);
+    check_first_call(self, memory);
+    CHECK_STATUS(reduce_sum(self, memory, 700, NULL), DIST_ERR_TIMEOUT);
     check_failed(self, memory, DIST_ERR_TIMEOUT);
     free_device(memory);
 }
 
-/* As time_out, without error handling: only the waiting caller gets the error, and the group
- * stays usable until it is aborted. */
-static void unhandled(struct rank *self)
+/* As absent_rank_times_out_the_group, without error handling: only the waiting caller gets the
+ * error, and the group stays usable until it is aborted. */
+static void timeout_without_error_handling(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     char text[64] = "";
     dist_work_t *work = NULL;
-    begin_well(self, memory);
-    REQUIRE_OK(sum(self, memory, 300, &work));
+    check_first_call(self, memory);
+    REQUIRE_OK(reduce_sum(self, memory, 300, &work));
     CHECK_STATUS(dist_work_synchronize(work, 0), DIST_ERR_TIMEOUT);
     dist_group_error(self->group, text, sizeof text);
     CHECK(text[0] == '\0');
@@ -106,11 +106,11 @@ static void unhandled(struct rank *self)
 }
 
 /* A blocking operation on a stream of the library. */
-static void time_out_alone(struct rank *self)
+static void blocking_call_times_out(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
-    begin_well(self, memory);
+    check_first_call(self, memory);
     options.timeout_ms = 700;
     CHECK_STATUS(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, NULL), DIST_ERR_TIMEOUT);
     check_failed(self, memory, DIST_ERR_TIMEOUT);
@@ -118,13 +118,13 @@ static void time_out_alone(struct rank *self)
 }
 
 /* A NCCL error on one rank, which all ranks report. */
-static void async_error(struct rank *self)
+static void nccl_error_reaches_all_ranks(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_work_t *work = NULL;
-    begin_well(self, memory);
+    check_first_call(self, memory);
     /* The rank itself may report the error before another rank calls. */
-    dist_status_t status = sum(self, memory, 0, &work);
+    dist_status_t status = reduce_sum(self, memory, 0, &work);
     if (status == DIST_OK) {
         status = dist_work_synchronize(work, LIMIT_MS);
         CHECK_OK(dist_work_release(work));
@@ -136,12 +136,12 @@ static void async_error(struct rank *self)
     free_device(memory);
 }
 
-static void abort_under_way(struct rank *self)
+static void abort_during_an_operation(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_work_t *work = NULL;
-    begin_well(self, memory);
-    REQUIRE_OK(sum(self, memory, 0, &work));
+    check_first_call(self, memory);
+    REQUIRE_OK(reduce_sum(self, memory, 0, &work));
     CHECK_STATUS(dist_work_synchronize(work, 100), DIST_IN_PROGRESS);
     /* The hanging operation does not affect calls on host memory. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
@@ -156,22 +156,22 @@ static void abort_under_way(struct rank *self)
 }
 
 /* Releases a group while an operation hangs; the release returns within a bounded time. */
-static void leave_under_way(struct rank *self)
+static void release_during_an_operation(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
-    long began = now_ms();
+    long start = now_ms();
     dist_group_t *group = NULL;
     REQUIRE_OK(make_group(self, "left", &group));
     self->group = group;
-    CHECK_OK(sum(self, memory, 0, NULL));
-    CHECK_OK(sum(self, memory, 0, NULL));
+    CHECK_OK(reduce_sum(self, memory, 0, NULL));
+    CHECK_OK(reduce_sum(self, memory, 0, NULL));
     CHECK_OK(dist_group_release(group));
-    CHECK(now_ms() - began < LIMIT_MS);
+    CHECK(now_ms() - start < LIMIT_MS);
     free_device(memory);
 }
 
 /* A rank is absent when the communicator is created. */
-static void never_meets(struct rank *self)
+static void absent_rank_fails_the_creation(struct rank *self)
 {
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
     options.store = self->store;
@@ -183,23 +183,23 @@ static void never_meets(struct rank *self)
     options.backend = "nccl";
     options.connect_timeout_ms = 2000;
     options.timeout_ms = LIMIT_MS;
-    long began = now_ms();
+    long start = now_ms();
     CHECK_STATUS(dist_group_create(&options, &self->group), DIST_ERR_TIMEOUT);
-    CHECK(now_ms() - began < LIMIT_MS / 2);
+    CHECK(now_ms() - start < LIMIT_MS / 2);
 }
 
 /* If NCCL refuses a call on one rank, the group fails on all ranks. */
-static void refused_call(struct rank *self)
+static void refused_call_fails_all_ranks(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
-    dist_status_t status = sum(self, memory, 0, NULL);
+    dist_status_t status = reduce_sum(self, memory, 0, NULL);
     CHECK(status == DIST_OK || status == DIST_ERR_BACKEND);
     await_failure(self, "ncclAllReduce");
     check_failed(self, memory, DIST_ERR_BACKEND);
     free_device(memory);
 }
 
-static void leave_as_it_is(struct rank *self)
+static void keep_options(struct rank *self)
 {
     (void)self;
 }
@@ -211,26 +211,26 @@ int main(int argc, char **argv)
         void (*body)(struct rank *self);
         int is_bare;
     } cases[] = {
-        { "time_out", time_out, 0 },
-        { "time_out_blocking", time_out_blocking, 0 },
-        { "time_out_alone", time_out_alone, 0 },
-        { "unhandled", unhandled, 0 },
-        { "async_error", async_error, 0 },
-        { "abort_under_way", abort_under_way, 0 },
-        { "leave_under_way", leave_under_way, 1 },
-        { "never_meets", never_meets, 1 },
-        { "refused_call", refused_call, 0 },
+        { "time_out", absent_rank_times_out_the_group, 0 },
+        { "time_out_blocking", absent_rank_times_out_blocking_calls, 0 },
+        { "time_out_alone", blocking_call_times_out, 0 },
+        { "unhandled", timeout_without_error_handling, 0 },
+        { "async_error", nccl_error_reaches_all_ranks, 0 },
+        { "abort_under_way", abort_during_an_operation, 0 },
+        { "leave_under_way", release_during_an_operation, 1 },
+        { "never_meets", absent_rank_fails_the_creation, 1 },
+        { "refused_call", refused_call_fails_all_ranks, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc != 2 || strcmp(argv[1], cases[i].name) != 0) {
             continue;
         }
         if (cases[i].is_bare) {
-            on_bare_ranks(3, "nccl", leave_as_it_is, cases[i].body);
+            run_on_bare_ranks(3, "nccl", keep_options, cases[i].body);
         } else {
-            on_ranks(3, "cpu:native,cuda:nccl", cases[i].body);
+            run_on_ranks(3, "cpu:native,cuda:nccl", cases[i].body);
         }
-        check_nothing_left();
+        check_nothing_leaked();
     }
     return check_report();
 }

@@ -5,7 +5,7 @@
  */
 #include "../c/check.h"
 
-static dist_status_t make(const char *backend, dist_group_t **group)
+static dist_status_t make_group(const char *backend, dist_group_t **group)
 {
     dist_store_t *store = new_store();
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
@@ -42,14 +42,14 @@ int main(int argc, char **argv)
     REQUIRE(argc >= 2);
     if (strcmp(argv[1], "refused") == 0) {
         CHECK(dist_backend_is_available("nccl") == 0);
-        CHECK(make("nccl", &group) != DIST_OK);
+        CHECK(make_group("nccl", &group) != DIST_OK);
         for (int i = 2; i < argc; i++) {
             CHECK_MESSAGE(argv[i]);
         }
-        CHECK(make("cpu:native,cuda:nccl", &group) != DIST_OK);
+        CHECK(make_group("cpu:native,cuda:nccl", &group) != DIST_OK);
     } else if (strcmp(argv[1], "version") == 0) {
         CHECK(dist_backend_is_available("nccl") == 1);
-        REQUIRE_OK(make("nccl", &group));
+        REQUIRE_OK(make_group("nccl", &group));
         check_description(group, argv[2]);
         int is_old = strcmp(argv[2], "2.20.5") == 0;
         CHECK_STATUS(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F8E4M3, DIST_SUM, 0),
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
     } else if (strcmp(argv[1], "staged") == 0) {
         void *memory = NULL;
         float value = 3;
-        REQUIRE_OK(make(NULL, &group));
+        REQUIRE_OK(make_group(NULL, &group));
         check_description(group, "has no NCCL");
         check_description(group, "\"cpu:native,cuda:native\"");
         REQUIRE_OK(dist_mem_alloc(group, 4096, 0, &memory));
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
         CHECK_OK(dist_group_release(group));
     } else {
         float value = 3;
-        REQUIRE_OK(make(NULL, &group));
+        REQUIRE_OK(make_group(NULL, &group));
         check_description(group, "has no NCCL");
         CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, NULL, NULL));
         dist_call_options_t options = DIST_CALL_OPTIONS_INIT;

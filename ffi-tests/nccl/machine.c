@@ -16,14 +16,14 @@
 #include <string.h>
 
 /* Returns the file that contains a function. */
-static const char *file_of(void *function)
+static const char *library_file(void *function)
 {
     Dl_info info;
     return dladdr(function, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
 }
 
 /* Opens the first available library of a list of names. */
-static void *open_one(const char *const *names, const char *what)
+static void *open_first(const char *const *names, const char *description)
 {
     for (const char *const *name = names; *name != NULL; name++) {
         void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
@@ -31,7 +31,7 @@ static void *open_one(const char *const *names, const char *what)
             return library;
         }
     }
-    printf("no %s %s or %s: %s\n", what, names[0], names[1] != NULL ? names[1] : names[0], dlerror());
+    printf("no %s %s or %s: %s\n", description, names[0], names[1] != NULL ? names[1] : names[0], dlerror());
     return NULL;
 }
 
@@ -42,14 +42,14 @@ static void *open_one(const char *const *names, const char *what)
     void *found_##name = dlsym(library, #name); \
     memcpy(&name, &found_##name, sizeof name)
 
-static int look_at_driver(void)
+static int print_driver(void)
 {
     static const char *const names[] = { "libcuda.so.1", "libcuda.so", NULL };
     typedef int (*init_fn)(unsigned);
     typedef int (*number_fn)(int *);
     typedef int (*name_fn)(char *, int, int);
     int version = 0, count = 0;
-    void *library = open_one(names, "driver");
+    void *library = open_first(names, "driver");
     if (library == NULL) {
         return 0;
     }
@@ -68,7 +68,7 @@ static int look_at_driver(void)
     }
     cuDriverGetVersion(&version);
     cuDeviceGetCount(&count);
-    printf("driver %s %d\n", file_of(found_cuInit), version);
+    printf("driver %s %d\n", library_file(found_cuInit), version);
     for (int i = 0; i < count; i++) {
         char name[256] = "?";
         cuDeviceGetName(name, sizeof name - 1, i);
@@ -77,13 +77,13 @@ static int look_at_driver(void)
     return count;
 }
 
-static void look_at_nccl(void)
+static void print_nccl(void)
 {
     const char *named = getenv("DIST_NCCL_LIB");
     const char *const names[] = { named != NULL ? named : "libnccl.so.2", named != NULL ? NULL : "libnccl.so", NULL };
     typedef int (*number_fn)(int *);
     int version = 0;
-    void *library = open_one(names, "nccl");
+    void *library = open_first(names, "nccl");
     if (library == NULL) {
         return;
     }
@@ -92,12 +92,12 @@ static void look_at_nccl(void)
         printf("no nccl %s does not say its version\n", names[0]);
         return;
     }
-    printf("nccl %s %d\n", file_of(found_ncclGetVersion), version);
+    printf("nccl %s %d\n", library_file(found_ncclGetVersion), version);
 }
 
 int main(void)
 {
-    int devices = look_at_driver();
-    look_at_nccl();
+    int devices = print_driver();
+    print_nccl();
     return devices > 0 ? 0 : 1;
 }

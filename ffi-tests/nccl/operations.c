@@ -12,19 +12,19 @@
 #include <stdint.h>
 
 /* The number of elements of a vector or block; a block of the _v forms has up to 3/5 of it. */
-static size_t count_of_all = 5;
-#define COUNT count_of_all
-#define MOST_COUNT 520
-#define MOST_BYTES (MOST_RANKS * (MOST_COUNT + MOST_RANKS) * 16)
+static size_t element_count = 5;
+#define COUNT element_count
+#define MAX_COUNT 520
+#define BUFFER_BYTES (MAX_RANKS * (MAX_COUNT + MAX_RANKS) * 16)
 
 /* The number of supported reductions, each a pair of type and operator. */
-static int supported_folds;
+static int n_supported_reductions;
 
 static const size_t sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1 };
 #define DTYPES (DIST_I8 + (int)(sizeof sizes / sizeof sizes[0])) /* one after the last type */
 #define OPS (DIST_PREMUL_SUM + 1) /* one after the last operator */
 
-static size_t size_of(int dtype)
+static size_t element_size(int dtype)
 {
     return sizes[dtype - DIST_I8];
 }
@@ -47,13 +47,13 @@ static double decode(unsigned bits, int mantissa, int bias)
 
 /* Writes an element with the value 1, 2 or 3 (0 or 1 for bool). A complex element has the value
  * in both parts. */
-static void put(int dtype, void *into, int value)
+static void put_element(int dtype, void *into, int value)
 {
     unsigned bits = 0;
     float single = (float)value;
-    double twice[2] = { value, value };
+    double parts[2] = { value, value };
     float both[2] = { single, single };
-    int64_t whole = value;
+    int64_t integer = value;
     switch (dtype) {
     case DIST_F16:
         bits = encode(value, 10, 15);
@@ -71,31 +71,31 @@ static void put(int dtype, void *into, int value)
         memcpy(into, &single, sizeof single);
         return;
     case DIST_F64:
-        memcpy(into, twice, sizeof twice[0]);
+        memcpy(into, parts, sizeof parts[0]);
         return;
     case DIST_C64:
         memcpy(into, both, sizeof both);
         return;
     case DIST_C128:
-        memcpy(into, twice, sizeof twice);
+        memcpy(into, parts, sizeof parts);
         return;
     case DIST_BOOL:
-        whole = value != 1;
-        memcpy(into, &whole, 1);
+        integer = value != 1;
+        memcpy(into, &integer, 1);
         return;
     default:
-        memcpy(into, &whole, size_of(dtype));
+        memcpy(into, &integer, element_size(dtype));
         return;
     }
-    memcpy(into, &bits, size_of(dtype));
+    memcpy(into, &bits, element_size(dtype));
 }
 
-static double get(int dtype, const void *from)
+static double get_element(int dtype, const void *from)
 {
     uint64_t bits = 0;
     float single;
-    double twice;
-    memcpy(&bits, from, size_of(dtype) > 8 ? 8 : size_of(dtype));
+    double parts;
+    memcpy(&bits, from, element_size(dtype) > 8 ? 8 : element_size(dtype));
     switch (dtype) {
     case DIST_F16:
         return decode((unsigned)bits, 10, 15);
@@ -111,17 +111,17 @@ static double get(int dtype, const void *from)
         return (double)single;
     case DIST_F64:
     case DIST_C128:
-        memcpy(&twice, from, sizeof twice);
-        return twice;
+        memcpy(&parts, from, sizeof parts);
+        return parts;
     default:
         return (double)bits;
     }
 }
 
 /* Returns the value of a rank at an index. */
-static int value_of(int rank, size_t place)
+static int input_value(int rank, size_t index)
 {
-    return (rank * 2 + (int)place) % 2 + 1;
+    return (rank * 2 + (int)index) % 2 + 1;
 }
 
 static int raw_bool(int value)
@@ -129,11 +129,11 @@ static int raw_bool(int value)
     return value != 1;
 }
 
-static double expected(int dtype, int op, int size, size_t place)
+static double expected_result(int dtype, int op, int size, size_t index)
 {
     double result = 0;
     for (int rank = 0; rank < size; rank++) {
-        double value = dtype == DIST_BOOL ? raw_bool(value_of(rank, place)) : value_of(rank, place);
+        double value = dtype == DIST_BOOL ? raw_bool(input_value(rank, index)) : input_value(rank, index);
         double scaled = op == DIST_PREMUL_SUM ? value * (rank + 1) : value;
         if (rank == 0) {
             result = scaled;
@@ -161,10 +161,11 @@ static double expected(int dtype, int op, int size, size_t place)
 }
 
 /* Types with few bits round values that are no power of two. */
-static int is_close(int dtype, double got, double wanted)
+static int is_close(int dtype, double actual, double expected)
 {
     double bits = dtype == DIST_F8E5M2 ? 2 : dtype == DIST_F8E4M3 ? 3 : dtype == DIST_BF16 ? 7 : 10;
-    return dtype < DIST_F16 || dtype == DIST_BOOL ? got == wanted : fabs(got - wanted) <= 2 * wanted * ldexp(1, (int)-bits);
+    return dtype < DIST_F16 || dtype == DIST_BOOL ? actual == expected
+        : fabs(actual - expected) <= 2 * expected * ldexp(1, (int)-bits);
 }
 
 struct reduction {
@@ -176,79 +177,80 @@ struct reduction {
     unsigned char *recv;
 };
 
-static dist_status_t reduce(const struct reduction *it, const dist_call_options_t *options)
+static dist_status_t run_reduction(const struct reduction *args, const dist_call_options_t *options)
 {
-    struct rank *self = it->self;
-    size_t element = size_of(it->dtype);
-    const void *sends[MOST_RANKS];
-    size_t counts[MOST_RANKS];
+    struct rank *self = args->self;
+    size_t element = element_size(args->dtype);
+    const void *sends[MAX_RANKS];
+    size_t counts[MAX_RANKS];
     size_t at = 0;
     for (int rank = 0; rank < self->size; rank++) {
         counts[rank] = COUNT - (size_t)rank;
-        sends[rank] = it->send + at * element;
+        sends[rank] = args->send + at * element;
         at += counts[rank];
     }
-    switch (it->kind) {
+    switch (args->kind) {
     case DIST_KIND_ALL_REDUCE:
-        return dist_all_reduce(self->group, it->send, it->recv, COUNT, it->dtype, it->op, options, NULL);
+        return dist_all_reduce(self->group, args->send, args->recv, COUNT, args->dtype, args->op, options, NULL);
     case DIST_KIND_REDUCE:
-        return dist_reduce(self->group, it->send, it->recv, COUNT, it->dtype, it->op, self->size - 1, options, NULL);
+        return dist_reduce(self->group, args->send, args->recv, COUNT, args->dtype, args->op, self->size - 1, options,
+                           NULL);
     case DIST_KIND_REDUCE_SCATTER:
-        return dist_reduce_scatter(self->group, it->send, it->recv, COUNT, it->dtype, it->op, options, NULL);
+        return dist_reduce_scatter(self->group, args->send, args->recv, COUNT, args->dtype, args->op, options, NULL);
     default:
-        return dist_reduce_scatter_v(self->group, sends, counts, it->recv, it->dtype, it->op, options, NULL);
+        return dist_reduce_scatter_v(self->group, sends, counts, args->recv, args->dtype, args->op, options, NULL);
     }
 }
 
-static void check_reduction(const struct reduction *it)
+static void check_reduction(const struct reduction *args)
 {
-    struct rank *self = it->self;
-    size_t element = size_of(it->dtype);
-    unsigned char result[MOST_BYTES];
+    struct rank *self = args->self;
+    size_t element = element_size(args->dtype);
+    unsigned char result[BUFFER_BYTES];
     size_t count = COUNT, first = 0;
-    if (it->kind == DIST_KIND_REDUCE && self->rank != self->size - 1) {
+    if (args->kind == DIST_KIND_REDUCE && self->rank != self->size - 1) {
         return;
     }
-    if (it->kind == DIST_KIND_REDUCE_SCATTER) {
+    if (args->kind == DIST_KIND_REDUCE_SCATTER) {
         first = (size_t)self->rank * COUNT;
-    } else if (it->kind == DIST_KIND_REDUCE_SCATTER_V) {
+    } else if (args->kind == DIST_KIND_REDUCE_SCATTER_V) {
         count = COUNT - (size_t)self->rank;
         for (int rank = 0; rank < self->rank; rank++) {
             first += COUNT - (size_t)rank;
         }
     }
-    read_device(self, result, it->recv, count * element);
+    read_device(self, result, args->recv, count * element);
     for (size_t i = 0; i < count; i++) {
-        double got = get(it->dtype, result + i * element);
-        double wanted = expected(it->dtype, it->op, self->size, first + i);
-        if (!CHECK(is_close(it->dtype, got, wanted))) {
-            printf("  kind %d, dtype %d, op %d, rank %d of %d, element %zu: %g, and not %g\n", it->kind, it->dtype, it->op,
-                   self->rank, self->size, i, got, wanted);
+        double actual = get_element(args->dtype, result + i * element);
+        double expected = expected_result(args->dtype, args->op, self->size, first + i);
+        if (!CHECK(is_close(args->dtype, actual, expected))) {
+            printf("  kind %d, dtype %d, op %d, rank %d of %d, element %zu: %g, and not %g\n", args->kind, args->dtype,
+                   args->op, self->rank, self->size, i, actual, expected);
             return;
         }
     }
 }
 
-static void all_reductions(struct rank *self)
+static void check_all_reductions(struct rank *self)
 {
     static const int kinds[] = { DIST_KIND_ALL_REDUCE, DIST_KIND_REDUCE, DIST_KIND_REDUCE_SCATTER, DIST_KIND_REDUCE_SCATTER_V };
-    unsigned char values[MOST_BYTES];
+    unsigned char values[BUFFER_BYTES];
     int done = 0;
     for (int dtype = DIST_I8; dtype < DTYPES; dtype++) {
-        for (size_t i = 0; i < MOST_RANKS * COUNT; i++) {
-            put(dtype, values + i * size_of(dtype), value_of(self->rank, i));
+        for (size_t i = 0; i < MAX_RANKS * COUNT; i++) {
+            put_element(dtype, values + i * element_size(dtype), input_value(self->rank, i));
         }
-        void *send = device_memory(MOST_RANKS * COUNT * size_of(dtype), values);
-        void *recv = device_memory(MOST_RANKS * COUNT * size_of(dtype), NULL);
+        void *send = device_memory(MAX_RANKS * COUNT * element_size(dtype), values);
+        void *recv = device_memory(MAX_RANKS * COUNT * element_size(dtype), NULL);
         for (int op = DIST_SUM; op < OPS; op++) {
             for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-                struct reduction it = { self, kinds[k], dtype, op, send, recv };
+                struct reduction args = { self, kinds[k], dtype, op, send, recv };
                 dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
                 options.premul_scale = op == DIST_PREMUL_SUM ? self->rank + 1 : 0;
-                dist_status_t said = dist_backend_supports(self->group, kinds[k], dtype, op, self->gpu);
-                CHECK(said == DIST_OK || said == DIST_ERR_UNSUPPORTED);
-                if (CHECK_STATUS(reduce(&it, &options), said) && said == DIST_OK) {
-                    check_reduction(&it);
+                dist_status_t supported_status = dist_backend_supports(self->group, kinds[k], dtype, op, self->gpu);
+                CHECK(supported_status == DIST_OK || supported_status == DIST_ERR_UNSUPPORTED);
+                if (CHECK_STATUS(run_reduction(&args, &options), supported_status) && supported_status == DIST_OK) {
+                    check_reduction(&args);
                     done++;
                 }
             }
@@ -256,32 +258,32 @@ static void all_reductions(struct rank *self)
         free_device(send);
         free_device(recv);
     }
-    CHECK(done == supported_folds);
+    CHECK(done == n_supported_reductions);
 }
 
-static unsigned char byte_of(int from, int to, size_t place)
+static unsigned char expected_byte(int from, int to, size_t index)
 {
-    return (unsigned char)(from * 61 + to * 17 + (int)place * 3 + 1);
+    return (unsigned char)(from * 61 + to * 17 + (int)index * 3 + 1);
 }
 
-struct move {
+struct transfer {
     struct rank *self;
     int kind;
     int dtype;
     int root;
     unsigned char *send;
     unsigned char *recv;
-    const void *sends[MOST_RANKS];
-    void *recvs[MOST_RANKS];
-    size_t send_counts[MOST_RANKS];
-    size_t recv_counts[MOST_RANKS];
+    const void *sends[MAX_RANKS];
+    void *recvs[MAX_RANKS];
+    size_t send_counts[MAX_RANKS];
+    size_t recv_counts[MAX_RANKS];
 };
 
 /* Returns the number of elements that one rank sends to another; it may be 0. */
-static size_t count_of(const struct move *it, int from, int to)
+static size_t transfer_count(const struct transfer *args, int from, int to)
 {
     size_t fifth = COUNT / 5;
-    switch (it->kind) {
+    switch (args->kind) {
     case DIST_KIND_ALL_GATHER_V:
     case DIST_KIND_GATHER_V:
         return (size_t)from * fifth;
@@ -301,53 +303,57 @@ static int is_shared(int kind)
            || kind == DIST_KIND_GATHER || kind == DIST_KIND_GATHER_V;
 }
 
-static dist_status_t carry(struct move *it)
+static dist_status_t run_transfer(struct transfer *args)
 {
-    dist_group_t *group = it->self->group;
-    int rank = it->self->rank, dtype = it->dtype, root = it->root;
-    switch (it->kind) {
+    dist_group_t *group = args->self->group;
+    int rank = args->self->rank, dtype = args->dtype, root = args->root;
+    switch (args->kind) {
     case DIST_KIND_BROADCAST:
-        return dist_broadcast(group, rank == root ? it->send : it->recv, COUNT, dtype, root, NULL, NULL);
+        return dist_broadcast(group, rank == root ? args->send : args->recv, COUNT, dtype, root, NULL, NULL);
     case DIST_KIND_ALL_GATHER:
-        return dist_all_gather(group, it->send, it->recv, COUNT, dtype, NULL, NULL);
+        return dist_all_gather(group, args->send, args->recv, COUNT, dtype, NULL, NULL);
     case DIST_KIND_GATHER:
-        return dist_gather(group, it->send, it->recv, COUNT, dtype, root, NULL, NULL);
+        return dist_gather(group, args->send, args->recv, COUNT, dtype, root, NULL, NULL);
     case DIST_KIND_SCATTER:
-        return dist_scatter(group, it->send, it->recv, COUNT, dtype, root, NULL, NULL);
+        return dist_scatter(group, args->send, args->recv, COUNT, dtype, root, NULL, NULL);
     case DIST_KIND_ALL_TO_ALL:
-        return dist_all_to_all(group, it->send, it->recv, COUNT, dtype, NULL, NULL);
+        return dist_all_to_all(group, args->send, args->recv, COUNT, dtype, NULL, NULL);
     case DIST_KIND_ALL_GATHER_V:
-        return dist_all_gather_v(group, it->send, it->recvs, it->recv_counts, dtype, NULL, NULL);
+        return dist_all_gather_v(group, args->send, args->recvs, args->recv_counts, dtype, NULL, NULL);
     case DIST_KIND_GATHER_V:
-        return dist_gather_v(group, it->send, it->send_counts[0], it->recvs, it->recv_counts, dtype, root, NULL, NULL);
+        return dist_gather_v(group, args->send, args->send_counts[0], args->recvs, args->recv_counts, dtype, root, NULL,
+                             NULL);
     case DIST_KIND_SCATTER_V:
-        return dist_scatter_v(group, it->sends, it->send_counts, it->recv, it->recv_counts[root], dtype, root, NULL, NULL);
+        return dist_scatter_v(group, args->sends, args->send_counts, args->recv, args->recv_counts[root], dtype, root,
+                              NULL, NULL);
     default:
-        return dist_all_to_all_v(group, it->sends, it->send_counts, it->recvs, it->recv_counts, dtype, NULL, NULL);
+        return dist_all_to_all_v(group, args->sends, args->send_counts, args->recvs, args->recv_counts, dtype, NULL,
+                                 NULL);
     }
 }
 
-static void check_move(struct move *it)
+static void check_transfer(struct transfer *args)
 {
-    struct rank *self = it->self;
-    size_t element = size_of(it->dtype), at = 0;
-    int is_rooted_in = it->kind == DIST_KIND_GATHER || it->kind == DIST_KIND_GATHER_V;
-    int from_one = it->kind == DIST_KIND_BROADCAST || it->kind == DIST_KIND_SCATTER || it->kind == DIST_KIND_SCATTER_V;
-    unsigned char result[MOST_BYTES];
-    if ((is_rooted_in && self->rank != it->root) || (it->kind == DIST_KIND_BROADCAST && self->rank == it->root)) {
+    struct rank *self = args->self;
+    size_t element = element_size(args->dtype), at = 0;
+    int is_rooted_in = args->kind == DIST_KIND_GATHER || args->kind == DIST_KIND_GATHER_V;
+    int from_one =
+        args->kind == DIST_KIND_BROADCAST || args->kind == DIST_KIND_SCATTER || args->kind == DIST_KIND_SCATTER_V;
+    unsigned char result[BUFFER_BYTES];
+    if ((is_rooted_in && self->rank != args->root) || (args->kind == DIST_KIND_BROADCAST && self->rank == args->root)) {
         return;
     }
-    read_device(self, result, it->recv, MOST_BYTES);
+    read_device(self, result, args->recv, BUFFER_BYTES);
     for (int from = 0; from < self->size; from++) {
-        if (from_one && from != it->root) {
+        if (from_one && from != args->root) {
             continue;
         }
-        size_t count = count_of(it, from, self->rank) * element;
+        size_t count = transfer_count(args, from, self->rank) * element;
         for (size_t i = 0; i < count; i++) {
-            unsigned char wanted = byte_of(from, is_shared(it->kind) ? 0 : self->rank, i);
-            if (!CHECK(result[at + i] == wanted)) {
-                printf("  kind %d, dtype %d, rank %d of %d, from %d, byte %zu\n", it->kind, it->dtype, self->rank, self->size,
-                       from, i);
+            unsigned char expected = expected_byte(from, is_shared(args->kind) ? 0 : self->rank, i);
+            if (!CHECK(result[at + i] == expected)) {
+                printf("  kind %d, dtype %d, rank %d of %d, from %d, byte %zu\n", args->kind, args->dtype, self->rank,
+                       self->size, from, i);
                 return;
             }
         }
@@ -355,93 +361,93 @@ static void check_move(struct move *it)
     }
 }
 
-static void all_moves(struct rank *self)
+static void check_all_transfers(struct rank *self)
 {
     static const int kinds[] = { DIST_KIND_BROADCAST,    DIST_KIND_ALL_GATHER, DIST_KIND_GATHER,
                                  DIST_KIND_SCATTER,      DIST_KIND_ALL_TO_ALL, DIST_KIND_ALL_GATHER_V,
                                  DIST_KIND_GATHER_V,     DIST_KIND_SCATTER_V,  DIST_KIND_ALL_TO_ALL_V };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         for (int dtype = DIST_I8; dtype < DTYPES; dtype++) {
-            struct move it = { .self = self, .kind = kinds[k], .dtype = dtype, .root = (int)k % self->size };
-            unsigned char bytes[MOST_BYTES] = { 0 };
+            struct transfer args = { .self = self, .kind = kinds[k], .dtype = dtype, .root = (int)k % self->size };
+            unsigned char bytes[BUFFER_BYTES] = { 0 };
             size_t at = 0, into = 0;
-            it.send = device_memory(MOST_BYTES, NULL);
-            it.recv = device_memory(MOST_BYTES, NULL);
+            args.send = device_memory(BUFFER_BYTES, NULL);
+            args.recv = device_memory(BUFFER_BYTES, NULL);
             for (int other = 0; other < self->size; other++) {
-                it.sends[other] = it.send + at;
-                it.recvs[other] = it.recv + into;
-                it.send_counts[other] = count_of(&it, self->rank, other);
-                it.recv_counts[other] = count_of(&it, other, self->rank);
-                size_t length = it.send_counts[other] * size_of(dtype);
+                args.sends[other] = args.send + at;
+                args.recvs[other] = args.recv + into;
+                args.send_counts[other] = transfer_count(&args, self->rank, other);
+                args.recv_counts[other] = transfer_count(&args, other, self->rank);
+                size_t length = args.send_counts[other] * element_size(dtype);
                 for (size_t i = 0; i < length; i++) {
-                    bytes[at + i] = byte_of(self->rank, is_shared(it.kind) ? 0 : other, i);
+                    bytes[at + i] = expected_byte(self->rank, is_shared(args.kind) ? 0 : other, i);
                 }
-                at += is_shared(it.kind) ? 0 : length;
-                into += it.recv_counts[other] * size_of(dtype);
+                at += is_shared(args.kind) ? 0 : length;
+                into += args.recv_counts[other] * element_size(dtype);
             }
-            write_device(self, it.send, bytes, MOST_BYTES);
-            CHECK_OK(dist_backend_supports(self->group, it.kind, dtype, 0, self->gpu));
-            if (CHECK_OK(carry(&it))) {
-                check_move(&it);
+            write_device(self, args.send, bytes, BUFFER_BYTES);
+            CHECK_OK(dist_backend_supports(self->group, args.kind, dtype, 0, self->gpu));
+            if (CHECK_OK(run_transfer(&args))) {
+                check_transfer(&args);
             }
-            free_device(it.send);
-            free_device(it.recv);
+            free_device(args.send);
+            free_device(args.recv);
         }
     }
 }
 
-static void everything(struct rank *self)
+static void check_all_operations(struct rank *self)
 {
-    all_reductions(self);
-    all_moves(self);
+    check_all_reductions(self);
+    check_all_transfers(self);
     /* The other back end runs this barrier in the same order. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
 }
 
 /* Runs the tests over one back end, with one piece and with several pieces. */
-static void staged(const char *backend, int most_ranks)
+static void run_staged(const char *backend, int max_ranks)
 {
     char map[64];
     snprintf(map, sizeof map, "cpu:%s,cuda:native", backend);
-    for (int size = 1; size <= most_ranks; size++) {
-        count_of_all = 5;
-        on_ranks(size, size % 2 == 0 ? map : backend, everything);
+    for (int size = 1; size <= max_ranks; size++) {
+        element_count = 5;
+        run_on_ranks(size, size % 2 == 0 ? map : backend, check_all_operations);
         /* A piece has at most 4096 bytes for the blocks of all ranks together. */
-        count_of_all = 513;
-        on_ranks_with(size, backend, "staging.chunk_bytes=4096", everything);
+        element_count = 513;
+        run_on_ranks_with_options(size, backend, "staging.chunk_bytes=4096", check_all_operations);
     }
 }
 
-static void of_a_job(struct rank *self)
+static void check_job(struct rank *self)
 {
-    count_of_all = 5;
-    everything(self);
-    count_of_all = 513;
-    everything(self);
+    element_count = 5;
+    check_all_operations(self);
+    element_count = 513;
+    check_all_operations(self);
 }
 
 int main(int argc, char **argv)
 {
-    const char *how = argc > 1 ? argv[1] : "";
-    int is_staged = strcmp(how, "staging") == 0, is_job = strcmp(how, "job") == 0;
-    for (int size = 1; size <= MOST_RANKS && !is_staged && !is_job; size++) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    int is_staged = strcmp(mode, "staging") == 0, is_job = strcmp(mode, "job") == 0;
+    for (int size = 1; size <= MAX_RANKS && !is_staged && !is_job; size++) {
         /* NCCL has 12 types with SUM, PRODUCT, MIN, MAX and AVG. PREMUL_SUM has 8 float types;
          * with one rank it lacks the two 8-bit ones. Two complex types have 2 operators, and
          * bool has 4. */
-        supported_folds = 4 * (12 * 5 + (size == 1 ? 6 : 8) + 2 * 2 + 4);
-        on_ranks(size, size % 2 == 0 ? "cpu:native,cuda:nccl" : "nccl", everything);
+        n_supported_reductions = 4 * (12 * 5 + (size == 1 ? 6 : 8) + 2 * 2 + 4);
+        run_on_ranks(size, size % 2 == 0 ? "cpu:native,cuda:nccl" : "nccl", check_all_operations);
     }
     /* SUM has 17 types; PRODUCT, MIN and MAX have 15; AVG has 16; the bitwise operators have 8
      * and bool; PREMUL_SUM has 8 float types. */
-    supported_folds = 4 * (17 + 3 * 15 + 16 + 3 * 9 + 8);
+    n_supported_reductions = 4 * (17 + 3 * 15 + 16 + 3 * 9 + 8);
     /* A reduction that the back end lacks is not available at all. */
-    supported_folds = argc > 3 ? atoi(argv[3]) : supported_folds;
+    n_supported_reductions = argc > 3 ? atoi(argv[3]) : n_supported_reductions;
     if (is_staged) {
-        staged(argc > 2 ? argv[2] : "native", argc > 2 ? 2 : MOST_RANKS);
+        run_staged(argc > 2 ? argv[2] : "native", argc > 2 ? 2 : MAX_RANKS);
     } else if (is_job) {
         REQUIRE(argc > 2);
-        on_job(argv[2], "staging.chunk_bytes=4096", of_a_job);
+        run_in_job(argv[2], "staging.chunk_bytes=4096", check_job);
     }
-    check_nothing_left();
+    check_nothing_leaked();
     return check_report();
 }

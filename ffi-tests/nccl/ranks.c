@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-static CUdeviceptr address(const void *pointer)
+static CUdeviceptr device_address(const void *pointer)
 {
     return (CUdeviceptr)(uintptr_t)pointer;
 }
@@ -32,24 +32,24 @@ static struct {
     pthread_mutex_t lock;
     CUdeviceptr *pointers;
     size_t count;
-} unfreed = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
+} deferred_frees = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
 
-static void free_later(CUdeviceptr pointer)
+static void defer_free(CUdeviceptr pointer)
 {
-    pthread_mutex_lock(&unfreed.lock);
-    unfreed.pointers = realloc(unfreed.pointers, (unfreed.count + 1) * sizeof pointer);
-    REQUIRE(unfreed.pointers != NULL);
-    unfreed.pointers[unfreed.count++] = pointer;
-    pthread_mutex_unlock(&unfreed.lock);
+    pthread_mutex_lock(&deferred_frees.lock);
+    deferred_frees.pointers = realloc(deferred_frees.pointers, (deferred_frees.count + 1) * sizeof pointer);
+    REQUIRE(deferred_frees.pointers != NULL);
+    deferred_frees.pointers[deferred_frees.count++] = pointer;
+    pthread_mutex_unlock(&deferred_frees.lock);
 }
 
-static void free_all(void)
+static void free_deferred(void)
 {
-    while (unfreed.count > 0) {
-        CHECK(cuMemFree_v2(unfreed.pointers[--unfreed.count]) == CUDA_SUCCESS);
+    while (deferred_frees.count > 0) {
+        CHECK(cuMemFree_v2(deferred_frees.pointers[--deferred_frees.count]) == CUDA_SUCCESS);
     }
-    free(unfreed.pointers);
-    unfreed.pointers = NULL;
+    free(deferred_frees.pointers);
+    deferred_frees.pointers = NULL;
 }
 
 static void *run_rank(void *argument)
@@ -65,13 +65,14 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self))
+void run_on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self),
+                       void (*body)(struct rank *self))
 {
-    struct rank ranks[MOST_RANKS] = { { 0 } };
-    pthread_t threads[MOST_RANKS];
-    const char *most = getenv("DIST_TEST_MOST_RANKS");
+    struct rank ranks[MAX_RANKS] = { { 0 } };
+    pthread_t threads[MAX_RANKS];
+    const char *max_ranks = getenv("DIST_TEST_MOST_RANKS");
     int gpus = 0;
-    if (most != NULL && size > atoi(most)) {
+    if (max_ranks != NULL && size > atoi(max_ranks)) {
         return;
     }
     dist_store_t *store = new_store();
@@ -100,32 +101,32 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
         REQUIRE(pthread_join(threads[i], NULL) == 0);
     }
     CHECK(cuCtxPushCurrent_v2(first) == CUDA_SUCCESS);
-    free_all();
+    free_deferred();
     CHECK(cuCtxPopCurrent_v2(&first) == CUDA_SUCCESS);
     CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
     CHECK_OK(dist_store_release(store));
 }
 
-void on_job(const char *backend, const char *backend_options, void (*body)(struct rank *self))
+void run_in_job(const char *backend, const char *backend_options, void (*body)(struct rank *self))
 {
     struct rank self = { .backend = backend, .timeout_ms = LIMIT_MS };
-    dist_init_options_t how = DIST_INIT_OPTIONS_INIT;
+    dist_init_options_t init_options = DIST_INIT_OPTIONS_INIT;
     const char *local = getenv("OMPI_COMM_WORLD_RANK");
     local = local != NULL ? local : getenv("PMI_RANK");
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     /* Selects one of the stub's devices before this process knows its rank. */
-    self.gpu = local != NULL ? atoi(local) % MOST_RANKS : 0;
+    self.gpu = local != NULL ? atoi(local) % MAX_RANKS : 0;
     self.device = self.gpu;
-    how.backend = backend;
-    how.backend_options = backend_options;
-    how.timeout_ms = LIMIT_MS;
-    how.fields = DIST_FIELD_DEVICE;
-    how.device = self.device;
-    REQUIRE_OK(dist_init(&how));
+    init_options.backend = backend;
+    init_options.backend_options = backend_options;
+    init_options.timeout_ms = LIMIT_MS;
+    init_options.fields = DIST_FIELD_DEVICE;
+    init_options.device = self.device;
+    REQUIRE_OK(dist_init(&init_options));
     self.group = dist_world();
     self.rank = dist_get_rank(self.group);
     self.size = dist_get_world_size(self.group);
-    REQUIRE(self.size <= MOST_RANKS && self.device == self.rank);
+    REQUIRE(self.size <= MAX_RANKS && self.device == self.rank);
     REQUIRE(cuDevicePrimaryCtxRetain(&self.context, self.device) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(self.context) == CUDA_SUCCESS);
     REQUIRE(cuStreamCreate(&self.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -136,11 +137,11 @@ void on_job(const char *backend, const char *backend_options, void (*body)(struc
     CHECK_OK(dist_finalize());
 }
 
-static void (*grouped_body[MOST_RANKS])(struct rank *self);
+static void (*body_with_group[MAX_RANKS])(struct rank *self);
 static const char *grouped_options;
-static char own_options[MOST_RANKS][128];
+static char own_options[MAX_RANKS][128];
 
-static void with_group(struct rank *self)
+static void run_with_group(struct rank *self)
 {
     self->backend_options = grouped_options;
     if (grouped_options != NULL && grouped_options[strlen(grouped_options) - 1] == '=') {
@@ -148,35 +149,36 @@ static void with_group(struct rank *self)
         self->backend_options = own_options[self->rank];
     }
     REQUIRE_OK(make_group(self, "ranks", &self->group));
-    grouped_body[self->rank](self);
+    body_with_group[self->rank](self);
     /* The body may have released the group already. */
     if (self->group != NULL) {
         CHECK_OK(dist_group_release(self->group));
     }
 }
 
-void on_ranks(int size, const char *backend, void (*body)(struct rank *self))
+void run_on_ranks(int size, const char *backend, void (*body)(struct rank *self))
 {
-    on_ranks_with(size, backend, NULL, body);
+    run_on_ranks_with_options(size, backend, NULL, body);
 }
 
-void on_ranks_with(int size, const char *backend, const char *backend_options, void (*body)(struct rank *self))
+void run_on_ranks_with_options(int size, const char *backend, const char *backend_options,
+                               void (*body)(struct rank *self))
 {
     grouped_options = backend_options;
-    for (int i = 0; i < MOST_RANKS; i++) {
-        grouped_body[i] = body;
+    for (int i = 0; i < MAX_RANKS; i++) {
+        body_with_group[i] = body;
     }
-    on_bare_ranks(size, backend, NULL, with_group);
+    run_on_bare_ranks(size, backend, NULL, run_with_group);
 }
 
-void *device_memory(size_t bytes, const void *filled_with)
+void *device_memory(size_t bytes, const void *content)
 {
     CUdeviceptr pointer = 0;
     REQUIRE(cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS);
-    if (filled_with != NULL) {
+    if (content != NULL) {
         /* The copy uses CUDA's default stream, which the library's own stream waits for; other
          * streams do not wait for it. */
-        REQUIRE(cuMemcpyHtoDAsync_v2(pointer, filled_with, bytes, NULL) == CUDA_SUCCESS);
+        REQUIRE(cuMemcpyHtoDAsync_v2(pointer, content, bytes, NULL) == CUDA_SUCCESS);
         REQUIRE(cuStreamSynchronize(NULL) == CUDA_SUCCESS);
     }
     return (void *)(uintptr_t)pointer;
@@ -185,10 +187,10 @@ void *device_memory(size_t bytes, const void *filled_with)
 void free_device(void *pointer)
 {
     if (is_shared_gpu) {
-        free_later(address(pointer));
+        defer_free(device_address(pointer));
         return;
     }
-    CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(device_address(pointer)) == CUDA_SUCCESS);
 }
 
 /* A copy of unpinned memory keeps other threads out of the context until the stream reaches the
@@ -197,18 +199,18 @@ void free_device(void *pointer)
 void write_device(struct rank *self, void *into, const void *from, size_t bytes)
 {
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyHtoDAsync_v2(address(into), from, bytes, self->stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync_v2(device_address(into), from, bytes, self->stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }
 
 void read_device(struct rank *self, void *into, const void *from, size_t bytes)
 {
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoHAsync_v2(into, address(from), bytes, self->stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoHAsync_v2(into, device_address(from), bytes, self->stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
 }
 
-dist_call_options_t on_stream(const struct rank *self)
+dist_call_options_t stream_options(const struct rank *self)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.stream = self->stream;
@@ -225,7 +227,7 @@ unsigned long launched_groups(void)
     return has_stubs() ? dist_stub_nccl_groups() : 0;
 }
 
-void check_nothing_left(void)
+void check_nothing_leaked(void)
 {
     struct dist_stub_cuda_counts counts;
     if (!has_stubs()) {

@@ -10,7 +10,7 @@
 #include "../stubs/stub_cuda.h"
 #include "../stubs/stub_nccl.h"
 
-#define MOST_RANKS 4
+#define MAX_RANKS 4
 
 #pragma weak dist_stub_cuda_alias
 #pragma weak dist_stub_cuda_capture
@@ -40,25 +40,27 @@ struct rank {
 
 /* Runs a body on `size` ranks (at most DIST_TEST_MOST_RANKS) in a group, which is created before
  * and released afterwards. */
-void on_ranks(int size, const char *backend, void (*body)(struct rank *self));
+void run_on_ranks(int size, const char *backend, void (*body)(struct rank *self));
 
-/* As on_ranks, with options of the back end. If the options end in "host_id=", each pair of
+/* As run_on_ranks, with options of the back end. If the options end in "host_id=", each pair of
  * ranks has its own host. */
-void on_ranks_with(int size, const char *backend, const char *backend_options, void (*body)(struct rank *self));
+void run_on_ranks_with_options(int size, const char *backend, const char *backend_options,
+                               void (*body)(struct rank *self));
 
-/* As on_ranks, without a group: the body creates one if needed. `change` may first change the
+/* As run_on_ranks, without a group: the body creates one if needed. `change` may first change the
  * fields of a rank. */
-void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self));
+void run_on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self),
+                       void (*body)(struct rank *self));
 
 /* Runs a body on this process, which is one rank of a launcher's job; its world group uses this
  * back end. */
-void on_job(const char *backend, const char *backend_options, void (*body)(struct rank *self));
+void run_in_job(const char *backend, const char *backend_options, void (*body)(struct rank *self));
 
 /* Creates a rank's group. */
 dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group);
 
 /* Allocates memory on the calling thread's device with this content; NULL for garbage. */
-void *device_memory(size_t bytes, const void *filled_with);
+void *device_memory(size_t bytes, const void *content);
 void free_device(void *pointer);
 
 /* Copies between host memory and device memory. */
@@ -66,7 +68,7 @@ void write_device(struct rank *self, void *into, const void *from, size_t bytes)
 void read_device(struct rank *self, void *into, const void *from, size_t bytes);
 
 /* Returns options for a call on the rank's own stream. */
-dist_call_options_t on_stream(const struct rank *self);
+dist_call_options_t stream_options(const struct rank *self);
 
 /* Returns 1 if the program is linked with the stubs, else 0. */
 unsigned long has_stubs(void);
@@ -75,6 +77,6 @@ unsigned long has_stubs(void);
 unsigned long launched_groups(void);
 
 /* Checks that all stub resources are released and that the stubs saw no misuse. */
-void check_nothing_left(void);
+void check_nothing_leaked(void);
 
 #endif

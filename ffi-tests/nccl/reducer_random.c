@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     for (seed = first; seed < first + seeds; seed++) {
         struct plan *plan = new_plan(seed, 0);
         int failed = checks.failed;
-        on_ranks(plan->size, seed % 3 == 0 ? "native" : "cpu:native,cuda:nccl", run_rank);
+        run_on_ranks(plan->size, seed % 3 == 0 ? "native" : "cpu:native,cuda:nccl", run_rank);
         if (checks.failed != failed) {
             printf("seed %lu fails: %d ranks\n", (unsigned long)seed, plan->size);
             return 1;
@@ -77,6 +77,6 @@ int main(int argc, char **argv)
         free(plan);
     }
     printf("%lu seeds from %lu\n", (unsigned long)seeds, (unsigned long)first);
-    check_nothing_left();
+    check_nothing_leaked();
     return check_report();
 }

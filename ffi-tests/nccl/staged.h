@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* The smallest possible piece. */
+/* The minimum size of a piece. */
 #define CHUNK 4096
 #define OPTIONS "staging.chunk_bytes=4096"
-#define MOST 40000
+#define MAX_BYTES 40000
 
 static inline long now_ms(void)
 {
@@ -28,19 +28,19 @@ static inline unsigned char *bytes_at(void *device, size_t length)
 
 /* A task that delays a stream until the test releases it. */
 struct delay {
-    atomic_int may_go_on;
-    atomic_int has_begun;
+    atomic_int may_continue;
+    atomic_int has_started;
     unsigned char *fill;
     unsigned char value;
     size_t length;
 };
 
-static inline void hold(void *argument)
+static inline void hold_stream(void *argument)
 {
     struct delay *delay = argument;
-    atomic_store(&delay->has_begun, 1);
+    atomic_store(&delay->has_started, 1);
     long limit = now_ms() + LIMIT_MS;
-    while (!atomic_load(&delay->may_go_on) && now_ms() < limit) {
+    while (!atomic_load(&delay->may_continue) && now_ms() < limit) {
         struct timespec nap = { 0, 200000 };
         nanosleep(&nap, NULL);
     }

@@ -51,7 +51,7 @@ static void check_floats(struct rank *self, const float *memory, float value)
     }
 }
 
-static dist_status_t sum(dist_group_t *group, float *memory, CUstream stream, dist_work_t **work)
+static dist_status_t start_sum(dist_group_t *group, float *memory, CUstream stream, dist_work_t **work)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     options.stream = stream;
@@ -59,20 +59,20 @@ static dist_status_t sum(dist_group_t *group, float *memory, CUstream stream, di
 }
 
 /* Ranks that several threads create and the first rank's thread uses. */
-static struct rank *all_ranks[MOST_RANKS];
-static float *memories[3][MOST_RANKS];
-static pthread_barrier_t meeting;
+static struct rank *all_ranks[MAX_RANKS];
+static float *memories[3][MAX_RANKS];
+static pthread_barrier_t rank_barrier;
 
 /* Consecutive collectives of each rank, which NCCL launches together as one group. */
-static void collectives_of_all(int size)
+static void collectives_launch_together(int size)
 {
     dist_work_t *work = NULL;
-    float host[MOST_RANKS];
+    float host[MAX_RANKS];
     unsigned long before = launched_groups();
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     for (int i = 0; i < size; i++) {
         struct rank *rank = all_ranks[i];
-        dist_call_options_t options = on_stream(rank);
+        dist_call_options_t options = stream_options(rank);
         host[i] = (float)(i + 1);
         /* Two consecutive calls in one stream. */
         CHECK_OK(dist_all_reduce(rank->group, memories[0][i], memories[1][i], N, DIST_F32, DIST_SUM, &options, NULL));
@@ -99,15 +99,15 @@ static void collectives_of_all(int size)
 }
 
 /* Messages in a ring with a collective, on streams of the library and of the caller. */
-static void all_kinds(int size)
+static void messages_and_collectives_launch_together(int size)
 {
     unsigned long before = launched_groups();
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     for (int i = 0; i < size; i++) {
         struct rank *rank = all_ranks[i];
-        dist_call_options_t options = on_stream(rank);
+        dist_call_options_t options = stream_options(rank);
         CHECK_OK(dist_send(rank->group, memories[0][i], N, DIST_F32, (i + 1) % size, 0, &options, NULL));
-        CHECK_OK(sum(rank->group, memories[2][i], NULL, NULL));
+        CHECK_OK(start_sum(rank->group, memories[2][i], NULL, NULL));
         CHECK_OK(dist_recv(rank->group, memories[1][i], N, DIST_F32, (i + size - 1) % size, 0, NULL, NULL, NULL));
     }
     /* The call blocks until the devices have finished. */
@@ -125,25 +125,25 @@ static void all_kinds(int size)
     CHECK(cuCtxSetCurrent(all_ranks[0]->context) == CUDA_SUCCESS);
 }
 
-static void one_thread(struct rank *self)
+static void one_thread_drives_all_ranks(struct rank *self)
 {
     all_ranks[self->rank] = self;
     REQUIRE_OK(make_group(self, "one thread", &self->group));
     for (int i = 0; i < 3; i++) {
         memories[i][self->rank] = floats((float)(self->rank + 1));
     }
-    pthread_barrier_wait(&meeting);
+    pthread_barrier_wait(&rank_barrier);
     if (self->rank == 0) {
-        collectives_of_all(self->size);
-        all_kinds(self->size);
-        long began = now_ms();
+        collectives_launch_together(self->size);
+        messages_and_collectives_launch_together(self->size);
+        long start = now_ms();
         for (int i = 0; i < self->size; i++) {
             CHECK_OK(dist_group_release(all_ranks[i]->group));
         }
         /* No release waits for a later release; NCCL would wait for 5 s. */
-        CHECK(now_ms() - began < 4000);
+        CHECK(now_ms() - start < 4000);
     }
-    pthread_barrier_wait(&meeting);
+    pthread_barrier_wait(&rank_barrier);
     for (int i = 0; i < 3; i++) {
         free_device(memories[i][self->rank]);
     }
@@ -151,7 +151,7 @@ static void one_thread(struct rank *self)
 
 /* Three groups, which the ranks add to their batches in different orders, on one stream and on
  * two. */
-static void many_groups(struct rank *self)
+static void batches_of_groups_in_different_orders(struct rank *self)
 {
     enum { GROUPS = 3 };
     dist_group_t *groups[GROUPS] = { self->group };
@@ -169,7 +169,8 @@ static void many_groups(struct rank *self)
         REQUIRE_OK(dist_batch_begin(NULL, 0));
         for (int i = 0; i < GROUPS; i++) {
             int which = (i + self->rank) % GROUPS;
-            CHECK_OK(sum(groups[which], memory[which], round % 2 == 1 && which == 1 ? other : self->stream, NULL));
+            CHECK_OK(start_sum(groups[which], memory[which], round % 2 == 1 && which == 1 ? other : self->stream,
+                               NULL));
         }
         REQUIRE_OK(dist_batch_end(&work));
         CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
@@ -186,10 +187,10 @@ static void many_groups(struct rank *self)
     CHECK(cuStreamDestroy_v2(other) == CUDA_SUCCESS);
 }
 
-static atomic_int may_come, has_failed, was_told;
+static atomic_int may_enter, has_failed, was_notified;
 
 /* Two groups; the first one has an earlier barrier, which the other rank has not entered yet. */
-struct behind {
+struct blocked_batch {
     dist_group_t *other;
     float *memory[2];
     dist_work_t *barrier;
@@ -197,130 +198,132 @@ struct behind {
     dist_work_t *batch;
 };
 
-static void begin_behind(struct rank *self, struct behind *it, int64_t timeout_ms)
+static void start_blocked_batch(struct rank *self, struct blocked_batch *batch_state, int64_t timeout_ms)
 {
-    dist_call_options_t options = on_stream(self);
-    REQUIRE_OK(make_group(self, "other", &it->other));
-    it->memory[0] = floats((float)(self->rank + 1));
-    it->memory[1] = floats((float)(self->rank + 1));
+    dist_call_options_t options = stream_options(self);
+    REQUIRE_OK(make_group(self, "other", &batch_state->other));
+    batch_state->memory[0] = floats((float)(self->rank + 1));
+    batch_state->memory[1] = floats((float)(self->rank + 1));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     if (self->rank == 1) {
-        await(&may_come);
+        await(&may_enter);
     }
-    long began = now_ms();
-    REQUIRE_OK(dist_barrier(self->group, NULL, &it->barrier));
+    long start = now_ms();
+    REQUIRE_OK(dist_barrier(self->group, NULL, &batch_state->barrier));
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     options.timeout_ms = timeout_ms;
-    CHECK_OK(dist_all_reduce(self->group, it->memory[0], it->memory[0], N, DIST_F32, DIST_SUM, &options, &it->works[0]));
+    CHECK_OK(dist_all_reduce(self->group, batch_state->memory[0], batch_state->memory[0], N, DIST_F32, DIST_SUM,
+                             &options, &batch_state->works[0]));
     options.timeout_ms = 0;
-    CHECK_OK(dist_all_reduce(it->other, it->memory[1], it->memory[1], N, DIST_F32, DIST_SUM, &options, &it->works[1]));
-    REQUIRE_OK(dist_batch_end(&it->batch));
+    CHECK_OK(dist_all_reduce(batch_state->other, batch_state->memory[1], batch_state->memory[1], N, DIST_F32, DIST_SUM,
+                             &options, &batch_state->works[1]));
+    REQUIRE_OK(dist_batch_end(&batch_state->batch));
     if (self->rank == 0) {
-        CHECK(now_ms() - began < LIMIT_MS / 4);
-        CHECK_STATUS(dist_work_wait(it->batch, 20), DIST_IN_PROGRESS);
-        CHECK_STATUS(dist_work_wait(it->works[1], DIST_NO_WAIT), DIST_IN_PROGRESS);
+        CHECK(now_ms() - start < LIMIT_MS / 4);
+        CHECK_STATUS(dist_work_wait(batch_state->batch, 20), DIST_IN_PROGRESS);
+        CHECK_STATUS(dist_work_wait(batch_state->works[1], DIST_NO_WAIT), DIST_IN_PROGRESS);
     }
 }
 
-static void end_behind(struct behind *it)
+static void finish_blocked_batch(struct blocked_batch *batch_state)
 {
-    CHECK_OK(dist_work_release(it->barrier));
-    CHECK_OK(dist_work_release(it->works[0]));
-    CHECK_OK(dist_work_release(it->works[1]));
-    CHECK_OK(dist_work_release(it->batch));
-    CHECK_OK(dist_group_release(it->other));
-    free_device(it->memory[0]);
-    free_device(it->memory[1]);
+    CHECK_OK(dist_work_release(batch_state->barrier));
+    CHECK_OK(dist_work_release(batch_state->works[0]));
+    CHECK_OK(dist_work_release(batch_state->works[1]));
+    CHECK_OK(dist_work_release(batch_state->batch));
+    CHECK_OK(dist_group_release(batch_state->other));
+    free_device(batch_state->memory[0]);
+    free_device(batch_state->memory[1]);
 }
 
 /* The batch does not block the caller, and runs after the other rank enters the barrier. */
-static void behind(struct rank *self)
+static void batch_waits_for_an_earlier_barrier(struct rank *self)
 {
-    struct behind it;
-    begin_behind(self, &it, 0);
-    atomic_store(&may_come, 1);
-    CHECK_OK(dist_work_wait(it.barrier, LIMIT_MS));
-    CHECK_OK(dist_work_synchronize(it.batch, LIMIT_MS));
-    check_floats(self, it.memory[0], 3);
-    check_floats(self, it.memory[1], 3);
-    end_behind(&it);
+    struct blocked_batch batch_state;
+    start_blocked_batch(self, &batch_state, 0);
+    atomic_store(&may_enter, 1);
+    CHECK_OK(dist_work_wait(batch_state.barrier, LIMIT_MS));
+    CHECK_OK(dist_work_synchronize(batch_state.batch, LIMIT_MS));
+    check_floats(self, batch_state.memory[0], 3);
+    check_floats(self, batch_state.memory[1], 3);
+    finish_blocked_batch(&batch_state);
 }
 
 /* The waiting group is aborted: its call ends immediately, and the other group's call continues. */
-static void aborted_behind(struct rank *self)
+static void abort_of_one_group_ends_only_its_call(struct rank *self)
 {
-    struct behind it = { 0 };
+    struct blocked_batch batch_state = { 0 };
     if (self->rank == 1) {
         /* This rank uses only the other group. */
-        REQUIRE_OK(make_group(self, "other", &it.other));
-        it.memory[1] = floats(2);
+        REQUIRE_OK(make_group(self, "other", &batch_state.other));
+        batch_state.memory[1] = floats(2);
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
         await(&has_failed);
-        CHECK_OK(sum(it.other, it.memory[1], self->stream, NULL));
-        check_floats(self, it.memory[1], 3);
-        CHECK_OK(dist_group_release(it.other));
-        free_device(it.memory[1]);
+        CHECK_OK(start_sum(batch_state.other, batch_state.memory[1], self->stream, NULL));
+        check_floats(self, batch_state.memory[1], 3);
+        CHECK_OK(dist_group_release(batch_state.other));
+        free_device(batch_state.memory[1]);
         return;
     }
-    begin_behind(self, &it, 0);
-    long began = now_ms();
+    start_blocked_batch(self, &batch_state, 0);
+    long start = now_ms();
     CHECK_OK(dist_group_abort(self->group, "the test wants it"));
-    CHECK_STATUS(dist_work_wait(it.works[0], LIMIT_MS), DIST_ERR_ABORTED);
-    CHECK(now_ms() - began < LIMIT_MS / 4);
+    CHECK_STATUS(dist_work_wait(batch_state.works[0], LIMIT_MS), DIST_ERR_ABORTED);
+    CHECK(now_ms() - start < LIMIT_MS / 4);
     atomic_store(&has_failed, 1);
-    CHECK_OK(dist_work_synchronize(it.works[1], LIMIT_MS));
-    CHECK_STATUS(dist_work_synchronize(it.batch, LIMIT_MS), DIST_ERR_ABORTED);
-    check_floats(self, it.memory[1], 3);
-    end_behind(&it);
+    CHECK_OK(dist_work_synchronize(batch_state.works[1], LIMIT_MS));
+    CHECK_STATUS(dist_work_synchronize(batch_state.batch, LIMIT_MS), DIST_ERR_ABORTED);
+    check_floats(self, batch_state.memory[1], 3);
+    finish_blocked_batch(&batch_state);
 }
 
-/* As aborted_behind, with a deadline in place of the abort. */
-static void late_behind(struct rank *self)
+/* As abort_of_one_group_ends_only_its_call, with a deadline in place of the abort. */
+static void timeout_of_one_group_ends_only_its_call(struct rank *self)
 {
-    struct behind it = { 0 };
+    struct blocked_batch batch_state = { 0 };
     if (self->rank == 1) {
-        REQUIRE_OK(make_group(self, "other", &it.other));
-        it.memory[1] = floats(2);
+        REQUIRE_OK(make_group(self, "other", &batch_state.other));
+        batch_state.memory[1] = floats(2);
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
         await(&has_failed);
-        CHECK_OK(sum(it.other, it.memory[1], self->stream, NULL));
-        check_floats(self, it.memory[1], 3);
-        CHECK_OK(dist_group_release(it.other));
-        free_device(it.memory[1]);
+        CHECK_OK(start_sum(batch_state.other, batch_state.memory[1], self->stream, NULL));
+        check_floats(self, batch_state.memory[1], 3);
+        CHECK_OK(dist_group_release(batch_state.other));
+        free_device(batch_state.memory[1]);
         return;
     }
-    begin_behind(self, &it, 500);
-    CHECK_STATUS(dist_work_wait(it.works[0], LIMIT_MS), DIST_ERR_TIMEOUT);
+    start_blocked_batch(self, &batch_state, 500);
+    CHECK_STATUS(dist_work_wait(batch_state.works[0], LIMIT_MS), DIST_ERR_TIMEOUT);
     CHECK_MESSAGE("waiting for earlier operations");
     atomic_store(&has_failed, 1);
-    CHECK_OK(dist_work_synchronize(it.works[1], LIMIT_MS));
-    check_floats(self, it.memory[1], 3);
-    end_behind(&it);
+    CHECK_OK(dist_work_synchronize(batch_state.works[1], LIMIT_MS));
+    check_floats(self, batch_state.memory[1], 3);
+    finish_blocked_batch(&batch_state);
 }
 
 /* The first collective of a group, for which NCCL connects the ranks. A rank that issues it as a
  * work, alone or in a batch, continues. Its peers may need it for other calls before they make
  * this call. */
-static void first_ones(struct rank *self)
+static void first_collective_does_not_block(struct rank *self)
 {
     float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
     dist_group_t *groups[2] = { self->group, NULL };
     dist_work_t *works[2] = { NULL, NULL };
-    long began = 0;
+    long start = 0;
     REQUIRE_OK(make_group(self, "another", &groups[1]));
     if (self->rank == 1) {
-        await(&may_come);
+        await(&may_enter);
     }
-    began = now_ms();
-    REQUIRE_OK(sum(groups[0], memory[0], self->stream, &works[0]));
+    start = now_ms();
+    REQUIRE_OK(start_sum(groups[0], memory[0], self->stream, &works[0]));
     REQUIRE_OK(dist_batch_begin(NULL, 0));
-    CHECK_OK(sum(groups[1], memory[1], self->stream, NULL));
+    CHECK_OK(start_sum(groups[1], memory[1], self->stream, NULL));
     REQUIRE_OK(dist_batch_end(&works[1]));
-    CHECK(now_ms() - began < LIMIT_MS / 4);
+    CHECK(now_ms() - start < LIMIT_MS / 4);
     if (self->rank == 0) {
         /* A real NCCL may connect the ranks at another time. */
         CHECK(dist_work_wait(works[0], 20) == DIST_IN_PROGRESS || !has_stubs());
-        atomic_store(&may_come, 1);
+        atomic_store(&may_enter, 1);
     }
     for (int i = 0; i < 2; i++) {
         CHECK_OK(dist_work_synchronize(works[i], LIMIT_MS));
@@ -333,27 +336,27 @@ static void first_ones(struct rank *self)
 
 /* A batch contains messages of a group and a collective that fails before its turn; the messages
  * are still sent. */
-static void messages_behind(struct rank *self)
+static void messages_are_sent_after_a_failed_collective(struct rank *self)
 {
     dist_group_t *other = NULL;
     dist_work_t *barrier = NULL, *batch = NULL, *message = NULL;
     float *memory = floats((float)(self->rank + 1)), *more = floats(0);
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     REQUIRE_OK(make_group(self, "other", &other));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     if (self->rank == 1) {
-        await(&was_told);
+        await(&was_notified);
         CHECK_OK(dist_recv(other, memory, N, DIST_F32, 0, 0, NULL, &options, NULL));
         check_floats(self, memory, 1);
     } else {
         REQUIRE_OK(dist_barrier(self->group, NULL, &barrier));
         REQUIRE_OK(dist_batch_begin(NULL, 0));
-        CHECK_OK(sum(self->group, more, self->stream, NULL));
+        CHECK_OK(start_sum(self->group, more, self->stream, NULL));
         CHECK_OK(dist_send(other, memory, N, DIST_F32, 1, 0, &options, &message));
         REQUIRE_OK(dist_batch_end(&batch));
         CHECK_STATUS(dist_work_wait(message, 20), DIST_IN_PROGRESS);
         CHECK_OK(dist_group_abort(self->group, "the test wants it"));
-        atomic_store(&was_told, 1);
+        atomic_store(&was_notified, 1);
         CHECK_OK(dist_work_synchronize(message, LIMIT_MS));
         CHECK_STATUS(dist_work_wait(batch, LIMIT_MS), DIST_ERR_ABORTED);
         CHECK_OK(dist_work_release(barrier));
@@ -367,27 +370,27 @@ static void messages_behind(struct rank *self)
 
 /* One rank leaves a group and uses another group before its peer leaves the first group. Neither
  * waits for the other, although the free of the communicator's memory waits for the device. */
-static void left_behind(struct rank *self)
+static void release_of_a_group_waits_for_no_peer(struct rank *self)
 {
     dist_group_t *other = NULL;
     dist_work_t *work = NULL;
     float *memory = floats((float)(self->rank + 1));
     REQUIRE_OK(make_group(self, "left", &other));
     /* The first calls connect the ranks of both groups. */
-    CHECK_OK(sum(other, memory, self->stream, NULL));
-    CHECK_OK(sum(self->group, memory, self->stream, NULL));
+    CHECK_OK(start_sum(other, memory, self->stream, NULL));
+    CHECK_OK(start_sum(self->group, memory, self->stream, NULL));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
-    long began = now_ms();
+    long start = now_ms();
     if (self->rank == 1) {
-        await(&may_come);
+        await(&may_enter);
     }
     CHECK_OK(dist_group_release(other));
-    REQUIRE_OK(sum(self->group, memory, self->stream, &work));
+    REQUIRE_OK(start_sum(self->group, memory, self->stream, &work));
     if (self->rank == 0) {
-        atomic_store(&may_come, 1);
+        atomic_store(&may_enter, 1);
     }
     CHECK_OK(dist_work_synchronize(work, LIMIT_MS));
-    CHECK(now_ms() - began < 3000);
+    CHECK(now_ms() - start < 3000);
     CHECK_OK(dist_work_release(work));
     check_floats(self, memory, 12);
     free_device(memory);
@@ -395,15 +398,15 @@ static void left_behind(struct rank *self)
 
 /* A rank makes the first collective of a group without its peer, for which NCCL connects the
  * ranks: the call ends at its deadline. */
-static void alone_first(struct rank *self)
+static void first_collective_alone_times_out(struct rank *self)
 {
     dist_group_t *other = NULL;
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     float *memory = floats(1);
     REQUIRE_OK(make_group(self, "alone", &other));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     if (self->rank == 0) {
-        long began = now_ms();
+        long start = now_ms();
         options.timeout_ms = 700;
         dist_work_t *work = NULL;
         dist_status_t status = dist_all_reduce(other, memory, memory, N, DIST_F32, DIST_SUM, &options, &work);
@@ -413,7 +416,7 @@ static void alone_first(struct rank *self)
             CHECK_OK(dist_work_release(work));
         }
         CHECK(status == DIST_ERR_TIMEOUT);
-        CHECK(now_ms() - began >= 600 && now_ms() - began < 4000);
+        CHECK(now_ms() - start >= 600 && now_ms() - start < 4000);
     } else {
         CHECK(dist_barrier(other, NULL, NULL) != DIST_OK);
     }
@@ -428,29 +431,29 @@ int main(int argc, char **argv)
         const char *name;
         void (*body)(struct rank *self);
     } of_two[] = {
-        { "behind", behind },
-        { "aborted_behind", aborted_behind },
-        { "late_behind", late_behind },
-        { "messages_behind", messages_behind },
-        { "first_ones", first_ones },
-        { "left_behind", left_behind },
-        { "alone_first", alone_first },
+        { "behind", batch_waits_for_an_earlier_barrier },
+        { "aborted_behind", abort_of_one_group_ends_only_its_call },
+        { "late_behind", timeout_of_one_group_ends_only_its_call },
+        { "messages_behind", messages_are_sent_after_a_failed_collective },
+        { "first_ones", first_collective_does_not_block },
+        { "left_behind", release_of_a_group_waits_for_no_peer },
+        { "alone_first", first_collective_alone_times_out },
     };
     REQUIRE(argc == 2);
     for (size_t i = 0; i < sizeof of_two / sizeof of_two[0]; i++) {
         if (strcmp(argv[1], of_two[i].name) == 0) {
-            on_ranks(2, BACKEND, of_two[i].body);
+            run_on_ranks(2, BACKEND, of_two[i].body);
         }
     }
-    for (int size = 1; size <= MOST_RANKS; size++) {
+    for (int size = 1; size <= MAX_RANKS; size++) {
         if (strcmp(argv[1], "one_thread") == 0) {
-            pthread_barrier_init(&meeting, NULL, (unsigned)size);
-            on_bare_ranks(size, BACKEND, NULL, one_thread);
-            pthread_barrier_destroy(&meeting);
+            pthread_barrier_init(&rank_barrier, NULL, (unsigned)size);
+            run_on_bare_ranks(size, BACKEND, NULL, one_thread_drives_all_ranks);
+            pthread_barrier_destroy(&rank_barrier);
         } else if (strcmp(argv[1], "many_groups") == 0) {
-            on_ranks(size, BACKEND, many_groups);
+            run_on_ranks(size, BACKEND, batches_of_groups_in_different_orders);
         }
     }
-    check_nothing_left();
+    check_nothing_leaked();
     return check_report();
 }

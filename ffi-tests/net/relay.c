@@ -56,36 +56,36 @@ typedef struct packet {
 } packet_t;
 
 /* The properties of both directions. */
-typedef struct line {
+typedef struct link {
     uint64_t delay_ns;
     uint64_t loss_ppm;
     uint64_t seed;
     uint64_t bytes_per_s; /* 0: unlimited */
     size_t capacity;      /* of each queue, in packets */
-} line_t;
+} link_t;
 
 /* One direction: a ring of packets, in the order of arrival and departure. */
 typedef struct direction {
-    const line_t *line;
-    unsigned number; /* 0 or 1 */
+    const link_t *link;
+    unsigned index;  /* 0 or 1 */
     int from, to;    /* TUN devices */
     packet_t *ring;
     size_t first, count;
     uint64_t busy_until_ns; /* end of the last byte, with a rate */
-    uint64_t taken;         /* number of the next packet */
+    uint64_t next_number;   /* number of the next packet */
     uint64_t forwarded, lost, overflowed;
 } direction_t;
 
-static void fail(const char *what)
+static void fail(const char *action)
 {
-    fprintf(stderr, "relay: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "relay: %s: %s\n", action, strerror(errno));
     exit(1);
 }
 
-static int require(int result, const char *what)
+static int require(int result, const char *action)
 {
     if (result < 0) {
-        fail(what);
+        fail(action);
     }
     return result;
 }
@@ -98,7 +98,7 @@ static uint64_t now_ns(void)
 }
 
 /* Spreads the bits of a number over the whole result, so that neighbours are unrelated. */
-static uint64_t spread(uint64_t x)
+static uint64_t mix_bits(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -106,10 +106,10 @@ static uint64_t spread(uint64_t x)
 }
 
 /* Returns true if a packet is dropped. The result is the same in every run. */
-static int is_lost(const line_t *line, unsigned direction, uint64_t number)
+static int is_lost(const link_t *link, unsigned direction, uint64_t number)
 {
-    uint64_t draw = spread(spread(line->seed) + 2 * number + direction);
-    return draw % PER_MILLION < line->loss_ppm;
+    uint64_t draw = mix_bits(mix_bits(link->seed) + 2 * number + direction);
+    return draw % PER_MILLION < link->loss_ppm;
 }
 
 static int is_multicast(const unsigned char *bytes, size_t len)
@@ -122,27 +122,27 @@ static int is_multicast(const unsigned char *bytes, size_t len)
 }
 
 /* Returns the departure time of a packet that arrives now. */
-static uint64_t due_ns(direction_t *self, uint64_t now, size_t len)
+static uint64_t due_ns(direction_t *dir, uint64_t now, size_t len)
 {
-    const line_t *line = self->line;
-    if (line->bytes_per_s == 0) {
-        return now + line->delay_ns;
+    const link_t *link = dir->link;
+    if (link->bytes_per_s == 0) {
+        return now + link->delay_ns;
     }
-    if (self->busy_until_ns < now) {
-        self->busy_until_ns = now;
+    if (dir->busy_until_ns < now) {
+        dir->busy_until_ns = now;
     }
-    self->busy_until_ns += (uint64_t)len * NS_PER_S / line->bytes_per_s;
-    return self->busy_until_ns + line->delay_ns;
+    dir->busy_until_ns += (uint64_t)len * NS_PER_S / link->bytes_per_s;
+    return dir->busy_until_ns + link->delay_ns;
 }
 
 /* Reads a packet from the device; returns 0 if there is none. */
-static int take_one(direction_t *self)
+static int read_packet(direction_t *dir)
 {
     packet_t dropped;
-    int is_full = self->count == self->line->capacity;
+    int is_full = dir->count == dir->link->capacity;
     packet_t *packet =
-        is_full ? &dropped : &self->ring[(self->first + self->count) % self->line->capacity];
-    ssize_t len = read(self->from, packet->bytes, MTU_MAX);
+        is_full ? &dropped : &dir->ring[(dir->first + dir->count) % dir->link->capacity];
+    ssize_t len = read(dir->from, packet->bytes, MTU_MAX);
     if (len <= 0) {
         if (len == 0 || errno == EAGAIN || errno == EINTR) {
             return 0;
@@ -152,51 +152,51 @@ static int take_one(direction_t *self)
     if (is_multicast(packet->bytes, (size_t)len)) {
         return 1;
     }
-    uint64_t number = self->taken++;
-    if (is_lost(self->line, self->number, number)) {
-        self->lost++;
+    uint64_t number = dir->next_number++;
+    if (is_lost(dir->link, dir->index, number)) {
+        dir->lost++;
     } else if (is_full) {
-        self->overflowed++;
+        dir->overflowed++;
     } else {
         packet->len = (size_t)len;
-        packet->due_ns = due_ns(self, now_ns(), packet->len);
-        self->count++;
+        packet->due_ns = due_ns(dir, now_ns(), packet->len);
+        dir->count++;
     }
     return 1;
 }
 
-static void take(direction_t *self)
+static void read_packets(direction_t *dir)
 {
-    for (int i = 0; i < BATCH && take_one(self); i++) {
+    for (int i = 0; i < BATCH && read_packet(dir); i++) {
     }
 }
 
 /* Sends the packets that are due. If the other device refuses a packet (it may be down), the
  * packet counts as an overflow. */
-static void deliver(direction_t *self)
+static void send_due_packets(direction_t *dir)
 {
     uint64_t now = now_ns();
-    while (self->count > 0 && self->ring[self->first].due_ns <= now) {
-        const packet_t *packet = &self->ring[self->first];
-        if (write(self->to, packet->bytes, packet->len) == (ssize_t)packet->len) {
-            self->forwarded++;
+    while (dir->count > 0 && dir->ring[dir->first].due_ns <= now) {
+        const packet_t *packet = &dir->ring[dir->first];
+        if (write(dir->to, packet->bytes, packet->len) == (ssize_t)packet->len) {
+            dir->forwarded++;
         } else {
-            self->overflowed++;
+            dir->overflowed++;
         }
-        self->first = (self->first + 1) % self->line->capacity;
-        self->count--;
+        dir->first = (dir->first + 1) % dir->link->capacity;
+        dir->count--;
     }
 }
 
 /* Sets the timer to the next departure in either direction. */
-static void arm(int timer, const direction_t *directions)
+static void set_timer(int timer, const direction_t *directions)
 {
     struct itimerspec at = {{0, 0}, {0, 0}};
     uint64_t next = UINT64_MAX;
     for (int i = 0; i < 2; i++) {
-        const direction_t *self = &directions[i];
-        if (self->count > 0 && self->ring[self->first].due_ns < next) {
-            next = self->ring[self->first].due_ns;
+        const direction_t *dir = &directions[i];
+        if (dir->count > 0 && dir->ring[dir->first].due_ns < next) {
+            next = dir->ring[dir->first].due_ns;
         }
     }
     if (next != UINT64_MAX) {
@@ -208,21 +208,21 @@ static void arm(int timer, const direction_t *directions)
 
 enum source { FROM_FIRST, FROM_SECOND, TIMER, INPUT };
 
-static void watch(int epoll, int fd, enum source source)
+static void watch_fd(int epoll, int fd, enum source source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data = {.u32 = source}};
     require(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
 }
 
 /* Relays until standard input is closed. */
-static void relay(direction_t *directions)
+static void run_relay(direction_t *directions)
 {
     int epoll = require(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
     int timer = require(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create");
-    watch(epoll, directions[0].from, FROM_FIRST);
-    watch(epoll, directions[1].from, FROM_SECOND);
-    watch(epoll, timer, TIMER);
-    watch(epoll, STDIN_FILENO, INPUT);
+    watch_fd(epoll, directions[0].from, FROM_FIRST);
+    watch_fd(epoll, directions[1].from, FROM_SECOND);
+    watch_fd(epoll, timer, TIMER);
+    watch_fd(epoll, STDIN_FILENO, INPUT);
     for (;;) {
         struct epoll_event events[4];
         int count = epoll_wait(epoll, events, 4, -1);
@@ -234,7 +234,7 @@ static void relay(direction_t *directions)
             switch (events[i].data.u32) {
             case FROM_FIRST:
             case FROM_SECOND:
-                take(&directions[events[i].data.u32]);
+                read_packets(&directions[events[i].data.u32]);
                 break;
             case TIMER: /* Setting it again makes it unreadable. */
                 break;
@@ -244,9 +244,9 @@ static void relay(direction_t *directions)
                 }
             }
         }
-        deliver(&directions[0]);
-        deliver(&directions[1]);
-        arm(timer, directions);
+        send_due_packets(&directions[0]);
+        send_due_packets(&directions[1]);
+        set_timer(timer, directions);
     }
 }
 
@@ -257,8 +257,8 @@ static int open_device(const char *space, const char *device)
     struct ifreq request;
     int home = require(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "/proc/self/ns/net");
     snprintf(path, sizeof(path), "/run/netns/%s", space);
-    int there = require(open(path, O_RDONLY | O_CLOEXEC), path);
-    require(setns(there, CLONE_NEWNET), path);
+    int namespace_fd = require(open(path, O_RDONLY | O_CLOEXEC), path);
+    require(setns(namespace_fd, CLONE_NEWNET), path);
     /* The file belongs to the namespace in which it is opened. */
     int tun = require(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun");
     memset(&request, 0, sizeof(request));
@@ -266,7 +266,7 @@ static int open_device(const char *space, const char *device)
     snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", device);
     require(ioctl(tun, TUNSETIFF, &request), device);
     require(setns(home, CLONE_NEWNET), "the way back to this name space");
-    close(there);
+    close(namespace_fd);
     close(home);
     return tun;
 }
@@ -280,7 +280,7 @@ static void die_with_parent(void)
     }
 }
 
-static uint64_t number(const char *text)
+static uint64_t parse_number(const char *text)
 {
     char *end;
     errno = 0;
@@ -292,53 +292,53 @@ static uint64_t number(const char *text)
     return value;
 }
 
-static line_t parse(int argc, char **argv)
+static link_t parse_options(int argc, char **argv)
 {
-    line_t line = {.capacity = 2048};
+    link_t link = {.capacity = 2048};
     int option;
     while ((option = getopt(argc, argv, "d:l:s:q:r:")) != -1) {
         switch (option) {
         case 'd':
-            line.delay_ns = number(optarg) * 1000;
+            link.delay_ns = parse_number(optarg) * 1000;
             break;
         case 'l':
-            line.loss_ppm = number(optarg);
+            link.loss_ppm = parse_number(optarg);
             break;
         case 's':
-            line.seed = number(optarg);
+            link.seed = parse_number(optarg);
             break;
         case 'q':
-            line.capacity = number(optarg);
+            link.capacity = parse_number(optarg);
             break;
         case 'r':
-            line.bytes_per_s = number(optarg);
+            link.bytes_per_s = parse_number(optarg);
             break;
         default:
             exit(2);
         }
     }
-    if (argc - optind != 4 || line.capacity == 0) {
+    if (argc - optind != 4 || link.capacity == 0) {
         fprintf(stderr, "usage: relay [-d DELAY_US] [-l LOSS_PPM] [-s SEED] [-q PACKETS] [-r BYTES_PER_S] "
                         "SPACE DEVICE SPACE DEVICE\n");
         exit(2);
     }
-    return line;
+    return link;
 }
 
 int main(int argc, char **argv)
 {
-    line_t line = parse(argc, argv);
-    direction_t both[2] = {{.line = &line, .number = 0}, {.line = &line, .number = 1}};
+    link_t link = parse_options(argc, argv);
+    direction_t both[2] = {{.link = &link, .index = 0}, {.link = &link, .index = 1}};
     die_with_parent();
     both[0].from = both[1].to = open_device(argv[optind], argv[optind + 1]);
     both[1].from = both[0].to = open_device(argv[optind + 2], argv[optind + 3]);
     for (int i = 0; i < 2; i++) {
-        both[i].ring = calloc(line.capacity, sizeof(packet_t));
+        both[i].ring = calloc(link.capacity, sizeof(packet_t));
         if (both[i].ring == NULL) {
             fail("the queue");
         }
     }
-    relay(both);
+    run_relay(both);
     printf("forwarded %" PRIu64 " %" PRIu64 " lost %" PRIu64 " %" PRIu64 " overflowed %" PRIu64 " %" PRIu64 "\n",
            both[0].forwarded, both[1].forwarded, both[0].lost, both[1].lost, both[0].overflowed, both[1].overflowed);
     free(both[0].ring);

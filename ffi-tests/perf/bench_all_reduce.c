@@ -33,7 +33,7 @@ struct plan {
     struct size sizes[MAX_SIZES];
     size_t n_sizes;
     size_t iterations; /* calls of each size; 0: automatic */
-    int rewrite;       /* write the input again before each call, as a training step does */
+    int is_rewritten;  /* write the input again before each call, as a training step does */
 };
 
 static const char HELP[] =
@@ -57,24 +57,24 @@ static void check(dist_status_t status)
     }
 }
 
-static void refuse(const char *what, const char *value)
+static void fail_usage(const char *message, const char *value)
 {
-    fprintf(stderr, "bench_all_reduce: %s \"%s\"; see --help\n", what, value);
+    fprintf(stderr, "bench_all_reduce: %s \"%s\"; see --help\n", message, value);
     exit(2);
 }
 
 static size_t parse_number(const char *text, const char **end)
 {
-    char *rest;
-    unsigned long long number = strtoull(text, &rest, 10);
-    if (rest == text || *text == '-') {
-        refuse("not a number:", text);
+    char *number_end;
+    unsigned long long number = strtoull(text, &number_end, 10);
+    if (number_end == text || *text == '-') {
+        fail_usage("not a number:", text);
     }
-    if (*rest == 'K' || *rest == 'M') {
-        number <<= *rest == 'K' ? 10 : 20;
-        rest++;
+    if (*number_end == 'K' || *number_end == 'M') {
+        number <<= *number_end == 'K' ? 10 : 20;
+        number_end++;
     }
-    *end = rest;
+    *end = number_end;
     return (size_t)number;
 }
 
@@ -84,7 +84,7 @@ static void parse_sizes(struct plan *plan, const char *list)
     for (plan->n_sizes = 0;; at++) {
         size_t bytes = parse_number(at, &at);
         if (plan->n_sizes == MAX_SIZES || bytes == 0 || bytes % sizeof(float) != 0 || (*at != ',' && *at != '\0')) {
-            refuse("not a list of sizes, each a multiple of 4:", list);
+            fail_usage("not a list of sizes, each a multiple of 4:", list);
         }
         memset(&plan->sizes[plan->n_sizes], 0, sizeof(struct size));
         plan->sizes[plan->n_sizes].bytes = bytes;
@@ -96,7 +96,7 @@ static void parse_sizes(struct plan *plan, const char *list)
     }
 }
 
-static void parse(struct plan *plan, int argc, char **argv)
+static void parse_options(struct plan *plan, int argc, char **argv)
 {
     memset(plan, 0, sizeof *plan);
     parse_sizes(plan, "4,64,1K,16K,64K,256K,1M,4M");
@@ -106,7 +106,7 @@ static void parse(struct plan *plan, int argc, char **argv)
             fputs(HELP, stdout);
             exit(0);
         } else if (strcmp(argv[i], "--rewrite") == 0) {
-            plan->rewrite = 1;
+            plan->is_rewritten = 1;
         } else if (strcmp(argv[i], "--sizes") == 0 && value != NULL) {
             parse_sizes(plan, value);
             i++;
@@ -114,27 +114,27 @@ static void parse(struct plan *plan, int argc, char **argv)
             const char *end;
             plan->iterations = parse_number(value, &end);
             if (plan->iterations == 0 || *end != '\0') {
-                refuse("not a number of iterations:", value);
+                fail_usage("not a number of iterations:", value);
             }
             i++;
         } else {
-            refuse("unknown or incomplete option", argv[i]);
+            fail_usage("unknown or incomplete option", argv[i]);
         }
     }
 }
 
 /* Sets the number of calls per size, equal on all ranks, from an estimate of the time of one
  * call. */
-static void settle(struct plan *plan)
+static void choose_call_counts(struct plan *plan)
 {
     for (size_t i = 0; i < plan->n_sizes; i++) {
         struct size *size = &plan->sizes[i];
         size_t guess = (size_t)(2e5 / (2.0 + (double)size->bytes / 2000.0));
-        size_t wanted = plan->iterations != 0 ? plan->iterations : guess < 20000 ? guess : 20000;
-        size->calls = (wanted + TURNS - 1) / TURNS;
+        size_t n_calls = plan->iterations != 0 ? plan->iterations : guess < 20000 ? guess : 20000;
+        size->calls = (n_calls + TURNS - 1) / TURNS;
         size->us = malloc(size->calls * TURNS * sizeof(double));
         if (size->us == NULL) {
-            refuse("no memory for", "the samples");
+            fail_usage("no memory for", "the samples");
         }
     }
 }
@@ -154,7 +154,7 @@ static void fill(float *vector, size_t count, int rank)
     }
 }
 
-static void verify(const float *vector, size_t count, int ranks)
+static void check_sums(const float *vector, size_t count, int ranks)
 {
     for (size_t i = 0; i < count; i++) {
         float expected = (float)(ranks * (ranks + 1) / 2 * (int)(i % 7 + 1));
@@ -167,13 +167,13 @@ static void verify(const float *vector, size_t count, int ranks)
 
 /* Measures the calls of one size in one turn. The first call is not counted, since the caches
  * have another size's data. */
-static void take_turn(const struct plan *plan, struct size *size, float *send, float *recv)
+static void measure_turn(const struct plan *plan, struct size *size, float *send, float *recv)
 {
     int rank = (int)dist_get_rank(dist_world());
     memset(recv, 0, size->bytes);
     fill(send, size->count, rank);
     for (size_t call = 0; call <= size->calls; call++) {
-        if (plan->rewrite) {
+        if (plan->is_rewritten) {
             fill(send, size->count, rank);
         }
         double start = now_us();
@@ -183,30 +183,30 @@ static void take_turn(const struct plan *plan, struct size *size, float *send, f
             size->us[size->measured++] = end - start;
         }
     }
-    verify(recv, size->count, (int)dist_get_world_size(dist_world()));
+    check_sums(recv, size->count, (int)dist_get_world_size(dist_world()));
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
 /* Returns median, 99th percentile and minimum of the rank with the largest median. */
-static void worst_rank(struct size *size, double figures[3])
+static void slowest_rank(struct size *size, double statistics[3])
 {
     int ranks = (int)dist_get_world_size(dist_world());
     double *all = malloc((size_t)ranks * 3 * sizeof(double));
     if (all == NULL) {
-        refuse("no memory for", "the figures");
+        fail_usage("no memory for", "the figures");
     }
-    qsort(size->us, size->measured, sizeof(double), compare);
+    qsort(size->us, size->measured, sizeof(double), compare_doubles);
     double mine[3] = {size->us[size->measured / 2], size->us[size->measured * 99 / 100], size->us[0]};
     check(dist_all_gather(dist_world(), mine, all, 3, DIST_F64, NULL, NULL));
-    memcpy(figures, all, 3 * sizeof(double));
+    memcpy(statistics, all, 3 * sizeof(double));
     for (int rank = 1; rank < ranks; rank++) {
-        if (all[3 * rank] > figures[0]) {
-            memcpy(figures, &all[3 * rank], 3 * sizeof(double));
+        if (all[3 * rank] > statistics[0]) {
+            memcpy(statistics, &all[3 * rank], 3 * sizeof(double));
         }
     }
     free(all);
@@ -215,8 +215,8 @@ static void worst_rank(struct size *size, double figures[3])
 int main(int argc, char **argv)
 {
     struct plan plan;
-    parse(&plan, argc, argv);
-    settle(&plan);
+    parse_options(&plan, argc, argv);
+    choose_call_counts(&plan);
     check(dist_init(NULL));
 
     size_t largest = 0;
@@ -225,27 +225,27 @@ int main(int argc, char **argv)
     }
     float *send = malloc(largest), *recv = malloc(largest);
     if (send == NULL || recv == NULL) {
-        refuse("no memory for", "the vectors");
+        fail_usage("no memory for", "the vectors");
     }
     for (int turn = 0; turn < TURNS; turn++) {
         for (size_t i = 0; i < plan.n_sizes; i++) {
-            take_turn(&plan, &plan.sizes[i], send, recv);
+            measure_turn(&plan, &plan.sizes[i], send, recv);
         }
     }
 
     int is_first = dist_get_rank(dist_world()) == 0;
     if (is_first) {
         printf("dist_all_reduce, f32, sum, %d ranks, %s input\n", (int)dist_get_world_size(dist_world()),
-               plan.rewrite ? "rewritten" : "unchanged");
+               plan.is_rewritten ? "rewritten" : "unchanged");
         printf("%10s %10s %8s %11s %11s %11s\n", "bytes", "count", "calls", "median us", "p99 us", "min us");
     }
     for (size_t i = 0; i < plan.n_sizes; i++) {
         struct size *size = &plan.sizes[i];
-        double figures[3];
-        worst_rank(size, figures);
+        double statistics[3];
+        slowest_rank(size, statistics);
         if (is_first) {
-            printf("%10zu %10zu %8zu %11.2f %11.2f %11.2f\n", size->bytes, size->count, size->measured, figures[0],
-                   figures[1], figures[2]);
+            printf("%10zu %10zu %8zu %11.2f %11.2f %11.2f\n", size->bytes, size->count, size->measured, statistics[0],
+                   statistics[1], statistics[2]);
         }
         free(size->us);
     }

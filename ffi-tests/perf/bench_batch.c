@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#define MOST_CALLS 1024
+#define MAX_CALLS 1024
 #define TURNS 501
 
 static void check(dist_status_t status)
@@ -36,13 +36,13 @@ static double now_us(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
-static double batch(float *vectors, size_t calls, size_t count, const dist_call_options_t *options)
+static double time_batch(float *vectors, size_t calls, size_t count, const dist_call_options_t *options)
 {
     double start;
     size_t i;
@@ -68,8 +68,8 @@ int main(int argc, char **argv)
     size_t i;
     int turn, fused;
     alone.algorithm = argc > 3 ? argv[3] : "one_shot";
-    if (calls == 0 || calls > MOST_CALLS || count == 0) {
-        fprintf(stderr, "usage: bench_batch [CALLS (1 to %d)] [BYTES (4 or more)] [ALGORITHM]\n", MOST_CALLS);
+    if (calls == 0 || calls > MAX_CALLS || count == 0) {
+        fprintf(stderr, "usage: bench_batch [CALLS (1 to %d)] [BYTES (4 or more)] [ALGORITHM]\n", MAX_CALLS);
         return 2;
     }
     check(dist_init(NULL));
@@ -83,11 +83,11 @@ int main(int argc, char **argv)
     }
     for (turn = 0; turn < TURNS; turn++) {
         for (fused = 0; fused < 2; fused++) {
-            us[fused][turn] = batch(vectors, calls, count, fused ? NULL : &alone);
+            us[fused][turn] = time_batch(vectors, calls, count, fused ? NULL : &alone);
         }
     }
-    qsort(us[0], TURNS, sizeof(double), compare);
-    qsort(us[1], TURNS, sizeof(double), compare);
+    qsort(us[0], TURNS, sizeof(double), compare_doubles);
+    qsort(us[1], TURNS, sizeof(double), compare_doubles);
     if (dist_get_rank(dist_world()) == 0) {
         printf("%zu calls of %zu bytes: alone %.1f us, fused %.1f us, ratio %.2f\n", calls, count * sizeof(float),
                us[0][TURNS / 2], us[1][TURNS / 2], us[0][TURNS / 2] / us[1][TURNS / 2]);

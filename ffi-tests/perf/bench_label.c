@@ -19,7 +19,7 @@
 
 #define CALLS 1000
 #define LABELS 100
-#define MOST_TURNS 5000
+#define MAX_TURNS 5000
 
 static char labels[LABELS][DIST_LABEL_BYTES + 1];
 
@@ -38,14 +38,14 @@ static double now_ns(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
 /* Returns the nanoseconds per call of one turn. */
-static double turn(dist_group_t *world, int is_labelled)
+static double time_turn(dist_group_t *world, int is_labelled)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
     float value = 0;
@@ -60,12 +60,12 @@ static double turn(dist_group_t *world, int is_labelled)
 
 int main(int argc, char **argv)
 {
-    static double plain[MOST_TURNS], labelled[MOST_TURNS], ratio[MOST_TURNS];
+    static double plain[MAX_TURNS], labelled[MAX_TURNS], ratio[MAX_TURNS];
     int turns = argc > 1 ? atoi(argv[1]) : 1000;
     dist_group_t *world;
     int i;
-    if (turns < 1 || turns > MOST_TURNS) {
-        fprintf(stderr, "usage: bench_label [TURNS], 1 to %d\n", MOST_TURNS);
+    if (turns < 1 || turns > MAX_TURNS) {
+        fprintf(stderr, "usage: bench_label [TURNS], 1 to %d\n", MAX_TURNS);
         return 2;
     }
     check(dist_init(NULL));
@@ -74,14 +74,14 @@ int main(int argc, char **argv)
         snprintf(labels[i], sizeof labels[i], "layer%d.attention.weight", i);
     }
     for (i = 0; i < turns; i++) {
-        plain[i] = turn(world, 0);
-        labelled[i] = turn(world, 1);
+        plain[i] = time_turn(world, 0);
+        labelled[i] = time_turn(world, 1);
         ratio[i] = labelled[i] / plain[i];
     }
     if (dist_get_rank(world) == 0) {
-        qsort(plain, (size_t)turns, sizeof plain[0], compare);
-        qsort(labelled, (size_t)turns, sizeof labelled[0], compare);
-        qsort(ratio, (size_t)turns, sizeof ratio[0], compare);
+        qsort(plain, (size_t)turns, sizeof plain[0], compare_doubles);
+        qsort(labelled, (size_t)turns, sizeof labelled[0], compare_doubles);
+        qsort(ratio, (size_t)turns, sizeof ratio[0], compare_doubles);
         printf("without a label %.0f ns, with a label %.0f ns; ratio %.3f (quartiles %.3f, %.3f)\n", plain[turns / 2],
                labelled[turns / 2], ratio[turns / 2], ratio[turns / 4], ratio[turns * 3 / 4]);
     }

@@ -42,20 +42,20 @@
 
 #define TAG 7
 #define SETTLE_US 1000L
-#define LONGEST_WAIT_S 60
+#define MAX_WAIT_S 60
 
 /* The number of steps that each rank has reported, in memory that both ranks map. Each counter
  * has its own cache line. */
 struct steps {
     struct {
         atomic_long done;
-        char rest[64 - sizeof(atomic_long)];
+        char padding[64 - sizeof(atomic_long)];
     } of_rank[2];
 };
 
-static void fail(const char *what, const char *why)
+static void fail(const char *action, const char *reason)
 {
-    fprintf(stderr, "call_cost: %s: %s\n", what, why);
+    fprintf(stderr, "call_cost: %s: %s\n", action, reason);
     exit(1);
 }
 
@@ -87,26 +87,26 @@ static struct steps *map_steps(const char *folder)
 }
 
 /* Reports one more step of this rank. */
-static void report(struct steps *steps, int rank)
+static void report_step(struct steps *steps, int rank)
 {
     atomic_fetch_add(&steps->of_rank[rank].done, 1);
 }
 
 /* Waits for the next step of the other rank. */
-static void await_report(struct steps *steps, int rank)
+static void await_step(struct steps *steps, int rank)
 {
     static long seen;
     time_t start = time(NULL);
     long looks = 0;
     seen++;
     while (atomic_load(&steps->of_rank[1 - rank].done) < seen) {
-        if (++looks % 1000000 == 0 && time(NULL) - start > LONGEST_WAIT_S) {
+        if (++looks % 1000000 == 0 && time(NULL) - start > MAX_WAIT_S) {
             fail("waiting for the other rank", "it has not reported in time");
         }
     }
 }
 
-static void settle(void)
+static void wait_for_quiet(void)
 {
     struct timespec time = {0, SETTLE_US * 1000};
     while (nanosleep(&time, &time) != 0 && errno == EINTR) {
@@ -118,10 +118,10 @@ static void reduce_value(int rank, struct steps *steps, const dist_call_options_
 {
     float value = (float)(rank + 1);
     if (rank == 0) {
-        await_report(steps, rank);
-        settle();
+        await_step(steps, rank);
+        wait_for_quiet();
     } else {
-        report(steps, rank);
+        report_step(steps, rank);
     }
     check(dist_all_reduce(dist_world(), &value, &value, 1, DIST_F32, DIST_SUM, options, NULL), "dist_all_reduce");
     if (value != 3.0F) {
@@ -151,16 +151,16 @@ static __attribute__((noinline)) void send_to_one(int rank, struct steps *steps)
     float value = rank == 0 ? 5.0F : 0.0F;
     if (rank == 0) {
         check(dist_send(dist_world(), &value, 1, DIST_F32, 1, TAG, NULL, NULL), "dist_send");
-        report(steps, rank);
-        await_report(steps, rank);
+        report_step(steps, rank);
+        await_step(steps, rank);
         return;
     }
-    await_report(steps, rank);
+    await_step(steps, rank);
     check(dist_recv(dist_world(), &value, 1, DIST_F32, 0, TAG, NULL, NULL, NULL), "dist_recv");
     if (value != 5.0F) {
         fail("dist_recv", "the value is wrong");
     }
-    report(steps, rank);
+    report_step(steps, rank);
 }
 
 /* Rank 1 sends, and continues when rank 0 has received the message. */
@@ -169,19 +169,19 @@ static __attribute__((noinline)) void receive_from_one(int rank, struct steps *s
     float value = rank == 1 ? 6.0F : 0.0F;
     if (rank == 1) {
         check(dist_send(dist_world(), &value, 1, DIST_F32, 0, TAG, NULL, NULL), "dist_send");
-        report(steps, rank);
-        await_report(steps, rank);
+        report_step(steps, rank);
+        await_step(steps, rank);
         return;
     }
-    await_report(steps, rank);
+    await_step(steps, rank);
     check(dist_recv(dist_world(), &value, 1, DIST_F32, 1, TAG, NULL, NULL, NULL), "dist_recv");
     if (value != 6.0F) {
         fail("dist_recv", "the value is wrong");
     }
-    report(steps, rank);
+    report_step(steps, rank);
 }
 
-static void join(int rank, const char *folder)
+static void join_world(int rank, const char *folder)
 {
     char place[4096];
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
@@ -208,7 +208,7 @@ int main(int argc, char **argv)
     rank = atoi(argv[1]) == 0 ? 0 : 1;
     calls = atol(argv[3]);
     steps = map_steps(argv[2]);
-    join(rank, argv[2]);
+    join_world(rank, argv[2]);
     for (call = 0; call < calls; call++) {
         all_reduce(rank, steps);
     }

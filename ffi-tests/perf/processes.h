@@ -22,20 +22,20 @@
 /* The process that starts all others, after it has done so. */
 static pid_t leader;
 
-/* Ends all processes: children die with their parent. */
-static void fail(const char *what)
+/* Terminates all processes: children die with their parent. */
+static void fail(const char *message)
 {
-    fprintf(stderr, "store_bench: %s\n", what);
+    fprintf(stderr, "store_bench: %s\n", message);
     if (leader != 0 && getpid() != leader) {
         kill(leader, SIGKILL);
     }
     _exit(1);
 }
 
-static void must(int holds, const char *what)
+static void require(int is_true, const char *message)
 {
-    if (!holds) {
-        fail(what);
+    if (!is_true) {
+        fail(message);
     }
 }
 
@@ -46,22 +46,22 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static void pin(int core)
+static void pin_to_core(int core)
 {
     cpu_set_t cores;
     if (core >= 0) {
         CPU_ZERO(&cores);
         CPU_SET(core, &cores);
-        must(sched_setaffinity(0, sizeof(cores), &cores) == 0, "sched_setaffinity failed");
+        require(sched_setaffinity(0, sizeof(cores), &cores) == 0, "sched_setaffinity failed");
     }
 }
 
 /* Returns the n-th core that this process may use. */
-static int allowed_core(int n)
+static int nth_allowed_core(int n)
 {
     cpu_set_t cores;
     int core;
-    must(sched_getaffinity(0, sizeof(cores), &cores) == 0, "sched_getaffinity failed");
+    require(sched_getaffinity(0, sizeof(cores), &cores) == 0, "sched_getaffinity failed");
     for (core = 0; core < CPU_SETSIZE; core++) {
         if (CPU_ISSET(core, &cores) && n-- == 0) {
             return core;
@@ -72,44 +72,44 @@ static int allowed_core(int n)
 }
 
 /* A fork copies only the calling thread; locks of other threads would stay locked in the child. */
-static void must_have_one_thread(void)
+static void require_one_thread(void)
 {
     DIR *tasks = opendir("/proc/self/task");
     const struct dirent *task;
     int threads = 0;
-    must(tasks != NULL, "/proc/self/task cannot be read");
+    require(tasks != NULL, "/proc/self/task cannot be read");
     while ((task = readdir(tasks)) != NULL) {
         threads += task->d_name[0] != '.';
     }
     closedir(tasks);
-    must(threads == 1, "there are threads before the fork");
+    require(threads == 1, "there are threads before the fork");
 }
 
 /* Two pipes: children report that they are ready, and wait for a common release. */
 struct gate {
     int ready[2];
-    int go[2];
+    int release[2];
 };
 
 static struct gate gate_new(void)
 {
     struct gate gate;
-    must(pipe(gate.ready) == 0 && pipe(gate.go) == 0, "pipe failed");
+    require(pipe(gate.ready) == 0 && pipe(gate.release) == 0, "pipe failed");
     return gate;
 }
 
 /* Called in a child: only the parent keeps the end whose close is the signal. */
 static void gate_enter(struct gate *gate)
 {
-    close(gate->go[1]);
+    close(gate->release[1]);
     close(gate->ready[0]);
 }
 
 static void gate_pass(struct gate *gate)
 {
     char byte = 0;
-    must(write(gate->ready[1], &byte, 1) == 1, "the parent has gone");
-    must(read(gate->go[0], &byte, 1) == 0, "the signal is not the pipe's end");
+    require(write(gate->ready[1], &byte, 1) == 1, "the parent has gone");
+    require(read(gate->release[0], &byte, 1) == 0, "the signal is not the pipe's end");
 }
 
 /* Called in the parent: releases all children when they are ready. Returns the time of the
@@ -119,13 +119,13 @@ static int64_t gate_open(struct gate *gate, int children)
     char byte;
     int64_t start;
     int i;
-    close(gate->go[0]);
+    close(gate->release[0]);
     close(gate->ready[1]);
     for (i = 0; i < children; i++) {
-        must(read(gate->ready[0], &byte, 1) == 1, "a client has died");
+        require(read(gate->ready[0], &byte, 1) == 1, "a client has died");
     }
     start = now_ns();
-    close(gate->go[1]);
+    close(gate->release[1]);
     close(gate->ready[0]);
     return start;
 }
@@ -134,24 +134,24 @@ static int64_t gate_open(struct gate *gate, int children)
 static int fork_child(pid_t *child, int core)
 {
     pid_t parent = getpid();
-    must_have_one_thread();
+    require_one_thread();
     fflush(stdout);
     *child = fork();
-    must(*child >= 0, "fork failed");
+    require(*child >= 0, "fork failed");
     if (*child != 0) {
         return 0;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    must(getppid() == parent, "the parent has gone");
-    pin(core);
+    require(getppid() == parent, "the parent has gone");
+    pin_to_core(core);
     return 1;
 }
 
-static void must_end_well(pid_t child)
+static void require_success(pid_t child)
 {
     int status = 0;
-    must(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-         "a child has failed");
+    require(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+            "a child has failed");
 }
 
 #endif

@@ -25,10 +25,10 @@ static void check(dist_status_t status)
     }
 }
 
-static struct store *create(const dist_store_tcp_options_t *options)
+static struct store *create_store(const dist_store_tcp_options_t *options)
 {
     struct store *store = malloc(sizeof(*store));
-    must(store != NULL, "no memory");
+    require(store != NULL, "no memory");
     check(dist_store_tcp_create(options, &store->store));
     return store;
 }
@@ -39,7 +39,7 @@ static struct store *store_serve(int *port)
     struct store *store;
     options.host = "127.0.0.1";
     options.is_server = 1;
-    store = create(&options);
+    store = create_store(&options);
     *port = dist_store_port(store->store);
     return store;
 }
@@ -49,7 +49,7 @@ static struct store *store_open(int port)
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
     options.host = "127.0.0.1";
     options.port = port;
-    return create(&options);
+    return create_store(&options);
 }
 
 static void store_close(struct store *store)
@@ -62,13 +62,13 @@ static struct keys *keys_new(const char *const *names, size_t n)
 {
     struct keys *keys = malloc(sizeof(*keys));
     size_t i;
-    must(keys != NULL, "no memory");
+    require(keys != NULL, "no memory");
     keys->n = n;
     keys->names = calloc(n, sizeof(*keys->names));
-    must(keys->names != NULL, "no memory");
+    require(keys->names != NULL, "no memory");
     for (i = 0; i < n; i++) {
         keys->names[i] = strdup(names[i]);
-        must(keys->names[i] != NULL, "no memory");
+        require(keys->names[i] != NULL, "no memory");
     }
     return keys;
 }
@@ -76,10 +76,10 @@ static struct keys *keys_new(const char *const *names, size_t n)
 static struct value *value_new(size_t bytes)
 {
     struct value *value = malloc(sizeof(*value));
-    must(value != NULL, "no memory");
+    require(value != NULL, "no memory");
     value->len = bytes;
     value->data = malloc(bytes + 1);
-    must(value->data != NULL, "no memory");
+    require(value->data != NULL, "no memory");
     memset(value->data, 'x', bytes + 1);
     return value;
 }
@@ -96,7 +96,7 @@ static void store_confirm(struct store *store)
 }
 
 /* Reads all byte strings of a blob, releases it, and returns their total length. */
-static size_t consume(dist_blob_t *blob, size_t n)
+static size_t read_blob(dist_blob_t *blob, size_t n)
 {
     size_t total = 0, i;
     for (i = 0; i < n; i++) {
@@ -113,14 +113,14 @@ static size_t store_get(struct store *store, struct keys *keys, size_t index)
 {
     dist_blob_t *blob;
     check(dist_store_get(store->store, keys->names[index], DIST_TERMINATED, &blob));
-    return consume(blob, 1);
+    return read_blob(blob, 1);
 }
 
 static size_t store_multi_get(struct store *store, struct keys *keys)
 {
     dist_blob_t *blob;
     check(dist_store_multi_get(store->store, keys->names, NULL, keys->n, &blob));
-    return consume(blob, keys->n);
+    return read_blob(blob, keys->n);
 }
 
 static void store_add(struct store *store, struct keys *keys)
@@ -136,7 +136,7 @@ static void store_wait(struct store *store, struct keys *keys)
 
 static int store_check(struct store *store, struct keys *keys)
 {
-    int32_t there;
-    check(dist_store_check(store->store, keys->names, NULL, keys->n, &there));
-    return there;
+    int32_t is_present;
+    check(dist_store_check(store->store, keys->names, NULL, keys->n, &is_present));
+    return is_present;
 }

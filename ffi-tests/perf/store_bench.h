@@ -55,8 +55,8 @@ enum { PROCESSES = 128, SETS = 1000, WARM_UP = 50, MAX_ROUNDS = 400, NAME_BYTES 
  * another one may be writing. */
 struct shared {
     int port;
-    int64_t began[PROCESSES];
-    int64_t ended[PROCESSES];
+    int64_t start_ns[PROCESSES];
+    int64_t end_ns[PROCESSES];
     int64_t set_at;
     int64_t latency[MAX_ROUNDS];
 };
@@ -68,7 +68,7 @@ static int server_core = -1, client_core = -1;
 /* A server process that runs until its pipe is closed. */
 struct server {
     pid_t process;
-    int stop;
+    int stop_fd;
 };
 
 static struct server server_start(void)
@@ -84,23 +84,23 @@ static struct server server_start(void)
     }
     /* The server leaves its gate at the end. */
     char byte;
-    close(gate.go[0]);
+    close(gate.release[0]);
     close(gate.ready[1]);
-    must(read(gate.ready[0], &byte, 1) == 1, "the server has died");
+    require(read(gate.ready[0], &byte, 1) == 1, "the server has died");
     close(gate.ready[0]);
-    server.stop = gate.go[1];
+    server.stop_fd = gate.release[1];
     return server;
 }
 
 static void server_stop(struct server server)
 {
-    close(server.stop);
-    must_end_well(server.process);
+    close(server.stop_fd);
+    require_success(server.process);
 }
 
 /* --- rows --- */
 
-enum op { SET, GET, ADD, WAIT, CHECK, OPS };
+enum op { SET, GET, ADD, WAIT, CHECK, N_OPS };
 static const char *const OP_NAMES[] = { "set", "get", "add", "wait", "check" };
 
 struct job {
@@ -117,7 +117,7 @@ static struct keys *numbered_keys(const char *start, int index, size_t n)
     char *texts = (char *)calloc(n, NAME_BYTES);
     struct keys *keys;
     size_t i;
-    must(names != NULL && texts != NULL, "no memory");
+    require(names != NULL && texts != NULL, "no memory");
     for (i = 0; i < n; i++) {
         snprintf(texts + i * NAME_BYTES, NAME_BYTES, "%s/%d/%d", start, index, (int)i);
         names[i] = texts + i * NAME_BYTES;
@@ -128,14 +128,14 @@ static struct keys *numbered_keys(const char *start, int index, size_t n)
     return keys;
 }
 
-static void call(struct store *store, const struct job *job, struct keys *keys, struct value *value, size_t i)
+static void run_call(struct store *store, const struct job *job, struct keys *keys, struct value *value, size_t i)
 {
     switch (job->op) {
     case SET:
         store_set(store, keys, i % SETS, value);
         break;
     case GET:
-        must(store_get(store, keys, 0) == job->bytes, "a value has the wrong length");
+        require(store_get(store, keys, 0) == job->bytes, "a value has the wrong length");
         break;
     case ADD:
         store_add(store, keys);
@@ -144,11 +144,11 @@ static void call(struct store *store, const struct job *job, struct keys *keys, 
         store_wait(store, keys);
         break;
     default:
-        must(store_check(store, keys), "a key is missing");
+        require(store_check(store, keys), "a key is missing");
     }
 }
 
-static void be_client(const struct job *job, int index, struct gate *gate)
+static void run_client(const struct job *job, int index, struct gate *gate)
 {
     struct store *store = store_open(shared->port);
     struct keys *keys = numbered_keys(OP_NAMES[job->op], index, job->op == SET ? SETS : 1);
@@ -158,31 +158,31 @@ static void be_client(const struct job *job, int index, struct gate *gate)
         store_set(store, keys, 0, value);
     }
     for (i = 0; i < WARM_UP; i++) {
-        call(store, job, keys, value, (size_t)i);
+        run_call(store, job, keys, value, (size_t)i);
     }
     store_confirm(store);
     gate_pass(gate);
-    shared->began[index] = now_ns();
+    shared->start_ns[index] = now_ns();
     for (i = 0; i < job->calls; i++) {
-        call(store, job, keys, value, (size_t)i);
+        run_call(store, job, keys, value, (size_t)i);
     }
     if (job->op == SET) {
         store_confirm(store);
     }
-    shared->ended[index] = now_ns();
+    shared->end_ns[index] = now_ns();
     store_close(store);
 }
 
 /* Returns the time from the first begin to the last end. */
 static int64_t elapsed_ns(int clients)
 {
-    int64_t began = shared->began[0], ended = shared->ended[0];
+    int64_t start_ns = shared->start_ns[0], end_ns = shared->end_ns[0];
     int i;
     for (i = 1; i < clients; i++) {
-        began = shared->began[i] < began ? shared->began[i] : began;
-        ended = shared->ended[i] > ended ? shared->ended[i] : ended;
+        start_ns = shared->start_ns[i] < start_ns ? shared->start_ns[i] : start_ns;
+        end_ns = shared->end_ns[i] > end_ns ? shared->end_ns[i] : end_ns;
     }
-    return ended - began;
+    return end_ns - start_ns;
 }
 
 static void measure_calls(const struct job *job)
@@ -194,27 +194,27 @@ static void measure_calls(const struct job *job)
     for (i = 0; i < job->clients; i++) {
         if (fork_child(&children[i], client_core)) {
             gate_enter(&gate);
-            be_client(job, i, &gate);
+            run_client(job, i, &gate);
             _exit(0);
         }
     }
     gate_open(&gate, job->clients);
     for (i = 0; i < job->clients; i++) {
-        must_end_well(children[i]);
+        require_success(children[i]);
     }
     seconds = (double)elapsed_ns(job->clients) / 1e9;
     printf("row %s/%d/%d %.6g\n", OP_NAMES[job->op], job->clients, (int)job->bytes,
            job->op == SET ? seconds * 1e3 : job->clients * job->calls / seconds);
 }
 
-static int by_size(const void *one, const void *other)
+static int compare_int64(const void *one, const void *other)
 {
     const int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
     return (a > b) - (a < b);
 }
 
 /* Waits in get, and reports each time through the pipe that it is about to wait. */
-static void be_waiter(int rounds, int tell, struct gate *gate)
+static void run_waiter(int rounds, int ready_fd, struct gate *gate)
 {
     struct store *store = store_open(shared->port);
     struct keys *keys = numbered_keys("wake", 0, (size_t)rounds);
@@ -223,14 +223,14 @@ static void be_waiter(int rounds, int tell, struct gate *gate)
     store_confirm(store);
     gate_pass(gate);
     for (i = 0; i < rounds; i++) {
-        must(write(tell, &byte, 1) == 1, "the waker has gone");
+        require(write(ready_fd, &byte, 1) == 1, "the waker has gone");
         store_get(store, keys, (size_t)i);
         shared->latency[i] = now_ns() - shared->set_at;
     }
     store_close(store);
 }
 
-static void be_waker(int rounds, int told, struct gate *gate)
+static void run_waker(int rounds, int ready_fd, struct gate *gate)
 {
     /* The pause is long enough for the waiter to sleep, for any spin budget. */
     const struct timespec pause = { 0, 2000000 };
@@ -242,7 +242,7 @@ static void be_waker(int rounds, int told, struct gate *gate)
     store_confirm(store);
     gate_pass(gate);
     for (i = 0; i < rounds; i++) {
-        must(read(told, &byte, 1) == 1, "the waiter has gone");
+        require(read(ready_fd, &byte, 1) == 1, "the waiter has gone");
         nanosleep(&pause, NULL);
         shared->set_at = now_ns();
         store_set(store, keys, (size_t)i, value);
@@ -254,31 +254,31 @@ static void measure_wake(int rounds)
 {
     pid_t waiter, waker;
     struct gate gate = gate_new();
-    int turn[2];
-    must(pipe(turn) == 0, "pipe failed");
+    int ready_pipe[2];
+    require(pipe(ready_pipe) == 0, "pipe failed");
     if (fork_child(&waiter, client_core)) {
         gate_enter(&gate);
-        close(turn[0]);
-        be_waiter(rounds, turn[1], &gate);
+        close(ready_pipe[0]);
+        run_waiter(rounds, ready_pipe[1], &gate);
         _exit(0);
     }
     if (fork_child(&waker, client_core)) {
         gate_enter(&gate);
-        close(turn[1]);
-        be_waker(rounds, turn[0], &gate);
+        close(ready_pipe[1]);
+        run_waker(rounds, ready_pipe[0], &gate);
         _exit(0);
     }
-    close(turn[0]);
-    close(turn[1]);
+    close(ready_pipe[0]);
+    close(ready_pipe[1]);
     gate_open(&gate, 2);
-    must_end_well(waiter);
-    must_end_well(waker);
-    qsort(shared->latency, (size_t)rounds, sizeof(shared->latency[0]), by_size);
+    require_success(waiter);
+    require_success(waker);
+    qsort(shared->latency, (size_t)rounds, sizeof(shared->latency[0]), compare_int64);
     printf("row wake %.6g\n", (double)shared->latency[rounds / 2] / 1e3);
 }
 
 /* Connects, sets a key and gets all keys; the measured part starts with the signal. */
-static void be_process(const char *name, int index, int at_once, struct gate *gate)
+static void run_process(const char *name, int index, int use_multi_get, struct gate *gate)
 {
     struct keys *keys = numbered_keys(name, 0, PROCESSES);
     struct value *value = value_new(16);
@@ -287,19 +287,19 @@ static void be_process(const char *name, int index, int at_once, struct gate *ga
     gate_pass(gate);
     store = store_open(shared->port);
     store_set(store, keys, (size_t)index, value);
-    if (at_once) {
+    if (use_multi_get) {
         bytes = store_multi_get(store, keys);
     } else {
         for (i = 0; i < PROCESSES; i++) {
             bytes += store_get(store, keys, i);
         }
     }
-    shared->ended[index] = now_ns();
-    must(bytes == 16 * PROCESSES, "values have the wrong length");
+    shared->end_ns[index] = now_ns();
+    require(bytes == 16 * PROCESSES, "values have the wrong length");
     store_close(store);
 }
 
-static void measure_processes(const char *name, int at_once)
+static void measure_processes(const char *name, int use_multi_get)
 {
     pid_t children[PROCESSES];
     struct gate gate = gate_new();
@@ -308,14 +308,14 @@ static void measure_processes(const char *name, int at_once)
     for (i = 0; i < PROCESSES; i++) {
         if (fork_child(&children[i], client_core)) {
             gate_enter(&gate);
-            be_process(name, i, at_once, &gate);
+            run_process(name, i, use_multi_get, &gate);
             _exit(0);
         }
     }
     start = gate_open(&gate, PROCESSES);
     for (i = 0; i < PROCESSES; i++) {
-        must_end_well(children[i]);
-        shared->began[i] = start;
+        require_success(children[i]);
+        shared->start_ns[i] = start;
     }
     printf("row %s %.6g\n", name, (double)elapsed_ns(PROCESSES) / 1e6);
 }
@@ -326,7 +326,7 @@ static void measure_pinned(int quick)
     static const size_t SIZES[] = { 16, 4096 };
     struct job job;
     int op, c, s;
-    for (op = 0; op < OPS; op++) {
+    for (op = 0; op < N_OPS; op++) {
         for (c = 0; c < 2; c++) {
             for (s = 0; s < (op == ADD ? 1 : 2); s++) {
                 job.op = (enum op)op;
@@ -347,14 +347,14 @@ int main(int argc, char **argv)
     struct server server;
     leader = getpid();
     shared = (struct shared *)mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    must(shared != MAP_FAILED, "mmap failed");
+    require(shared != MAP_FAILED, "mmap failed");
     if (strcmp(mode, "same") == 0) {
-        server_core = client_core = allowed_core(0);
+        server_core = client_core = nth_allowed_core(0);
     } else if (strcmp(mode, "apart") == 0) {
-        server_core = allowed_core(0);
-        client_core = allowed_core(1);
+        server_core = nth_allowed_core(0);
+        client_core = nth_allowed_core(1);
     } else {
-        must(strcmp(mode, "free") == 0, "usage: store_bench same|apart|free [--quick]");
+        require(strcmp(mode, "free") == 0, "usage: store_bench same|apart|free [--quick]");
     }
     server = server_start();
     if (strcmp(mode, "free") == 0) {

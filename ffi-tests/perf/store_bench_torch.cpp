@@ -19,7 +19,7 @@ struct value {
     std::vector<uint8_t> bytes;
 };
 
-static struct store *create(const c10d::TCPStoreOptions &options)
+static struct store *create_store(const c10d::TCPStoreOptions &options)
 {
     try {
         return new store{ c10d::TCPStore("127.0.0.1", options) };
@@ -35,7 +35,7 @@ static struct store *store_serve(int *port)
     options.port = 0;
     options.isServer = true;
     options.waitWorkers = false;
-    struct store *store = create(options);
+    struct store *store = create_store(options);
     *port = store->tcp.getPort();
     return store;
 }
@@ -45,7 +45,7 @@ static struct store *store_open(int port)
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(port);
     options.waitWorkers = false;
-    return create(options);
+    return create_store(options);
 }
 
 static void store_close(struct store *store)

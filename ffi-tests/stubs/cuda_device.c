@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define VERSION 12080
-#define DEEPEST 32
+#define MAX_DEPTH 32
 
 struct cuda cuda = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
@@ -19,34 +19,34 @@ _Thread_local int is_in_host_function;
 
 /* The context stack of this thread; the last one is current. */
 static _Thread_local struct {
-    CUcontext contexts[DEEPEST];
+    CUcontext contexts[MAX_DEPTH];
     int depth;
 } stack;
 
 static struct stub_fault fault;
 
-CUresult enter(const char *function)
+CUresult enter_call(const char *function)
 {
     if (is_in_host_function) {
-        return refuse(CUDA_ERROR_NOT_PERMITTED, "%s in a host function of a stream", function);
+        return refuse_call(CUDA_ERROR_NOT_PERMITTED, "%s in a host function of a stream", function);
     }
     if (cuda.is_initialised && cuda.process != getpid()) {
-        return refuse(CUDA_ERROR_NOT_INITIALIZED, "%s in a fork of the process that called cuInit", function);
+        return refuse_call(CUDA_ERROR_NOT_INITIALIZED, "%s in a fork of the process that called cuInit", function);
     }
     pthread_mutex_lock(&cuda.lock);
     if (!cuda.is_initialised) {
-        return leave(CUDA_ERROR_NOT_INITIALIZED);
+        return leave_call(CUDA_ERROR_NOT_INITIALIZED);
     }
-    return stub_fails_now(&fault, function) ? leave((CUresult)fault.error) : CUDA_SUCCESS;
+    return stub_fails_now(&fault, function) ? leave_call((CUresult)fault.error) : CUDA_SUCCESS;
 }
 
-CUresult leave(CUresult result)
+CUresult leave_call(CUresult result)
 {
     pthread_mutex_unlock(&cuda.lock);
     return result;
 }
 
-CUresult refuse(CUresult error, const char *format, ...)
+CUresult refuse_call(CUresult error, const char *format, ...)
 {
     char text[512];
     va_list arguments;
@@ -71,11 +71,11 @@ const char *dist_stub_cuda(void)
 
 static void find_devices(void)
 {
-    long count = stub_number("DIST_STUB_CUDA_DEVICES", 4);
-    count = count < 0 ? 0 : count > MOST_DEVICES ? MOST_DEVICES : count;
-    long visible[MOST_DEVICES];
+    long count = stub_env_number("DIST_STUB_CUDA_DEVICES", 4);
+    count = count < 0 ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
+    long visible[MAX_DEVICES];
     const char *chosen = getenv("CUDA_VISIBLE_DEVICES");
-    int n_chosen = stub_numbers(chosen, ',', visible, MOST_DEVICES);
+    int n_chosen = stub_parse_numbers(chosen, ',', visible, MAX_DEVICES);
     for (int i = 0; i < (chosen == NULL ? count : n_chosen); i++) {
         long physical = chosen == NULL ? i : visible[i];
         if (physical < 0 || physical >= count) {
@@ -95,7 +95,7 @@ CUresult cuInit(unsigned int flags)
     }
     pthread_mutex_lock(&cuda.lock);
     if (cuda.is_initialised && cuda.process != getpid()) {
-        return leave(refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit in a fork of the process that called it"));
+        return leave_call(refuse_call(CUDA_ERROR_NOT_INITIALIZED, "cuInit in a fork of the process that called it"));
     }
     if (!cuda.is_initialised) {
         cuda.is_initialised = 1;
@@ -104,14 +104,14 @@ CUresult cuInit(unsigned int flags)
         find_devices();
     }
     if (stub_fails_now(&fault, __func__)) {
-        return leave((CUresult)fault.error);
+        return leave_call((CUresult)fault.error);
     }
-    return leave(cuda.n_devices == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS);
+    return leave_call(cuda.n_devices == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS);
 }
 
 CUresult cuDriverGetVersion(int *version)
 {
-    *version = (int)stub_number("DIST_STUB_CUDA_VERSION", VERSION);
+    *version = (int)stub_env_number("DIST_STUB_CUDA_VERSION", VERSION);
     return CUDA_SUCCESS;
 }
 
@@ -167,7 +167,7 @@ CUresult cuGetErrorString(CUresult error, const char **text)
     return describe(error, &name, text);
 }
 
-static struct device *device_of(CUdevice ordinal)
+static struct device *find_device(CUdevice ordinal)
 {
     return ordinal >= 0 && ordinal < cuda.n_devices ? &cuda.devices[ordinal] : NULL;
 }
@@ -176,17 +176,17 @@ CUresult cuDeviceGetCount(int *count)
 {
     ENTER();
     *count = cuda.n_devices;
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
     ENTER();
     *device = ordinal;
-    return leave(device_of(ordinal) == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+    return leave_call(find_device(ordinal) == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 
-static CUresult uuid_of(CUuuid *uuid, const struct device *device)
+static CUresult get_uuid(CUuuid *uuid, const struct device *device)
 {
     if (device == NULL) {
         return CUDA_ERROR_INVALID_DEVICE;
@@ -200,7 +200,7 @@ static CUresult uuid_of(CUuuid *uuid, const struct device *device)
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
     ENTER();
-    return leave(uuid_of(uuid, device_of(ordinal)));
+    return leave_call(get_uuid(uuid, find_device(ordinal)));
 }
 
 #ifdef cuDeviceGetUuid
@@ -210,21 +210,21 @@ STUB_API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
     ENTER();
-    return leave(uuid_of(uuid, device_of(ordinal)));
+    return leave_call(get_uuid(uuid, find_device(ordinal)));
 }
 
 CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 {
     ENTER();
-    struct device *device = device_of(ordinal);
+    struct device *device = find_device(ordinal);
     if (device == NULL) {
-        return leave(CUDA_ERROR_INVALID_DEVICE);
+        return leave_call(CUDA_ERROR_INVALID_DEVICE);
     }
     snprintf(name, (size_t)(length < 0 ? 0 : length), "stub device %d", device->physical);
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
-static CUresult attribute_of(const struct device *device, CUdevice_attribute attribute, int *value)
+static CUresult get_attribute(const struct device *device, CUdevice_attribute attribute, int *value)
 {
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
@@ -257,23 +257,23 @@ static CUresult attribute_of(const struct device *device, CUdevice_attribute att
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal)
 {
     ENTER();
-    struct device *device = device_of(ordinal);
+    struct device *device = find_device(ordinal);
     if (device == NULL) {
-        return leave(CUDA_ERROR_INVALID_DEVICE);
+        return leave_call(CUDA_ERROR_INVALID_DEVICE);
     }
-    return leave(attribute_of(device, attribute, value));
+    return leave_call(get_attribute(device, attribute, value));
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
 {
     ENTER();
-    struct device *device = device_of(ordinal);
+    struct device *device = find_device(ordinal);
     if (device == NULL) {
-        return leave(CUDA_ERROR_INVALID_DEVICE);
+        return leave_call(CUDA_ERROR_INVALID_DEVICE);
     }
     device->retained++;
     *context = device->context;
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 static int has_streams(const struct device *device)
@@ -289,22 +289,22 @@ static int has_streams(const struct device *device)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 {
     ENTER();
-    struct device *device = device_of(ordinal);
+    struct device *device = find_device(ordinal);
     if (device == NULL) {
-        return leave(CUDA_ERROR_INVALID_DEVICE);
+        return leave_call(CUDA_ERROR_INVALID_DEVICE);
     }
     if (device->retained == 0) {
-        return leave(refuse(CUDA_ERROR_INVALID_CONTEXT, "the context of device %d is released too often",
-                            ordinal));
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_CONTEXT, "the context of device %d is released too often",
+                                      ordinal));
     }
     if (--device->retained == 0) {
         if (has_streams(device) || has_memory(device)) {
-            refuse(CUDA_SUCCESS, "the context of device %d is released while it has %s", ordinal,
-                   has_memory(device) ? "memory" : "streams");
+            refuse_call(CUDA_SUCCESS, "the context of device %d is released while it has %s", ordinal,
+                        has_memory(device) ? "memory" : "streams");
         }
-        end_default_stream(device);
+        destroy_default_stream(device);
     }
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 struct device *current_device(CUresult *error)
@@ -314,8 +314,8 @@ struct device *current_device(CUresult *error)
     if (device == NULL) {
         *error = CUDA_ERROR_INVALID_CONTEXT;
     } else if (device->retained == 0) {
-        *error = refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "the current context, of device %d, was released",
-                        device->ordinal);
+        *error = refuse_call(CUDA_ERROR_CONTEXT_IS_DESTROYED, "the current context, of device %d, was released",
+                             device->ordinal);
         device = NULL;
     }
     return device;
@@ -326,7 +326,7 @@ static CUresult check_context(CUcontext context)
 {
     struct device *device = stub_handle_find(HANDLE_CONTEXT, context);
     if (context != NULL && (device == NULL || device->retained == 0)) {
-        return refuse(CUDA_ERROR_INVALID_CONTEXT, "a context is made current that is none, or is gone");
+        return refuse_call(CUDA_ERROR_INVALID_CONTEXT, "a context is made current that is none, or is gone");
     }
     return CUDA_SUCCESS;
 }
@@ -335,7 +335,7 @@ CUresult cuCtxGetCurrent(CUcontext *context)
 {
     ENTER();
     *context = stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1];
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuCtxSetCurrent(CUcontext context)
@@ -349,33 +349,33 @@ CUresult cuCtxSetCurrent(CUcontext context)
             stack.contexts[stack.depth++] = context;
         }
     }
-    return leave(result);
+    return leave_call(result);
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
     ENTER();
     CUresult result = check_context(context);
-    if (result == CUDA_SUCCESS && stack.depth == DEEPEST) {
-        result = refuse(CUDA_ERROR_INVALID_VALUE, "%d contexts are pushed and not popped", DEEPEST);
+    if (result == CUDA_SUCCESS && stack.depth == MAX_DEPTH) {
+        result = refuse_call(CUDA_ERROR_INVALID_VALUE, "%d contexts are pushed and not popped", MAX_DEPTH);
     }
     if (result == CUDA_SUCCESS) {
         stack.contexts[stack.depth++] = context;
     }
-    return leave(result);
+    return leave_call(result);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
     ENTER();
     if (stack.depth == 0) {
-        return leave(refuse(CUDA_ERROR_INVALID_CONTEXT, "a context is popped where none is current"));
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_CONTEXT, "a context is popped where none is current"));
     }
     CUcontext popped = stack.contexts[--stack.depth];
     if (context != NULL) {
         *context = popped;
     }
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuCtxGetDevice(CUdevice *ordinal)
@@ -386,7 +386,7 @@ CUresult cuCtxGetDevice(CUdevice *ordinal)
     if (device != NULL) {
         *ordinal = device->ordinal;
     }
-    return leave(result);
+    return leave_call(result);
 }
 
 CUresult cuCtxSynchronize(void)
@@ -397,7 +397,7 @@ CUresult cuCtxSynchronize(void)
     if (device != NULL) {
         drain_device(device);
     }
-    return leave(result);
+    return leave_call(result);
 }
 
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
@@ -409,7 +409,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
     if (greatest != NULL) {
         *greatest = -5;
     }
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 void dist_stub_cuda_count(struct dist_stub_cuda_counts *counts)

@@ -10,7 +10,7 @@ static struct event *find_event(CUevent handle, CUresult *error)
 {
     struct event *event = stub_handle_find(HANDLE_EVENT, handle);
     if (event == NULL) {
-        *error = refuse(CUDA_ERROR_INVALID_HANDLE, "an event is used that is none, or was destroyed");
+        *error = refuse_call(CUDA_ERROR_INVALID_HANDLE, "an event is used that is none, or was destroyed");
     }
     return event;
 }
@@ -21,19 +21,19 @@ CUresult cuEventCreate(CUevent *handle, unsigned int flags)
     CUresult error = CUDA_SUCCESS;
     struct device *device = current_device(&error);
     if (device == NULL) {
-        return leave(error);
+        return leave_call(error);
     }
     struct event *event = calloc(1, sizeof *event);
     if (event == NULL || flags > 7) {
         free(event);
-        return leave(CUDA_ERROR_INVALID_VALUE);
+        return leave_call(CUDA_ERROR_INVALID_VALUE);
     }
     event->device = device;
     event->flags = flags;
     event->references = 1;
     event->handle = stub_handle_new(HANDLE_EVENT, event);
     *handle = event->handle;
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuEventDestroy_v2(CUevent handle)
@@ -47,7 +47,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
             free(event);
         }
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
@@ -57,16 +57,17 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     struct event *event = find_event(handle, &error);
     struct stream *stream = event == NULL ? NULL : find_stream(stream_handle, &error);
     if (stream == NULL) {
-        return leave(error);
+        return leave_call(error);
     }
     if (stream->device != event->device) {
-        return leave(refuse(CUDA_ERROR_INVALID_HANDLE, "an event of device %d is recorded on a stream of device %d",
-                            event->device->ordinal, stream->device->ordinal));
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_HANDLE,
+                                      "an event of device %d is recorded on a stream of device %d",
+                                      event->device->ordinal, stream->device->ordinal));
     }
     event->references++;
     event->recorded++;
     enqueue(stream, (struct work){ .kind = WORK_RECORD, .event = event, .version = event->recorded });
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags)
@@ -79,7 +80,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
         event->references++;
         enqueue(stream, (struct work){ .kind = WORK_WAIT, .event = event, .version = event->recorded });
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 CUresult cuEventQuery(CUevent handle)
@@ -88,7 +89,7 @@ CUresult cuEventQuery(CUevent handle)
     CUresult error = CUDA_SUCCESS;
     struct event *event = find_event(handle, &error);
     int is_done = event != NULL && event->completed >= event->recorded;
-    return leave(event == NULL ? error : is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    return leave_call(event == NULL ? error : is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
@@ -97,7 +98,7 @@ CUresult cuEventSynchronize(CUevent handle)
     CUresult error = CUDA_SUCCESS;
     struct event *event = find_event(handle, &error);
     if (event == NULL) {
-        return leave(error);
+        return leave_call(error);
     }
     unsigned long version = event->recorded;
     event->references++;
@@ -107,5 +108,5 @@ CUresult cuEventSynchronize(CUevent handle)
     if (--event->references == 0) {
         free(event);
     }
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }

@@ -16,7 +16,7 @@
 #include "stub_cuda.h"
 #pragma GCC visibility pop
 
-#define MOST_DEVICES 16
+#define MAX_DEVICES 16
 
 /* Kinds of handles. */
 enum { HANDLE_STREAM = 1, HANDLE_EVENT = 2, HANDLE_CONTEXT = 3 };
@@ -81,7 +81,7 @@ extern struct cuda {
     pid_t process;
     _Atomic int is_initialised;
     int n_devices;
-    struct device devices[MOST_DEVICES];
+    struct device devices[MAX_DEVICES];
     /* All streams that have a thread or a handle, including destroyed streams with unfinished
      * work. */
     struct stream *streams;
@@ -89,19 +89,19 @@ extern struct cuda {
 
 /* Takes the lock. Returns an error if the call is forbidden here (before initialisation, after a
  * fork, in a host function) or must fail on request. Every function begins with it and ends with
- * `leave`. */
-CUresult enter(const char *function);
-CUresult leave(CUresult result);
+ * `leave_call`. */
+CUresult enter_call(const char *function);
+CUresult leave_call(CUresult result);
 #define ENTER() \
     do { \
-        CUresult refused = enter(__func__); \
+        CUresult refused = enter_call(__func__); \
         if (refused != CUDA_SUCCESS) { \
             return refused; \
         } \
     } while (0)
 
 /* Counts and logs misuse, and returns the error. */
-__attribute__((format(printf, 2, 3))) CUresult refuse(CUresult error, const char *format, ...);
+__attribute__((format(printf, 2, 3))) CUresult refuse_call(CUresult error, const char *format, ...);
 
 /* Returns the device of the thread's context; NULL if there is none or it was released. */
 struct device *current_device(CUresult *error);
@@ -120,10 +120,10 @@ CUresult drain_stream(struct stream *stream);
 
 /* Returns the address at which the processor can access the memory, whether device or host
  * memory. Returns NULL for device memory outside of an allocation. */
-void *reach(CUdeviceptr pointer, size_t bytes);
+void *host_address(CUdeviceptr pointer, size_t bytes);
 
-enum place { PLACE_UNKNOWN, PLACE_DEVICE, PLACE_PINNED };
-enum place place_of(CUdeviceptr pointer, size_t bytes);
+enum memory_place { PLACE_UNKNOWN, PLACE_DEVICE, PLACE_PINNED };
+enum memory_place memory_place_of(CUdeviceptr pointer, size_t bytes);
 
 /* Counts the remaining allocations: whether a device has any, and the total. */
 void count_memory(struct dist_stub_cuda_counts *counts);
@@ -133,6 +133,6 @@ int has_memory(const struct device *device);
 extern _Thread_local int is_in_host_function;
 
 /* Destroys the default stream when the last context of a device is released. */
-void end_default_stream(struct device *device);
+void destroy_default_stream(struct device *device);
 
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-static void let_go(struct event *event)
+static void unref_event(struct event *event)
 {
     if (event != NULL && --event->references == 0) {
         free(event);
@@ -19,7 +19,7 @@ static void let_go(struct event *event)
 }
 
 /* FNV-1a over words; the result is never 0. */
-static unsigned long long sum_of(const void *memory, size_t bytes)
+static unsigned long long checksum(const void *memory, size_t bytes)
 {
     const unsigned char *at = memory;
     unsigned long long sum = 0xcbf29ce484222325u, word;
@@ -33,24 +33,25 @@ static unsigned long long sum_of(const void *memory, size_t bytes)
     return sum | 1;
 }
 
-static void perform(const struct work *work)
+static void perform_work(const struct work *work)
 {
     switch (work->kind) {
     case WORK_COPY: {
-        stub_sleep_us(stub_number("DIST_STUB_CUDA_SLOW_US", 0));
+        stub_sleep_us(stub_env_number("DIST_STUB_CUDA_SLOW_US", 0));
         pthread_mutex_lock(&cuda.lock);
-        void *to = reach(work->to, work->bytes);
-        const void *from = reach(work->from, work->bytes);
+        void *to = host_address(work->to, work->bytes);
+        const void *from = host_address(work->from, work->bytes);
         pthread_mutex_unlock(&cuda.lock);
-        if (work->sum != 0 && sum_of(from, work->bytes) != work->sum) {
-            refuse(CUDA_SUCCESS, "pinned memory was written before the copy of its %zu bytes was done", work->bytes);
+        if (work->sum != 0 && checksum(from, work->bytes) != work->sum) {
+            refuse_call(CUDA_SUCCESS, "pinned memory was written before the copy of its %zu bytes was done",
+                        work->bytes);
         }
         memmove(to, from, work->bytes);
         break;
     }
     case WORK_FILL:
         pthread_mutex_lock(&cuda.lock);
-        void *filled = reach(work->to, work->bytes);
+        void *filled = host_address(work->to, work->bytes);
         pthread_mutex_unlock(&cuda.lock);
         memset(filled, (int)work->sum, work->bytes);
         break;
@@ -77,18 +78,18 @@ static void perform_next(struct stream *stream)
         work->event->completed = work->version;
     } else {
         pthread_mutex_unlock(&cuda.lock);
-        perform(work);
+        perform_work(work);
         pthread_mutex_lock(&cuda.lock);
     }
     stream->first = work->next;
     stream->last = stream->first == NULL ? NULL : stream->last;
     stream->finished++;
-    let_go(work->event);
+    unref_event(work->event);
     free(work);
     pthread_cond_broadcast(&cuda.changed);
 }
 
-static void *run(void *argument)
+static void *run_stream(void *argument)
 {
     struct stream *stream = argument;
     pthread_mutex_lock(&cuda.lock);
@@ -124,14 +125,14 @@ void enqueue(struct stream *stream, struct work work)
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_BLOCK, &all, &before);
-        stream->has_thread = pthread_create(&stream->thread, NULL, run, stream) == 0;
+        stream->has_thread = pthread_create(&stream->thread, NULL, run_stream, stream) == 0;
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     pthread_cond_signal(&stream->arrived);
 }
 
 /* Frees destroyed streams after their threads have finished. */
-static void bury(void)
+static void free_destroyed_streams(void)
 {
     struct stream **link = &cuda.streams;
     while (*link != NULL) {
@@ -149,17 +150,17 @@ static void bury(void)
     }
 }
 
-static void destroy(struct stream *stream)
+static void destroy_stream(struct stream *stream)
 {
     stub_handle_take(HANDLE_STREAM, stream->handle);
     stream->is_destroyed = 1;
     pthread_cond_signal(&stream->arrived);
-    bury();
+    free_destroyed_streams();
 }
 
-static struct stream *make(struct device *device, int priority)
+static struct stream *new_stream(struct device *device, int priority)
 {
-    bury();
+    free_destroyed_streams();
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) {
         return NULL;
@@ -174,16 +175,16 @@ static struct stream *make(struct device *device, int priority)
 }
 
 /* Waits at the end of the process, at most 1 s, for the threads of destroyed streams. */
-__attribute__((destructor)) static void end(void)
+__attribute__((destructor)) static void wait_for_destroyed_streams(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     pthread_mutex_lock(&cuda.lock);
     for (int i = 0; i < cuda.n_devices; i++) {
-        end_default_stream(&cuda.devices[i]);
+        destroy_default_stream(&cuda.devices[i]);
     }
-    bury();
+    free_destroyed_streams();
     for (struct stream *stream = cuda.streams; stream != NULL; stream = cuda.streams) {
         while (stream != NULL && !stream->is_destroyed) {
             stream = stream->next;
@@ -191,15 +192,15 @@ __attribute__((destructor)) static void end(void)
         if (stream == NULL || pthread_cond_timedwait(&cuda.changed, &cuda.lock, &until) == ETIMEDOUT) {
             break;
         }
-        bury();
+        free_destroyed_streams();
     }
     pthread_mutex_unlock(&cuda.lock);
 }
 
-void end_default_stream(struct device *device)
+void destroy_default_stream(struct device *device)
 {
     if (device->default_stream != NULL) {
-        destroy(device->default_stream);
+        destroy_stream(device->default_stream);
         device->default_stream = NULL;
     }
 }
@@ -207,7 +208,7 @@ void end_default_stream(struct device *device)
 static struct stream *default_stream(struct device *device)
 {
     if (device->default_stream == NULL) {
-        device->default_stream = make(device, 0);
+        device->default_stream = new_stream(device, 0);
     }
     return device->default_stream;
 }
@@ -228,7 +229,7 @@ struct stream *find_stream(CUstream handle, CUresult *error)
     }
     struct stream *stream = stub_handle_find(HANDLE_STREAM, handle);
     if (stream == NULL) {
-        *error = refuse(CUDA_ERROR_INVALID_HANDLE, "a stream is used that is none, or was destroyed");
+        *error = refuse_call(CUDA_ERROR_INVALID_HANDLE, "a stream is used that is none, or was destroyed");
     }
     return stream;
 }
@@ -253,13 +254,13 @@ CUresult drain_stream(struct stream *stream)
     while (stream->finished < all) {
         pthread_cond_wait(&cuda.changed, &cuda.lock);
         if (stub_handle_find(HANDLE_STREAM, handle) != stream) {
-            return refuse(CUDA_ERROR_INVALID_HANDLE, "a stream is destroyed while a thread waits for it");
+            return refuse_call(CUDA_ERROR_INVALID_HANDLE, "a stream is destroyed while a thread waits for it");
         }
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUstream *handle, unsigned int flags, int priority)
+static CUresult create_stream(CUstream *handle, unsigned int flags, int priority)
 {
     CUresult error = CUDA_SUCCESS;
     struct device *device = current_device(&error);
@@ -269,7 +270,7 @@ static CUresult create(CUstream *handle, unsigned int flags, int priority)
     if (handle == NULL || flags > CU_STREAM_NON_BLOCKING) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct stream *stream = make(device, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    struct stream *stream = new_stream(device, priority > 0 ? 0 : priority < -5 ? -5 : priority);
     if (stream == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -280,13 +281,13 @@ static CUresult create(CUstream *handle, unsigned int flags, int priority)
 CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned int flags, int priority)
 {
     ENTER();
-    return leave(create(handle, flags, priority));
+    return leave_call(create_stream(handle, flags, priority));
 }
 
 CUresult cuStreamCreate(CUstream *handle, unsigned int flags)
 {
     ENTER();
-    return leave(create(handle, flags, 0));
+    return leave_call(create_stream(handle, flags, 0));
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle)
@@ -295,17 +296,17 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     CUresult error = CUDA_SUCCESS;
     struct stream *stream = find_stream(handle, &error);
     if (stream != NULL && stream == stream->device->default_stream) {
-        return leave(refuse(CUDA_ERROR_INVALID_HANDLE, "the stream NULL is destroyed"));
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_HANDLE, "the stream NULL is destroyed"));
     }
     if (stream != NULL) {
         /* The stream still executes its remaining work. */
-        destroy(stream);
+        destroy_stream(stream);
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 /* Returns a stream that a call may query or wait for. */
-static struct stream *find_settled(CUstream handle, CUresult *error)
+static struct stream *find_waitable_stream(CUstream handle, CUresult *error)
 {
     struct stream *stream = find_stream(handle, error);
     if (stream != NULL && stream->is_capturing) {
@@ -319,16 +320,16 @@ CUresult cuStreamQuery(CUstream handle)
 {
     ENTER();
     CUresult error = CUDA_SUCCESS;
-    struct stream *stream = find_settled(handle, &error);
-    return leave(stream == NULL ? error : stream->first == NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    struct stream *stream = find_waitable_stream(handle, &error);
+    return leave_call(stream == NULL ? error : stream->first == NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
     ENTER();
     CUresult error = CUDA_SUCCESS;
-    struct stream *stream = find_settled(handle, &error);
-    return leave(stream == NULL ? error : drain_stream(stream));
+    struct stream *stream = find_waitable_stream(handle, &error);
+    return leave_call(stream == NULL ? error : drain_stream(stream));
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
@@ -339,7 +340,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
     if (stream != NULL) {
         *context = stream->device->context;
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
@@ -350,7 +351,7 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
     if (stream != NULL) {
         *priority = stream->priority;
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
@@ -361,7 +362,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     if (stream != NULL) {
         *status = stream->is_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 CUresult dist_stub_cuda_capture(CUstream handle, int on)
@@ -372,15 +373,15 @@ CUresult dist_stub_cuda_capture(CUstream handle, int on)
     if (stream != NULL) {
         stream->is_capturing = on;
     }
-    return leave(error);
+    return leave_call(error);
 }
 
 /* Returns a stream that accepts work. */
-static struct stream *find_open(CUstream handle, CUresult *error)
+static struct stream *find_usable_stream(CUstream handle, CUresult *error)
 {
     struct stream *stream = find_stream(handle, error);
     if (stream != NULL && stream->is_capturing) {
-        *error = refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "work on a stream that captures");
+        *error = refuse_call(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "work on a stream that captures");
         return NULL;
     }
     return stream;
@@ -390,34 +391,34 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 {
     ENTER();
     CUresult error = CUDA_SUCCESS;
-    struct stream *stream = find_open(handle, &error);
+    struct stream *stream = find_usable_stream(handle, &error);
     if (stream != NULL) {
         enqueue(stream, (struct work){ .kind = WORK_FUNCTION, .function = function, .argument = argument });
     }
-    return leave(error);
+    return leave_call(error);
 }
 
-static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+static CUresult enqueue_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
     CUresult error = CUDA_SUCCESS;
     if (current_device(&error) == NULL) {
         return error;
     }
-    struct stream *stream = find_open(handle, &error);
+    struct stream *stream = find_usable_stream(handle, &error);
     if (stream == NULL || bytes == 0) {
         return error;
     }
-    if (to == 0 || from == 0 || reach(to, bytes) == NULL || reach(from, bytes) == NULL) {
-        return refuse(CUDA_ERROR_INVALID_VALUE, "a copy of %zu bytes leaves its device memory", bytes);
+    if (to == 0 || from == 0 || host_address(to, bytes) == NULL || host_address(from, bytes) == NULL) {
+        return refuse_call(CUDA_ERROR_INVALID_VALUE, "a copy of %zu bytes leaves its device memory", bytes);
     }
-    enum place target = place_of(to, bytes), source = place_of(from, bytes);
+    enum memory_place target = memory_place_of(to, bytes), source = memory_place_of(from, bytes);
     struct work work = { .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes };
     if (source == PLACE_PINNED) {
-        work.sum = sum_of(reach(from, bytes), bytes);
+        work.sum = checksum(host_address(from, bytes), bytes);
     }
     if (target == PLACE_PINNED && source == PLACE_DEVICE) {
         /* A caller that reads the target before the copy is done finds this value. */
-        memset(reach(to, bytes), 0x5A, bytes);
+        memset(host_address(to, bytes), 0x5A, bytes);
     }
     enqueue(stream, work);
     /* A copy of unpinned memory is synchronous. */
@@ -430,53 +431,53 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
     ENTER();
     CUresult error = CUDA_SUCCESS;
     if (current_device(&error) == NULL) {
-        return leave(error);
+        return leave_call(error);
     }
-    struct stream *stream = find_open(handle, &error);
+    struct stream *stream = find_usable_stream(handle, &error);
     if (stream == NULL || bytes == 0) {
-        return leave(error);
+        return leave_call(error);
     }
-    if (place_of(to, bytes) != PLACE_DEVICE || reach(to, bytes) == NULL) {
-        return leave(refuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes to fill leave their device memory", bytes));
+    if (memory_place_of(to, bytes) != PLACE_DEVICE || host_address(to, bytes) == NULL) {
+        return leave_call(refuse_call(CUDA_ERROR_INVALID_VALUE, "%zu bytes to fill leave their device memory", bytes));
     }
     enqueue(stream, (struct work){ .kind = WORK_FILL, .to = to, .bytes = bytes, .sum = value });
-    return leave(CUDA_SUCCESS);
+    return leave_call(CUDA_SUCCESS);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     ENTER();
-    return leave(copy(to, from, bytes, stream));
+    return leave_call(enqueue_copy(to, from, bytes, stream));
 }
 
 /* Checks that each address is in the kind of memory that the name of the call implies. */
-static CUresult copy_between(CUdeviceptr to, int to_device, CUdeviceptr from, int from_device, size_t bytes,
-                             CUstream stream)
+static CUresult enqueue_checked_copy(CUdeviceptr to, int to_device, CUdeviceptr from, int from_device, size_t bytes,
+                                     CUstream stream)
 {
-    int to_is = place_of(to, 0) == PLACE_DEVICE;
-    int from_is = place_of(from, 0) == PLACE_DEVICE;
+    int to_is = memory_place_of(to, 0) == PLACE_DEVICE;
+    int from_is = memory_place_of(from, 0) == PLACE_DEVICE;
     if (bytes != 0 && (to_is != to_device || from_is != from_device)) {
-        return refuse(CUDA_ERROR_INVALID_VALUE, "a copy from %s to %s memory is called one from %s to %s memory",
-                      from_is ? "device" : "host", to_is ? "device" : "host", from_device ? "device" : "host",
-                      to_device ? "device" : "host");
+        return refuse_call(CUDA_ERROR_INVALID_VALUE, "a copy from %s to %s memory is called one from %s to %s memory",
+                           from_is ? "device" : "host", to_is ? "device" : "host", from_device ? "device" : "host",
+                           to_device ? "device" : "host");
     }
-    return copy(to, from, bytes, stream);
+    return enqueue_copy(to, from, bytes, stream);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
     ENTER();
-    return leave(copy_between(to, 1, (CUdeviceptr)(uintptr_t)from, 0, bytes, stream));
+    return leave_call(enqueue_checked_copy(to, 1, (CUdeviceptr)(uintptr_t)from, 0, bytes, stream));
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     ENTER();
-    return leave(copy_between((CUdeviceptr)(uintptr_t)to, 0, from, 1, bytes, stream));
+    return leave_call(enqueue_checked_copy((CUdeviceptr)(uintptr_t)to, 0, from, 1, bytes, stream));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     ENTER();
-    return leave(copy_between(to, 1, from, 1, bytes, stream));
+    return leave_call(enqueue_checked_copy(to, 1, from, 1, bytes, stream));
 }

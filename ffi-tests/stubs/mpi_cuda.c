@@ -18,14 +18,14 @@
 #pragma weak dist_stub_cuda_alias
 #pragma weak cuCtxGetCurrent
 
-static atomic_long translated, without_context;
+static atomic_long n_translated, n_without_context;
 
 /* Returns the number of device buffers that MPI received, and how many of them without a current
  * context. */
 EXPORTED void dist_stub_mpi_count(long *buffers, long *wrong)
 {
-    *buffers = atomic_load(&translated);
-    *wrong = atomic_load(&without_context);
+    *buffers = atomic_load(&n_translated);
+    *wrong = atomic_load(&n_without_context);
 }
 
 EXPORTED int MPIX_Query_cuda_support(void)
@@ -39,7 +39,7 @@ EXPORTED int MPIX_GPU_query_support(int gpu_type, int *is_supported)
     return MPI_SUCCESS;
 }
 
-static void *reachable(const void *buffer, int count, MPI_Datatype datatype)
+static void *host_address(const void *buffer, int count, MPI_Datatype datatype)
 {
     CUcontext context = NULL;
     MPI_Count size = 0;
@@ -50,24 +50,24 @@ static void *reachable(const void *buffer, int count, MPI_Datatype datatype)
     if (alias == NULL) {
         return (void *)buffer;
     }
-    atomic_fetch_add(&translated, 1);
+    atomic_fetch_add(&n_translated, 1);
     if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
-        atomic_fetch_add(&without_context, 1);
+        atomic_fetch_add(&n_without_context, 1);
     }
     return alias;
 }
 
 EXPORTED int MPI_Isend(const void *buffer, int count, MPI_Datatype datatype, int to, int tag, MPI_Comm comm, MPI_Request *request)
 {
-    return PMPI_Isend(reachable(buffer, count, datatype), count, datatype, to, tag, comm, request);
+    return PMPI_Isend(host_address(buffer, count, datatype), count, datatype, to, tag, comm, request);
 }
 
 EXPORTED int MPI_Irecv(void *buffer, int count, MPI_Datatype datatype, int from, int tag, MPI_Comm comm, MPI_Request *request)
 {
-    return PMPI_Irecv(reachable(buffer, count, datatype), count, datatype, from, tag, comm, request);
+    return PMPI_Irecv(host_address(buffer, count, datatype), count, datatype, from, tag, comm, request);
 }
 
 EXPORTED int MPI_Imrecv(void *buffer, int count, MPI_Datatype datatype, MPI_Message *message, MPI_Request *request)
 {
-    return PMPI_Imrecv(reachable(buffer, count, datatype), count, datatype, message, request);
+    return PMPI_Imrecv(host_address(buffer, count, datatype), count, datatype, message, request);
 }

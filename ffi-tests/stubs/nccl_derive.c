@@ -13,19 +13,19 @@
 
 /* Orders the ranks of one color by key and rank. Finds this rank's number, and returns the first
  * rank. */
-static int find_place(struct comm *parent, const struct note *mine, struct comm *child)
+static int find_child_rank(struct comm *parent, const struct host_data *own_data, struct comm *child)
 {
     int first = parent->rank;
     child->rank = child->nranks = 0;
     for (int rank = 0; rank < parent->nranks; rank++) {
-        const struct note *note = &parent->region->seats[rank].note;
-        if (note->color != mine->color) {
+        const struct host_data *host_data = &parent->region->rank_slots[rank].host_data;
+        if (host_data->color != own_data->color) {
             continue;
         }
         child->nranks++;
-        child->rank += note->key < mine->key || (note->key == mine->key && rank < parent->rank);
-        const struct note *firsts = &parent->region->seats[first].note;
-        if (note->key < firsts->key || (note->key == firsts->key && rank < first)) {
+        child->rank += host_data->key < own_data->key || (host_data->key == own_data->key && rank < parent->rank);
+        const struct host_data *first_data = &parent->region->rank_slots[first].host_data;
+        if (host_data->key < first_data->key || (host_data->key == first_data->key && rank < first)) {
             first = rank;
         }
     }
@@ -37,36 +37,37 @@ static int find_place(struct comm *parent, const struct note *mine, struct comm 
 static ncclResult_t run_split(struct job *job)
 {
     struct comm *parent = job->comm;
-    struct note *note = &parent->region->seats[parent->rank].note;
-    struct note mine = { .color = job->color, .key = job->key };
+    struct host_data *host_data = &parent->region->rank_slots[parent->rank].host_data;
+    struct host_data own_data = { .color = job->color, .key = job->key };
     struct comm places = { 0 };
     struct comm *child = job->child == NULL ? &places : job->child;
-    if (!meet_begin(parent, LANE_HOST)) {
+    if (!meet_begin(parent, STEP_HOST)) {
         return fail(ncclInternalError, "aborted in a split");
     }
-    *note = mine;
-    if (!meet_post(parent, LANE_HOST)) {
+    *host_data = own_data;
+    if (!meet_post(parent, STEP_HOST)) {
         return fail(ncclInternalError, "aborted in a split");
     }
-    int first = find_place(parent, &mine, child);
+    int first = find_child_rank(parent, &own_data, child);
     if (job->child != NULL && first == parent->rank) {
-        meet_new_path(mine.path);
+        meet_new_path(own_data.path);
     }
-    meet_end(parent, LANE_HOST);
-    if (!meet_begin(parent, LANE_HOST)) {
+    meet_end(parent, STEP_HOST);
+    if (!meet_begin(parent, STEP_HOST)) {
         return fail(ncclInternalError, "aborted in a split");
     }
-    *note = mine;
-    if (!meet_post(parent, LANE_HOST)) {
+    *host_data = own_data;
+    if (!meet_post(parent, STEP_HOST)) {
         return fail(ncclInternalError, "aborted in a split");
     }
-    memcpy(child->path, parent->region->seats[first].note.path, PATH_BYTES);
-    meet_end(parent, LANE_HOST);
+    memcpy(child->path, parent->region->rank_slots[first].host_data.path, PATH_BYTES);
+    meet_end(parent, STEP_HOST);
     return job->child == NULL ? ncclSuccess : comm_meet(job->child);
 }
 
 /* Creates an unconnected communicator for a call on its parent. */
-static ncclResult_t begin_child(struct comm *parent, ncclComm_t *out, const ncclConfig_t *config, struct comm **made)
+static ncclResult_t create_child(struct comm *parent, ncclComm_t *out, const ncclConfig_t *config,
+                                 struct comm **child_out)
 {
     int is_blocking = parent->is_blocking;
     ncclResult_t result = comm_read_config(config, &is_blocking);
@@ -75,7 +76,7 @@ static ncclResult_t begin_child(struct comm *parent, ncclComm_t *out, const nccl
         child->is_child = 1;
         atomic_store(&child->parent, parent);
         *out = child->handle;
-        *made = child;
+        *child_out = child;
     }
     return result;
 }
@@ -86,21 +87,22 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t *ou
     struct comm *comm;
     ncclResult_t result = comm_claim(handle, __func__, &comm);
     if (result != ncclSuccess) {
-        return group_note(result);
+        return group_record_error(result);
     }
     if (out == NULL || color < NCCL_SPLIT_NOCOLOR || comm->is_finalized) {
-        return group_note(comm_release(comm, refuse(ncclInvalidArgument, "ncclCommSplit with color %d", color)));
+        return group_record_error(comm_release(comm,
+                                               refuse_call(ncclInvalidArgument, "ncclCommSplit with color %d", color)));
     }
     struct comm *child = NULL;
     *out = NULL;
     if (color != NCCL_SPLIT_NOCOLOR) {
-        result = begin_child(comm, out, config, &child);
+        result = create_child(comm, out, config, &child);
     }
     if (result == ncclSuccess) {
         result = group_submit((struct job){
             .run = run_split, .comm = comm, .child = child, .out = out, .color = color, .key = key });
     }
-    return group_note(comm_release(comm, result));
+    return group_record_error(comm_release(comm, result));
 }
 
 #endif
@@ -113,7 +115,7 @@ static ncclResult_t run_shrink(struct job *job)
 }
 
 /* Returns this rank's number among the survivors; -1 if the list is invalid. */
-static int rank_left(const struct comm *comm, const int *excluded, int n_excluded)
+static int rank_after_shrink(const struct comm *comm, const int *excluded, int n_excluded)
 {
     int below = 0;
     for (int i = 0; i < n_excluded; i++) {
@@ -134,12 +136,13 @@ static int rank_left(const struct comm *comm, const int *excluded, int n_exclude
 static ncclResult_t shrink(struct comm *comm, const int *excluded, int n_excluded, ncclComm_t *out,
                            const ncclConfig_t *config)
 {
-    int rank = out == NULL || excluded == NULL || n_excluded < 1 ? -1 : rank_left(comm, excluded, n_excluded);
+    int rank = out == NULL || excluded == NULL || n_excluded < 1 ? -1 : rank_after_shrink(comm, excluded, n_excluded);
     if (rank < 0) {
-        return refuse(ncclInvalidArgument, "ncclCommShrink with a list of ranks that is wrong, or names the caller");
+        return refuse_call(ncclInvalidArgument,
+                           "ncclCommShrink with a list of ranks that is wrong, or names the caller");
     }
     struct comm *child = NULL;
-    ncclResult_t result = begin_child(comm, out, config, &child);
+    ncclResult_t result = create_child(comm, out, config, &child);
     if (result != ncclSuccess) {
         return result;
     }
@@ -147,7 +150,7 @@ static ncclResult_t shrink(struct comm *comm, const int *excluded, int n_exclude
     child->nranks = comm->nranks - n_excluded;
     int length = snprintf(child->path, PATH_BYTES, "%s-s%d", comm->path, ++comm->shrinks);
     if (length >= PATH_BYTES || (mkdir(child->path, 0700) != 0 && errno != EEXIST)) {
-        comm_unmake(child);
+        comm_discard(child);
         *out = NULL;
         return fail(ncclSystemError, "no folder can be made beside %s", comm->path);
     }
@@ -160,24 +163,25 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int *excluded, int n_excluded, nc
     NEEDS(22700);
     struct comm *comm;
     if (flags & NCCL_SHRINK_ABORT) {
-        comm = comm_hold(handle, __func__);
+        comm = comm_ref(handle, __func__);
         if (comm == NULL) {
-            return group_note(ncclInvalidArgument);
+            return group_record_error(ncclInvalidArgument);
         }
-        comm_interrupt(comm, OVER_SHRUNK);
+        comm_interrupt(comm, WAIT_SHRUNK);
         comm_join_thread(comm);
-        return group_note(comm_let_go(comm, shrink(comm, excluded, n_excluded, out, config)));
+        return group_record_error(comm_unref(comm, shrink(comm, excluded, n_excluded, out, config)));
     }
     ncclResult_t result = comm_claim(handle, __func__, &comm);
     if (result != ncclSuccess) {
-        return group_note(result);
+        return group_record_error(result);
     }
     if (comm_is_idle(comm)) {
         result = shrink(comm, excluded, n_excluded, out, config);
     } else {
-        result = refuse(ncclInvalidUsage, "ncclCommShrink while operations are under way, without NCCL_SHRINK_ABORT");
+        result = refuse_call(ncclInvalidUsage,
+                             "ncclCommShrink while operations are under way, without NCCL_SHRINK_ABORT");
     }
-    return group_note(comm_release(comm, result));
+    return group_record_error(comm_release(comm, result));
 }
 
 #endif

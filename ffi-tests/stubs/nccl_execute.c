@@ -14,16 +14,16 @@ static const char *const names[] = {
     [REDUCE_SCATTER] = "reduce_scatter", [SEND] = "send", [RECEIVE] = "receive",
 };
 
-void *alias(struct comm *comm, const void *pointer, size_t bytes)
+void *host_alias(struct comm *comm, const void *pointer, size_t bytes)
 {
     void *found = dist_stub_cuda_alias(pointer, bytes);
     if (found == NULL) {
-        comm_fail(comm, refuse(ncclUnhandledCudaError, "memory was freed before an operation with it was done"));
+        comm_fail(comm, refuse_call(ncclUnhandledCudaError, "memory was freed before an operation with it was done"));
     }
     return found;
 }
 
-int begin_operation(struct comm *comm)
+int start_operation(struct comm *comm)
 {
     ncclResult_t error = ncclInternalError;
     enum fault fault = next_fault(comm, &error);
@@ -38,17 +38,17 @@ int begin_operation(struct comm *comm)
     return 0;
 }
 
-void differ(struct comm *comm, int rank, const char *mine, const char *theirs)
+void report_mismatch(struct comm *comm, int rank, const char *own_call, const char *peer_call)
 {
     ncclResult_t error =
-        refuse(ncclInvalidUsage, "rank %d does %s where rank %d does %s", comm->rank, mine, rank, theirs);
-    if (!mismatch_hangs()) {
+        refuse_call(ncclInvalidUsage, "rank %d does %s where rank %d does %s", comm->rank, own_call, rank, peer_call);
+    if (!has_hang_on_mismatch()) {
         comm_fail(comm, error);
     }
     meet_hang(comm);
 }
 
-static void describe(const struct call *call, char *text, size_t bytes)
+static void describe_call(const struct call *call, char *text, size_t bytes)
 {
     int is_known = call->kind >= 0 && call->kind <= RECEIVE;
     snprintf(text, bytes, "%s of %llu %s (operation %d, root %d)", is_known ? names[call->kind] : "something",
@@ -56,16 +56,16 @@ static void describe(const struct call *call, char *text, size_t bytes)
 }
 
 /* Checks that all ranks make the same call. */
-static int agree(struct comm *comm)
+static int check_same_call(struct comm *comm)
 {
-    struct call mine = comm->region->seats[comm->rank].call;
+    struct call own_call = comm->region->rank_slots[comm->rank].call;
     for (int rank = 0; rank < comm->nranks; rank++) {
-        struct call theirs = comm->region->seats[rank].call;
-        if (memcmp(&mine, &theirs, sizeof mine) != 0) {
+        struct call peer_call = comm->region->rank_slots[rank].call;
+        if (memcmp(&own_call, &peer_call, sizeof own_call) != 0) {
             char a[128], b[128];
-            describe(&mine, a, sizeof a);
-            describe(&theirs, b, sizeof b);
-            differ(comm, rank, a, b);
+            describe_call(&own_call, a, sizeof a);
+            describe_call(&peer_call, b, sizeof b);
+            report_mismatch(comm, rank, a, b);
             return 0;
         }
     }
@@ -73,52 +73,53 @@ static int agree(struct comm *comm)
 }
 
 /* Returns the number of blocks that each rank publishes. */
-static size_t blocks_of(const struct comm *comm, const struct operation *it)
+static size_t published_blocks(const struct comm *comm, const struct operation *operation)
 {
-    return it->kind == REDUCE_SCATTER ? (size_t)comm->nranks : 1;
+    return operation->kind == REDUCE_SCATTER ? (size_t)comm->nranks : 1;
 }
 
 /* Returns the number of elements of a block that are published at a time. */
-static size_t room_of(const struct comm *comm, const struct operation *it)
+static size_t elements_per_step(const struct comm *comm, const struct operation *operation)
 {
-    return CHUNK_BYTES / blocks_of(comm, it) / type_size(it->type);
+    return CHUNK_BYTES / published_blocks(comm, operation) / type_size(operation->type);
 }
 
 /* Copies elements, and scales them if the operation has a factor. */
-static int copy(struct comm *comm, const struct operation *it, void *into, const void *from, size_t n)
+static int copy_elements(struct comm *comm, const struct operation *operation, void *into, const void *from, size_t n)
 {
     unsigned char factor[8];
-    int has_factor = it->op == ncclNumOps || (it->op == ncclAvg && type_average_factor(it->type, comm->nranks, factor));
-    if (it->op == ncclNumOps && it->factor_on_device == NULL) {
-        memcpy(factor, it->factor, sizeof factor);
-    } else if (it->op == ncclNumOps) {
-        const void *value = alias(comm, it->factor_on_device, type_size(it->type));
+    int has_factor = operation->op == ncclNumOps || (operation->op == ncclAvg &&
+                                                     type_average_factor(operation->type, comm->nranks, factor));
+    if (operation->op == ncclNumOps && operation->factor_on_device == NULL) {
+        memcpy(factor, operation->factor, sizeof factor);
+    } else if (operation->op == ncclNumOps) {
+        const void *value = host_alias(comm, operation->factor_on_device, type_size(operation->type));
         if (value == NULL) {
             return 0;
         }
-        memcpy(factor, value, type_size(it->type));
+        memcpy(factor, value, type_size(operation->type));
     }
     if (has_factor) {
-        type_scale(it->type, into, from, factor, n);
+        type_scale(operation->type, into, from, factor, n);
     } else {
-        memcpy(into, from, n * type_size(it->type));
+        memcpy(into, from, n * type_size(operation->type));
     }
     return 1;
 }
 
 /* Publishes elements from `offset` on. */
-static int lay_out(struct comm *comm, const struct operation *it, size_t offset, size_t n)
+static int publish_elements(struct comm *comm, const struct operation *operation, size_t offset, size_t n)
 {
-    size_t size = type_size(it->type);
-    size_t room = room_of(comm, it) * size;
-    if (it->kind == BROADCAST && comm->rank != it->root) {
+    size_t size = type_size(operation->type);
+    size_t room = elements_per_step(comm, operation) * size;
+    if (operation->kind == BROADCAST && comm->rank != operation->root) {
         return 1;
     }
     char *chunk = meet_chunk(comm, comm->rank);
-    for (size_t block = 0; block < blocks_of(comm, it); block++) {
-        const char *from = (const char *)it->send + (block * it->count + offset) * size;
-        const void *source = alias(comm, from, n * size);
-        if (source == NULL || !copy(comm, it, chunk + block * room, source, n)) {
+    for (size_t block = 0; block < published_blocks(comm, operation); block++) {
+        const char *from = (const char *)operation->send + (block * operation->count + offset) * size;
+        const void *source = host_alias(comm, from, n * size);
+        if (source == NULL || !copy_elements(comm, operation, chunk + block * room, source, n)) {
             return 0;
         }
     }
@@ -126,76 +127,79 @@ static int lay_out(struct comm *comm, const struct operation *it, size_t offset,
 }
 
 /* Reduces the published elements of all ranks. */
-static int reduce(struct comm *comm, const struct operation *it, size_t offset, size_t n)
+static int reduce_elements(struct comm *comm, const struct operation *operation, size_t offset, size_t n)
 {
-    size_t size = type_size(it->type);
-    size_t start = it->kind == REDUCE_SCATTER ? (size_t)comm->rank * room_of(comm, it) * size : 0;
-    void *into = alias(comm, (char *)it->receive + offset * size, n * size);
+    size_t size = type_size(operation->type);
+    size_t start = operation->kind == REDUCE_SCATTER ? (size_t)comm->rank * elements_per_step(comm, operation) * size
+        : 0;
+    void *into = host_alias(comm, (char *)operation->receive + offset * size, n * size);
     if (into == NULL) {
         return 0;
     }
     memcpy(into, meet_chunk(comm, 0) + start, n * size);
     for (int rank = 1; rank < comm->nranks; rank++) {
-        type_combine(it->type, it->op, into, meet_chunk(comm, rank) + start, n);
+        type_combine(operation->type, operation->op, into, meet_chunk(comm, rank) + start, n);
     }
     unsigned char unused[8];
-    if (it->op == ncclAvg && !type_average_factor(it->type, comm->nranks, unused)) {
-        type_divide(it->type, into, comm->nranks, n);
+    if (operation->op == ncclAvg && !type_average_factor(operation->type, comm->nranks, unused)) {
+        type_divide(operation->type, into, comm->nranks, n);
     }
     return 1;
 }
 
 /* Copies the published elements of one rank to their position. */
-static int fetch(struct comm *comm, const struct operation *it, int rank, size_t offset, size_t n)
+static int fetch_elements(struct comm *comm, const struct operation *operation, int rank, size_t offset, size_t n)
 {
-    size_t size = type_size(it->type);
-    size_t place = it->kind == ALL_GATHER ? (size_t)rank * it->count : 0;
-    void *into = alias(comm, (char *)it->receive + (place + offset) * size, n * size);
+    size_t size = type_size(operation->type);
+    size_t memory_place = operation->kind == ALL_GATHER ? (size_t)rank * operation->count : 0;
+    void *into = host_alias(comm, (char *)operation->receive + (memory_place + offset) * size, n * size);
     if (into != NULL) {
         memcpy(into, meet_chunk(comm, rank), n * size);
     }
     return into != NULL;
 }
 
-static int take(struct comm *comm, const struct operation *it, size_t offset, size_t n)
+static int take_elements(struct comm *comm, const struct operation *operation, size_t offset, size_t n)
 {
     int is_done = 1;
-    switch (it->kind) {
+    switch (operation->kind) {
     case ALL_GATHER:
         for (int rank = 0; rank < comm->nranks; rank++) {
-            is_done &= fetch(comm, it, rank, offset, n);
+            is_done &= fetch_elements(comm, operation, rank, offset, n);
         }
         return is_done;
     case BROADCAST:
-        return fetch(comm, it, it->root, offset, n);
+        return fetch_elements(comm, operation, operation->root, offset, n);
     case REDUCE:
-        return comm->rank != it->root || reduce(comm, it, offset, n);
+        return comm->rank != operation->root || reduce_elements(comm, operation, offset, n);
     default:
-        return reduce(comm, it, offset, n);
+        return reduce_elements(comm, operation, offset, n);
     }
 }
 
-static int run_collective(struct comm *comm, const struct operation *it)
+static int run_collective(struct comm *comm, const struct operation *operation)
 {
-    size_t room = room_of(comm, it);
-    if (!begin_operation(comm)) {
+    size_t room = elements_per_step(comm, operation);
+    if (!start_operation(comm)) {
         return 0;
     }
-    for (size_t offset = 0; offset < it->count; offset += room) {
-        size_t n = it->count - offset < room ? it->count - offset : room;
-        if (!meet_begin(comm, LANE_DEVICE)) {
+    for (size_t offset = 0; offset < operation->count; offset += room) {
+        size_t n = operation->count - offset < room ? operation->count - offset : room;
+        if (!meet_begin(comm, STEP_DEVICE)) {
             return 0;
         }
         if (offset == 0) {
-            comm->region->seats[comm->rank].call = (struct call){
-                .kind = it->kind, .type = (int)it->type, .op = (int)it->op, .root = it->root, .count = it->count };
+            comm->region->rank_slots[comm->rank].call = (struct call){
+                .kind = operation->kind, .type = (int)operation->type, .op = (int)operation->op, .root =
+                    operation->root, .count = operation->count };
         }
-        int is_there = lay_out(comm, it, offset, n);
-        if (!is_there || !meet_post(comm, LANE_DEVICE) || (offset == 0 && !agree(comm)) || !take(comm, it, offset, n)) {
+        int is_there = publish_elements(comm, operation, offset, n);
+        if (!is_there || !meet_post(comm, STEP_DEVICE) || (offset == 0 && !check_same_call(comm)) ||
+            !take_elements(comm, operation, offset, n)) {
             meet_hang(comm);
             return 0;
         }
-        meet_end(comm, LANE_DEVICE);
+        meet_end(comm, STEP_DEVICE);
     }
     return 1;
 }
@@ -205,7 +209,7 @@ static int await_turn(const struct plan *plan)
 {
     struct comm *comm = plan->comm;
     pthread_mutex_lock(&nccl.lock);
-    while (comm->plans_done != plan->ticket && !meet_is_over(comm)) {
+    while (comm->plans_finished != plan->ticket && !meet_is_over(comm)) {
         pthread_cond_wait(&nccl.changed, &nccl.lock);
     }
     pthread_mutex_unlock(&nccl.lock);
@@ -218,8 +222,8 @@ void run_plan(void *argument)
     if (!await_turn(plan)) {
         return;
     }
-    for (const struct operation *it = plan->first; it != NULL; it = it->next) {
-        if (it->kind != SEND && it->kind != RECEIVE && !run_collective(plan->comm, it)) {
+    for (const struct operation *operation = plan->first; operation != NULL; operation = operation->next) {
+        if (operation->kind != SEND && operation->kind != RECEIVE && !run_collective(plan->comm, operation)) {
             return;
         }
     }

@@ -15,7 +15,7 @@
 static struct {
     pthread_mutex_t lock;
     /* The process that has read the environment. */
-    pid_t reader;
+    pid_t reader_pid;
     long error_rank;
     long error_operation;
     long error;
@@ -30,22 +30,22 @@ static struct {
 static void lock_faults(void)
 {
     pthread_mutex_lock(&faults.lock);
-    if (faults.reader == getpid()) {
+    if (faults.reader_pid == getpid()) {
         return;
     }
-    faults.reader = getpid();
+    faults.reader_pid = getpid();
     faults.error_rank = faults.stall_rank = -1;
     long numbers[3];
-    if (stub_numbers(getenv("DIST_STUB_NCCL_ASYNC_ERROR"), ':', numbers, 3) == 3) {
+    if (stub_parse_numbers(getenv("DIST_STUB_NCCL_ASYNC_ERROR"), ':', numbers, 3) == 3) {
         faults.error_rank = numbers[0];
         faults.error_operation = numbers[1];
         faults.error = numbers[2];
     }
-    if (stub_numbers(getenv("DIST_STUB_NCCL_STALL"), ':', numbers, 2) == 2) {
+    if (stub_parse_numbers(getenv("DIST_STUB_NCCL_STALL"), ':', numbers, 2) == 2) {
         faults.stall_rank = numbers[0];
         faults.stall_operation = numbers[1];
     }
-    faults.slow_us = stub_number("DIST_STUB_NCCL_SLOW_US", 0);
+    faults.slow_us = stub_env_number("DIST_STUB_NCCL_SLOW_US", 0);
     stub_read_fault(&faults.call, "DIST_STUB_NCCL_FAIL");
 }
 
@@ -56,13 +56,13 @@ static void unlock_faults(void)
 
 int stub_version(void)
 {
-    return (int)stub_number("DIST_STUB_NCCL_VERSION", STUB_NCCL_VERSION);
+    return (int)stub_env_number("DIST_STUB_NCCL_VERSION", STUB_NCCL_VERSION);
 }
 
 ncclResult_t ncclGetVersion(int *version)
 {
     if (version == NULL) {
-        return refuse(ncclInvalidArgument, "ncclGetVersion(NULL)");
+        return refuse_call(ncclInvalidArgument, "ncclGetVersion(NULL)");
     }
     *version = stub_version();
     return ncclSuccess;
@@ -107,7 +107,7 @@ const char *ncclGetLastError(ncclComm_t comm)
     return copy;
 }
 
-static void keep(char *text, size_t bytes, const char *format, va_list arguments)
+static void save_error_text(char *text, size_t bytes, const char *format, va_list arguments)
 {
     vsnprintf(text, bytes, format, arguments);
     lock_faults();
@@ -120,17 +120,17 @@ ncclResult_t fail(ncclResult_t error, const char *format, ...)
     char text[480];
     va_list arguments;
     va_start(arguments, format);
-    keep(text, sizeof text, format, arguments);
+    save_error_text(text, sizeof text, format, arguments);
     va_end(arguments);
     return error;
 }
 
-ncclResult_t refuse(ncclResult_t error, const char *format, ...)
+ncclResult_t refuse_call(ncclResult_t error, const char *format, ...)
 {
     char text[480];
     va_list arguments;
     va_start(arguments, format);
-    keep(text, sizeof text, format, arguments);
+    save_error_text(text, sizeof text, format, arguments);
     va_end(arguments);
     stub_misuse("nccl: %s", text);
     return error;
@@ -175,7 +175,7 @@ void dist_stub_nccl_fail(const char *function, int calls, ncclResult_t error)
     unlock_faults();
 }
 
-ncclResult_t asked_failure(const char *function)
+ncclResult_t requested_failure(const char *function)
 {
     lock_faults();
     ncclResult_t error = stub_fails_now(&faults.call, function) ? (ncclResult_t)faults.call.error : ncclSuccess;
@@ -205,7 +205,7 @@ enum fault next_fault(struct comm *comm, ncclResult_t *error)
     return fault;
 }
 
-int stalls_at_meeting(int rank)
+int is_stalled_at_meeting(int rank)
 {
     lock_faults();
     int stalls = faults.stall_rank == rank && faults.stall_operation == MEETING;
@@ -221,7 +221,7 @@ void slow_down(void)
     stub_sleep_us(us);
 }
 
-int mismatch_hangs(void)
+int has_hang_on_mismatch(void)
 {
     const char *text = getenv("DIST_STUB_NCCL_MISMATCH");
     return text == NULL || strcmp(text, "error") != 0;

@@ -27,32 +27,32 @@ struct group {
 
 static _Thread_local struct group group;
 
-static _Atomic unsigned long launched;
+static _Atomic unsigned long n_launched;
 
 unsigned long dist_stub_nccl_groups(void)
 {
-    return atomic_load(&launched);
+    return atomic_load(&n_launched);
 }
 
 static pthread_key_t open_group;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void complain(void *unused)
+static void report_open_group(void *unused)
 {
     (void)unused;
-    refuse(ncclInvalidUsage, "a thread ends without ncclGroupEnd");
+    refuse_call(ncclInvalidUsage, "a thread ends without ncclGroupEnd");
 }
 
 static void make_key(void)
 {
-    pthread_key_create(&open_group, complain);
+    pthread_key_create(&open_group, report_open_group);
 }
 
 /* The key's destructor does not run for the thread that ends the process. */
-__attribute__((destructor)) static void ask_last_thread(void)
+__attribute__((destructor)) static void check_last_thread(void)
 {
     if (group.depth > 0) {
-        complain(NULL);
+        report_open_group(NULL);
     }
 }
 
@@ -68,7 +68,7 @@ int group_is_open(void)
     return group.depth > 0;
 }
 
-ncclResult_t group_note(ncclResult_t result)
+ncclResult_t group_record_error(ncclResult_t result)
 {
     if (group.depth > 0 && group.error == ncclSuccess && result != ncclInProgress) {
         group.error = result;
@@ -82,7 +82,7 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-static void refer_to(struct comm *comm)
+static void ref_comm(struct comm *comm)
 {
     pthread_mutex_lock(&nccl.lock);
     comm->references++;
@@ -96,7 +96,7 @@ static void free_plan(struct plan *plan)
         plan->first = operation->next;
         free(operation);
     }
-    comm_let_go(plan->comm, ncclSuccess);
+    comm_unref(plan->comm, ncclSuccess);
     free(plan);
 }
 
@@ -106,7 +106,7 @@ static void finish_plan(void *argument)
     struct plan *plan = argument;
     run_plan(plan);
     pthread_mutex_lock(&nccl.lock);
-    plan->comm->plans_done++;
+    plan->comm->plans_finished++;
     pthread_cond_broadcast(&nccl.changed);
     pthread_mutex_unlock(&nccl.lock);
     free_plan(plan);
@@ -114,7 +114,7 @@ static void finish_plan(void *argument)
 
 /* Lets the operations' stream wait for the other streams (at the begin), or the other streams
  * for it. */
-static CUresult tie(struct plan *plan, int is_begin)
+static CUresult link_streams(struct plan *plan, int is_begin)
 {
     CUresult error = plan->n_others == 0 ? CUDA_SUCCESS : cuCtxPushCurrent_v2(plan->comm->context);
     for (int i = 0; i < plan->n_others && error == CUDA_SUCCESS; i++) {
@@ -136,7 +136,7 @@ static CUresult tie(struct plan *plan, int is_begin)
 static ncclResult_t launch(struct plan *plan)
 {
     struct plan streams = *plan;
-    CUresult error = tie(&streams, 1);
+    CUresult error = link_streams(&streams, 1);
     /* The lock makes the order of tickets the order in the stream. */
     pthread_mutex_lock(&nccl.lock);
     plan->ticket = plan->comm->plans_launched++;
@@ -147,7 +147,7 @@ static ncclResult_t launch(struct plan *plan)
         free_plan(plan);
     }
     /* From here on the stream owns the plan. */
-    error = error == CUDA_SUCCESS ? tie(&streams, 0) : error;
+    error = error == CUDA_SUCCESS ? link_streams(&streams, 0) : error;
     if (error != CUDA_SUCCESS) {
         return fail(ncclUnhandledCudaError, "the stream does not take operations: CUDA error %d", (int)error);
     }
@@ -158,11 +158,11 @@ static void set_state(struct comm *comm, ncclResult_t result);
 
 static int has_collective(const struct plan *plan)
 {
-    const struct operation *it = plan->first;
-    while (it != NULL && it->kind >= SEND) {
-        it = it->next;
+    const struct operation *operation = plan->first;
+    while (operation != NULL && operation->kind >= SEND) {
+        operation = operation->next;
     }
-    return it != NULL;
+    return operation != NULL;
 }
 
 /* The ranks of a communicator connect for their first collective; the launch waits until all
@@ -183,7 +183,7 @@ static void connect_all(struct plan *first)
 
 static ncclResult_t run_launch(struct job *job)
 {
-    stub_sleep_us(stub_number("DIST_STUB_NCCL_LAUNCH_US", LAUNCH_US));
+    stub_sleep_us(stub_env_number("DIST_STUB_NCCL_LAUNCH_US", LAUNCH_US));
     connect_all(job->plan);
     for (struct plan *plan = job->plan, *next; plan != NULL; plan = next) {
         struct comm *comm = plan->comm;
@@ -193,7 +193,7 @@ static ncclResult_t run_launch(struct job *job)
         comm->is_launching = 0;
         pthread_cond_broadcast(&nccl.changed);
         pthread_mutex_unlock(&nccl.lock);
-        comm_let_go(comm, ncclSuccess);
+        comm_unref(comm, ncclSuccess);
     }
     return ncclSuccess;
 }
@@ -205,7 +205,7 @@ static void set_state(struct comm *comm, ncclResult_t result)
     atomic_compare_exchange_strong(&comm->state, &in_progress, result);
 }
 
-static ncclResult_t end_job(struct job *job, ncclResult_t result)
+static ncclResult_t finish_job(struct job *job, ncclResult_t result)
 {
     struct comm *child = job->child;
     int is_blocking = job->comm->is_blocking;
@@ -213,7 +213,7 @@ static ncclResult_t end_job(struct job *job, ncclResult_t result)
         atomic_store(&child->parent, NULL);
         if (result != ncclSuccess && is_blocking) {
             *job->out = NULL;
-            comm_unmake(child);
+            comm_discard(child);
         }
         set_state(child, result);
     }
@@ -222,24 +222,24 @@ static ncclResult_t end_job(struct job *job, ncclResult_t result)
         set_state(job->comm, is_blocking && child != NULL ? ncclSuccess : result);
     }
     if (child != NULL && child != job->comm) {
-        comm_let_go(child, ncclSuccess);
+        comm_unref(child, ncclSuccess);
     }
-    comm_let_go(job->comm, ncclSuccess);
+    comm_unref(job->comm, ncclSuccess);
     free(job);
     return result;
 }
 
-static void *do_job(void *argument)
+static void *run_job(void *argument)
 {
     struct job *job = argument;
     job->result = job->run(job);
     return NULL;
 }
 
-static void *do_and_end_job(void *argument)
+static void *run_and_finish_job(void *argument)
 {
     struct job *job = argument;
-    end_job(job, job->run(job));
+    finish_job(job, job->run(job));
     return NULL;
 }
 
@@ -249,28 +249,28 @@ static ncclResult_t start_job(struct job *job)
     struct comm *comm = job->comm;
     comm_join_thread(comm);
     pthread_mutex_lock(&nccl.lock);
-    comm->has_thread = pthread_create(&comm->thread, NULL, do_and_end_job, job) == 0;
+    comm->has_thread = pthread_create(&comm->thread, NULL, run_and_finish_job, job) == 0;
     int has_thread = comm->has_thread;
     pthread_mutex_unlock(&nccl.lock);
-    return has_thread ? ncclInProgress : end_job(job, fail(ncclSystemError, "there is no thread to be had"));
+    return has_thread ? ncclInProgress : finish_job(job, fail(ncclSystemError, "there is no thread to be had"));
 }
 
-static ncclResult_t worse(ncclResult_t a, ncclResult_t b)
+static ncclResult_t worse_result(ncclResult_t a, ncclResult_t b)
 {
     return a == ncclSuccess || (a == ncclInProgress && b != ncclSuccess) ? b : a;
 }
 
 /* Starts all jobs at the same time, since each may wait for another. */
-static ncclResult_t do_jobs(struct job *first)
+static ncclResult_t run_jobs(struct job *first)
 {
     ncclResult_t result = ncclSuccess;
     struct job *blocking = NULL;
     for (struct job *job = first, *next; job != NULL; job = next) {
         next = job->next;
         if (!job->comm->is_blocking) {
-            result = worse(result, start_job(job));
-        } else if (pthread_create(&job->thread, NULL, do_job, job) != 0) {
-            result = worse(result, end_job(job, fail(ncclSystemError, "there is no thread to be had")));
+            result = worse_result(result, start_job(job));
+        } else if (pthread_create(&job->thread, NULL, run_job, job) != 0) {
+            result = worse_result(result, finish_job(job, fail(ncclSystemError, "there is no thread to be had")));
         } else {
             job->next = blocking;
             blocking = job;
@@ -280,7 +280,7 @@ static ncclResult_t do_jobs(struct job *first)
         struct job *job = blocking;
         blocking = job->next;
         pthread_join(job->thread, NULL);
-        result = worse(result, end_job(job, job->result));
+        result = worse_result(result, finish_job(job, job->result));
     }
     return result;
 }
@@ -293,9 +293,9 @@ ncclResult_t group_submit(struct job job)
     }
     *copy = job;
     copy->next = NULL;
-    refer_to(copy->comm);
+    ref_comm(copy->comm);
     if (copy->child != NULL && copy->child != copy->comm) {
-        refer_to(copy->child);
+        ref_comm(copy->child);
     }
     int settled = ncclSuccess;
     atomic_compare_exchange_strong(&copy->comm->state, &settled, ncclInProgress);
@@ -308,10 +308,10 @@ ncclResult_t group_submit(struct job job)
         group.last_job = copy;
         return ncclSuccess;
     }
-    return copy->comm->is_blocking ? end_job(copy, copy->run(copy)) : start_job(copy);
+    return copy->comm->is_blocking ? finish_job(copy, copy->run(copy)) : start_job(copy);
 }
 
-static struct plan *plan_of(struct comm *comm, CUstream stream)
+static struct plan *find_plan(struct comm *comm, CUstream stream)
 {
     struct plan *plan = group.first_plan;
     while (plan != NULL && plan->comm != comm) {
@@ -324,7 +324,7 @@ static struct plan *plan_of(struct comm *comm, CUstream stream)
     if (plan == NULL) {
         abort();
     }
-    refer_to(comm);
+    ref_comm(comm);
     plan->comm = comm;
     plan->stream = stream;
     if (group.last_plan == NULL) {
@@ -364,13 +364,13 @@ static unsigned long thread_number(void)
 /* Checks a thread that drives several ranks of a communicator: it must call their collectives
  * within one group. Returns true if the other rank, which the thread has called before, is in
  * this group too, or does not wait for this rank. */
-static int may_be_alone(struct comm *comm)
+static int may_call_alone(struct comm *comm)
 {
     int is_fine = 1;
     pthread_mutex_lock(&nccl.lock);
     for (struct comm *other = nccl.first; other != NULL; other = other->next) {
         int is_ahead = other->collectives > comm->collectives && other->group != &group
-                       && atomic_load(&other->over) == OVER_NO && strcmp(other->path, comm->path) == 0;
+                       && atomic_load(&other->wait_state) == WAIT_CONTINUES && strcmp(other->path, comm->path) == 0;
         is_fine &= !(is_ahead && other->last_caller == thread_number());
     }
     comm->collectives++;
@@ -385,7 +385,7 @@ static int add_stream(struct plan *plan, CUstream stream)
     for (int i = 0; i < plan->n_others; i++) {
         is_known |= plan->others[i] == stream;
     }
-    if (!is_known && plan->n_others == MOST_STREAMS) {
+    if (!is_known && plan->n_others == MAX_STREAMS) {
         return 0;
     }
     if (!is_known) {
@@ -397,18 +397,18 @@ static int add_stream(struct plan *plan, CUstream stream)
 ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation)
 {
     if (!join_group(comm)) {
-        return refuse(ncclInvalidUsage, "a communicator is used while another thread has it in a group");
+        return refuse_call(ncclInvalidUsage, "a communicator is used while another thread has it in a group");
     }
-    if (operation.kind < SEND && !may_be_alone(comm)) {
-        return refuse(ncclInvalidUsage,
-                      "rank %d: this thread has called a collective of another rank before, outside of this group: "
-                      "each may wait for the other",
-                      comm->rank);
+    if (operation.kind < SEND && !may_call_alone(comm)) {
+        return refuse_call(ncclInvalidUsage,
+                           "rank %d: this thread has called a collective of another rank before, outside of this group: "
+                           "each may wait for the other",
+                           comm->rank);
     }
-    struct plan *plan = plan_of(comm, stream);
+    struct plan *plan = find_plan(comm, stream);
     if (!add_stream(plan, stream)) {
-        return refuse(ncclInvalidUsage, "%d streams for one communicator in a group, which the stub does not do",
-                      MOST_STREAMS + 2);
+        return refuse_call(ncclInvalidUsage, "%d streams for one communicator in a group, which the stub does not do",
+                           MAX_STREAMS + 2);
     }
     struct operation *copy = malloc(sizeof *copy);
     if (copy == NULL) {
@@ -441,10 +441,10 @@ static ncclResult_t submit_launch(struct plan *first)
     }
     *job = (struct job){ .run = run_launch, .comm = first->comm, .plan = first };
     comm_join_thread(first->comm);
-    refer_to(first->comm);
+    ref_comm(first->comm);
     for (struct plan *plan = first; plan != NULL; plan = plan->next) {
         int settled = ncclSuccess;
-        refer_to(plan->comm);
+        ref_comm(plan->comm);
         atomic_compare_exchange_strong(&plan->comm->state, &settled, ncclInProgress);
     }
     pthread_mutex_lock(&nccl.lock);
@@ -452,32 +452,32 @@ static ncclResult_t submit_launch(struct plan *first)
         plan->comm->is_launching = 1;
     }
     struct comm *comm = first->comm;
-    comm->has_thread = pthread_create(&comm->thread, NULL, do_and_end_job, job) == 0;
+    comm->has_thread = pthread_create(&comm->thread, NULL, run_and_finish_job, job) == 0;
     int has_thread = comm->has_thread;
     pthread_mutex_unlock(&nccl.lock);
-    return has_thread ? ncclInProgress : end_job(job, run_launch(job));
+    return has_thread ? ncclInProgress : finish_job(job, run_launch(job));
 }
 
 static ncclResult_t launch_all(struct plan *first)
 {
-    atomic_fetch_add(&launched, first != NULL);
+    atomic_fetch_add(&n_launched, first != NULL);
     ncclResult_t result = ncclSuccess;
     struct plan *lazy = NULL, **last = &lazy;
     for (struct plan *plan = first, *next; plan != NULL; plan = next) {
         next = plan->next;
         leave_group(plan);
         if (plan->comm->is_blocking) {
-            result = worse(result, launch(plan));
+            result = worse_result(result, launch(plan));
         } else {
             plan->next = NULL;
             *last = plan;
             last = &plan->next;
         }
     }
-    return lazy == NULL ? result : worse(result, submit_launch(lazy));
+    return lazy == NULL ? result : worse_result(result, submit_launch(lazy));
 }
 
-static ncclResult_t drop_all(struct plan *first_plan, struct job *first_job, ncclResult_t error)
+static ncclResult_t discard_all(struct plan *first_plan, struct job *first_job, ncclResult_t error)
 {
     for (struct plan *plan = first_plan, *next; plan != NULL; plan = next) {
         next = plan->next;
@@ -486,7 +486,7 @@ static ncclResult_t drop_all(struct plan *first_plan, struct job *first_job, ncc
     }
     for (struct job *job = first_job, *next; job != NULL; job = next) {
         next = job->next;
-        end_job(job, error);
+        finish_job(job, error);
     }
     return error;
 }
@@ -494,21 +494,21 @@ static ncclResult_t drop_all(struct plan *first_plan, struct job *first_job, ncc
 ncclResult_t ncclGroupEnd(void)
 {
     if (group.depth == 0) {
-        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+        return refuse_call(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     }
     if (group.depth > 1) {
         set_depth(group.depth - 1);
         return ncclSuccess;
     }
-    group_note(asked_failure(__func__));
+    group_record_error(requested_failure(__func__));
     set_depth(0);
     struct group all = group;
     group = (struct group){ 0 };
     if (all.error == ncclSuccess && all.first_plan != NULL && all.first_job != NULL) {
-        all.error = refuse(ncclInvalidUsage, "a group of both operations and communicators");
+        all.error = refuse_call(ncclInvalidUsage, "a group of both operations and communicators");
     }
     if (all.error != ncclSuccess) {
-        return drop_all(all.first_plan, all.first_job, all.error);
+        return discard_all(all.first_plan, all.first_job, all.error);
     }
-    return all.first_job != NULL ? do_jobs(all.first_job) : launch_all(all.first_plan);
+    return all.first_job != NULL ? run_jobs(all.first_job) : launch_all(all.first_plan);
 }

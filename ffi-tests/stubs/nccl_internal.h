@@ -23,7 +23,7 @@
 #define STUB_NCCL_VERSION 23007
 #endif
 
-#define MOST_RANKS 16
+#define MAX_RANKS 16
 #define PATH_BYTES 112
 /* The bytes that a rank publishes at a time in a collective, and that one rank sends to another
  * at a time. */
@@ -33,7 +33,7 @@
 enum { HANDLE_COMM = 1, HANDLE_REGISTRATION = 2, HANDLE_WINDOW = 3 };
 
 /* Steps of calls on the host and steps of operations on the device have separate counters. */
-enum lane { LANE_HOST, LANE_DEVICE, LANES };
+enum step_kind { STEP_HOST, STEP_DEVICE, N_STEP_KINDS };
 
 enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECEIVE };
 
@@ -47,14 +47,14 @@ struct call {
 };
 
 /* The data that a rank publishes in a call on the host. */
-struct note {
+struct host_data {
     int32_t color;
     int32_t key;
     uint64_t bytes;
     char path[PATH_BYTES];
 };
 
-struct seat {
+struct rank_slot {
     _Atomic uint32_t is_taken;
     /* Set when the rank has called a collective; the ranks connect for the first one. */
     _Atomic uint32_t is_connected;
@@ -63,10 +63,10 @@ struct seat {
     CUuuid uuid;
     /* Step n is posted when the rank has published its data, and taken when the rank has read
      * its peers' data. */
-    _Atomic uint64_t posted[LANES];
-    _Atomic uint64_t taken[LANES];
+    _Atomic uint64_t posted[N_STEP_KINDS];
+    _Atomic uint64_t taken[N_STEP_KINDS];
     struct call call;
-    struct note note;
+    struct host_data host_data;
 };
 
 /* A channel from one rank to another; it is full if it was filled once more than drained. */
@@ -78,10 +78,10 @@ struct channel {
 };
 
 struct region {
-    _Atomic uint32_t bell;
+    _Atomic uint32_t doorbell;
     uint32_t nranks;
-    struct seat seats[MOST_RANKS];
-    struct channel channels[MOST_RANKS * MOST_RANKS];
+    struct rank_slot rank_slots[MAX_RANKS];
+    struct channel channels[MAX_RANKS * MAX_RANKS];
 };
 
 struct comm {
@@ -95,9 +95,9 @@ struct comm {
     int is_child;
     int is_finalized;
     struct region *_Atomic region;
-    uint64_t step[LANES];
+    uint64_t step[N_STEP_KINDS];
     /* A value of `enum over`. */
-    _Atomic int over;
+    _Atomic int wait_state;
     /* The parent communicator while it creates this one; its abort also ends the waits of this
      * one. */
     _Atomic(struct comm *) parent;
@@ -109,7 +109,7 @@ struct comm {
     int references;
     struct group *group;
     unsigned long plans_launched;
-    unsigned long plans_done;
+    unsigned long plans_finished;
     int shrinks;
     int registrations;
     int windows;
@@ -142,13 +142,13 @@ struct operation {
 };
 
 /* The operations of one communicator in one group. */
-#define MOST_STREAMS 8
+#define MAX_STREAMS 8
 struct plan {
     struct plan *next;
     struct comm *comm;
     /* The stream of the operations. It waits for the other streams, and they wait for it. */
     CUstream stream;
-    CUstream others[MOST_STREAMS];
+    CUstream others[MAX_STREAMS];
     int n_others;
     struct operation *first;
     struct operation *last;
@@ -156,7 +156,7 @@ struct plan {
 };
 
 /* Whether waits continue, or end because of a shrink or an abort of the communicator. */
-enum over { OVER_NO, OVER_SHRUNK, OVER_ABORTED };
+enum wait_state { WAIT_CONTINUES, WAIT_SHRUNK, WAIT_ABORTED };
 
 /* A part of a call that needs the other ranks or may run in the background. */
 struct job {
@@ -188,42 +188,42 @@ extern struct nccl {
 int stub_version(void);
 __attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t error, const char *format, ...);
 /* As `fail`, for misuse, which is logged and counted. */
-__attribute__((format(printf, 2, 3))) ncclResult_t refuse(ncclResult_t error, const char *format, ...);
+__attribute__((format(printf, 2, 3))) ncclResult_t refuse_call(ncclResult_t error, const char *format, ...);
 #define NEEDS(version) \
     do { \
         if (stub_version() < (version)) { \
-            return refuse(ncclInvalidUsage, "%s is newer than version %d", __func__, stub_version()); \
+            return refuse_call(ncclInvalidUsage, "%s is newer than version %d", __func__, stub_version()); \
         } \
     } while (0)
 /* Returns the requested error for this call, or ncclSuccess. Every call that may fail checks it,
  * except calls that end or query a communicator. */
-ncclResult_t asked_failure(const char *function);
+ncclResult_t requested_failure(const char *function);
 /* Returns the requested fault of an operation, and counts the operation. */
 enum fault { FAULT_NONE, FAULT_ERROR, FAULT_STALL };
 enum fault next_fault(struct comm *comm, ncclResult_t *error);
-int stalls_at_meeting(int rank);
+int is_stalled_at_meeting(int rank);
 void slow_down(void);
-int mismatch_hangs(void);
+int has_hang_on_mismatch(void);
 
 /* nccl_meet.c: the region of a communicator. */
 ncclResult_t meet_new_path(char *path);
 ncclResult_t meet_open(struct comm *comm);
 void meet_remove(const char *path);
 void meet_close(struct comm *comm);
-void meet_ring(struct comm *comm);
+void meet_notify(struct comm *comm);
 int meet_is_over(struct comm *comm);
 /* Sleeps until the bell has rung since `seen`, at most for REST_NS. */
-uint32_t meet_bell(struct comm *comm);
+uint32_t meet_doorbell(struct comm *comm);
 void meet_sleep(struct comm *comm, uint32_t seen);
 /* The parts of a step: after `begin` this rank may write its data, after `post` all ranks have
  * posted, after `end` they may write again. The functions return nonzero for success, and 0 if
  * the communicator was aborted. */
-int meet_begin(struct comm *comm, enum lane lane);
-int meet_post(struct comm *comm, enum lane lane);
+int meet_begin(struct comm *comm, enum step_kind step_kind);
+int meet_post(struct comm *comm, enum step_kind step_kind);
 /* Marks this rank as connected; waits until all ranks are, or the communicator is aborted. */
 void meet_connect(struct comm *comm);
 void meet_await_connected(struct comm *comm);
-void meet_end(struct comm *comm, enum lane lane);
+void meet_end(struct comm *comm, enum step_kind step_kind);
 char *meet_chunk(struct comm *comm, int rank);
 struct channel *meet_channel(struct comm *comm, int from, int to);
 char *meet_message(struct comm *comm, int from, int to);
@@ -233,17 +233,17 @@ void meet_hang(struct comm *comm);
 /* nccl_comm.c: the life of communicators. */
 /* Returns the communicator of a handle with a reference; for an invalid handle reports misuse
  * and returns NULL. */
-struct comm *comm_hold(ncclComm_t handle, const char *function);
-ncclResult_t comm_let_go(struct comm *comm, ncclResult_t result);
-/* As comm_hold, for calls that only one thread at a time may make, on a communicator that is
+struct comm *comm_ref(ncclComm_t handle, const char *function);
+ncclResult_t comm_unref(struct comm *comm, ncclResult_t result);
+/* As comm_ref, for calls that only one thread at a time may make, on a communicator that is
  * ready. */
 ncclResult_t comm_claim(ncclComm_t handle, const char *function, struct comm **comm);
 ncclResult_t comm_release(struct comm *comm, ncclResult_t result);
 struct comm *comm_new(int rank, int nranks, int device, CUcontext context, int is_blocking);
-void comm_unmake(struct comm *comm);
+void comm_discard(struct comm *comm);
 void comm_join_thread(struct comm *comm);
 /* Ends all waits on a communicator. */
-void comm_interrupt(struct comm *comm, enum over why);
+void comm_interrupt(struct comm *comm, enum wait_state state);
 /* Returns true if all its operations are done. */
 int comm_is_idle(struct comm *comm);
 /* Records an asynchronous error unless there is one already. */
@@ -254,28 +254,28 @@ ncclResult_t comm_meet(struct comm *comm);
 /* nccl_group.c */
 /* Returns true if the calling thread has an open group. */
 int group_is_open(void);
-ncclResult_t group_note(ncclResult_t result);
+ncclResult_t group_record_error(ncclResult_t result);
 /* Runs a job now, in the background, or at the end of the group. */
 ncclResult_t group_submit(struct job job);
 ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation);
 
 /* nccl_memory.c */
-ncclResult_t check_buffer(struct comm *comm, const char *what, const void *buffer, size_t bytes);
+ncclResult_t check_buffer(struct comm *comm, const char *description, const void *buffer, size_t bytes);
 ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation);
 
 /* Removes the operators of a destroyed communicator. */
-void forget_factors(ncclComm_t handle);
+void drop_factors(ncclComm_t handle);
 
 /* nccl_execute.c, nccl_messages.c: these functions run on the thread of a stream. */
 void run_plan(void *plan);
 int run_messages(struct comm *comm, struct operation *first);
-void *alias(struct comm *comm, const void *pointer, size_t bytes);
+void *host_alias(struct comm *comm, const void *pointer, size_t bytes);
 /* Returns true if an operation may continue; else the function has failed it, or let it hang
  * until the abort. */
-int begin_operation(struct comm *comm);
+int start_operation(struct comm *comm);
 /* Reports mismatching calls of two ranks, where NCCL would hang or mix them up. Returns after
  * the abort. */
-void differ(struct comm *comm, int rank, const char *mine, const char *theirs);
+void report_mismatch(struct comm *comm, int rank, const char *own_call, const char *peer_call);
 
 /* nccl_types.c: arithmetic, n elements at a time. */
 size_t type_size(ncclDataType_t type);

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* The interval at which a waiter checks for an abort. */
-#define REST_NS 20000000
+#define POLL_INTERVAL_NS 20000000
 
 _Static_assert(sizeof(_Atomic uint32_t) == sizeof(uint32_t), "a futex word");
 
@@ -43,7 +43,7 @@ char *meet_chunk(struct comm *comm, int rank)
 
 struct channel *meet_channel(struct comm *comm, int from, int to)
 {
-    return &comm->region->channels[from * MOST_RANKS + to];
+    return &comm->region->channels[from * MAX_RANKS + to];
 }
 
 char *meet_message(struct comm *comm, int from, int to)
@@ -66,7 +66,7 @@ ncclResult_t meet_new_path(char *path)
     return ncclSuccess;
 }
 
-static void file_in(const char *path, char *file)
+static void format_file_path(const char *path, char *file)
 {
     snprintf(file, PATH_BYTES + 16, "%s/region", path);
 }
@@ -74,13 +74,13 @@ static void file_in(const char *path, char *file)
 void meet_remove(const char *path)
 {
     char file[PATH_BYTES + 16];
-    file_in(path, file);
+    format_file_path(path, file);
     unlink(file);
     rmdir(path);
 }
 
 /* The first rank determines the size of the region; a rank with another size gets an error. */
-static ncclResult_t map(struct comm *comm, int fd)
+static ncclResult_t map_region(struct comm *comm, int fd)
 {
     struct stat status;
     size_t bytes = region_bytes(comm->nranks);
@@ -91,8 +91,8 @@ static ncclResult_t map(struct comm *comm, int fd)
         return fail(ncclSystemError, "the region cannot be made: %s", strerror(errno));
     }
     if (status.st_size != 0 && (size_t)status.st_size != bytes) {
-        return refuse(ncclInvalidUsage, "rank %d says that there are %d ranks, and others say otherwise",
-                      comm->rank, comm->nranks);
+        return refuse_call(ncclInvalidUsage, "rank %d says that there are %d ranks, and others say otherwise",
+                           comm->rank, comm->nranks);
     }
     void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (region == MAP_FAILED) {
@@ -106,12 +106,12 @@ static ncclResult_t map(struct comm *comm, int fd)
 ncclResult_t meet_open(struct comm *comm)
 {
     char file[PATH_BYTES + 16];
-    file_in(comm->path, file);
+    format_file_path(comm->path, file);
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
         return fail(ncclSystemError, "nobody waits under this id any more, %s: %s", file, strerror(errno));
     }
-    ncclResult_t result = map(comm, fd);
+    ncclResult_t result = map_region(comm, fd);
     /* A mapping keeps the file open, and so also the lock; therefore the lock is released
      * explicitly. */
     flock(fd, LOCK_UN);
@@ -119,19 +119,19 @@ ncclResult_t meet_open(struct comm *comm)
     if (result != ncclSuccess) {
         return result;
     }
-    struct seat *seat = &comm->region->seats[comm->rank];
-    if (atomic_load(&seat->is_taken) != 0) {
-        return refuse(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
+    struct rank_slot *rank_slot = &comm->region->rank_slots[comm->rank];
+    if (atomic_load(&rank_slot->is_taken) != 0) {
+        return refuse_call(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
     }
-    seat->version = stub_version();
-    seat->device = comm->device;
-    if (cuDeviceGetUuid_v2(&seat->uuid, comm->device) != CUDA_SUCCESS) {
+    rank_slot->version = stub_version();
+    rank_slot->device = comm->device;
+    if (cuDeviceGetUuid_v2(&rank_slot->uuid, comm->device) != CUDA_SUCCESS) {
         return fail(ncclUnhandledCudaError, "the device has no uuid");
     }
-    if (atomic_exchange(&seat->is_taken, 1) != 0) {
-        return refuse(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
+    if (atomic_exchange(&rank_slot->is_taken, 1) != 0) {
+        return refuse_call(ncclInvalidUsage, "two say that they are rank %d", comm->rank);
     }
-    meet_ring(comm);
+    meet_notify(comm);
     return ncclSuccess;
 }
 
@@ -143,58 +143,58 @@ void meet_close(struct comm *comm)
     }
 }
 
-void meet_ring(struct comm *comm)
+void meet_notify(struct comm *comm)
 {
     if (comm->region != NULL) {
-        atomic_fetch_add(&comm->region->bell, 1);
-        syscall(SYS_futex, &comm->region->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+        atomic_fetch_add(&comm->region->doorbell, 1);
+        syscall(SYS_futex, &comm->region->doorbell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     }
 }
 
-uint32_t meet_bell(struct comm *comm)
+uint32_t meet_doorbell(struct comm *comm)
 {
-    return atomic_load(&comm->region->bell);
+    return atomic_load(&comm->region->doorbell);
 }
 
 void meet_sleep(struct comm *comm, uint32_t seen)
 {
-    struct timespec rest = { 0, REST_NS };
-    syscall(SYS_futex, &comm->region->bell, FUTEX_WAIT, seen, &rest, NULL, 0);
+    struct timespec poll_interval = { 0, POLL_INTERVAL_NS };
+    syscall(SYS_futex, &comm->region->doorbell, FUTEX_WAIT, seen, &poll_interval, NULL, 0);
 }
 
 int meet_is_over(struct comm *comm)
 {
     struct comm *parent = atomic_load(&comm->parent);
-    int is_parent_over = parent != NULL && atomic_load(&parent->over) == OVER_ABORTED;
-    return atomic_load(&comm->over) != OVER_NO || is_parent_over;
+    int is_parent_over = parent != NULL && atomic_load(&parent->wait_state) == WAIT_ABORTED;
+    return atomic_load(&comm->wait_state) != WAIT_CONTINUES || is_parent_over;
 }
 
-static int all_posted(struct comm *comm, enum lane lane, uint64_t step)
+static int have_all_posted(struct comm *comm, enum step_kind step_kind, uint64_t step)
 {
     for (int rank = 0; rank < comm->nranks; rank++) {
-        if (atomic_load(&comm->region->seats[rank].posted[lane]) < step) {
+        if (atomic_load(&comm->region->rank_slots[rank].posted[step_kind]) < step) {
             return 0;
         }
     }
     return 1;
 }
 
-static int all_taken(struct comm *comm, enum lane lane, uint64_t step)
+static int have_all_taken(struct comm *comm, enum step_kind step_kind, uint64_t step)
 {
     for (int rank = 0; rank < comm->nranks; rank++) {
-        if (atomic_load(&comm->region->seats[rank].taken[lane]) < step) {
+        if (atomic_load(&comm->region->rank_slots[rank].taken[step_kind]) < step) {
             return 0;
         }
     }
     return 1;
 }
 
-static int await(struct comm *comm, enum lane lane, uint64_t step,
-                 int (*condition)(struct comm *comm, enum lane lane, uint64_t step))
+static int await_condition(struct comm *comm, enum step_kind step_kind, uint64_t step,
+                           int (*condition)(struct comm *comm, enum step_kind step_kind, uint64_t step))
 {
     for (;;) {
-        uint32_t seen = meet_bell(comm);
-        if (condition(comm, lane, step)) {
+        uint32_t seen = meet_doorbell(comm);
+        if (condition(comm, step_kind, step)) {
             return 1;
         }
         if (meet_is_over(comm)) {
@@ -204,44 +204,44 @@ static int await(struct comm *comm, enum lane lane, uint64_t step,
     }
 }
 
-int meet_begin(struct comm *comm, enum lane lane)
+int meet_begin(struct comm *comm, enum step_kind step_kind)
 {
-    uint64_t step = ++comm->step[lane];
-    return await(comm, lane, step - 1, all_taken);
+    uint64_t step = ++comm->step[step_kind];
+    return await_condition(comm, step_kind, step - 1, have_all_taken);
 }
 
-int meet_post(struct comm *comm, enum lane lane)
+int meet_post(struct comm *comm, enum step_kind step_kind)
 {
-    uint64_t step = comm->step[lane];
-    atomic_store(&comm->region->seats[comm->rank].posted[lane], step);
-    meet_ring(comm);
-    return await(comm, lane, step, all_posted);
+    uint64_t step = comm->step[step_kind];
+    atomic_store(&comm->region->rank_slots[comm->rank].posted[step_kind], step);
+    meet_notify(comm);
+    return await_condition(comm, step_kind, step, have_all_posted);
 }
 
-void meet_end(struct comm *comm, enum lane lane)
+void meet_end(struct comm *comm, enum step_kind step_kind)
 {
-    atomic_store(&comm->region->seats[comm->rank].taken[lane], comm->step[lane]);
-    meet_ring(comm);
+    atomic_store(&comm->region->rank_slots[comm->rank].taken[step_kind], comm->step[step_kind]);
+    meet_notify(comm);
 }
 
 void meet_hang(struct comm *comm)
 {
     while (!meet_is_over(comm)) {
-        meet_sleep(comm, meet_bell(comm));
+        meet_sleep(comm, meet_doorbell(comm));
     }
 }
 
 void meet_connect(struct comm *comm)
 {
-    atomic_store(&comm->region->seats[comm->rank].is_connected, 1);
-    meet_ring(comm);
+    atomic_store(&comm->region->rank_slots[comm->rank].is_connected, 1);
+    meet_notify(comm);
 }
 
-static int all_connected(struct comm *comm)
+static int are_all_connected(struct comm *comm)
 {
     int connected = 0;
     for (int rank = 0; rank < comm->nranks; rank++) {
-        connected += atomic_load(&comm->region->seats[rank].is_connected) != 0;
+        connected += atomic_load(&comm->region->rank_slots[rank].is_connected) != 0;
     }
     return connected == comm->nranks;
 }
@@ -249,8 +249,8 @@ static int all_connected(struct comm *comm)
 void meet_await_connected(struct comm *comm)
 {
     for (;;) {
-        uint32_t seen = meet_bell(comm);
-        if (meet_is_over(comm) || all_connected(comm)) {
+        uint32_t seen = meet_doorbell(comm);
+        if (meet_is_over(comm) || are_all_connected(comm)) {
             return;
         }
         meet_sleep(comm, seen);

@@ -29,21 +29,21 @@ struct factor {
 /* nccl.lock guards these lists. */
 static struct block *blocks;
 static struct factor *factors;
-static int factors_made;
+static int n_factors_made;
 
-ncclResult_t check_buffer(struct comm *comm, const char *what, const void *buffer, size_t bytes)
+ncclResult_t check_buffer(struct comm *comm, const char *description, const void *buffer, size_t bytes)
 {
     int device = -1;
     if (bytes == 0) {
         return ncclSuccess;
     }
     if (buffer == NULL || dist_stub_cuda_alias(buffer, bytes) == NULL) {
-        return refuse(ncclInvalidArgument, "%s: a buffer is not %zu bytes of device memory", what, bytes);
+        return refuse_call(ncclInvalidArgument, "%s: a buffer is not %zu bytes of device memory", description, bytes);
     }
     cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)buffer);
     if (device != comm->device) {
-        return refuse(ncclInvalidArgument, "%s: a buffer is on device %d, and the communicator on device %d", what,
-                      device, comm->device);
+        return refuse_call(ncclInvalidArgument, "%s: a buffer is on device %d, and the communicator on device %d",
+                           description, device, comm->device);
     }
     return ncclSuccess;
 }
@@ -54,9 +54,9 @@ ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
 {
     NEEDS(21900);
     CUdeviceptr start;
-    ncclResult_t asked = asked_failure(__func__);
-    if (asked != ncclSuccess) {
-        return asked;
+    ncclResult_t result = requested_failure(__func__);
+    if (result != ncclSuccess) {
+        return result;
     }
     struct block *block = malloc(sizeof *block);
     if (pointer == NULL || block == NULL || cuMemAlloc_v2(&start, bytes) != CUDA_SUCCESS) {
@@ -85,14 +85,14 @@ ncclResult_t ncclMemFree(void *pointer)
     }
     pthread_mutex_unlock(&nccl.lock);
     if (block == NULL) {
-        return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc did not give, or of freed memory");
+        return refuse_call(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc did not give, or of freed memory");
     }
     free(block);
     CUresult error = cuMemFree_v2((CUdeviceptr)(uintptr_t)pointer);
     return error == CUDA_SUCCESS ? ncclSuccess : fail(ncclUnhandledCudaError, "ncclMemFree: CUDA error %d", (int)error);
 }
 
-static int *count_of(struct comm *comm, int kind)
+static int *registration_count(struct comm *comm, int kind)
 {
     return kind == HANDLE_WINDOW ? &comm->windows : &comm->registrations;
 }
@@ -105,20 +105,20 @@ static void *add_registration(struct comm *comm, int kind)
     }
     registration->comm = comm;
     pthread_mutex_lock(&nccl.lock);
-    ++*count_of(comm, kind);
+    ++*registration_count(comm, kind);
     pthread_mutex_unlock(&nccl.lock);
     return stub_handle_new(kind, registration);
 }
 
-static ncclResult_t take_registration(struct comm *comm, int kind, void *handle, const char *function)
+static ncclResult_t remove_registration(struct comm *comm, int kind, void *handle, const char *function)
 {
     struct registration *registration = stub_handle_find(kind, handle);
     if (registration == NULL || registration->comm != comm) {
-        return refuse(ncclInvalidArgument, "%s of what is not registered with the communicator", function);
+        return refuse_call(ncclInvalidArgument, "%s of what is not registered with the communicator", function);
     }
     stub_handle_take(kind, handle);
     pthread_mutex_lock(&nccl.lock);
-    --*count_of(comm, kind);
+    --*registration_count(comm, kind);
     pthread_mutex_unlock(&nccl.lock);
     free(registration);
     return ncclSuccess;
@@ -133,7 +133,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm_handle, void *buffer, size_t
         return result;
     }
     if (handle == NULL || bytes == 0) {
-        return comm_release(comm, refuse(ncclInvalidArgument, "ncclCommRegister of %zu bytes", bytes));
+        return comm_release(comm, refuse_call(ncclInvalidArgument, "ncclCommRegister of %zu bytes", bytes));
     }
     result = check_buffer(comm, __func__, buffer, bytes);
     if (result == ncclSuccess) {
@@ -146,9 +146,9 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm_handle, void *handle)
 {
     NEEDS(21900);
     /* A failed communicator is valid here as well. */
-    struct comm *comm = comm_hold(comm_handle, __func__);
+    struct comm *comm = comm_ref(comm_handle, __func__);
     return comm == NULL ? ncclInvalidArgument
-                        : comm_let_go(comm, take_registration(comm, HANDLE_REGISTRATION, handle, __func__));
+                        : comm_unref(comm, remove_registration(comm, HANDLE_REGISTRATION, handle, __func__));
 }
 
 #endif
@@ -172,21 +172,21 @@ static ncclResult_t run_window(struct job *job)
 {
     struct comm *comm = job->comm;
     ncclResult_t result = ncclSuccess;
-    if (!meet_begin(comm, LANE_HOST)) {
+    if (!meet_begin(comm, STEP_HOST)) {
         return fail(ncclInternalError, "aborted while a window was registered");
     }
-    comm->region->seats[comm->rank].note = (struct note){ .key = job->flags, .bytes = job->bytes };
-    if (!meet_post(comm, LANE_HOST)) {
+    comm->region->rank_slots[comm->rank].host_data = (struct host_data){ .key = job->flags, .bytes = job->bytes };
+    if (!meet_post(comm, STEP_HOST)) {
         return fail(ncclInternalError, "aborted while a window was registered");
     }
     for (int rank = 0; rank < comm->nranks && result == ncclSuccess; rank++) {
-        const struct note *note = &comm->region->seats[rank].note;
-        if (note->bytes != job->bytes || note->key != job->flags) {
-            result = refuse(ncclInvalidArgument, "rank %d registers a window of %zu bytes, rank %d one of %zu",
-                            comm->rank, job->bytes, rank, (size_t)note->bytes);
+        const struct host_data *host_data = &comm->region->rank_slots[rank].host_data;
+        if (host_data->bytes != job->bytes || host_data->key != job->flags) {
+            result = refuse_call(ncclInvalidArgument, "rank %d registers a window of %zu bytes, rank %d one of %zu",
+                                 comm->rank, job->bytes, rank, (size_t)host_data->bytes);
         }
     }
-    meet_end(comm, LANE_HOST);
+    meet_end(comm, STEP_HOST);
     if (result == ncclSuccess) {
         *job->window = add_registration(comm, HANDLE_WINDOW);
     }
@@ -199,12 +199,12 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void *buffer, size_t byte
     struct comm *comm;
     ncclResult_t result = comm_claim(handle, __func__, &comm);
     if (result != ncclSuccess) {
-        return group_note(result);
+        return group_record_error(result);
     }
     if (window == NULL || bytes == 0 || (flags & ~NCCL_WIN_COLL_SYMMETRIC) != 0) {
-        result = refuse(ncclInvalidArgument, "ncclCommWindowRegister of %zu bytes with flags %d", bytes, flags);
+        result = refuse_call(ncclInvalidArgument, "ncclCommWindowRegister of %zu bytes with flags %d", bytes, flags);
     } else if (!is_own_memory(buffer, bytes)) {
-        result = refuse(ncclInvalidArgument, "ncclCommWindowRegister of memory that ncclMemAlloc did not give");
+        result = refuse_call(ncclInvalidArgument, "ncclCommWindowRegister of memory that ncclMemAlloc did not give");
     } else {
         result = check_buffer(comm, __func__, buffer, bytes);
     }
@@ -216,15 +216,15 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void *buffer, size_t byte
          * background. */
         result = result == ncclInProgress ? ncclSuccess : result;
     }
-    return group_note(comm_release(comm, result));
+    return group_record_error(comm_release(comm, result));
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm_handle, ncclWindow_t window)
 {
     NEEDS(22700);
-    struct comm *comm = comm_hold(comm_handle, __func__);
+    struct comm *comm = comm_ref(comm_handle, __func__);
     return comm == NULL ? ncclInvalidArgument
-                        : comm_let_go(comm, take_registration(comm, HANDLE_WINDOW, window, __func__));
+                        : comm_unref(comm, remove_registration(comm, HANDLE_WINDOW, window, __func__));
 }
 
 #endif
@@ -239,7 +239,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
     }
     int is_device = residence == ncclScalarDevice;
     if (op == NULL || scalar == NULL || type_size(type) == 0 || (!is_device && residence != ncclScalarHostImmediate)) {
-        return comm_release(comm, refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum of type %d", (int)type));
+        return comm_release(comm, refuse_call(ncclInvalidArgument, "ncclRedOpCreatePreMulSum of type %d", (int)type));
     }
     result = is_device ? check_buffer(comm, __func__, scalar, type_size(type)) : ncclSuccess;
     if (result != ncclSuccess) {
@@ -256,7 +256,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
         memcpy(factor->value, scalar, type_size(type));
     }
     pthread_mutex_lock(&nccl.lock);
-    factor->op = (ncclRedOp_t)(ncclNumOps + factors_made++);
+    factor->op = (ncclRedOp_t)(ncclNumOps + n_factors_made++);
     factor->next = factors;
     factors = factor;
     *op = factor->op;
@@ -265,7 +265,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 }
 
 /* Returns the link to the factor of an operator of this communicator; the caller holds the lock. */
-static struct factor **link_of(ncclComm_t comm, ncclRedOp_t op)
+static struct factor **find_factor_link(ncclComm_t comm, ncclRedOp_t op)
 {
     struct factor **link = &factors;
     while (*link != NULL && ((*link)->op != op || (*link)->comm != comm)) {
@@ -276,27 +276,28 @@ static struct factor **link_of(ncclComm_t comm, ncclRedOp_t op)
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle)
 {
-    struct comm *comm = comm_hold(handle, __func__);
+    struct comm *comm = comm_ref(handle, __func__);
     if (comm == NULL) {
         return ncclInvalidArgument;
     }
     pthread_mutex_lock(&nccl.lock);
-    struct factor **link = link_of(handle, op);
+    struct factor **link = find_factor_link(handle, op);
     struct factor *factor = *link;
     if (factor != NULL) {
         *link = factor->next;
     }
     pthread_mutex_unlock(&nccl.lock);
     free(factor);
-    return comm_let_go(comm, factor != NULL ? ncclSuccess
-                                            : refuse(ncclInvalidArgument, "ncclRedOpDestroy of what is no operator of "
-                                                                          "the communicator, or is gone"));
+    return comm_unref(comm, factor != NULL
+                                ? ncclSuccess
+                                : refuse_call(ncclInvalidArgument, "ncclRedOpDestroy of what is no operator of "
+                                                                   "the communicator, or is gone"));
 }
 
 ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation)
 {
     pthread_mutex_lock(&nccl.lock);
-    const struct factor *factor = *link_of(comm->handle, op);
+    const struct factor *factor = *find_factor_link(comm->handle, op);
     int is_it = factor != NULL && factor->type == type;
     if (is_it) {
         operation->op = ncclNumOps;
@@ -305,10 +306,10 @@ ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type,
     }
     pthread_mutex_unlock(&nccl.lock);
     return is_it ? ncclSuccess
-                 : refuse(ncclInvalidArgument, "an operator of another communicator or type, or one that is gone");
+                 : refuse_call(ncclInvalidArgument, "an operator of another communicator or type, or one that is gone");
 }
 
-void forget_factors(ncclComm_t handle)
+void drop_factors(ncclComm_t handle)
 {
     pthread_mutex_lock(&nccl.lock);
     for (struct factor **link = &factors; *link != NULL;) {

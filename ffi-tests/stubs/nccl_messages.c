@@ -10,122 +10,123 @@
 #include <string.h>
 
 struct message {
-    const struct operation *it;
+    const struct operation *operation;
     /* The number of pieces that this rank has sent or received. */
-    size_t moved;
+    size_t pieces_moved;
     int is_done;
 };
 
-enum progress { NOTHING, SOMETHING, BROKEN };
+enum progress { NO_PROGRESS, PROGRESS, FAILED };
 
-static size_t pieces(const struct operation *it)
+static size_t count_pieces(const struct operation *operation)
 {
-    size_t bytes = it->count * type_size(it->type);
+    size_t bytes = operation->count * type_size(operation->type);
     return bytes == 0 ? 1 : (bytes + MESSAGE_BYTES - 1) / MESSAGE_BYTES;
 }
 
 /* Copies a piece between the caller's buffer and the channel. */
-static int move(struct comm *comm, const struct message *message)
+static int move_piece(struct comm *comm, const struct message *message)
 {
-    const struct operation *it = message->it;
-    size_t start = message->moved * MESSAGE_BYTES;
-    size_t left = it->count * type_size(it->type) - start;
+    const struct operation *operation = message->operation;
+    size_t start = message->pieces_moved * MESSAGE_BYTES;
+    size_t left = operation->count * type_size(operation->type) - start;
     size_t bytes = left < MESSAGE_BYTES ? left : MESSAGE_BYTES;
     if (bytes == 0) {
         return 1;
     }
-    int is_send = it->kind == SEND;
-    const char *buffer = is_send ? it->send : it->receive;
-    void *mine = alias(comm, buffer + start, bytes);
-    char *channel = is_send ? meet_message(comm, comm->rank, it->root) : meet_message(comm, it->root, comm->rank);
-    if (mine != NULL) {
-        memcpy(is_send ? (void *)channel : mine, is_send ? mine : (void *)channel, bytes);
+    int is_send = operation->kind == SEND;
+    const char *buffer = is_send ? operation->send : operation->receive;
+    void *memory = host_alias(comm, buffer + start, bytes);
+    char *channel = is_send ? meet_message(comm, comm->rank, operation->root)
+        : meet_message(comm, operation->root, comm->rank);
+    if (memory != NULL) {
+        memcpy(is_send ? (void *)channel : memory, is_send ? memory : (void *)channel, bytes);
     }
-    return mine != NULL;
+    return memory != NULL;
 }
 
-static enum progress send_on(struct comm *comm, struct message *message)
+static enum progress send_next_piece(struct comm *comm, struct message *message)
 {
-    struct channel *channel = meet_channel(comm, comm->rank, message->it->root);
+    struct channel *channel = meet_channel(comm, comm->rank, message->operation->root);
     if (atomic_load(&channel->filled) != atomic_load(&channel->drained)) {
-        return NOTHING;
+        return NO_PROGRESS;
     }
-    if (message->moved == pieces(message->it)) {
+    if (message->pieces_moved == count_pieces(message->operation)) {
         message->is_done = 1;
-        return SOMETHING;
+        return PROGRESS;
     }
-    channel->count = message->it->count;
-    channel->type = (int)message->it->type;
-    if (!move(comm, message)) {
-        return BROKEN;
+    channel->count = message->operation->count;
+    channel->type = (int)message->operation->type;
+    if (!move_piece(comm, message)) {
+        return FAILED;
     }
-    message->moved++;
+    message->pieces_moved++;
     atomic_fetch_add(&channel->filled, 1);
-    meet_ring(comm);
-    return SOMETHING;
+    meet_notify(comm);
+    return PROGRESS;
 }
 
-static enum progress receive_on(struct comm *comm, struct message *message)
+static enum progress receive_next_piece(struct comm *comm, struct message *message)
 {
-    const struct operation *it = message->it;
-    struct channel *channel = meet_channel(comm, it->root, comm->rank);
+    const struct operation *operation = message->operation;
+    struct channel *channel = meet_channel(comm, operation->root, comm->rank);
     if (atomic_load(&channel->filled) == atomic_load(&channel->drained)) {
-        return NOTHING;
+        return NO_PROGRESS;
     }
-    if (channel->count != it->count || channel->type != (int)it->type) {
-        char mine[64], theirs[64];
-        snprintf(mine, sizeof mine, "receive of %zu %s", it->count, type_name((int)it->type));
+    if (channel->count != operation->count || channel->type != (int)operation->type) {
+        char own_call[64], peer_call[64];
+        snprintf(own_call, sizeof own_call, "receive of %zu %s", operation->count, type_name((int)operation->type));
         unsigned long long count = channel->count;
-        snprintf(theirs, sizeof theirs, "send of %llu %s", count, type_name(channel->type));
-        differ(comm, it->root, mine, theirs);
-        return BROKEN;
+        snprintf(peer_call, sizeof peer_call, "send of %llu %s", count, type_name(channel->type));
+        report_mismatch(comm, operation->root, own_call, peer_call);
+        return FAILED;
     }
-    if (!move(comm, message)) {
-        return BROKEN;
+    if (!move_piece(comm, message)) {
+        return FAILED;
     }
-    message->is_done = ++message->moved == pieces(it);
+    message->is_done = ++message->pieces_moved == count_pieces(operation);
     atomic_fetch_add(&channel->drained, 1);
-    meet_ring(comm);
-    return SOMETHING;
+    meet_notify(comm);
+    return PROGRESS;
 }
 
 /* Returns true if an earlier message between the same two ranks is not done. */
-static int must_wait(const struct message *messages, size_t which)
+static int must_wait(const struct message *messages, size_t index)
 {
-    for (size_t i = 0; i < which; i++) {
-        if (!messages[i].is_done && messages[i].it->kind == messages[which].it->kind
-            && messages[i].it->root == messages[which].it->root) {
+    for (size_t i = 0; i < index; i++) {
+        if (!messages[i].is_done && messages[i].operation->kind == messages[index].operation->kind
+            && messages[i].operation->root == messages[index].operation->root) {
             return 1;
         }
     }
     return 0;
 }
 
-static enum progress go_on(struct comm *comm, struct message *messages, size_t n, int *are_done)
+static enum progress progress_messages(struct comm *comm, struct message *messages, size_t n, int *are_done)
 {
-    enum progress all = NOTHING;
+    enum progress all = NO_PROGRESS;
     *are_done = 1;
-    for (size_t i = 0; i < n && all != BROKEN; i++) {
+    for (size_t i = 0; i < n && all != FAILED; i++) {
         if (!messages[i].is_done && !must_wait(messages, i)) {
-            int is_send = messages[i].it->kind == SEND;
-            enum progress one = is_send ? send_on(comm, &messages[i]) : receive_on(comm, &messages[i]);
-            all = one == NOTHING ? all : one;
+            int is_send = messages[i].operation->kind == SEND;
+            enum progress one = is_send ? send_next_piece(comm, &messages[i]) : receive_next_piece(comm, &messages[i]);
+            all = one == NO_PROGRESS ? all : one;
         }
         *are_done &= messages[i].is_done;
     }
     return all;
 }
 
-static int exchange(struct comm *comm, struct message *messages, size_t n)
+static int exchange_messages(struct comm *comm, struct message *messages, size_t n)
 {
     for (int are_done = n == 0; !are_done;) {
-        uint32_t seen = meet_bell(comm);
-        enum progress progress = go_on(comm, messages, n, &are_done);
-        if (progress == BROKEN || meet_is_over(comm)) {
+        uint32_t seen = meet_doorbell(comm);
+        enum progress progress = progress_messages(comm, messages, n, &are_done);
+        if (progress == FAILED || meet_is_over(comm)) {
             meet_hang(comm);
             return 0;
         }
-        if (progress == NOTHING) {
+        if (progress == NO_PROGRESS) {
             meet_sleep(comm, seen);
         }
     }
@@ -135,8 +136,8 @@ static int exchange(struct comm *comm, struct message *messages, size_t n)
 int run_messages(struct comm *comm, struct operation *first)
 {
     size_t n = 0;
-    for (const struct operation *it = first; it != NULL; it = it->next) {
-        n += it->kind == SEND || it->kind == RECEIVE;
+    for (const struct operation *operation = first; operation != NULL; operation = operation->next) {
+        n += operation->kind == SEND || operation->kind == RECEIVE;
     }
     struct message *messages = calloc(n + 1, sizeof *messages);
     if (messages == NULL) {
@@ -144,13 +145,13 @@ int run_messages(struct comm *comm, struct operation *first)
     }
     size_t filled = 0;
     int may_go_on = 1;
-    for (const struct operation *it = first; it != NULL && may_go_on; it = it->next) {
-        if (it->kind == SEND || it->kind == RECEIVE) {
-            messages[filled++].it = it;
-            may_go_on = begin_operation(comm);
+    for (const struct operation *operation = first; operation != NULL && may_go_on; operation = operation->next) {
+        if (operation->kind == SEND || operation->kind == RECEIVE) {
+            messages[filled++].operation = operation;
+            may_go_on = start_operation(comm);
         }
     }
-    int are_done = may_go_on && exchange(comm, messages, n);
+    int are_done = may_go_on && exchange_messages(comm, messages, n);
     free(messages);
     return are_done;
 }

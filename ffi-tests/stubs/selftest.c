@@ -18,7 +18,7 @@
 
 /* The time limit of a test in seconds, also under Valgrind. */
 #define LIMIT_S 60
-#define MOST 4
+#define MAX_RANKS 4
 
 /* Memory that all processes of a test share. */
 static struct shared {
@@ -32,21 +32,22 @@ static char log_path[64];
 static unsigned long expected_misuses;
 static int tests;
 
-void check_that(int holds, const char *text, const char *file, int line)
+void check_that(int is_true, const char *text, const char *file, int line)
 {
     atomic_fetch_add(&shared->made, 1);
-    if (!holds) {
+    if (!is_true) {
         atomic_fetch_add(&shared->failed, 1);
         fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, text);
     }
 }
 
-void check_result(int got, int wanted, const char *call, const char *file, int line)
+void check_result(int actual, int expected, const char *call, const char *file, int line)
 {
-    if (got != wanted) {
-        fprintf(stderr, "%s:%d: %s returned %d, not %d (%s)\n", file, line, call, got, wanted, ncclGetLastError(NULL));
+    if (actual != expected) {
+        fprintf(stderr, "%s:%d: %s returned %d, not %d (%s)\n", file, line, call, actual, expected,
+                ncclGetLastError(NULL));
     }
-    check_that(got == wanted, "the result above", file, line);
+    check_that(actual == expected, "the result above", file, line);
 }
 
 static unsigned long misuses(void)
@@ -56,7 +57,7 @@ static unsigned long misuses(void)
     return (unsigned long)counts.misuses + dist_stub_nccl_misuses();
 }
 
-static int log_speaks_of(const char *word)
+static int log_contains(const char *word)
 {
     char text[1 << 16];
     int fd = open(log_path, O_RDONLY);
@@ -71,15 +72,15 @@ static int log_speaks_of(const char *word)
 void expect_misuses(unsigned long count, const char *word)
 {
     expected_misuses += count;
-    CHECK(log_speaks_of(word));
+    CHECK(log_contains(word));
     CHECK(misuses() == expected_misuses);
 }
 
-void check_misuse(int got, int wanted, const char *word, const char *call, const char *file, int line)
+void check_misuse(int actual, int expected, const char *word, const char *call, const char *file, int line)
 {
-    check_result(got, wanted, call, file, line);
+    check_result(actual, expected, call, file, line);
     check_that(misuses() > expected_misuses, "the misuse above is counted", file, line);
-    if (!log_speaks_of(word)) {
+    if (!log_contains(word)) {
         fprintf(stderr, "%s:%d: the log does not speak of \"%s\"\n", file, line, word);
         check_that(0, "the log above", file, line);
     }
@@ -101,7 +102,7 @@ static void set_barrier(int n)
 }
 
 /* Checks in each process that a test has released its resources. */
-static void check_remains(void)
+static void check_leftovers(void)
 {
     struct dist_stub_cuda_counts counts;
     dist_stub_cuda_count(&counts);
@@ -125,17 +126,17 @@ static void check_folders(const ncclUniqueId *ids)
     }
 }
 
-static void report(const char *name, int n, const char *what, const ncclUniqueId *ids, int failed)
+static void report(const char *name, int n, const char *reason, const ncclUniqueId *ids, int failed)
 {
     tests++;
     check_folders(ids);
     if (atomic_load(&shared->failed) != failed) {
-        fprintf(stderr, "failed: %s with %d %s\n", name, n, what);
+        fprintf(stderr, "failed: %s with %d %s\n", name, n, reason);
     }
 }
 
 /* Waits for the ranks of a test, and kills them after the time limit. */
-static void reap(const char *name, const pid_t *ranks, int n)
+static void wait_for_ranks(const char *name, const pid_t *ranks, int n)
 {
     time_t until = time(NULL) + LIMIT_S;
     for (int rank = 0; rank < n; rank++) {
@@ -160,9 +161,9 @@ void run_processes(const char *name, int n, test_fn test)
 {
     int failed = atomic_load(&shared->failed);
     ncclUniqueId ids[2];
-    pid_t ranks[MOST];
-    OK(ncclGetUniqueId(&ids[0]));
-    OK(ncclGetUniqueId(&ids[1]));
+    pid_t ranks[MAX_RANKS];
+    CHECK_OK(ncclGetUniqueId(&ids[0]));
+    CHECK_OK(ncclGetUniqueId(&ids[1]));
     set_barrier(n);
     unlink(log_path);
     for (int i = 0; i < n; i++) {
@@ -170,11 +171,11 @@ void run_processes(const char *name, int n, test_fn test)
         if (ranks[i] == 0) {
             struct rank rank = new_rank(i, n, ids);
             test(&rank);
-            check_remains();
+            check_leftovers();
             exit(0);
         }
     }
-    reap(name, ranks, n);
+    wait_for_ranks(name, ranks, n);
     report(name, n, "processes", ids, failed);
 }
 
@@ -196,9 +197,9 @@ void run_threads(const char *name, int n, test_fn test)
 {
     int failed = atomic_load(&shared->failed);
     ncclUniqueId ids[2];
-    struct thread threads[MOST];
-    OK(ncclGetUniqueId(&ids[0]));
-    OK(ncclGetUniqueId(&ids[1]));
+    struct thread threads[MAX_RANKS];
+    CHECK_OK(ncclGetUniqueId(&ids[0]));
+    CHECK_OK(ncclGetUniqueId(&ids[1]));
     set_barrier(n);
     unlink(log_path);
     pid_t process = fork();
@@ -210,60 +211,60 @@ void run_threads(const char *name, int n, test_fn test)
         for (int i = 0; i < n; i++) {
             pthread_join(threads[i].thread, NULL);
         }
-        check_remains();
+        check_leftovers();
         exit(0);
     }
-    reap(name, &process, 1);
+    wait_for_ranks(name, &process, 1);
     report(name, n, "threads", ids, failed);
 }
 
-void begin_device(struct rank *rank, int device)
+void start_device(struct rank *rank, int device)
 {
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&rank->context, device));
-    OK(cuCtxSetCurrent(rank->context));
-    OK(cuStreamCreate(&rank->stream, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(cuInit(0));
+    CHECK_OK(cuDevicePrimaryCtxRetain(&rank->context, device));
+    CHECK_OK(cuCtxSetCurrent(rank->context));
+    CHECK_OK(cuStreamCreate(&rank->stream, CU_STREAM_NON_BLOCKING));
 }
 
-void end_device(struct rank *rank)
+void finish_device(struct rank *rank)
 {
     CUdevice device = -1;
-    OK(cuCtxGetDevice(&device));
-    OK(cuStreamSynchronize(rank->stream));
-    OK(cuStreamDestroy(rank->stream));
-    OK(cuCtxSetCurrent(NULL));
-    OK(cuDevicePrimaryCtxRelease(device));
+    CHECK_OK(cuCtxGetDevice(&device));
+    CHECK_OK(cuStreamSynchronize(rank->stream));
+    CHECK_OK(cuStreamDestroy(rank->stream));
+    CHECK_OK(cuCtxSetCurrent(NULL));
+    CHECK_OK(cuDevicePrimaryCtxRelease(device));
 }
 
-void begin(struct rank *rank)
+void start_rank(struct rank *rank)
 {
-    begin_device(rank, rank->rank);
-    OK(ncclCommInitRank(&rank->comm, rank->n, rank->id, rank->rank));
+    start_device(rank, rank->rank);
+    CHECK_OK(ncclCommInitRank(&rank->comm, rank->n, rank->id, rank->rank));
 }
 
-void end(struct rank *rank)
+void finish_rank(struct rank *rank)
 {
-    OK(ncclCommDestroy(rank->comm));
-    end_device(rank);
+    CHECK_OK(ncclCommDestroy(rank->comm));
+    finish_device(rank);
 }
 
 CUdeviceptr device_memory(size_t bytes)
 {
     CUdeviceptr pointer = 0;
-    OK(cuMemAlloc(&pointer, bytes));
+    CHECK_OK(cuMemAlloc(&pointer, bytes));
     return pointer;
 }
 
 void upload(struct rank *rank, CUdeviceptr to, const void *from, size_t bytes)
 {
-    OK(cuMemcpyHtoDAsync(to, from, bytes, rank->stream));
-    OK(cuStreamSynchronize(rank->stream));
+    CHECK_OK(cuMemcpyHtoDAsync(to, from, bytes, rank->stream));
+    CHECK_OK(cuStreamSynchronize(rank->stream));
 }
 
 void download(struct rank *rank, void *to, CUdeviceptr from, size_t bytes)
 {
-    OK(cuMemcpyDtoHAsync(to, from, bytes, rank->stream));
-    OK(cuStreamSynchronize(rank->stream));
+    CHECK_OK(cuMemcpyDtoHAsync(to, from, bytes, rank->stream));
+    CHECK_OK(cuStreamSynchronize(rank->stream));
 }
 
 /* Returns the structure of 2.27 with any header. Later libraries accept it, and later structures
@@ -276,7 +277,7 @@ ncclConfig_t new_config(void)
     return config;
 }
 
-ncclConfig_t not_blocking(void)
+ncclConfig_t nonblocking_config(void)
 {
     ncclConfig_t config = new_config();
     config.blocking = 0;
@@ -289,7 +290,7 @@ static ncclResult_t await_other(ncclComm_t comm, ncclResult_t state)
     for (time_t until = time(NULL) + LIMIT_S / 2; now == state && time(NULL) < until;) {
         ncclResult_t called = ncclCommGetAsyncError(comm, &now);
         if (called != ncclSuccess) {
-            OK(called);
+            CHECK_OK(called);
             return called;
         }
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
@@ -310,7 +311,7 @@ ncclResult_t await_error(ncclComm_t comm)
 void check_hangs(CUstream stream)
 {
     for (int i = 0; i < 50; i++) {
-        RESULT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+        CHECK_RESULT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     }
 }
@@ -318,18 +319,18 @@ void check_hangs(CUstream stream)
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {
+} sections[] = {
     { "cuda", test_cuda },       { "operations", test_operations }, { "communicators", test_communicators },
     { "faults", test_faults },   { "misuse", test_misuse },
 };
 
-static int is_wanted(const char *part, int argc, char **argv)
+static int is_selected(const char *section, int argc, char **argv)
 {
-    int is_wanted = argc < 2;
+    int is_listed = argc < 2;
     for (int i = 1; i < argc; i++) {
-        is_wanted |= strcmp(argv[i], part) == 0;
+        is_listed |= strcmp(argv[i], section) == 0;
     }
-    return is_wanted;
+    return is_listed;
 }
 
 int main(int argc, char **argv)
@@ -344,9 +345,9 @@ int main(int argc, char **argv)
     setenv("DIST_STUB_DIR", folder, 1);
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (is_wanted(parts[i].name, argc, argv)) {
-            parts[i].run();
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+        if (is_selected(sections[i].name, argc, argv)) {
+            sections[i].run();
         }
     }
     unlink(log_path);

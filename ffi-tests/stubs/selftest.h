@@ -40,14 +40,14 @@ struct rank {
     ncclComm_t comm;
 };
 
-void check_that(int holds, const char *text, const char *file, int line);
-void check_result(int got, int wanted, const char *call, const char *file, int line);
+void check_that(int is_true, const char *text, const char *file, int line);
+void check_result(int actual, int expected, const char *call, const char *file, int line);
 /* Checks that the call returned this error, and that the log reports misuse with this word. */
-void check_misuse(int got, int wanted, const char *word, const char *call, const char *file, int line);
+void check_misuse(int actual, int expected, const char *word, const char *call, const char *file, int line);
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
-#define RESULT(call, wanted) check_result((int)(call), (int)(wanted), #call, __FILE__, __LINE__)
-#define OK(call) RESULT(call, 0)
-#define MISUSE(call, wanted, word) check_misuse((int)(call), (int)(wanted), word, #call, __FILE__, __LINE__)
+#define CHECK_RESULT(call, expected) check_result((int)(call), (int)(expected), #call, __FILE__, __LINE__)
+#define CHECK_OK(call) CHECK_RESULT(call, 0)
+#define CHECK_MISUSE(call, expected, word) check_misuse((int)(call), (int)(expected), word, #call, __FILE__, __LINE__)
 
 /* Checks for misuse that a test expects and that no call returns. */
 void expect_misuses(unsigned long count, const char *word);
@@ -61,11 +61,11 @@ void run_processes(const char *name, int n, test_fn test);
 void run_threads(const char *name, int n, test_fn test);
 
 /* Creates and destroys a context and a stream on a device. */
-void begin_device(struct rank *rank, int device);
-void end_device(struct rank *rank);
+void start_device(struct rank *rank, int device);
+void finish_device(struct rank *rank);
 /* Creates and destroys a context, a stream and a communicator. */
-void begin(struct rank *rank);
-void end(struct rank *rank);
+void start_rank(struct rank *rank);
+void finish_rank(struct rank *rank);
 
 CUdeviceptr device_memory(size_t bytes);
 void upload(struct rank *rank, CUdeviceptr to, const void *from, size_t bytes);
@@ -77,7 +77,7 @@ ncclResult_t await(ncclComm_t comm);
 /* Waits until a communicator has failed, and returns its error. */
 ncclResult_t await_error(ncclComm_t comm);
 ncclConfig_t new_config(void);
-ncclConfig_t not_blocking(void);
+ncclConfig_t nonblocking_config(void);
 /* Checks that a stream does not complete within a short time. */
 void check_hangs(CUstream stream);
 

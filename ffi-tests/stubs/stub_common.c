@@ -16,7 +16,7 @@
 
 static atomic_ulong misuses;
 
-static void append(const char *kind, const char *format, va_list arguments)
+static void append_log(const char *kind, const char *format, va_list arguments)
 {
     const char *path = getenv("DIST_STUB_LOG");
     if (path == NULL) {
@@ -43,7 +43,7 @@ void stub_log(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    append("", format, arguments);
+    append_log("", format, arguments);
     va_end(arguments);
 }
 
@@ -51,7 +51,7 @@ void stub_misuse(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    append("misuse: ", format, arguments);
+    append_log("misuse: ", format, arguments);
     va_end(arguments);
     atomic_fetch_add(&misuses, 1);
     const char *reaction = getenv("DIST_STUB_MISUSE");
@@ -65,17 +65,17 @@ unsigned long stub_misuses(void)
     return atomic_load(&misuses);
 }
 
-long stub_number(const char *name, long otherwise)
+long stub_env_number(const char *name, long fallback)
 {
     const char *text = getenv(name);
-    long number = otherwise;
-    return text != NULL && stub_numbers(text, '\0', &number, 1) == 1 ? number : otherwise;
+    long number = fallback;
+    return text != NULL && stub_parse_numbers(text, '\0', &number, 1) == 1 ? number : fallback;
 }
 
-int stub_numbers(const char *text, char separator, long *numbers, int most)
+int stub_parse_numbers(const char *text, char separator, long *numbers, int max_numbers)
 {
     int count = 0;
-    while (text != NULL && *text != '\0' && count < most) {
+    while (text != NULL && *text != '\0' && count < max_numbers) {
         char *end = NULL;
         errno = 0;
         long number = strtol(text, &end, 10);
@@ -90,8 +90,8 @@ int stub_numbers(const char *text, char separator, long *numbers, int most)
 
 void stub_sleep_us(long us)
 {
-    struct timespec rest = { us / 1000000, us % 1000000 * 1000 };
-    while (us > 0 && nanosleep(&rest, &rest) != 0 && errno == EINTR) {
+    struct timespec remaining = { us / 1000000, us % 1000000 * 1000 };
+    while (us > 0 && nanosleep(&remaining, &remaining) != 0 && errno == EINTR) {
     }
 }
 
@@ -107,7 +107,7 @@ void stub_read_fault(struct stub_fault *fault, const char *name)
     const char *text = getenv(name);
     const char *colon = text == NULL ? NULL : strchr(text, ':');
     long numbers[2];
-    if (colon != NULL && stub_numbers(colon + 1, ':', numbers, 2) == 2) {
+    if (colon != NULL && stub_parse_numbers(colon + 1, ':', numbers, 2) == 2) {
         stub_set_fault(fault, text, numbers[0], (int)numbers[1]);
         size_t length = (size_t)(colon - text);
         fault->function[length < sizeof fault->function ? length : 0] = '\0';
@@ -125,7 +125,7 @@ int stub_fails_now(struct stub_fault *fault, const char *function)
 
 /* A token consists of a top byte that makes it an invalid address, the kind, the slot's
  * generation, and the slot. */
-#define MARK 0xD1ull
+#define TOKEN_MARK 0xD1ull
 #define SLOTS (1u << 16)
 
 struct slot {
@@ -137,21 +137,21 @@ struct slot {
 static struct {
     pthread_mutex_t lock;
     struct slot slots[SLOTS];
-    uint32_t used;
+    uint32_t n_used;
 } handles = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static void *token_of(uint32_t slot)
+static void *make_token(uint32_t slot)
 {
     uint64_t generation = handles.slots[slot].generation & 0xffffffffu;
     uint64_t kind = (uint64_t)handles.slots[slot].kind;
-    return (void *)(uintptr_t)(MARK << 56 | kind << 52 | generation << 20 | (uint64_t)slot << 4);
+    return (void *)(uintptr_t)(TOKEN_MARK << 56 | kind << 52 | generation << 20 | (uint64_t)slot << 4);
 }
 
-static struct slot *slot_of(int kind, const void *token)
+static struct slot *find_slot(int kind, const void *token)
 {
     uint32_t slot = (uint32_t)((uintptr_t)token >> 4) % SLOTS;
     struct slot *found = &handles.slots[slot];
-    int is_it = found->object != NULL && found->kind == kind && token_of(slot) == token;
+    int is_it = found->object != NULL && found->kind == kind && make_token(slot) == token;
     return is_it ? found : NULL;
 }
 
@@ -161,12 +161,12 @@ void *stub_handle_new(int kind, void *object)
     pthread_mutex_lock(&handles.lock);
     /* Slots are used in rotation, so that generations last longer. */
     for (uint32_t tried = 0; tried < SLOTS && token == NULL; tried++) {
-        uint32_t slot = handles.used++ % SLOTS;
+        uint32_t slot = handles.n_used++ % SLOTS;
         if (handles.slots[slot].object == NULL) {
             handles.slots[slot].object = object;
             handles.slots[slot].kind = kind;
             handles.slots[slot].generation++;
-            token = token_of(slot);
+            token = make_token(slot);
         }
     }
     pthread_mutex_unlock(&handles.lock);
@@ -180,7 +180,7 @@ void *stub_handle_new(int kind, void *object)
 void *stub_handle_find(int kind, const void *token)
 {
     pthread_mutex_lock(&handles.lock);
-    struct slot *slot = slot_of(kind, token);
+    struct slot *slot = find_slot(kind, token);
     void *object = slot == NULL ? NULL : slot->object;
     pthread_mutex_unlock(&handles.lock);
     return object;
@@ -189,7 +189,7 @@ void *stub_handle_find(int kind, const void *token)
 void *stub_handle_take(int kind, const void *token)
 {
     pthread_mutex_lock(&handles.lock);
-    struct slot *slot = slot_of(kind, token);
+    struct slot *slot = find_slot(kind, token);
     void *object = NULL;
     if (slot != NULL) {
         object = slot->object;

@@ -25,10 +25,10 @@ __attribute__((format(printf, 1, 2))) void stub_misuse(const char *format, ...);
 unsigned long stub_misuses(void);
 
 /* Returns a number from the environment, or the default. */
-long stub_number(const char *name, long otherwise);
+long stub_env_number(const char *name, long fallback);
 
-/* Reads up to `most` numbers between separators and returns how many there are. */
-int stub_numbers(const char *text, char separator, long *numbers, int most);
+/* Reads up to `max_numbers` numbers between separators and returns how many there are. */
+int stub_parse_numbers(const char *text, char separator, long *numbers, int max_numbers);
 
 void stub_sleep_us(long us);
 

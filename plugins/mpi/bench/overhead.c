@@ -22,20 +22,20 @@
 static MPI_Comm comm;
 static float *input, *output;
 
-static void fail(const char *what)
+static void fail(const char *call)
 {
-    fprintf(stderr, "overhead: %s: %s\n", what, dist_last_error());
+    fprintf(stderr, "overhead: %s: %s\n", call, dist_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static void over_dist(int count)
+static void run_dist(int count)
 {
     if (dist_all_reduce(dist_world(), input, output, (size_t)count, DIST_F32, DIST_SUM, NULL, NULL) != DIST_OK) {
         fail("dist_all_reduce");
     }
 }
 
-static void plain(int count)
+static void run_mpi(int count)
 {
     MPI_Request request;
     int done = 0;
@@ -45,15 +45,15 @@ static void plain(int count)
     }
 }
 
-static void blocking(int count)
+static void run_mpi_blocking(int count)
 {
     MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, comm);
 }
 
-static void (*const variants[])(int) = { plain, over_dist, blocking };
+static void (*const variants[])(int) = { run_mpi, run_dist, run_mpi_blocking };
 #define VARIANTS 3
 
-static int by_value(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -61,7 +61,7 @@ static int by_value(const void *a, const void *b)
 
 static double median(double *values)
 {
-    qsort(values, ROUNDS, sizeof(*values), by_value);
+    qsort(values, ROUNDS, sizeof(*values), compare_doubles);
     return values[ROUNDS / 2];
 }
 
@@ -73,14 +73,14 @@ static void measure(int count, int calls, int rank)
     for (round = -20; round < ROUNDS; round++) { /* the first ones warm up */
         for (variant = 0; variant < VARIANTS; variant++) {
             int chosen = (variant + round + 30) % VARIANTS;
-            double began;
+            double start;
             MPI_Barrier(comm);
-            began = MPI_Wtime();
+            start = MPI_Wtime();
             for (call = 0; call < calls; call++) {
                 variants[chosen](count);
             }
             if (round >= 0) {
-                times[chosen][round] = (MPI_Wtime() - began) * 1e6 / calls;
+                times[chosen][round] = (MPI_Wtime() - start) * 1e6 / calls;
             }
         }
     }

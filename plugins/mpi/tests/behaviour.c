@@ -16,12 +16,12 @@ static int rank, size;
 
 #define MAX_TAG 2147483647
 
-static void messages_by_tag_and_sender(void)
+static void messages_match_by_tag_and_sender(void)
 {
     int32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
     int32_t tags[] = { 0, 7, 268435455, 268435456, MAX_TAG - 1, MAX_TAG };
     dist_work_t *works[6];
-    int64_t sent[6], got;
+    int64_t sent[6], received;
     int i;
     for (i = 0; i < 6; i++) {
         sent[i] = 1000 * rank + i;
@@ -30,12 +30,13 @@ static void messages_by_tag_and_sender(void)
     /* Receives in reverse order of sending; the last two match any tag, in order. */
     for (i = 3; i >= 0; i--) {
         dist_recv_status_t status = DIST_RECV_STATUS_INIT;
-        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL), DIST_OK);
-        CHECK(got == 1000 * left + i && status.source == left && status.tag == tags[i]);
+        CHECK_STATUS(dist_recv(dist_world(), &received, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL),
+                     DIST_OK);
+        CHECK(received == 1000 * left + i && status.source == left && status.tag == tags[i]);
     }
     for (i = 4; i < 6; i++) {
-        CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
-        CHECK(got == 1000 * left + i);
+        CHECK_STATUS(dist_recv(dist_world(), &received, 1, DIST_I64, left, DIST_ANY_TAG, NULL, NULL, NULL), DIST_OK);
+        CHECK(received == 1000 * left + i);
     }
     for (i = 0; i < 6; i++) {
         CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
@@ -43,7 +44,7 @@ static void messages_by_tag_and_sender(void)
     }
 }
 
-static void receives_posted_before_sends(void)
+static void receives_posted_before_sends_match(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
     size_t n = 300000, i;
@@ -94,10 +95,10 @@ static void unmatched_receive_is_cancelled(void)
     dist_work_release(send);
 }
 
-static void bytes_of_unknown_length(void)
+static void bytes_of_unknown_length_are_received(void)
 {
     int32_t left = (rank + size - 1) % size, right = (rank + 1) % size;
-    size_t n = 1000 * (size_t)rank + 3, got = 0;
+    size_t n = 1000 * (size_t)rank + 3, received = 0;
     const void *data = NULL;
     char *out = malloc(n);
     dist_blob_t *in = NULL;
@@ -106,16 +107,16 @@ static void bytes_of_unknown_length(void)
     memset(out, 'a' + rank, n);
     CHECK_STATUS(dist_send_bytes(dist_world(), out, n, right, 3, NULL, &send), DIST_OK);
     CHECK_STATUS(dist_recv_bytes(dist_world(), &in, 1 << 20, left, 3, NULL, NULL, NULL), DIST_OK);
-    CHECK_STATUS(dist_blob_data(in, 0, &data, &got), DIST_OK);
-    CHECK(got == 1000 * (size_t)left + 3);
-    CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[got - 1] == 'a' + left);
+    CHECK_STATUS(dist_blob_data(in, 0, &data, &received), DIST_OK);
+    CHECK(received == 1000 * (size_t)left + 3);
+    CHECK(((const char *)data)[0] == 'a' + left && ((const char *)data)[received - 1] == 'a' + left);
     CHECK_STATUS(dist_work_wait(send, DIST_WAIT_FOREVER), DIST_OK);
     dist_work_release(send);
     dist_blob_release(in);
     free(out);
 }
 
-static void subgroups(void)
+static void subgroups_communicate(void)
 {
     int round;
     for (round = 0; round < 3; round++) {
@@ -132,7 +133,7 @@ static void subgroups(void)
     }
 }
 
-static void mixed_in_place_and_separate_buffers(void)
+static void in_place_and_separate_buffers_may_mix(void)
 {
     size_t n = 50000, i, wrong = 0;
     double *out = calloc(n, sizeof(*out)), *in = calloc(n, sizeof(*in));
@@ -150,7 +151,7 @@ static void mixed_in_place_and_separate_buffers(void)
     free(in);
 }
 
-static void works_concurrent_with_messages(void)
+static void works_run_concurrently_with_messages(void)
 {
     dist_work_t *works[8];
     int64_t values[8];
@@ -159,7 +160,7 @@ static void works_concurrent_with_messages(void)
         values[i] = rank + i;
         CHECK_STATUS(dist_all_reduce(dist_world(), &values[i], &values[i], 1, DIST_I64, DIST_SUM, NULL, &works[i]), DIST_OK);
     }
-    messages_by_tag_and_sender();
+    messages_match_by_tag_and_sender();
     for (i = 0; i < 8; i++) {
         CHECK_STATUS(dist_work_wait(works[i], DIST_WAIT_FOREVER), DIST_OK);
         dist_work_release(works[i]);
@@ -194,7 +195,7 @@ static void other_thread_is_refused(void)
  * MPI cannot cancel a collective. The error reports that the buffers may still be used, so the test
  * does not reuse them.
  */
-static void rank_is_late_for_collective(void)
+static void late_rank_times_out_the_collective(void)
 {
     static int64_t value = 1, sum;
     dist_call_options_t short_timeout = DIST_CALL_OPTIONS_INIT;
@@ -211,7 +212,7 @@ static void rank_is_late_for_collective(void)
     }
 }
 
-static int level_of(const char *mode)
+static int parse_thread_level(const char *mode)
 {
     return strcmp(mode, "multiple") == 0     ? MPI_THREAD_MULTIPLE
            : strcmp(mode, "serialized") == 0 ? MPI_THREAD_SERIALIZED
@@ -223,7 +224,7 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "own";
     int is_late = strcmp(mode, "late") == 0, is_own = is_late || strcmp(mode, "own") == 0, provided = 0;
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;
-    if (!is_own && MPI_Init_thread(&argc, &argv, level_of(mode), &provided) != MPI_SUCCESS) {
+    if (!is_own && MPI_Init_thread(&argc, &argv, parse_thread_level(mode), &provided) != MPI_SUCCESS) {
         return 1;
     }
     options.backend = "mpi";
@@ -232,18 +233,18 @@ int main(int argc, char **argv)
     rank = dist_get_rank(dist_world());
     size = dist_get_world_size(dist_world());
     if (is_late) {
-        rank_is_late_for_collective();
+        late_rank_times_out_the_collective();
         return check_report();
     }
-    mixed_in_place_and_separate_buffers();
+    in_place_and_separate_buffers_may_mix();
     if (is_own || provided >= MPI_THREAD_SERIALIZED) {
-        messages_by_tag_and_sender();
-        receives_posted_before_sends();
+        messages_match_by_tag_and_sender();
+        receives_posted_before_sends_match();
         too_long_message_remains_receivable();
         unmatched_receive_is_cancelled();
-        bytes_of_unknown_length();
-        subgroups();
-        works_concurrent_with_messages();
+        bytes_of_unknown_length_are_received();
+        subgroups_communicate();
+        works_run_concurrently_with_messages();
         monitored_barrier_completes();
     } else {
         other_thread_is_refused();

@@ -68,7 +68,7 @@ static void description_names_the_path(struct rank *self)
 }
 
 /* Messages around the ring: several pieces, with and without a work, from one and any sender. */
-static void messages(struct rank *self)
+static void check_messages(struct rank *self)
 {
     int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
@@ -91,21 +91,21 @@ static void messages(struct rank *self)
 }
 
 /* A call waits for the earlier work in the caller's stream. */
-static void streams(struct rank *self)
+static void check_stream_order(struct rank *self)
 {
     int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
     unsigned char *out = device_memory(100, NULL), *in = device_memory(100, NULL), *all = device_memory(400, NULL);
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     struct delay delay = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 1), 100 };
     dist_work_t *send = NULL;
-    REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchHostFunc(self->stream, hold_stream, &delay) == CUDA_SUCCESS);
     CHECK_OK(dist_send(dist_world(), out, 100, DIST_U8, right, 1, &options, &send));
     CHECK_OK(dist_recv(dist_world(), in, 100, DIST_U8, left, 1, NULL, NULL, NULL));
     CHECK_OK(dist_work_wait(send, DIST_WAIT_FOREVER));
     CHECK_OK(dist_work_release(send));
     CHECK(bytes_at(in, 100)[0] == left + 1 && bytes_at(in, 100)[99] == left + 1);
     struct delay later = { 1, 0, bytes_at(out, 100), (unsigned char)(self->rank + 11), 100 };
-    REQUIRE(cuLaunchHostFunc(self->stream, hold, &later) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchHostFunc(self->stream, hold_stream, &later) == CUDA_SUCCESS);
     CHECK_OK(dist_all_gather(dist_world(), out, all, 100, DIST_U8, &options, NULL));
     for (int rank = 0; rank < self->size; rank++) {
         CHECK(bytes_at(all, 400)[100 * rank] == rank + 11 && bytes_at(all, 400)[100 * rank + 99] == rank + 11);
@@ -116,22 +116,22 @@ static void streams(struct rank *self)
 }
 
 /* If the caller's stream is not ready in time, the message fails alone, and the group continues. */
-static void stream_not_ready_in_time(struct rank *self)
+static void late_stream_fails_only_its_message(struct rank *self)
 {
     int32_t *out = numbers(0, 10), right = (self->rank + 1) % self->size;
     struct delay delay = { 0, 0, NULL, 0, 0 };
-    dist_call_options_t options = on_stream(self);
+    dist_call_options_t options = stream_options(self);
     options.timeout_ms = 200;
-    REQUIRE(cuLaunchHostFunc(self->stream, hold, &delay) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchHostFunc(self->stream, hold_stream, &delay) == CUDA_SUCCESS);
     CHECK_REFUSED(dist_send(dist_world(), out, 10, DIST_I32, right, 3, &options, NULL), DIST_ERR_TIMEOUT, " within 2");
-    atomic_store(&delay.may_go_on, 1);
+    atomic_store(&delay.may_continue, 1);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     free_device(out);
 }
 
 /* In-place blocks of this rank keep their values; an unmatched receive is cancelled. */
-static void in_place(struct rank *self)
+static void in_place_blocks_keep_their_values(struct rank *self)
 {
     int32_t *all = numbers(0, COUNT), own = self->rank * 100;
     size_t bytes = COUNT * sizeof(int32_t);
@@ -159,10 +159,10 @@ static void in_place(struct rank *self)
 }
 
 /* The group also serves host memory, and a child group serves the same device. */
-static void host_memory_and_subgroup(struct rank *self)
+static void check_host_memory_and_subgroup(struct rank *self)
 {
     int64_t value = self->rank + 1, sum = 0;
-    int32_t ranks[MOST_RANKS] = { 0, 1, 2, 3 };
+    int32_t ranks[MAX_RANKS] = { 0, 1, 2, 3 };
     dist_group_t *group = NULL;
     CHECK_OK(dist_all_reduce(dist_world(), &value, &sum, 1, DIST_I64, DIST_SUM, NULL, NULL));
     CHECK(sum == self->size * (self->size + 1) / 2);
@@ -176,16 +176,16 @@ static void host_memory_and_subgroup(struct rank *self)
     CHECK_OK(dist_group_release(group));
 }
 
-static void run_all(struct rank *self)
+static void run_all_checks(struct rank *self)
 {
     long before = buffers_passed_to_mpi();
     description_names_the_path(self);
-    messages(self);
+    check_messages(self);
     CHECK((buffers_passed_to_mpi() > before) == is_direct);
-    streams(self);
-    stream_not_ready_in_time(self);
-    in_place(self);
-    host_memory_and_subgroup(self);
+    check_stream_order(self);
+    late_stream_fails_only_its_message(self);
+    in_place_blocks_keep_their_values(self);
+    check_host_memory_and_subgroup(self);
     CHECK((buffers_passed_to_mpi() > before) == is_direct);
 }
 
@@ -195,8 +195,9 @@ int main(int argc, char **argv)
     is_direct = strcmp(argv[1], "direct") == 0;
     int is_staging_requested = strcmp(argv[1], "asked_not_to") == 0;
     CHECK((dist_stub_mpi_count != NULL) == (is_direct || is_staging_requested));
-    on_job("mpi", is_staging_requested ? "staging.chunk_bytes=4096;device_memory=staged" : "staging.chunk_bytes=4096",
-           run_all);
-    check_nothing_left();
+    run_in_job("mpi",
+               is_staging_requested ? "staging.chunk_bytes=4096;device_memory=staged" : "staging.chunk_bytes=4096",
+           run_all_checks);
+    check_nothing_leaked();
     return check_report();
 }
