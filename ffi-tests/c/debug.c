@@ -63,7 +63,7 @@ static void check_backtraces(void)
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_DETAIL));
     CHECK_STATUS(failing_call(), DIST_ERR_INVALID_ARGUMENT);
     CHECK(strstr(dist_last_error_backtrace(), "dist_set_log_level") != NULL);
-    CHECK(strstr(dist_last_error_backtrace(), "a_call_that_is_looked_for") != NULL);
+    CHECK(strstr(dist_last_error_backtrace(), "failing_call") != NULL);
     CHECK(strlen(dist_last_error_backtrace()) < 20000);
     /* The message is still one line, and a second query returns the same text. */
     message = dist_last_error();
