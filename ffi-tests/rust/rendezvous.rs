@@ -245,7 +245,7 @@ fn a_rank_with_another_version_is_named() {
     let newer =
         format!(r#"{{"nonce":"{nonce}","size":2,"version":"9.9.9","who":"pid 7, host there"}}"#);
     let parts: [(&str, &[&str]); 2] = [
-        (newer.as_str(), &["rank 1 (pid 7, host there) runs libdist 9.9.9, but rank 0 0."]),
+        (newer.as_str(), &["rank 1 (pid 7, host there) runs libdist 9.9.9, but rank 0 runs 0."]),
         ("something else", &["rank 1", "not from libdist", "same version"]),
     ];
     for (entry, parts) in parts {
