@@ -30,10 +30,12 @@ fn abort_reaches_child_and_grandchild_groups() {
         let ended = job.finish();
         let reason = "rank 3 aborted group world: enough of this";
         for (name, waited) in [("0", "grand"), ("1", "child"), ("2", "child")] {
-            let from = if waited == "grand" { "world[0,1,2]" } else { "world" };
-            let made_from = format!("parent group {from} failed");
+            let parent = if waited == "grand" { "world[0,1,2]#1" } else { "world" };
+            let parent_failure = format!("parent group {parent} failed");
             let report = ended.report(name, &format!("barrier on={waited}"));
-            report.assert_failed(DIST_ERR_ABORTED, &[reason, &made_from]).assert_within_ms(5000);
+            report
+                .assert_failed(DIST_ERR_ABORTED, &[reason, &parent_failure])
+                .assert_within_ms(5000);
         }
         ended.report("0", "barrier on=child").assert_failed(DIST_ERR_ABORTED, &[reason]);
         ended.report("3", "all_reduce f32 SUM 1").assert_failed(DIST_ERR_ABORTED, &[]);
