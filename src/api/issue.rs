@@ -15,6 +15,7 @@ use super::point_to_point::{IssuedMessage, MessageBuffer};
 use super::queue::{QueueJob, Turn};
 use super::recorder::{self, OperationRecord};
 use super::work::{Work, WorkKind};
+use crate::backend::DeviceBackend;
 use crate::base::buffer::Src;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
@@ -212,7 +213,8 @@ impl PreparedCall {
 
     /// Returns whether the operation is enqueued on a device (see [`device_launch`]).
     pub(super) fn is_device_enqueued(&self) -> bool {
-        self.gpu().is_some() && self.group.backend.enqueuer().is_some()
+        let enqueuer = self.group.backend.device().and_then(DeviceBackend::enqueuer);
+        self.gpu().is_some() && enqueuer.is_some()
     }
 
     /// Returns the operation's deadline, which starts now.

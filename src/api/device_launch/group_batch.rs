@@ -8,7 +8,7 @@ use crate::api::issue::{DeviceOperation, PreparedCall};
 use crate::api::queue::Turn;
 use crate::api::recorder::{self, OperationRecord};
 use crate::api::work::{PendingMessage, Work};
-use crate::backend::{DeviceMessage, NcclEnqueuer, Operation};
+use crate::backend::{DeviceBackend, DeviceMessage, JointEnqueuer, Operation};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
 use crate::base::gpu::EnqueueRequest;
@@ -98,8 +98,8 @@ impl GroupBatch {
         &self.deadline
     }
 
-    pub(super) fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
-        self.group.backend.enqueuer()
+    pub(super) fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
+        self.group.backend.device().and_then(DeviceBackend::enqueuer)
     }
 
     /// Marks the operations as issued. The first collective has the sequence number `first_number`.

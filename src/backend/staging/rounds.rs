@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A collective that runs in rounds.
 pub(super) struct StagedCollective<'a> {
-    pub(super) cpu: &'a dyn Backend,
+    pub(super) host: &'a dyn Backend,
     pub(super) whole: &'a Operation<'a>,
     pub(super) blocks: StagingBlocks<'a>,
     pub(super) plan: StagingPlan,
@@ -78,7 +78,7 @@ impl StagedCollective<'_> {
             self.unload_round(buffers, round)?;
         }
         // The operation is complete, so the failure of another rank has no effect on it.
-        let last = StagingWaitLimits { check_failure: &|| None, ..limits };
+        let last = StagingWaitLimits { failure_state: None, ..limits };
         buffers.to_device.wait_half(0, last)?;
         buffers.to_device.wait_half(1, last)
     }
@@ -104,13 +104,13 @@ impl StagedCollective<'_> {
             // Copy the contiguous buffer at once instead of one block per rank.
             return buffers
                 .from_device
-                .copy_from_device(round % 2, &[(whole, area.slice(0, whole.len()))]);
+                .begin_copies(round % 2, &[(whole, area.slice(0, whole.len()))]);
         }
         let pieces = self.blocks.inputs.iter().enumerate().map(|(block, from)| {
             let (start, len) = self.plan.piece_range(from.len(), round);
             (from.slice(start, len), area.slice(block * width, len))
         });
-        buffers.from_device.copy_from_device(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.from_device.begin_copies(round % 2, &pieces.collect::<Vec<_>>())
     }
 
     fn unload_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
@@ -123,13 +123,13 @@ impl StagedCollective<'_> {
         if self.plan.round_count() == 1 && self.whole.recvs.is_none() {
             return buffers
                 .to_device
-                .copy_to_device(round % 2, &[(area.slice(0, whole.len()), whole)]);
+                .begin_copies(round % 2, &[(area.slice(0, whole.len()), whole)]);
         }
         let pieces = self.blocks.outputs.iter().enumerate().map(|(block, into)| {
             let (start, len) = self.plan.piece_range(into.len(), round);
             (area.slice(block * width, len), into.slice(start, len))
         });
-        buffers.to_device.copy_to_device(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.to_device.begin_copies(round % 2, &pieces.collect::<Vec<_>>())
     }
 
     /// Runs the operation of a round on staging memory.
@@ -159,7 +159,7 @@ impl StagedCollective<'_> {
             usize::MAX => usize::MAX,
             _ => width / whole.element_bytes(),
         };
-        self.cpu.run(&Operation {
+        self.host.run(&Operation {
             descriptor: Descriptor { part, ..whole.descriptor },
             count,
             send: whole.sends.map_or(from.slice(0, send_len), |_| Src::empty()),
