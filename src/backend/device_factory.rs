@@ -56,8 +56,8 @@ pub(super) trait DeviceBackendFactory: Sync + Debug {
     }
 }
 
-/// Passes each option with a back end's prefix to `parse`, whole and without the prefix. Returns the
-/// other options.
+/// Passes each option with a back end's prefix to `parse`, whole and without the prefix. Returns
+/// the other options.
 pub(super) fn split_prefixed_options(
     options: &str,
     prefix: &str,

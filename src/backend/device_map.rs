@@ -11,7 +11,7 @@
 //! | `DEVICE`, `cuda:DEVICE` | the default, but only barriers and messages | DEVICE |
 //! | `cpu:NAME,cuda:NAME` | NAME | NAME, through pinned memory or directly |
 //! | NAME, if the rank has a device | NAME | as `cpu:NAME,cuda:NAME` |
-//! | `default`, with a device | the default | the preferred one if all ranks have it, else the default |
+//! | `default`, with a device | the default | the preferred one, else the default |
 //! | `default`, without a device | the default | none |
 //!
 //! If a map names a device back end alone, a collective on host memory is probably a mistake, so

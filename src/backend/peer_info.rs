@@ -69,8 +69,8 @@ pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> 
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
-/// Returns the locations of the ranks, given the hosts, and the process id and the host name of each
-/// rank.
+/// Returns the locations of the ranks, given the hosts, and the process id and the host name of
+/// each rank.
 pub(super) fn rank_locations<'a>(
     hosts: &NodeMap,
     process_of: impl Fn(Rank) -> (u32, &'a str),

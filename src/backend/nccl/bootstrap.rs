@@ -92,8 +92,8 @@ impl NcclPeerInfo {
     }
 }
 
-/// Creates the NCCL communicator of this rank. All ranks call it together. If NCCL is optional and a
-/// rank lacks it, it returns the reason instead.
+/// Creates the NCCL communicator of this rank. All ranks call it together. If NCCL is optional and
+/// a rank lacks it, it returns the reason instead.
 pub(super) fn create(
     setup: &DeviceBackendSetup<'_>,
     options: NcclOptions,

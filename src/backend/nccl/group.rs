@@ -76,8 +76,8 @@ pub(super) struct NcclBackend {
 }
 
 impl NcclBackend {
-    /// Creates the NCCL back end of this rank. All ranks call it together. If NCCL is optional and a
-    /// rank lacks it, it returns the reason instead.
+    /// Creates the NCCL back end of this rank. All ranks call it together. If NCCL is optional and
+    /// a rank lacks it, it returns the reason instead.
     pub(super) fn create(
         setup: &DeviceBackendSetup<'_>,
         options: NcclOptions,

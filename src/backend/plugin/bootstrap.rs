@@ -1,5 +1,5 @@
-//! The registration of a plug-in, and the bootstrap of its groups: the ranks exchange peer infos, the
-//! plug-in creates its communicator, and the ranks confirm that all of them have one.
+//! The registration of a plug-in, and the bootstrap of its groups: the ranks exchange peer infos,
+//! the plug-in creates its communicator, and the ranks confirm that all of them have one.
 
 use super::communicator::CreatedCommunicator;
 use super::device_current::BoundCommunicator;

@@ -1,4 +1,5 @@
-//! The host back end to which the parts of the staging back end pass device memory, with the device.
+//! The host back end to which the parts of the staging back end pass device memory, with the
+//! device.
 
 use super::buffers::StagingWaitLimits;
 use crate::backend::{Backend, GroupFailureState, PointToPoint};

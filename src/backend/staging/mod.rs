@@ -6,7 +6,7 @@
 //! memory and owns the failure state ([`super::device_map`]). A collective is split into pieces
 //! that fit the staging buffers ([`plan`]). The copies of one piece overlap with the operation on
 //! another ([`rounds`], [`buffers`]). A worker thread transfers messages piece by piece
-//! ([`messages`]). The ranks agree on the chunk size at the bootstrap ([`agreement`]).
+//! ([`messages`]). The ranks agree on the chunk size at the bootstrap.
 //!
 //! * **The host waits, not the device.** Only copies are enqueued. An operation begins when the
 //!   device has completed the work that was in the stream at the call. It ends when the device has
@@ -18,7 +18,6 @@
 //!
 //! This module does not depend on NCCL, on a specific host back end, or on its callers.
 
-mod agreement;
 mod buffers;
 mod direct;
 mod host;
@@ -29,7 +28,7 @@ mod rounds;
 
 use super::device_factory::{
     DeviceBackendCreator, DeviceBackendFactory, DeviceBackendOrReason, DeviceBackendSetup,
-    check_not_capturing,
+    agree_on_device, check_not_capturing, device_context,
 };
 use super::{
     BackendMemory, CountSpec, Descriptor, DeviceBackend, DevicePointToPoint, OpKind, Operation,
@@ -43,13 +42,12 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::device::driver;
 use crate::device::memory::DeviceMemory;
-use agreement::{StagingAgreement, agree_on_staging};
 use buffers::{StagingBuffers, StagingWaitLimits};
 use direct::DirectDevicePath;
 use host::StagingHost;
 use messages::StagingMessages;
 use options::StagingOptions;
-use plan::{StagingBlocks, StagingPlan};
+use plan::{CHUNK_ALIGN_BYTES, StagingBlocks, StagingPlan};
 use rounds::StagedCollective;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,13 +104,24 @@ impl StagingBackend {
         setup: &DeviceBackendSetup<'_>,
         options: StagingOptions,
     ) -> Result<DeviceBackendOrReason> {
-        let StagingAgreement { context, chunk } = match agree_on_staging(setup, options)? {
+        let agreed = agree_on_device(
+            setup,
+            "staging",
+            device_context(setup.context),
+            json!({ "chunk": options.chunk_bytes }),
+            |fields| fields.integer::<usize>("chunk"),
+            |rank, reason| format!("rank {rank} has no device: {reason}"),
+        )?;
+        let (context, chunks) = match agreed {
             Ok(agreed) => agreed,
             Err(reason) => return Ok(Err(reason)),
         };
+        let (rank, size) = (setup.context.rank, setup.context.size);
+        let chunk = chunks.into_iter().min();
+        let chunk = chunk.ok_or_else(|| Error::internal("no rank sent a chunk size"))?;
+        let chunk = chunk.max(CHUNK_ALIGN_BYTES * size).next_multiple_of(CHUNK_ALIGN_BYTES);
         let (backend, failure_state) = (Arc::clone(setup.host), Arc::clone(setup.failure_state));
         let host = StagingHost { context, backend, failure_state };
-        let (rank, size) = (setup.context.rank, setup.context.size);
         Ok(Ok(Box::new(Self {
             rank,
             size,

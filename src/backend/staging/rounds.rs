@@ -50,14 +50,6 @@ impl ProgressObserver for PartProbe<'_> {
     }
 }
 
-/// Returns the offsets and lengths of the pieces of a round in a half.
-fn piece_offsets(
-    lens: impl Iterator<Item = usize>,
-    width: usize,
-) -> impl Iterator<Item = (usize, usize)> {
-    lens.enumerate().map(move |(block, len)| (block * width, len))
-}
-
 impl StagedCollective<'_> {
     /// Runs all rounds.
     pub(super) fn run_rounds(
@@ -81,16 +73,6 @@ impl StagedCollective<'_> {
         let last = StagingWaitLimits { failure_state: None, ..limits };
         buffers.to_device.wait_half(0, last)?;
         buffers.to_device.wait_half(1, last)
-    }
-
-    /// Returns the lengths of the input pieces of a round. `lens_out` returns those of the output
-    /// pieces.
-    fn lens_in(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.inputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
-    }
-
-    fn lens_out(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.outputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
     }
 
     fn load_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
@@ -143,16 +125,17 @@ impl StagedCollective<'_> {
             true => Dst::empty(),
             false => buffers.to_device.half_memory(round % 2)?,
         };
-        let sends: Vec<Src<'_>> = piece_offsets(self.lens_in(round), width)
-            .map(|(at, len)| from.slice(at, len))
-            .collect();
-        let recvs: Vec<Dst<'_>> = piece_offsets(self.lens_out(round), width)
-            .map(|(at, len)| into.slice(at, len))
-            .collect();
+        let piece_len = |len: usize| self.plan.piece_range(len, round).1;
+        let inputs = self.blocks.inputs.iter().enumerate();
+        let sends: Vec<Src<'_>> =
+            inputs.map(|(at, block)| from.slice(at * width, piece_len(block.len()))).collect();
+        let outputs = self.blocks.outputs.iter().enumerate();
+        let recvs: Vec<Dst<'_>> =
+            outputs.map(|(at, block)| into.slice(at * width, piece_len(block.len()))).collect();
         // Blocks of equal length are contiguous; a single block may be shorter than the block of
         // another rank.
-        let send_len: usize = self.lens_in(round).sum();
-        let recv_len: usize = self.lens_out(round).sum();
+        let send_len: usize = sends.iter().map(|piece| piece.len()).sum();
+        let recv_len: usize = recvs.iter().map(|piece| piece.len()).sum();
         let probe = PartProbe(whole.observer);
         let part = self.part_before_first + 1 + u16::try_from(round).unwrap_or(u16::MAX);
         let count = match whole.count {

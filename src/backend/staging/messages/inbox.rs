@@ -1,6 +1,6 @@
-//! The inbox of the worker thread of staged messages, with the events that arrive in it. The threads
-//! that post messages and the completions of the matching engine push events. The worker thread
-//! takes them out.
+//! The inbox of the worker thread of staged messages, with the events that arrive in it. The
+//! threads that post messages and the completions of the matching engine push events. The worker
+//! thread takes them out.
 
 use crate::backend::buffer_pool::PooledBuffer;
 use crate::backend::{Completion, Delivery, DoorbellListener, ReceiveRequest, SendRequest};
