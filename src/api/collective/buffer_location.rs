@@ -14,12 +14,13 @@ use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::p2p::point_to_point::{MessageBuffer, MessageDescriptor};
 use crate::api::work::handle::{Work, WorkKind};
-use crate::backend::{DeviceMessage, DeviceWay, SupportQuery};
+use crate::backend::{DeviceBackend, DeviceMessage, DeviceTransfer, SupportQuery};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueuedOperationSlot, GpuTarget, StreamMarker};
+use crate::device;
 use std::sync::Arc;
 
 /// The location of all buffers of a call.
@@ -89,27 +90,19 @@ impl Group {
             (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
         let query = SupportQuery { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
         self.backend.supports(&query)?;
-        let unsupported = |reason: &str| {
-            let text = format!(
-                "{query} in memory of device {}: back end {}: {reason}",
-                gpu.device,
-                self.backend_name()
-            );
-            Err(Error::new(ErrorKind::Unsupported, text))
-        };
-        if self.backend.device_point_to_point().is_some() {
-            // Peer and tag are not restricted, as in host memory.
-            return Ok(Some(gpu));
+        // Without an enqueuer, peer and tag are not restricted, as in host memory.
+        let enqueuer = self.backend.device().and_then(DeviceBackend::enqueuer);
+        match enqueuer.and_then(|it| it.message_restriction(message.peer, message.tag)) {
+            None => Ok(Some(gpu)),
+            Some(reason) => {
+                let text = format!(
+                    "{query} in memory of device {}: back end {}: {reason}",
+                    gpu.device,
+                    self.backend_name()
+                );
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }
         }
-        if message.peer.is_none() {
-            return unsupported("NCCL cannot receive from any rank: specify the source rank");
-        }
-        if message.tag.is_some_and(|tag| tag != 0) {
-            return unsupported(
-                "NCCL has no tags and delivers the messages between two ranks in order: use tag 0",
-            );
-        }
-        Ok(Some(gpu))
     }
 
     fn common_location(
@@ -149,7 +142,8 @@ impl Group {
             BufferLocation::Device(device) => return Ok(CallLocation::Device(device)),
             BufferLocation::Unspecified => {}
         }
-        let found = self.backend.device_of(buffer.as_ptr().addr())?;
+        let address = buffer.as_ptr().addr();
+        let found = self.device.map_or(Ok(None), |_| device::memory::device_of(address))?;
         Ok(found.map_or(CallLocation::Host, CallLocation::Device))
     }
 
@@ -191,13 +185,15 @@ impl Group {
                 Err(self.unsupported_choice_error(choice, device))
             }
             CallLocation::Device(device)
-                if options.canonical && self.backend.is_stream_ordered() =>
+                if options.canonical
+                    && self.backend.device().is_some_and(DeviceBackend::is_stream_ordered) =>
             {
                 Err(self.unsupported_choice_error("DIST_CALL_CANONICAL", device))
             }
             CallLocation::Device(device) => {
                 let gpu = GpuTarget { device, stream: options.stream };
-                self.backend.check_stream(gpu).map(|()| Some(gpu))
+                let checked = self.backend.device().map_or(Ok(()), |it| it.check_stream(gpu));
+                checked.map(|()| Some(gpu))
             }
             CallLocation::Host if options.stream.is_some() => {
                 Err(Error::invalid("a stream was given for buffers in host memory"))
@@ -220,7 +216,8 @@ impl Group {
         &self,
         call: &Call<'_>,
     ) -> Result<Option<Arc<dyn StreamMarker>>> {
-        call.gpu().map_or(Ok(None), |gpu| self.backend.record_stream_event(gpu))
+        let target = self.backend.device().zip(call.gpu());
+        target.map_or(Ok(None), |(device, gpu)| device.record_stream_event(gpu))
     }
 
     /// Waits until the device has completed an operation, for a call that has no other means to
@@ -266,8 +263,8 @@ impl PreparedDeviceMessage {
     pub(in crate::api) fn to_device_message(&self) -> Result<DeviceMessage<'static>> {
         let message = self.descriptor()?;
         let direction = match &self.memory {
-            MessageBuffer::Send(bytes) => DeviceWay::Send(*bytes),
-            MessageBuffer::Receive(into) => DeviceWay::Recv(*into),
+            MessageBuffer::Send(bytes) => DeviceTransfer::Send(*bytes),
+            MessageBuffer::Receive(into) => DeviceTransfer::Recv(*into),
             MessageBuffer::ReceiveAllocated { .. }
             | MessageBuffer::ReceiveMatched(..)
             | MessageBuffer::SendRecv(_) => {

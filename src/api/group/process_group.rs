@@ -8,17 +8,15 @@
 use crate::api::collective::fast_path::FastPathCache;
 use crate::api::collective::monitored_barrier::MonitoredBarrierState;
 use crate::api::group::abort_propagation::AbortPropagator;
-use crate::api::group::activity;
-use crate::api::group::group_keys;
 use crate::api::group::group_observer::GroupObserver;
+use crate::api::group::{activity, group_keys};
 use crate::api::membership::rendezvous::{Rendezvous, StoreExchange};
 use crate::api::membership::subgroup::{ControlChannel, NameLease};
-use crate::api::observe::error_file;
-use crate::api::observe::recorder;
-use crate::api::observe::trace;
+use crate::api::observe::{error_file, recorder, trace};
 use crate::api::work::callbacks;
 use crate::api::work::queue::RunQueue;
-use crate::backend::{self, Backend, GroupContext, RankLocation};
+use crate::backend;
+use crate::backend::{Backend, DeviceBackend, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
@@ -183,17 +181,15 @@ impl Group {
             deadline: &deadline,
         };
         let exchange = StoreExchange { rendezvous: &rendezvous, id };
-        let backend_name = match options.device {
-            None => options.backend.as_deref().unwrap_or("native"),
-            Some(_) => options.backend.as_deref().unwrap_or(backend::device_map::DEFAULT_NAME),
-        };
+        let default_name = backend::default_name(options.device);
+        let backend_name = options.backend.as_deref().unwrap_or(default_name);
         let backend = backend::create(backend_name, &context, &exchange)?;
         let origin = GroupOrigin {
             global_ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
             parent: None,
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
-            device: backend.device().or(options.device),
+            device: backend.device().map(DeviceBackend::device).or(options.device),
             store_address: address,
             rendezvous_store: weak_store,
             epoch: 0,
@@ -230,10 +226,10 @@ impl Group {
             rank,
             size: origin.global_ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
-            device: backend.device(),
-            has_arrival_check: backend.has_arrival_check(),
-            has_partial_support: backend.can_refuse_calls(),
-            has_fast_path: backend.has_fast_path(),
+            device: backend.device().map(DeviceBackend::device),
+            has_arrival_check: backend.properties().has_arrival_check,
+            has_partial_support: backend.properties().can_refuse_calls,
+            has_fast_path: backend.properties().has_fast_path,
             fast_path_cache: FastPathCache::default(),
             backend,
             queue: Arc::default(),

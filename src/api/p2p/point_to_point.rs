@@ -8,12 +8,13 @@
 use crate::api::collective::bytes::{BytesHandler, BytesReceiveCompletion};
 use crate::api::collective::call::CallOptions;
 use crate::api::group::process_group::Group;
-use crate::api::observe::recorder::{self, OperationRecord};
+use crate::api::observe::recorder;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::p2p::probe::MatchedMessage;
 use crate::api::p2p::sendrecv::SendRecv;
 use crate::api::work::handle::{PendingMessage, Work, WorkKind};
 use crate::api::work::issue::PreparedCall;
-use crate::backend::DevicePointToPoint;
+use crate::backend::{DeviceBackend, DevicePointToPoint};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::debug::{self, NanCheck};
@@ -341,7 +342,8 @@ impl Group {
     /// Returns the device messaging engine and the stream of the message.
     fn device_messaging(&self, gpu: GpuTarget) -> Result<(&dyn DevicePointToPoint, Option<usize>)> {
         let missing_engine = || Error::internal("the back end has no device messaging engine");
-        Ok((self.backend.device_point_to_point().ok_or_else(missing_engine)?, gpu.stream))
+        let engine = self.backend.device().and_then(DeviceBackend::point_to_point);
+        Ok((engine.ok_or_else(missing_engine)?, gpu.stream))
     }
 
     /// Posts a message to the engine or to the device messaging engine, which ends its work.

@@ -18,7 +18,7 @@ use crate::api::collective::device_launch;
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::PreparedCall;
-use crate::backend::SupportQuery;
+use crate::backend::{DeviceBackend, SupportQuery};
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -43,7 +43,8 @@ pub(super) fn check(
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    if options.is_canonical && group.backend.is_stream_ordered() {
+    if options.is_canonical && group.backend.device().is_some_and(DeviceBackend::is_stream_ordered)
+    {
         let message = format!(
             "DIST_REDUCER_CANONICAL is not supported on device {device}: back end {} chooses the \
              order of additions itself",

@@ -425,7 +425,8 @@ impl Work {
         let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
             return;
         };
-        let last = message.peer.and_then(|peer| group.backend.last_activity(peer));
+        let monitor = group.backend.peer_monitor();
+        let last = monitor.zip(message.peer).and_then(|(it, peer)| it.last_activity(peer));
         let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
         crate::log!(
             LogLevel::Warn,

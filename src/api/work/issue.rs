@@ -11,10 +11,12 @@ use crate::api::collective::device_launch;
 use crate::api::collective::operator::{OperatorCall, OperatorTask};
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
-use crate::api::observe::recorder::{self, OperationRecord};
+use crate::api::observe::recorder;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::p2p::point_to_point::{IssuedMessage, MessageBuffer};
 use crate::api::work::handle::{Work, WorkKind};
 use crate::api::work::queue::{QueueJob, Turn};
+use crate::backend::DeviceBackend;
 use crate::base::buffer::Src;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
@@ -212,7 +214,8 @@ impl PreparedCall {
 
     /// Returns whether the operation is enqueued on a device (see [`device_launch`]).
     pub(in crate::api) fn is_device_enqueued(&self) -> bool {
-        self.gpu().is_some() && self.group.backend.enqueuer().is_some()
+        let enqueuer = self.group.backend.device().and_then(DeviceBackend::enqueuer);
+        self.gpu().is_some() && enqueuer.is_some()
     }
 
     /// Returns the operation's deadline, which starts now.

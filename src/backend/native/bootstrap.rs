@@ -12,6 +12,7 @@ use super::peer_info::{NativePeerInfo, check_transport};
 use super::{DomainMembership, NativeBackend, NativeScratch, malformed_peer_info};
 use crate::algo::GroupShape;
 use crate::algo::rules::AlgorithmRules;
+use crate::backend::peer_info::rank_locations;
 use crate::backend::{BootstrapExchange, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -230,7 +231,8 @@ impl NativeGroupPlan {
         let slot_bytes = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
         let min_slot_bytes = (infos.len() * LARGEST_ELEMENT).max(slot_bytes);
         let shape = GroupShape::of(&nodes, wait_policy.is_oversubscribed);
-        let rank_locations = rank_locations(infos, &hosts);
+        let rank_locations =
+            rank_locations(&hosts, |rank| (infos[rank].pid, infos[rank].host_name.as_str()));
         Ok(Self {
             names: rank_locations.iter().map(|location| location.name.clone()).collect(),
             rank_locations,
@@ -416,20 +418,4 @@ impl NativeGroupPlan {
 /// Returns true if the ranks of a host cannot all run at the same time.
 fn is_oversubscribed(infos: &[NativePeerInfo], members: &[Rank]) -> bool {
     are_oversubscribed(&members.iter().map(|&rank| &infos[rank].cores).collect::<Vec<_>>())
-}
-
-fn rank_locations(infos: &[NativePeerInfo], hosts: &NodeMap) -> Vec<RankLocation> {
-    // Ranks of one host share one copy of its name.
-    let first = |host: usize| &infos[hosts.members(host)[0]].host_name;
-    let shared: Vec<Arc<str>> =
-        (0..hosts.node_count()).map(|host| first(host).as_str().into()).collect();
-    let location = |(rank, info): (Rank, &NativePeerInfo)| {
-        let host_index = hosts.node_of(rank);
-        let known = &shared[host_index];
-        let is_known = **known == *info.host_name;
-        let host = if is_known { Arc::clone(known) } else { info.host_name.as_str().into() };
-        let name = PeerName { rank, pid: info.pid, host };
-        RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
-    };
-    infos.iter().enumerate().map(location).collect()
 }

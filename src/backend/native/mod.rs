@@ -17,8 +17,8 @@ mod tuning;
 mod write_revocation_tests;
 
 use super::{
-    Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome, GroupFailureState,
-    RankLocation,
+    Backend, BackendProperties, CallArguments, FastCallKey, FastPath, FastPathOutcome,
+    GroupFailureState, PeerMonitor, RankLocation,
 };
 use crate::algo::hierarchical::{self, HierarchicalOperation};
 use crate::algo::message::{self, MessageOperation, Team};
@@ -35,7 +35,7 @@ use crate::base::nodes::NodeMap;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
-    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, arena,
+    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain,
 };
 use serde_json::{Value, json};
 use std::ops::Deref;
@@ -146,43 +146,7 @@ impl NativeScratch {
     }
 }
 
-impl Backend for NativeBackend {
-    fn name(&self) -> &'static str {
-        "native"
-    }
-
-    fn check_algorithm_request(
-        &self,
-        kind: OpKind,
-        bytes: usize,
-        wanted: AlgorithmRequest<'_>,
-    ) -> Result<()> {
-        select(kind, bytes, &self.shape, wanted, &self.rules).map(drop)
-    }
-
-    fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let mut scratch = self.lock_scratch();
-        let SelectedAlgorithm { algorithm: chosen, number, .. } =
-            self.select_algorithm(operation, &mut scratch.last_selected)?;
-        if self.domain.region().abort_record().is_set()
-            && let Some(error) = self.domain.failure()
-        {
-            return Err(error);
-        }
-        match &self.mesh {
-            None => self.run_within_node((chosen, number), operation, &mut scratch),
-            // After any early error, including exhausted memory, the streams may contain a partial
-            // message. So no rank can continue.
-            Some(mesh) => self
-                .run_across_nodes((chosen, number), operation, &mut scratch, mesh.as_ref())
-                .inspect_err(|error| mesh.fail(error)),
-        }
-    }
-
-    fn has_fast_path(&self) -> bool {
-        self.mesh.is_none() && !self.has_arrival_check
-    }
-
+impl FastPath for NativeBackend {
     fn prepare_fast_path(&self, plain: &CallArguments<'_>, key: FastCallKey) -> bool {
         let wanted = AlgorithmRequest::default();
         let Ok(choice) = select(plain.kind, plain.bytes(), &self.shape, wanted, &self.rules) else {
@@ -217,13 +181,74 @@ impl Backend for NativeBackend {
     fn wake_pending_waiters(&self) {
         fast_path::wake_sleeping_peers(&*self.domain);
     }
+}
+
+impl PeerMonitor for NativeBackend {
+    fn survivor_endpoint(&self) -> &Arc<SurvivorEndpoint> {
+        &self.survivor_endpoint
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        let node = self.nodes.node_of(self.domain.peer(self.domain.rank()).rank);
+        self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
+    }
+
+    fn last_activity(&self, rank: Rank) -> Option<String> {
+        let own = self.domain.peer(self.domain.rank()).rank;
+        let is_on_node = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
+        let local_rank =
+            Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
+        Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
+    }
+}
+
+impl Backend for NativeBackend {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn properties(&self) -> BackendProperties<'_> {
+        BackendProperties {
+            has_fast_path: self.mesh.is_none() && !self.has_arrival_check,
+            can_refuse_calls: false,
+            has_arrival_check: self.has_arrival_check,
+            algorithm_overrides: &self.algorithm_overrides,
+        }
+    }
+
+    fn rank_locations(&self) -> &[RankLocation] {
+        &self.rank_locations
+    }
+
+    fn check_algorithm_request(
+        &self,
+        kind: OpKind,
+        bytes: usize,
+        wanted: AlgorithmRequest<'_>,
+    ) -> Result<()> {
+        select(kind, bytes, &self.shape, wanted, &self.rules).map(drop)
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        let mut scratch = self.lock_scratch();
+        let chosen = self.select_algorithm(operation, &mut scratch.last_selected)?;
+        if self.domain.region().abort_record().is_set()
+            && let Some(error) = self.domain.failure()
+        {
+            return Err(error);
+        }
+        match &self.mesh {
+            None => self.run_within_node(chosen, operation, &mut scratch),
+            // After any early error, including exhausted memory, the streams may contain a partial
+            // message. So no rank can continue.
+            Some(mesh) => self
+                .run_across_nodes(chosen, operation, &mut scratch, mesh.as_ref())
+                .inspect_err(|error| mesh.fail(error)),
+        }
+    }
 
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         Some(&self.matching_engine)
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
-        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {
@@ -238,33 +263,8 @@ impl Backend for NativeBackend {
         Some(Arc::new(NodeFailureState(Arc::clone(&self.domain.0))))
     }
 
-    fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
-        Some(&self.survivor_endpoint)
-    }
-
-    fn has_left(&self, rank: Rank) -> bool {
-        let node = self.nodes.node_of(self.domain.peer(self.domain.rank()).rank);
-        self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
-    }
-
-    fn rank_locations(&self) -> &[RankLocation] {
-        &self.rank_locations
-    }
-
-    fn last_activity(&self, rank: Rank) -> Option<String> {
-        let own = self.domain.peer(self.domain.rank()).rank;
-        let is_on_node = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
-        let local_rank =
-            Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
-        Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
-    }
-
-    fn has_arrival_check(&self) -> bool {
-        self.has_arrival_check
-    }
-
-    fn algorithm_overrides(&self) -> &[AlgorithmRule] {
-        &self.algorithm_overrides
+    fn peer_monitor(&self) -> Option<&dyn PeerMonitor> {
+        Some(self)
     }
 
     fn describe(&self) -> Value {
@@ -316,7 +316,7 @@ impl NativeBackend {
 
     fn run_within_node(
         &self,
-        (chosen, number): (&Algorithm, u8),
+        SelectedAlgorithm { algorithm: chosen, number, .. }: SelectedAlgorithm,
         operation: &Operation<'_>,
         scratch: &mut NativeScratch,
     ) -> Result<()> {
@@ -342,7 +342,7 @@ impl NativeBackend {
 
     fn run_across_nodes(
         &self,
-        (chosen, number): (&Algorithm, u8),
+        SelectedAlgorithm { algorithm: chosen, number, .. }: SelectedAlgorithm,
         operation: &Operation<'_>,
         scratch: &mut NativeScratch,
         mesh: &dyn Endpoint,

@@ -4,11 +4,12 @@
 use crate::api::collective::buffer_location::PreparedDeviceMessage;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
-use crate::api::observe::recorder::{self, OperationRecord};
+use crate::api::observe::recorder;
+use crate::api::observe::recorder::OperationRecord;
 use crate::api::work::handle::{PendingMessage, Work};
 use crate::api::work::issue::{DeviceOperation, PreparedCall};
 use crate::api::work::queue::Turn;
-use crate::backend::{DeviceMessage, NcclEnqueuer, Operation};
+use crate::backend::{DeviceBackend, DeviceMessage, JointEnqueuer, Operation};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
 use crate::base::gpu::EnqueueRequest;
@@ -98,8 +99,8 @@ impl GroupBatch {
         &self.deadline
     }
 
-    pub(super) fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
-        self.group.backend.enqueuer()
+    pub(super) fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
+        self.group.backend.device().and_then(DeviceBackend::enqueuer)
     }
 
     /// Marks the operations as issued. The first collective has the sequence number `first_number`.

@@ -37,15 +37,17 @@ mod pending_followers;
 #[cfg(not(loom))]
 mod tests;
 
-use crate::api::group::activity;
-use crate::api::group::group_keys;
 use crate::api::group::process_group::{
     Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES, connect_deadline,
 };
+use crate::api::group::{activity, group_keys};
 use crate::api::membership::subgroup::SoloExchange;
 use crate::api::observe::error_file;
 use crate::api::work::callbacks;
-use crate::backend::{self, Backend, BootstrapExchange, GroupContext, GroupKeyStore, ParentGroup};
+use crate::backend;
+use crate::backend::{
+    Backend, BootstrapExchange, GroupContext, GroupKeyStore, ParentGroup, PeerMonitor,
+};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -160,7 +162,8 @@ impl Group {
         let deadline = connect_deadline(options.connect_timeout_ms)?;
         let window_ms =
             if options.timeout_ms == 0 { DEFAULT_WINDOW_MS } else { options.timeout_ms };
-        if self.size() > 1 && self.backend.survivor_endpoint().is_none() {
+        let monitor = self.backend.peer_monitor();
+        if self.size() > 1 && monitor.is_none() {
             let message = format!(
                 "back end {} cannot reconnect the ranks of a failed group",
                 self.backend.name()
@@ -171,7 +174,7 @@ impl Group {
             let message = format!("rank {} shrinks group {}", self.rank(), self.name());
             self.fail(&Error::new(ErrorKind::Aborted, message));
         }
-        let Some(endpoint) = self.backend.survivor_endpoint() else {
+        let Some(endpoint) = monitor.map(PeerMonitor::survivor_endpoint) else {
             return self.shrink_alone(&deadline);
         };
         let failure = self.failure().unwrap_or_else(|| Error::internal("the group has no failure"));
@@ -279,7 +282,7 @@ impl Group {
             options: &origin.backend_options,
             device: origin.device,
             parent: Some(ParentGroup {
-                algorithm_overrides: self.backend.algorithm_overrides(),
+                algorithm_overrides: self.backend.properties().algorithm_overrides,
                 inherits_options: true,
             }),
             activity: Some(activity::describe_other_activity),
@@ -416,7 +419,8 @@ impl ShrinkAttempt<'_> {
     fn mark_gone(&mut self, rank: Rank) {
         // A rank that left in order may be a member of a new group without this rank, so it counts
         // as alive. A rank that the failure names as culprit is dead in either case.
-        let status = match self.group.backend.has_left(rank) && !self.membership.is_blamed(rank) {
+        let has_left = self.group.backend.peer_monitor().is_some_and(|it| it.has_left(rank));
+        let status = match has_left && !self.membership.is_blamed(rank) {
             true => MembershipStatus::Absent("it has left the group".to_owned()),
             false => MembershipStatus::Dead,
         };

@@ -149,7 +149,7 @@ fn minority_does_not_form_a_group() {
 /// Runs the coordinator up to its ready notice, which only the first of the other members receives.
 fn coordinate_until_ready_notice(group: &Arc<Group>) {
     let deadline = Deadline::after_ms(20_000);
-    let endpoint = group.backend.survivor_endpoint().unwrap();
+    let endpoint = group.backend.peer_monitor().unwrap().survivor_endpoint();
     let session = &endpoint.open_session().unwrap();
     // This rank may not have received the abort yet.
     let membership = MembershipView::new(3, &Error::new(ErrorKind::Aborted, "enough"));
@@ -193,7 +193,7 @@ fn member_without_ready_notice_gets_it_from_a_peer() {
 /// Acts as a rank 0 that admits the ranks in `welcomed` and then stops responding, until the other
 /// ranks have ended.
 fn stop_after_welcome(group: &Arc<Group>, welcomed: &[Rank], ended: &Receiver<()>) {
-    let session = group.backend.survivor_endpoint().unwrap().open_session().unwrap();
+    let session = group.backend.peer_monitor().unwrap().survivor_endpoint().open_session().unwrap();
     let deadline = Deadline::after_ms(20_000);
     let mut links = Vec::new();
     while links.len() < 3 && !deadline.has_passed() {

@@ -237,7 +237,7 @@ impl Group {
             options: &origin.backend_options,
             device: origin.device,
             parent: Some(ParentGroup {
-                algorithm_overrides: self.backend.algorithm_overrides(),
+                algorithm_overrides: self.backend.properties().algorithm_overrides,
                 inherits_options: options.backend_options.is_none(),
             }),
             activity: Some(activity::describe_other_activity),

@@ -297,7 +297,8 @@ impl ArrivalCheck<'_> {
         let backend = &self.group.backend;
         let described = |&rank: &Rank| {
             let name = rank_names(&[rank], backend.rank_locations());
-            backend.last_activity(rank).map_or(name.clone(), |last| format!("{name}, which {last}"))
+            let last = backend.peer_monitor().and_then(|it| it.last_activity(rank));
+            last.map_or(name.clone(), |last| format!("{name}, which {last}"))
         };
         ranks.iter().map(described).collect::<Vec<_>>().join("; ")
     }
