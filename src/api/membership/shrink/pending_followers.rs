@@ -4,8 +4,7 @@
 //! followers therefore receive periodic wait notices. Without them they would skip this rank and
 //! form a group without it.
 
-use super::SEND_TIMEOUT;
-use super::messages::ShrinkMessage;
+use super::messages::{SEND_TIMEOUT, ShrinkMessage};
 use crate::base::deadline::Deadline;
 use crate::base::ids::Rank;
 use crate::transport::survivor_rendezvous::{SurvivorLink, SurvivorSession};
