@@ -45,7 +45,7 @@ impl Reducer {
         let device = device.transpose()?;
         let initial = NewReducer::of(&params, &options)?;
         let met = state_agreement::create(group, &params, &options, initial)?;
-        let hook = Hook::new(&options.hook, group, &params, met.steps)?.map(Arc::new);
+        let hook = Hook::new(&options.hook, group, &params, met.source.steps)?.map(Arc::new);
         let own = options.is_sharded.then(|| OwnGrads::new(group, &met.layout)).transpose()?;
         let needs = options.memory_needs();
         let memory = GradMemory::new(group, met.layout, needs, device.as_ref())?;
@@ -54,12 +54,12 @@ impl Reducer {
             memory: Arc::new(memory),
             own,
             shard: None,
-            gathers: met.gathers,
+            gathers: met.source.gathers,
             phase: ReducerPhase::Idle,
-            steps: met.steps,
-            initial_ranks: met.initial_ranks,
+            steps: met.source.steps,
+            initial_ranks: met.source.initial_ranks,
             used_before: vec![false; params.len()],
-            wants_order: met.wants_order,
+            wants_order: met.source.wants_order,
             expected_marks: None,
             last: None,
             last_active: 0,

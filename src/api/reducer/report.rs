@@ -8,7 +8,7 @@ use super::ballot::Ballot;
 use super::options::MissingPolicy;
 use super::param::Param;
 use super::reducer_state::{Reducer, ReducerState};
-use super::stats::{ReducerStats, ReducerTotals, between, saturating_ns};
+use super::stats::{ReducerStats, ReducerTotals, between_ns};
 use super::step::ReducerStep;
 use crate::api::group::process_group::Group;
 use crate::base::debug::{self, DebugLevel};
@@ -34,7 +34,7 @@ impl Reducer {
     /// Returns the parameters, the buckets, the options and the sums over all steps.
     pub fn describe(&self) -> Value {
         let state = self.settled();
-        let totals = &state.totals;
+        let (totals, sums) = (&state.totals, &state.totals.sums);
         let buckets: Vec<Value> = state
             .memory
             .layout
@@ -50,29 +50,28 @@ impl Reducer {
             "name": self.options.name,
             "phase": state.phase.name(),
             "steps": state.steps,
-            "num_parameter_tensors": self.trained_params(),
+            "num_parameter_tensors": self.trained_params().count(),
             "total_parameter_size_bytes": self.param_bytes(),
             "options": self.options.agreement(),
             "buckets": buckets,
             "memory_bytes": state.memory.bytes() + state.own.as_ref().map_or(0, |own| own.bytes()),
-            "bytes_reduced": totals.bytes_reduced,
-            "bytes_saved": totals.bytes_saved,
-            "bytes_copied": totals.bytes_copied,
-            "communication_ns": saturating_ns(totals.communication),
-            "exposed_ns": saturating_ns(totals.exposed),
-            "step_ns": saturating_ns(totals.time),
+            "bytes_reduced": sums.bytes_reduced,
+            "bytes_saved": sums.bytes_saved,
+            "bytes_copied": sums.bytes_copied,
+            "communication_ns": sums.communication_ns,
+            "exposed_ns": sums.exposed_ns,
+            "step_ns": sums.step_ns,
             "rebuilds": totals.rebuilds,
             "retries": totals.retries,
         })
     }
 
-    fn trained_params(&self) -> usize {
-        self.params.iter().filter(|param| param.is_trained()).count()
+    fn trained_params(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|param| param.is_trained())
     }
 
     fn param_bytes(&self) -> usize {
-        let trained = self.params.iter().filter(|param| param.is_trained());
-        trained.map(|param| param.count * param.dtype.size()).sum()
+        self.trained_params().map(|param| param.count * param.dtype.size()).sum()
     }
 
     /// Logs the creation of the reducer.
@@ -81,17 +80,12 @@ impl Reducer {
             return;
         }
         let memory = Arc::clone(&self.lock().memory);
-        let dtypes: BTreeSet<&str> = self
-            .params
-            .iter()
-            .filter(|param| param.is_trained())
-            .map(|param| param.grad_dtype.name())
-            .collect();
+        let dtypes: BTreeSet<&str> =
+            self.trained_params().map(|param| param.grad_dtype.name()).collect();
         let sizes: Vec<String> =
             memory.layout.buckets.iter().map(|bucket| bucket.bytes.to_string()).collect();
         let limits = self.options.limits(&self.params);
-        let has_bucket_views =
-            self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
+        let has_bucket_views = self.trained_params().any(|param| param.grad.is_none());
         crate::log!(
             log::LogLevel::Info,
             "reducer on {}: world_size: {}, module_name: {}, backend_name: {}, broadcast_buffers: {}, bucket_cap_bytes: \
@@ -106,7 +100,7 @@ impl Reducer {
             self.options.missing != MissingPolicy::Error,
             self.options.is_static,
             self.options.is_uneven,
-            self.trained_params(),
+            self.trained_params().count(),
             self.param_bytes(),
             dtypes.into_iter().collect::<Vec<_>>().join(", "),
             sizes.join(", ")
@@ -133,9 +127,9 @@ impl Reducer {
         let unused = || self.params.iter().enumerate().filter(is_unused).map(|(_, param)| param);
         let names: Vec<String> = unused().map(|param| format!("\"{}\"", param.name)).collect();
         let unused_bytes: usize = unused().map(|param| param.count * param.dtype.size()).sum();
-        let compute = between(times.first_ready, times.last_ready);
-        let communication = between(times.first_sent, notes.last_end);
-        let overlap = between(times.first_sent, times.last_ready).min(communication);
+        let compute = between_ns(times.first_ready, times.last_ready);
+        let communication = between_ns(times.first_sent, notes.last_end);
+        let overlap = between_ns(times.first_sent, times.last_ready).min(communication);
         crate::log!(
             log::LogLevel::Info,
             "reducer on {}: iteration: {}, unused_parameter_size: {unused_bytes}, unused_parameters: {}, \
@@ -146,10 +140,10 @@ impl Reducer {
             if names.is_empty() { "none".to_owned() } else { names.join(", ") },
             state.totals.rebuilds > 0,
             step.sent,
-            saturating_ns(between(times.begun, times.first_ready)),
-            saturating_ns(compute),
-            saturating_ns(communication),
-            saturating_ns(overlap),
+            between_ns(times.begun, times.first_ready),
+            compute,
+            communication,
+            overlap,
             ballot.votes(),
             ballot.voters()
         );

@@ -96,13 +96,6 @@ impl SparseInput {
     }
 }
 
-impl SparseResult {
-    /// Returns the size of the row indices in bytes.
-    pub(super) fn row_list_len(&self) -> usize {
-        self.rows.len() * WORD
-    }
-}
-
 impl<'m> SparseMessage<'m> {
     /// Creates the message of this rank; `input` is `None` if it has no rows.
     pub(super) fn new(weights: StepWeights, input: Option<&SparseInput>) -> Self {

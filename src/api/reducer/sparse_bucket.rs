@@ -55,7 +55,7 @@ impl Reducer {
         let Some(result) = state.sparse.get(&param) else {
             return Ok((Src::empty(), Dst::empty()));
         };
-        let (rows, len) = (result.rows.as_ptr().cast(), result.row_list_len());
+        let (rows, len) = (result.rows.as_ptr().cast(), size_of_val(&*result.rows));
         // SAFETY: the list is not changed. It stays allocated until the next step ends, as the
         // interface documents.
         Ok((unsafe { Src::new(rows, len) }, result.values.view()))

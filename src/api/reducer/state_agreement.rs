@@ -51,10 +51,8 @@ pub(super) struct ReducerAgreement {
     pub(super) layout: BucketLayout,
     /// The rank whose values are broadcast.
     pub(super) source_rank: Rank,
-    pub(super) steps: u64,
-    pub(super) gathers: u64,
-    pub(super) initial_ranks: usize,
-    pub(super) wants_order: bool,
+    /// The record of that rank.
+    pub(super) source: ReducerRecord,
 }
 
 /// The record that a rank sends to all ranks.
@@ -208,19 +206,13 @@ pub(super) fn create(
     };
     let call = CallOptions { timeout_ms: options.timeout_ms, ..CallOptions::DEFAULT };
     let exchange = RecordExchange::exchange_records(group, &record, params, &call)?;
-    let source = &exchange.records[exchange.source_rank];
     let layout = if exchange.has_one_layout() {
         own.layout
     } else {
         let bytes = records::broadcast(group, text.as_bytes(), exchange.source_rank, &call)?;
         BucketLayout::import(params, &bytes)?
     };
-    Ok(ReducerAgreement {
-        layout,
-        source_rank: exchange.source_rank,
-        steps: source.steps,
-        gathers: source.gathers,
-        initial_ranks: source.initial_ranks,
-        wants_order: source.wants_order,
-    })
+    let RecordExchange { mut records, source_rank } = exchange;
+    let source = records.swap_remove(source_rank);
+    Ok(ReducerAgreement { layout, source_rank, source })
 }

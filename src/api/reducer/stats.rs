@@ -24,12 +24,8 @@ pub struct ReducerStats {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReducerTotals {
     pub(super) last: ReducerStats,
-    pub(super) bytes_reduced: u64,
-    pub(super) bytes_saved: u64,
-    pub(super) bytes_copied: u64,
-    pub(super) communication: Duration,
-    pub(super) exposed: Duration,
-    pub(super) time: Duration,
+    /// The sums of the bytes and durations of all steps.
+    pub(super) sums: ReducerStats,
     pub(super) rebuilds: u64,
     pub(super) retries: u64,
 }
@@ -39,8 +35,9 @@ pub(super) fn saturating_ns(duration: Duration) -> u64 {
 }
 
 /// Returns the time between two events, or 0 if one did not happen.
-pub(super) fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
-    from.zip(to).map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from))
+pub(super) fn between_ns(from: Option<Instant>, to: Option<Instant>) -> u64 {
+    let duration = from.zip(to).map(|(from, to)| to.saturating_duration_since(from));
+    saturating_ns(duration.unwrap_or_default())
 }
 
 impl ReducerTotals {
@@ -48,31 +45,27 @@ impl ReducerTotals {
     pub(super) fn add(&mut self, step: &ReducerStep, n_buckets: usize) {
         let notes = step.log.lock();
         let times = &step.times;
-        let whole = between(times.begun, times.ended);
-        let bytes_saved = notes.bytes_reduced.saturating_sub(notes.bytes_sent);
-        self.last = ReducerStats {
+        let last = ReducerStats {
             n_buckets: n_buckets as u64,
             bytes_reduced: notes.bytes_reduced,
-            bytes_saved,
+            bytes_saved: notes.bytes_reduced.saturating_sub(notes.bytes_sent),
             bytes_copied: notes.bytes_copied,
-            first_ready_to_last_ready_ns: saturating_ns(between(
-                times.first_ready,
-                times.last_ready,
-            )),
+            first_ready_to_last_ready_ns: between_ns(times.first_ready, times.last_ready),
             communication_ns: saturating_ns(notes.communication),
-            step_ns: saturating_ns(whole),
+            step_ns: between_ns(times.begun, times.ended),
             ..ReducerStats::default()
         };
-        self.bytes_reduced += notes.bytes_reduced;
-        self.bytes_saved += bytes_saved;
-        self.bytes_copied += notes.bytes_copied;
-        self.communication += notes.communication;
-        self.time += whole;
+        self.last = last;
+        self.sums.bytes_reduced += last.bytes_reduced;
+        self.sums.bytes_saved += last.bytes_saved;
+        self.sums.bytes_copied += last.bytes_copied;
+        self.sums.communication_ns += last.communication_ns;
+        self.sums.step_ns += last.step_ns;
     }
 
-    /// Returns how long the caller waited for the end of the last step.
+    /// Records how long the caller waited for the end of the last step.
     pub(super) fn exposed(&mut self, time: Duration) {
         self.last.exposed_ns = saturating_ns(time);
-        self.exposed += time;
+        self.sums.exposed_ns += self.last.exposed_ns;
     }
 }

@@ -1,8 +1,8 @@
-//! The state of one shrink call on one rank, and its view of the other ranks.
+//! The state of one shrink call on one rank: its pending followers, its view of the other ranks, and
+//! the group that it has prepared.
 
 use super::membership::{MembershipStatus, MembershipView};
-use super::messages::MembershipProposal;
-use super::pending_followers::PendingFollowers;
+use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::api::group::process_group::{Group, GroupOrigin};
 use crate::backend::Backend;
 use crate::base::deadline::Deadline;
@@ -12,12 +12,16 @@ use crate::base::log::LogLevel;
 use crate::transport::survivor_rendezvous::{
     SurvivorConnectResult, SurvivorEndpoint, SurvivorLink, SurvivorSession,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a follower waits before it rejoins a candidate that abandoned its call, and the
 /// coordinator's longest wait while a connect is pending.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The number of wait notices in one window, the time after which a silent rank is skipped.
+const NOTICES_PER_WINDOW: u32 = 4;
 
 /// A group that is ready on this rank, before the ready notice confirms it for all members.
 #[derive(Debug)]
@@ -67,7 +71,76 @@ pub(super) struct ShrinkAttempt<'a> {
     pub(super) prepared: Option<PreparedGroup>,
 }
 
-impl ShrinkAttempt<'_> {
+/// The connections of ranks that want to follow this rank while it does not coordinate, and the time
+/// of the next wait notice.
+///
+/// This rank follows a candidate, which may stop responding after its first answer. Its pending
+/// followers therefore receive periodic wait notices. Without them they would skip this rank and
+/// form a group without it.
+#[derive(Debug)]
+pub(super) struct PendingFollowers {
+    links: BTreeMap<Rank, SurvivorLink>,
+    next_notice: Deadline,
+}
+
+impl Default for PendingFollowers {
+    fn default() -> Self {
+        Self { links: BTreeMap::new(), next_notice: Deadline::after(Duration::ZERO) }
+    }
+}
+
+impl PendingFollowers {
+    /// Accepts new connections and sends the wait notices that are due. Returns the time of the
+    /// next notice.
+    pub(super) fn send_wait_notices(
+        &mut self,
+        session: &SurvivorSession<'_>,
+        window: Duration,
+    ) -> Deadline {
+        let message = ShrinkMessage::Wait.encode();
+        let was_notified =
+            |link: &SurvivorLink| link.send(&message, &Deadline::after(SEND_TIMEOUT)).is_ok();
+        if self.next_notice.has_passed() {
+            self.links.retain(|_, link| was_notified(link));
+            self.next_notice = Deadline::after(window / NOTICES_PER_WINDOW);
+        }
+        // A rank that connects again has lost its earlier connection.
+        for (rank, link) in session.take_arrivals() {
+            if was_notified(&link) {
+                self.links.insert(rank, link);
+            }
+        }
+        self.next_notice
+    }
+
+    /// Moves the connections to this rank's coordinator role.
+    pub(super) fn take_links(&mut self) -> BTreeMap<Rank, SurvivorLink> {
+        std::mem::take(&mut self.links)
+    }
+}
+
+impl<'a> ShrinkAttempt<'a> {
+    /// Starts an attempt after the group has failed with this error.
+    pub(super) fn new(
+        group: &'a Group,
+        session: &'a SurvivorSession<'a>,
+        endpoint: &'a Arc<SurvivorEndpoint>,
+        window: Duration,
+        deadline: Deadline,
+        failure: &Error,
+    ) -> Self {
+        Self {
+            group,
+            session,
+            endpoint,
+            window,
+            deadline,
+            membership: MembershipView::new(group.size(), failure),
+            pending_followers: PendingFollowers::default(),
+            prepared: None,
+        }
+    }
+
     pub(super) fn me(&self) -> Rank {
         self.group.rank()
     }

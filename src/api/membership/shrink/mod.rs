@@ -6,7 +6,7 @@
 //! 1. Each rank tries the lower ranks in ascending order as coordinator ([`follower`]). It skips a
 //!    rank that is dead, or that sends nothing for the length of the window.
 //! 2. A rank that follows another rank may have pending followers of its own. It sends them
-//!    periodic wait notices ([`pending_followers`]), since it becomes the coordinator if its
+//!    periodic wait notices ([`attempt`]), since it becomes the coordinator if its
 //!    candidate stops responding.
 //! 3. A rank with no expected rank below it coordinates ([`coordinator`]). It waits until all ranks
 //!    that are not known to be dead or absent have joined, or until the window ends. It then
@@ -34,7 +34,6 @@ mod exchange;
 mod follower;
 mod membership;
 mod messages;
-mod pending_followers;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -45,9 +44,7 @@ use crate::api::work::callbacks;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::log::LogLevel;
 use attempt::ShrinkAttempt;
-use membership::MembershipView;
 use messages::ShrinkMessage;
-use pending_followers::PendingFollowers;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,21 +91,8 @@ impl Group {
         let session =
             endpoint.open_session().context(|| format!("shrinking {}", self.describe_rank()))?;
         let outcome = self.check_blame(&failure).and_then(|()| {
-            let (window, membership) =
-                (Duration::from_millis(window_ms), MembershipView::new(self.size(), &failure));
-            let session = &session;
-            let (pending_followers, prepared) = (PendingFollowers::default(), None);
-            ShrinkAttempt {
-                group: self,
-                session,
-                endpoint,
-                window,
-                deadline,
-                membership,
-                pending_followers,
-                prepared,
-            }
-            .run()
+            let window = Duration::from_millis(window_ms);
+            ShrinkAttempt::new(self, &session, endpoint, window, deadline, &failure).run()
         });
         let final_answer = match &outcome {
             Ok((_, proposal)) => ShrinkMessage::GroupFormed(proposal.clone()),

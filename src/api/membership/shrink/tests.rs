@@ -5,9 +5,7 @@ use super::ShrinkOptions;
 use super::attempt::{CommittedProposal, ShrinkAttempt};
 use super::build::epoch_name;
 use super::exchange::{LinkExchange, READY_PHASE, ready_notice};
-use super::membership::MembershipView;
 use super::messages::ShrinkMessage;
-use super::pending_followers::PendingFollowers;
 use crate::api::group::process_group::{Group, GroupOptions, MAX_NAME_BYTES};
 use crate::api::membership::bootstrap::collect_phase;
 use crate::base::deadline::Deadline;
@@ -155,19 +153,9 @@ fn coordinate_until_ready_notice(group: &Arc<Group>) {
     let endpoint = group.backend.survivor_endpoint().unwrap();
     let session = &endpoint.open_session().unwrap();
     // This rank may not have received the abort yet.
-    let membership = MembershipView::new(3, &Error::new(ErrorKind::Aborted, "enough"));
+    let failure = Error::new(ErrorKind::Aborted, "enough");
     let window = Duration::from_secs(10);
-    let (pending_followers, prepared) = (PendingFollowers::default(), None);
-    let mut attempt = ShrinkAttempt {
-        group,
-        session,
-        endpoint,
-        window,
-        deadline,
-        membership,
-        pending_followers,
-        prepared,
-    };
+    let mut attempt = ShrinkAttempt::new(group, session, endpoint, window, deadline, &failure);
     let CommittedProposal { proposal, links } = attempt.coordinate().unwrap();
     let members = proposal.members.clone();
     let exchange = LinkExchange::new(session, &members, 0, links, &deadline);
