@@ -1,8 +1,8 @@
 //! The reduced gradients of a rank's own elements, in a reducer that scatters its buckets.
 
-use super::super::layout::BucketLayout;
-use super::super::memory::GradBlock;
-use super::split::{ShardSplit, SplitPiece};
+use super::layout::BucketLayout;
+use super::memory::GradBlock;
+use super::shard_split::{ShardSplit, SplitPiece};
 use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The memory for this rank's part of each bucket.
 #[derive(Debug)]
-pub(in crate::api::reducer) struct OwnGrads {
+pub(super) struct OwnGrads {
     split: ShardSplit,
     rank: usize,
     blocks: Vec<GradBlock>,
@@ -19,7 +19,7 @@ pub(in crate::api::reducer) struct OwnGrads {
 impl OwnGrads {
     /// # Errors
     /// `OutOfMemory`, `System`.
-    pub(in crate::api::reducer) fn new(group: &Group, layout: &BucketLayout) -> Result<Arc<Self>> {
+    pub(super) fn new(group: &Group, layout: &BucketLayout) -> Result<Arc<Self>> {
         let (split, rank) = (ShardSplit::of(layout, group.size()), group.rank());
         let blocks = (0..layout.buckets.len())
             .map(|bucket| GradBlock::new(group, split.block(layout, bucket, rank).len(), None))
@@ -28,7 +28,7 @@ impl OwnGrads {
     }
 
     /// Returns the part of a bucket for each rank.
-    pub(in crate::api::reducer) fn sends(
+    pub(super) fn sends(
         &self,
         layout: &BucketLayout,
         bucket: usize,
@@ -42,28 +42,24 @@ impl OwnGrads {
     }
 
     /// Returns the memory for this rank's part of a bucket.
-    pub(in crate::api::reducer) fn recv(&self, bucket: usize) -> Dst<'static> {
+    pub(super) fn recv(&self, bucket: usize) -> Dst<'static> {
         self.blocks[bucket].view()
     }
 
     /// Returns the pieces that this rank owns.
-    pub(in crate::api::reducer) fn pieces(&self, layout: &BucketLayout) -> Vec<SplitPiece> {
+    pub(super) fn pieces(&self, layout: &BucketLayout) -> Vec<SplitPiece> {
         self.split.pieces(layout, self.rank)
     }
 
     /// Returns the reduced gradient of a piece that this rank owns.
-    pub(in crate::api::reducer) fn grad(
-        &self,
-        layout: &BucketLayout,
-        piece: &SplitPiece,
-    ) -> Dst<'static> {
+    pub(super) fn grad(&self, layout: &BucketLayout, piece: &SplitPiece) -> Dst<'static> {
         let begin = self.split.block(layout, piece.bucket, self.rank).start;
         let size = layout.buckets[piece.bucket].dtype.size();
         self.blocks[piece.bucket].view().slice(piece.at - begin, piece.count * size)
     }
 
     /// Returns the size of all memory in bytes.
-    pub(in crate::api::reducer) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.view().len()).sum()
     }
 }

@@ -5,13 +5,15 @@
 //! two ranks therefore differ by at most one. Elements are addressed by parameter and offset,
 //! without padding.
 
-use super::super::layout::{BucketLayout, BucketSpec};
+use super::layout::{BucketLayout, BucketSpec};
+use super::param::Param;
+use crate::base::buffer::Dst;
 use std::ops::Range;
 
 /// A layout that is split over a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::api::reducer) struct ShardSplit {
-    pub(in crate::api::reducer) ranks: usize,
+pub(super) struct ShardSplit {
+    pub(super) ranks: usize,
     /// For each bucket, the index of the first element of each rank's part, and the number of
     /// elements. Gaps between gradients are not counted.
     bounds: Vec<Vec<usize>>,
@@ -19,17 +21,23 @@ pub(in crate::api::reducer) struct ShardSplit {
 
 /// Elements of one parameter in one bucket that belong to one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api::reducer) struct SplitPiece {
-    pub(in crate::api::reducer) param: usize,
+pub(super) struct SplitPiece {
+    pub(super) param: usize,
     /// The index of the first element in the parameter.
-    pub(in crate::api::reducer) begin: usize,
-    pub(in crate::api::reducer) count: usize,
-    pub(in crate::api::reducer) bucket: usize,
+    pub(super) begin: usize,
+    pub(super) count: usize,
+    pub(super) bucket: usize,
     /// The offset of its gradient in the bucket, in bytes.
-    pub(in crate::api::reducer) at: usize,
+    pub(super) at: usize,
 }
 
 impl SplitPiece {
+    /// Returns the values of the piece's elements.
+    pub(super) fn values(&self, params: &[Param]) -> Dst<'static> {
+        let size = params[self.param].dtype.size();
+        params[self.param].data.slice(self.begin * size, self.count * size)
+    }
+
     /// Returns the range of elements in the parameter.
     pub(super) fn range(&self) -> Range<usize> {
         self.begin..self.begin + self.count
@@ -60,7 +68,7 @@ fn byte_of(spec: &BucketSpec, element: usize) -> usize {
 }
 
 impl ShardSplit {
-    pub(in crate::api::reducer) fn of(layout: &BucketLayout, ranks: usize) -> Self {
+    pub(super) fn of(layout: &BucketLayout, ranks: usize) -> Self {
         let mut before = 0;
         let bounds = layout.buckets.iter().map(|spec| {
             let after = before + elements(spec);
@@ -77,18 +85,13 @@ impl ShardSplit {
     }
 
     /// Returns the part of a bucket's memory that belongs to a rank, including gaps.
-    pub(in crate::api::reducer) fn block(
-        &self,
-        layout: &BucketLayout,
-        bucket: usize,
-        rank: usize,
-    ) -> Range<usize> {
+    pub(super) fn block(&self, layout: &BucketLayout, bucket: usize, rank: usize) -> Range<usize> {
         let (spec, bounds) = (&layout.buckets[bucket], &self.bounds[bucket]);
         byte_of(spec, bounds[rank])..byte_of(spec, bounds[rank + 1])
     }
 
     /// Returns the pieces of a rank in a bucket, in the order of their gradients.
-    pub(in crate::api::reducer) fn bucket_pieces(
+    pub(super) fn bucket_pieces(
         &self,
         layout: &BucketLayout,
         bucket: usize,
@@ -112,11 +115,7 @@ impl ShardSplit {
     }
 
     /// Returns the pieces of a rank in all buckets.
-    pub(in crate::api::reducer) fn pieces(
-        &self,
-        layout: &BucketLayout,
-        rank: usize,
-    ) -> Vec<SplitPiece> {
+    pub(super) fn pieces(&self, layout: &BucketLayout, rank: usize) -> Vec<SplitPiece> {
         let buckets = 0..layout.buckets.len();
         buckets.flat_map(|bucket| self.bucket_pieces(layout, bucket, rank)).collect()
     }
@@ -124,10 +123,9 @@ impl ShardSplit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::BucketLimits;
+    use super::super::param::tests::param;
     use super::*;
-    use crate::api::reducer::layout::BucketLimits;
-    use crate::api::reducer::param::Param;
-    use crate::api::reducer::param::tests::param;
 
     fn layout(counts: &[usize], limit: usize) -> BucketLayout {
         let params: Vec<Param> =
