@@ -9,7 +9,7 @@ use super::abort_propagation::AbortPropagator;
 use super::activity;
 use super::callbacks;
 use super::error_file;
-use super::fast_path::FastPathCache;
+use super::fast_path::CheckedKeys;
 use super::group_keys;
 use super::group_observer::GroupObserver;
 use super::monitored_barrier::MonitoredBarrierState;
@@ -18,7 +18,7 @@ use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
 use super::subgroup::{ControlChannel, NameLease};
 use super::trace;
-use crate::backend::{self, Backend, GroupContext, RankLocation};
+use crate::backend::{self, Backend, FastPathKind, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
@@ -129,10 +129,10 @@ pub struct Group {
     pub(super) has_arrival_check: bool,
     /// True if the back end can refuse a call. It is then asked before the call takes a ticket.
     pub(super) has_partial_support: bool,
-    /// True if the back end has a fast path for small calls.
-    pub(super) has_fast_path: bool,
+    /// The kind of fast path that the back end has for small calls.
+    pub(super) fast_path: FastPathKind,
     /// The keys of the calls that may take the fast path.
-    pub(super) fast_path_cache: FastPathCache,
+    pub(super) checked_keys: CheckedKeys,
 }
 
 impl Drop for Group {
@@ -233,8 +233,8 @@ impl Group {
             device: backend.device(),
             has_arrival_check: backend.has_arrival_check(),
             has_partial_support: backend.can_refuse_calls(),
-            has_fast_path: backend.has_fast_path(),
-            fast_path_cache: FastPathCache::default(),
+            fast_path: backend.fast_path(),
+            checked_keys: CheckedKeys::default(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

@@ -23,7 +23,7 @@ mod staging;
 
 pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
-pub use crate::algo::shared::sequencer::fast_path::FastPathOutcome;
+pub use crate::algo::fast_path::{FastCall, FastProgress, PendingWakeup};
 pub use crate::algo::{AlgorithmRequest, Operation};
 pub use crate::transport::{
     Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,
@@ -36,7 +36,7 @@ pub use device_backend::{
 pub use nccl::NcclEnqueuer;
 
 use crate::algo::rules::AlgorithmRule;
-use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{GpuTarget, StreamMarker};
@@ -205,6 +205,17 @@ pub struct RankLocation {
     pub local_rank: usize,
 }
 
+/// How a back end runs small calls that repeat an earlier call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastPathKind {
+    /// Only [`Backend::run`] runs calls.
+    None,
+    /// [`Backend::start_fast_call`] starts a call.
+    Started,
+    /// [`Backend::run_fast_call`] runs a call as a whole.
+    Delegated,
+}
+
 /// The back end of a group: runs its operations.
 ///
 /// Obligations:
@@ -254,41 +265,47 @@ pub trait Backend: Send + Sync + Debug {
     /// Any error; its message names the culprit.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Returns true if small operations may use the fast path ([`Backend::run_fast_path`]). The
-    /// fast path is not available if the back end serves a device, or if the group has an arrival
-    /// check before each collective.
-    fn has_fast_path(&self) -> bool {
-        false
+    /// Returns the kind of fast path for small operations. A back end has none if it serves a
+    /// device, or if the group has an arrival check before each collective.
+    fn fast_path(&self) -> FastPathKind {
+        FastPathKind::None
     }
 
-    /// Prepares the fast path for calls of this shape of at most [`PROMPT_BYTES`]; returns false if
-    /// they cannot use it. The caller invokes it in the turn of such a call.
-    fn prepare_fast_path(&self, fast_call: &CallArguments<'_>, key: FastCallKey) -> bool {
-        let _ = (fast_call, key);
-        false
+    /// Starts a call of at most [`PROMPT_BYTES`] with this sequence number, for
+    /// [`FastPathKind::Started`]. Returns `None` if [`Backend::run`] must run it. The caller holds
+    /// the turn of the call.
+    fn start_fast_call(
+        &self,
+        arguments: &CallArguments<'_>,
+        key: FastCallKey,
+        sequence: u64,
+    ) -> Option<FastCall<'_>> {
+        let _ = (arguments, key, sequence);
+        None
     }
 
-    /// Runs the fast path of a prepared call, with this sequence number and until this deadline, as
-    /// far as it completes without waiting. [`Backend::run`] (with [`Operation::is_published`]) or
-    /// [`Backend::wake_pending_waiters`] does the rest. `on_begin` gets the encoded descriptor. It
-    /// runs as soon as the peers have the data that they wait for, or as soon as the slow path must
-    /// do that step. The caller holds the turn of the call.
+    /// Runs a call of at most [`PROMPT_BYTES`] with this sequence number, as far as it completes
+    /// without a long wait, for [`FastPathKind::Delegated`]. The caller holds the turn of the call.
     ///
     /// # Errors
     /// The errors of [`Backend::run`].
-    fn run_fast_path(
+    fn run_fast_call(
         &self,
-        fast_call: (&CallArguments<'_>, FastCallKey),
-        sequence_and_deadline: (u64, &LazyDeadline),
-        on_begin: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        let _ = (fast_call, sequence_and_deadline, on_begin);
-        Ok(FastPathOutcome::NotStarted)
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        deadline: &Deadline,
+    ) -> Result<FastProgress<'static>> {
+        let _ = (arguments, sequence, deadline);
+        Ok(FastProgress::NotStarted)
     }
 
-    /// Wakes the waiters that a call left asleep with [`FastPathOutcome::WakeupPending`]. It runs a
-    /// fence first.
-    fn wake_pending_waiters(&self) {}
+    /// Completes a call that [`Backend::run_fast_call`] left with [`FastProgress::Accepted`].
+    ///
+    /// # Errors
+    /// The errors of [`Backend::run`].
+    fn finish_fast_call(&self, operation: &Operation<'_>) -> Result<()> {
+        self.run(operation)
+    }
 
     /// Returns the interface for point-to-point messages, which never wait for `run`; `None` if the
     /// back end has none.

@@ -10,11 +10,11 @@
 //! The functions that a loop calls are `inline(always)`, so that they are compiled for the
 //! instruction set of the loop.
 
+use super::accumulator::{AccumulatorBlock, fold_into, load, load_and_fold_pair, store};
 use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
 #[cfg(target_arch = "x86_64")]
 use super::f32x8::{F32x8, LANES};
 use crate::base::buffer::{Dst, Src};
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// A compiled fold, with the number of ranks that an average divides by. The caller guarantees
@@ -25,10 +25,11 @@ pub(super) type FoldKernel = unsafe fn(FoldTarget<'_>, &[Src<'_>], usize);
 
 /// The destinations of a fold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FoldTarget<'a> {
-    pub(super) dst: Dst<'a>,
+pub struct FoldTarget<'a> {
+    /// The first destination.
+    pub dst: Dst<'a>,
     /// Additional destinations of the same result.
-    pub(super) extra_dsts: &'a [Dst<'a>],
+    pub extra_dsts: &'a [Dst<'a>],
 }
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
@@ -36,32 +37,6 @@ pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
 
 /// A compiled division by a number of ranks; the obligations are those of [`FoldKernel`].
 pub(super) type AverageKernel = unsafe fn(Dst<'_>, usize);
-
-/// The size of the accumulator. The accumulator and one block of every source stay in the L1 cache.
-const BLOCK_BYTES: usize = 4096;
-
-/// The accumulator. It is uninitialised at first: for a small message, clearing it would cost more
-/// than the fold.
-#[repr(align(64))]
-struct AccumulatorBlock([MaybeUninit<u8>; BLOCK_BYTES]);
-
-impl AccumulatorBlock {
-    #[inline(always)]
-    const fn new() -> Self {
-        Self([const { MaybeUninit::uninit() }; BLOCK_BYTES])
-    }
-
-    /// Returns a slice of at most `limit` accumulators.
-    #[inline(always)]
-    fn accumulators<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
-        const { assert!(align_of::<A>() <= align_of::<Self>()) };
-        let count = limit.min(BLOCK_BYTES / size_of::<A>());
-        let first = self.0.as_mut_ptr().cast::<MaybeUninit<A>>();
-        // SAFETY: `count` accumulators fit, the block is aligned for them and borrowed as long, and
-        // any bytes are a valid `MaybeUninit`.
-        unsafe { std::slice::from_raw_parts_mut(first, count) }
-    }
-}
 
 /// Folds for the target's baseline. Single elements also use this version, because they gain
 /// nothing from other instruction sets.
@@ -226,7 +201,7 @@ where
     if let [first, second] = sources {
         // SAFETY: the caller gives the same guarantee.
         start =
-            unsafe { fold_two_sources::<E, O>(to, (*first, *second), start..count, finish_arg) };
+            unsafe { fold_two_sources::<E, O>(to, [*first, *second], start..count, finish_arg) };
     }
     let mut block = AccumulatorBlock::new();
     while start < count {
@@ -279,7 +254,7 @@ impl FoldTarget<'_> {
 #[inline(always)]
 unsafe fn fold_two_sources<E, O>(
     to: FoldTarget<'_>,
-    sources: (Src<'_>, Src<'_>),
+    sources: [Src<'_>; 2],
     elements: Range<usize>,
     finish_arg: O::FinishArg,
 ) -> usize
@@ -308,7 +283,7 @@ where
 #[inline(always)]
 unsafe fn fold_strides<E, O, const N: usize>(
     to: FoldTarget<'_>,
-    (first, second): (Src<'_>, Src<'_>),
+    [first, second]: [Src<'_>; 2],
     elements: Range<usize>,
     finish_arg: O::FinishArg,
 ) -> usize
@@ -428,97 +403,4 @@ fn element_ptr<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
 #[inline(always)]
 fn element_mut_ptr<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
     dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)
-}
-
-/// Loads elements into the accumulator.
-///
-/// # Safety
-/// As many elements as `acc` has must be readable at `source`, with any alignment.
-#[inline(always)]
-unsafe fn load<E: Element>(
-    acc: &mut [MaybeUninit<E::Acc>],
-    source: *const E::Stored,
-) -> &mut [E::Acc] {
-    for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
-        // elements.
-        let stored = unsafe { source.wrapping_add(index).read_unaligned() };
-        slot.write(E::load(stored));
-    }
-    // SAFETY: every element has just been written.
-    unsafe { assume_init(acc) }
-}
-
-/// Loads and combines the first two sources in one pass, which saves a pass over the accumulator.
-///
-/// # Safety
-/// As many elements as `acc` has must be readable at `first` and `second`, with any alignment.
-#[inline(always)]
-unsafe fn load_and_fold_pair<E, O>(
-    acc: &mut [MaybeUninit<E::Acc>],
-    first: *const E::Stored,
-    second: *const E::Stored,
-) -> &mut [E::Acc]
-where
-    E: Element,
-    O: FoldOperator<E::Acc>,
-{
-    for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
-        // elements.
-        let earlier = unsafe { first.wrapping_add(index).read_unaligned() };
-        // SAFETY: as above.
-        let later = unsafe { second.wrapping_add(index).read_unaligned() };
-        slot.write(O::combine(E::load(earlier), E::load(later)));
-    }
-    // SAFETY: every element has just been written.
-    unsafe { assume_init(acc) }
-}
-
-/// Combines elements into the accumulator.
-///
-/// # Safety
-/// As many elements as `acc` has must be readable at `source`, with any alignment.
-#[inline(always)]
-unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
-where
-    E: Element,
-    O: FoldOperator<E::Acc>,
-{
-    for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
-        // elements.
-        let stored = unsafe { source.wrapping_add(index).read_unaligned() };
-        *slot = O::combine(*slot, E::load(stored));
-    }
-}
-
-/// Finishes and stores the accumulator.
-///
-/// # Safety
-/// As many elements as `acc` has must be writable at `target`, with any alignment.
-#[inline(always)]
-unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], finish_arg: O::FinishArg)
-where
-    E: Element,
-    O: FoldOperator<E::Acc>,
-{
-    for (index, slot) in acc.iter().enumerate() {
-        let stored = E::store(O::finish(*slot, finish_arg));
-        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
-        // elements.
-        unsafe { target.wrapping_add(index).write_unaligned(stored) }
-    }
-}
-
-/// Treats the accumulator as initialised.
-///
-/// # Safety
-/// Every element must have been written.
-#[inline(always)]
-unsafe fn assume_init<A>(acc: &mut [MaybeUninit<A>]) -> &mut [A] {
-    let initialised = std::ptr::from_mut(acc) as *mut [A];
-    // SAFETY: the address and length are those of `acc`, which is borrowed for as long. The caller
-    // guarantees the contents, and `MaybeUninit<A>` has the layout of `A`.
-    unsafe { &mut *initialised }
 }

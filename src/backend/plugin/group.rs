@@ -2,8 +2,8 @@
 //! until the first failure.
 
 use super::super::{
-    AlgorithmRequest, Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome,
-    GroupFailureState, OpKind, Operation, PointToPoint, RankLocation, SupportQuery,
+    AlgorithmRequest, Backend, BackendMemory, CallArguments, FastPathKind, FastProgress,
+    GroupFailureState, OpKind, Operation, PendingWakeup, PointToPoint, RankLocation, SupportQuery,
 };
 use super::compose::{CompositionMethod, CompositionTable, SuboperationRunner};
 use super::messages::PluginMessages;
@@ -11,7 +11,7 @@ use super::{
     Communicator, CreatedCommunicator, PluginFailureState, PluginMessageStatus, PluginRequest,
     PluginTask, RunOutcome, SubmitOutcome,
 };
-use crate::base::deadline::LazyDeadline;
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -328,12 +328,6 @@ impl Backend for PluginGroup {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        if operation.is_published
-            && let Some(request) = self.lock_pending_fast_call().take()
-        {
-            let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
-            return self.wait(request, &task).map(drop).map_err(|error| self.fail_group(error));
-        }
         if let Some(failure) = self.failure_state.known_failure() {
             return Err(failure.clone());
         }
@@ -348,37 +342,45 @@ impl Backend for PluginGroup {
         method.run(self, &task).map_err(|error| self.fail_group(error))
     }
 
-    fn has_fast_path(&self) -> bool {
-        self.communicator.has_fast_path()
-    }
-
-    fn prepare_fast_path(&self, plain: &CallArguments<'_>, _: FastCallKey) -> bool {
-        self.compositions.method_for(plain.kind) == CompositionMethod::Direct
-    }
-
-    fn run_fast_path(
-        &self,
-        (plain, _): (&CallArguments<'_>, FastCallKey),
-        (sequence, deadline): (u64, &LazyDeadline),
-        begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        // If the group has failed, the slow path reports the reason.
-        if self.failure_state.known_failure().is_some() {
-            return Ok(FastPathOutcome::NotStarted);
+    fn fast_path(&self) -> FastPathKind {
+        match self.communicator.has_fast_path() {
+            true => FastPathKind::Delegated,
+            false => FastPathKind::None,
         }
-        begins(&plain.descriptor(sequence).encode());
-        let task = PluginTask::from_fast_call(plain, sequence, deadline.get_or_start());
+    }
+
+    fn run_fast_call(
+        &self,
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        deadline: &Deadline,
+    ) -> Result<FastProgress<'static>> {
+        // If the group has failed, the full path reports the reason.
+        if self.failure_state.known_failure().is_some()
+            || self.compositions.method_for(arguments.kind) != CompositionMethod::Direct
+        {
+            return Ok(FastProgress::NotStarted);
+        }
+        let task = PluginTask::from_fast_call(arguments, sequence, deadline);
         match self.communicator.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
-            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastPathOutcome::Done),
-            Some(Ok(RunOutcome::Done)) => Ok(FastPathOutcome::DoneAfterWait),
+            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastProgress::Done(PendingWakeup::NONE)),
+            Some(Ok(RunOutcome::Done)) => Ok(FastProgress::DoneAfterWait),
             Some(Ok(RunOutcome::Pending(request))) => {
                 *self.lock_pending_fast_call() = Some(request);
-                Ok(FastPathOutcome::Published)
+                Ok(FastProgress::Accepted)
             }
             Some(Err(error)) if is_refusal(&error) => Err(error),
             Some(Err(error)) => Err(self.fail_group(self.annotate_timing(error, &task, None))),
-            None => Ok(FastPathOutcome::NotStarted),
+            None => Ok(FastProgress::NotStarted),
         }
+    }
+
+    fn finish_fast_call(&self, operation: &Operation<'_>) -> Result<()> {
+        let Some(request) = self.lock_pending_fast_call().take() else {
+            return self.run(operation);
+        };
+        let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
+        self.wait(request, &task).map(drop).map_err(|error| self.fail_group(error))
     }
 
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {

@@ -17,13 +17,13 @@ pub(super) fn reduce(
     let view = Dst::from(room.as_mut_slice());
     let part = |begin: usize, len: usize| view.slice(begin * size, len / dtype.size() * size);
     for (offset, len, begin) in bucket.pieces() {
-        let from = (dtype, bucket.send.as_src().slice(offset, len));
-        kernel::convert(from, bucket.factor, (to, part(begin, len)));
+        let src = bucket.send.as_src().slice(offset, len);
+        kernel::convert(dtype, src, bucket.factor, to, part(begin, len));
     }
     turn.run(&sum(view.as_src(), view, to))?;
     for (offset, len, begin) in bucket.pieces() {
-        let from = (to, part(begin, len).as_src());
-        kernel::convert(from, 1.0, (dtype, bucket.recv.slice(offset, len)));
+        let src = part(begin, len).as_src();
+        kernel::convert(to, src, 1.0, dtype, bucket.recv.slice(offset, len));
     }
     Ok(HookOutcome { bytes_sent: view.len() as u64, updates: Vec::new() })
 }
