@@ -9,7 +9,8 @@
 use super::device_backend::{DeviceBackend, DevicePointToPoint, JointEnqueuer};
 use super::device_factory::{DeviceBackendFactory, DeviceBackendOrReason};
 use super::interface::{
-    Backend, BackendProperties, FastPath, GroupFailureState, PeerMonitor, RankLocation,
+    Backend, BackendProperties, FastPath, FastPathKind, GroupFailureState, PeerMonitor,
+    RankLocation,
 };
 use super::memory::BackendMemory;
 use super::support_query::SupportQuery;
@@ -122,8 +123,8 @@ impl Backend for DeviceMapBackend {
     }
 
     fn properties(&self) -> BackendProperties<'_> {
-        let (has_fast_path, can_refuse_calls) = (false, true);
-        BackendProperties { has_fast_path, can_refuse_calls, ..self.host.properties() }
+        let (fast_path, can_refuse_calls) = (FastPathKind::None, true);
+        BackendProperties { fast_path, can_refuse_calls, ..self.host.properties() }
     }
 
     fn rank_locations(&self) -> &[RankLocation] {

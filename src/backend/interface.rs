@@ -8,10 +8,10 @@ use super::device_backend::DeviceBackend;
 use super::memory::{BackendMemory, allocate_host_memory};
 use super::support_query::SupportQuery;
 use crate::algo::call_arguments::{CallArguments, FastCallKey};
+use crate::algo::fast_path::{FastCall, FastProgress};
 use crate::algo::rules::AlgorithmRule;
-use crate::algo::shared::sequencer::fast_path::FastPathOutcome;
 use crate::algo::{AlgorithmRequest, Operation};
-use crate::base::deadline::LazyDeadline;
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
@@ -31,12 +31,24 @@ pub struct RankLocation {
     pub local_rank: usize,
 }
 
+/// How a back end runs small calls that repeat an earlier call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FastPathKind {
+    /// Only [`Backend::run`] runs calls.
+    #[default]
+    None,
+    /// [`FastPath::start_fast_call`] starts a call.
+    Started,
+    /// [`FastPath::run_fast_call`] runs a call as a whole.
+    Delegated,
+}
+
 /// The properties of a back end that do not change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BackendProperties<'a> {
-    /// True if small operations may use the fast path ([`FastPath`]). It is not available if the
-    /// back end serves a device, or if the group has an arrival check before each collective.
-    pub has_fast_path: bool,
+    /// The kind of fast path for small operations. A back end has none if it serves a device, or
+    /// if the group has an arrival check before each collective.
+    pub fast_path: FastPathKind,
     /// True if the back end may refuse calls that other back ends support. Then the caller asks
     /// [`Backend::supports`] before a call takes its ticket.
     pub can_refuse_calls: bool,
@@ -164,37 +176,46 @@ impl dyn Backend + '_ {
     }
 }
 
-/// The fast path of small operations. Callers use it only if the back end has one
-/// ([`BackendProperties::has_fast_path`]).
+/// The fast path of small operations. Callers use only the part that the back end has
+/// ([`BackendProperties::fast_path`]).
 pub trait FastPath {
-    /// Prepares the fast path for calls of this shape of at most [`super::PROMPT_BYTES`]; returns
-    /// false if they cannot use it. The caller invokes it in the turn of such a call.
-    fn prepare_fast_path(&self, fast_call: &CallArguments<'_>, key: FastCallKey) -> bool {
-        let _ = (fast_call, key);
-        false
+    /// Starts a call of at most [`super::PROMPT_BYTES`] with this sequence number, for
+    /// [`FastPathKind::Started`]. Returns `None` if [`Backend::run`] must run it. The caller holds
+    /// the turn of the call.
+    fn start_fast_call(
+        &self,
+        arguments: &CallArguments<'_>,
+        key: FastCallKey,
+        sequence: u64,
+    ) -> Option<FastCall<'_>> {
+        let _ = (arguments, key, sequence);
+        None
     }
 
-    /// Runs the fast path of a prepared call, with this sequence number and until this deadline, as
-    /// far as it completes without waiting. [`Backend::run`] (with [`Operation::is_published`]) or
-    /// [`FastPath::wake_pending_waiters`] does the rest. `on_begin` gets the encoded descriptor. It
-    /// runs as soon as the peers have the data that they wait for, or as soon as the slow path must
-    /// do that step. The caller holds the turn of the call.
+    /// Runs a call of at most [`super::PROMPT_BYTES`] with this sequence number, as far as it
+    /// completes without a long wait, for [`FastPathKind::Delegated`]. The caller holds the turn of
+    /// the call.
     ///
     /// # Errors
     /// The errors of [`Backend::run`].
-    fn run_fast_path(
+    fn run_fast_call(
         &self,
-        fast_call: (&CallArguments<'_>, FastCallKey),
-        sequence_and_deadline: (u64, &LazyDeadline),
-        on_begin: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        let _ = (fast_call, sequence_and_deadline, on_begin);
-        Ok(FastPathOutcome::NotStarted)
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        deadline: &Deadline,
+    ) -> Result<FastProgress<'static>> {
+        let _ = (arguments, sequence, deadline);
+        Ok(FastProgress::NotStarted)
     }
 
-    /// Wakes the waiters that a call left asleep with [`FastPathOutcome::WakeupPending`]. It runs a
-    /// fence first.
-    fn wake_pending_waiters(&self) {}
+    /// Completes a call that [`FastPath::run_fast_call`] left with [`FastProgress::Accepted`].
+    ///
+    /// # Errors
+    /// The errors of [`Backend::run`]; `Internal` if the back end never accepts a call.
+    fn finish_fast_call(&self, operation: &Operation<'_>) -> Result<()> {
+        let kind = operation.descriptor.kind.name();
+        Err(Error::new(ErrorKind::Internal, format!("{kind}: the back end has not accepted it")))
+    }
 }
 
 /// Observes the processes of the other ranks, and reaches them after the group failed.

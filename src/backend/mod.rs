@@ -27,7 +27,7 @@ mod support_query;
 
 pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
-pub use crate::algo::shared::sequencer::fast_path::FastPathOutcome;
+pub use crate::algo::fast_path::{FastCall, FastProgress, PendingWakeup};
 pub use crate::algo::{AlgorithmRequest, Operation};
 pub use crate::transport::{
     Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,
@@ -43,7 +43,8 @@ pub use device_backend::{
     enqueue_batches,
 };
 pub use interface::{
-    Backend, BackendProperties, FastPath, GroupFailureState, PeerMonitor, RankLocation,
+    Backend, BackendProperties, FastPath, FastPathKind, GroupFailureState, PeerMonitor,
+    RankLocation,
 };
 pub use memory::BackendMemory;
 pub use support_query::SupportQuery;

@@ -2,14 +2,30 @@
 //! of a message.
 
 use super::exchange::{MessageExchange, MessageOperation};
-use super::peer_history::MismatchedPeer;
-use crate::algo::count_mismatch::CountMismatch;
+use super::peer_history::{PastOperation, PeerHistory};
+use crate::algo::mismatch_text::{CountMismatch, LabelMismatch, describe_against};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::Label;
 use crate::kernel;
-use crate::transport::CountSpec;
 use crate::transport::collective_header::CollectiveHeader;
+use crate::transport::{CountSpec, Descriptor};
+use std::fmt;
+
+/// The maximum number of labelled operations for which this rank queries the peer's label.
+const MAX_LABEL_QUERIES: usize = 8;
+
+/// The number of unanswered queries after which this rank sends no more.
+const MAX_UNANSWERED_QUERIES: usize = 2;
+
+/// The sender of a message that is not the expected one.
+pub(super) struct MismatchedPeer<'a> {
+    pub(super) rank: Rank,
+    pub(super) name: &'a dyn fmt::Display,
+    /// The function [`Endpoint::labels`].
+    pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
+}
 
 impl MessageOperation<'_> {
     /// Copies this rank's block for itself.
@@ -85,5 +101,221 @@ impl MessageExchange<'_> {
             self.own_name()
         );
         Error::new(ErrorKind::Internal, message).with_culprit(peer)
+    }
+}
+
+impl PeerHistory {
+    /// Returns the error text that describes the two different calls. The text contains the
+    /// operation of the message, this rank's history, and the last operation in which the two ranks
+    /// agreed. Returns `None` if the ranks agree ([`PeerHistory::has_different_history`]).
+    pub(super) fn describe_mismatch(
+        &self,
+        other: &MismatchedPeer<'_>,
+        header: &CollectiveHeader,
+    ) -> Option<String> {
+        if !self.has_different_history(header) {
+            return None;
+        }
+        let theirs = header.descriptor;
+        let ours = self.operation_at(&theirs);
+        let current = self.past_operations.back().map(|past| past.descriptor);
+        let name = other.name;
+        let describe = |one: &Descriptor, other| describe_against(one, other, self.algorithm_name);
+        let describe_own =
+            |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
+        let labelled = |theirs: Descriptor| match theirs.label.is_none() {
+            true => theirs,
+            false => {
+                theirs.with_label_text((other.labels)(other.rank, theirs.sequence).first().copied())
+            }
+        };
+        match ours {
+            Some(past) if past.descriptor.without_label_text() != theirs => {
+                let (ours, theirs) = (past.descriptor, labelled(theirs));
+                let (own_call, peer_call) = (describe(&ours, &theirs), describe(&theirs, &ours));
+                Some(format!("called {own_call}, but {name} called {peer_call}"))
+            }
+            Some(past) => self.describe_label_mismatch(past, other).or_else(|| {
+                // The labels may differ if the peer's label could not be queried.
+                let but_label = if theirs.label.is_none() { "" } else { "its label or " };
+                Some(format!(
+                    "and {name} agree on {}, but not on {but_label}the calls before it, after #{}",
+                    past.descriptor,
+                    Descriptor::sequence_from_order_key(self.peers[other.rank].last_seen_moment)
+                ))
+            }),
+            None => Some(format!(
+                "called {}, but {name} called {}",
+                describe_own(current),
+                labelled(theirs)
+            )),
+        }
+    }
+
+    /// Finds the oldest operation up to `last`, among the newest [`MAX_LABEL_QUERIES`] with a
+    /// label, that the peer labelled differently.
+    fn describe_label_mismatch(
+        &self,
+        last: &PastOperation,
+        MismatchedPeer { rank, name, labels }: &MismatchedPeer<'_>,
+    ) -> Option<String> {
+        let is_asked = |past: &&PastOperation| {
+            let it = past.descriptor;
+            !it.label.is_none() && it.part <= 1 && it.order_key() <= last.descriptor.order_key()
+        };
+        let queried: Vec<&PastOperation> =
+            self.past_operations.iter().rev().filter(is_asked).take(MAX_LABEL_QUERIES).collect();
+        let mut unanswered = 0;
+        for past in queried.into_iter().rev() {
+            let ours = past.descriptor;
+            let theirs = labels(*rank, ours.sequence);
+            let Some(&label) = theirs.first() else {
+                // Each unanswered query takes its full timeout.
+                unanswered += 1;
+                if unanswered == MAX_UNANSWERED_QUERIES {
+                    break;
+                }
+                continue;
+            };
+            if label == ours.label {
+                continue;
+            }
+            let calls = LabelMismatch::find(&labels(self.rank, ours.sequence), &theirs);
+            // For an operation before `last`, this rank knows only the peer's label.
+            let theirs = match ours.order_key() == last.descriptor.order_key() {
+                true => Descriptor { label, ..ours }.to_string(),
+                false => format!("#{} {label}", ours.sequence),
+            };
+            return Some(format!("called {ours}, but {name} called {theirs}{calls}"));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::peer_history::tests::{barrier, header};
+    use super::*;
+    use crate::algo::table::algorithm_name;
+    use crate::base::ids::Nonce;
+    use crate::transport::OpKind;
+
+    const UNLABELLED: MismatchedPeer<'static> =
+        MismatchedPeer { rank: 1, name: &"{}", labels: &|_, _| Vec::new() };
+
+    #[test]
+    fn differing_labels_are_named_in_the_error() {
+        let label = |text| Label::new(text).unwrap();
+        let called = |sequence, text| Descriptor { label: label(text), ..barrier(sequence) };
+        let new = || PeerHistory::new(Nonce([1; 16]), 0, 2, algorithm_name);
+        let (mut a, mut b) = (new(), new());
+        for (sequence, ours, theirs) in [(1, "x", "x"), (2, "a", "b"), (3, "b", "a")] {
+            a.enter(called(sequence, ours));
+            b.enter(called(sequence, theirs));
+        }
+        let theirs = |_: Rank, sequence| match sequence {
+            1 => vec![label("x")],
+            2 => vec![label("b")],
+            _ => vec![label("a")],
+        };
+        let other = MismatchedPeer { labels: &theirs, ..UNLABELLED };
+        let last = header(&b, called(3, "a").without_label_text());
+        // The report names the oldest mismatch that the rank can find.
+        let report = a.describe_mismatch(&other, &last).unwrap();
+        assert_eq!(report, "called barrier #2 \"a\", but {} called #2 \"b\"");
+        let first = header(&b, called(3, "a").without_label_text());
+        let mut late = new();
+        late.enter(called(3, "b"));
+        let report = late.describe_mismatch(&other, &first).unwrap();
+        assert_eq!(report, "called barrier #3 \"b\", but {} called barrier #3 \"a\"");
+        let report = a.describe_mismatch(&UNLABELLED, &last).unwrap();
+        assert!(
+            report
+                .contains("agree on barrier #3 \"b\", but not on its label or the calls before it"),
+            "{report}"
+        );
+        // Only one of the two ranks has a label.
+        let last = header(&b, barrier(3));
+        let report = a.describe_mismatch(&other, &last).unwrap();
+        assert_eq!(report, "called barrier #3 \"b\", but {} called barrier #3");
+        let mut same = new();
+        for (sequence, text) in [(1, "x"), (2, "a"), (3, "b")] {
+            same.enter(called(sequence, text));
+        }
+        let last = header(&same, called(3, "b").without_label_text());
+        assert_eq!(
+            a.describe_mismatch(
+                &MismatchedPeer { labels: &|_, _| panic!("asked"), ..other },
+                &last
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn mismatch_report_names_the_first_difference() {
+        let new = || PeerHistory::new(Nonce([1; 16]), 0, 2, algorithm_name);
+        let (mut a, mut b) = (new(), new());
+        let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(1) };
+        a.enter(barrier(1));
+        b.enter(other);
+        let first = header(&b, other);
+        assert!(
+            a.describe_mismatch(&UNLABELLED, &first).unwrap().contains("broadcast #1 (root 1)")
+        );
+        a.enter(barrier(2));
+        b.enter(barrier(2));
+        // The report is the same if the header is read one operation later.
+        assert!(
+            a.describe_mismatch(&UNLABELLED, &first)
+                .unwrap()
+                .contains("called barrier #1, but {} called broadcast")
+        );
+        assert!(
+            a.describe_mismatch(&UNLABELLED, &header(&b, barrier(2)))
+                .unwrap()
+                .contains("before it")
+        );
+        let mut c = new();
+        c.enter(barrier(1));
+        assert!(a.describe_mismatch(&UNLABELLED, &header(&c, barrier(1))).is_none());
+        c.enter(barrier(2));
+        c.enter(barrier(3));
+        assert!(
+            a.describe_mismatch(&UNLABELLED, &header(&c, barrier(3)))
+                .unwrap()
+                .contains("barrier #3")
+        );
+    }
+
+    #[test]
+    fn parts_of_an_operation_are_distinguished() {
+        let new = || PeerHistory::new(Nonce([1; 16]), 0, 2, algorithm_name);
+        let part = |part| Descriptor { part, ..barrier(1) };
+        let (mut parted, mut other, mut whole) = (new(), new(), new());
+        for number in 1..=3 {
+            parted.enter(part(number));
+            let early = header(&parted, part(number));
+            other.enter(part(number));
+            assert!(other.describe_mismatch(&UNLABELLED, &early).is_none());
+        }
+        whole.enter(barrier(1));
+        let report = parted.describe_mismatch(&UNLABELLED, &header(&whole, barrier(1))).unwrap();
+        assert!(report.contains("part 3"), "{report}");
+        let report = whole.describe_mismatch(&UNLABELLED, &header(&parted, part(3))).unwrap();
+        assert!(report.contains("part 3"), "{report}");
+    }
+
+    #[test]
+    fn forgotten_operations_are_no_mismatch() {
+        let mut history = PeerHistory::new(Nonce([1; 16]), 0, 2, algorithm_name);
+        history.enter(barrier(1));
+        let old = header(&history, barrier(1));
+        (2..=70).for_each(|sequence| history.enter(barrier(sequence)));
+        assert!(history.describe_mismatch(&UNLABELLED, &old).is_none());
+        let other = Descriptor { kind: OpKind::Broadcast, root: Some(1), ..barrier(7) };
+        assert!(history.describe_mismatch(&UNLABELLED, &header(&history, other)).is_some());
+        let other = Descriptor { sequence: 6, ..other };
+        assert!(history.describe_mismatch(&UNLABELLED, &header(&history, other)).is_none());
     }
 }

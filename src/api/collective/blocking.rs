@@ -1,17 +1,15 @@
-//! Blocking collective calls.
+//! The full path of blocking collective calls.
 //!
 //! A call is checked locally before any other rank is involved. It then takes a ticket of the
-//! group's queue, waits for its turn, and runs on the calling thread. Small calls with a cached key
-//! take the fast path instead (`fast_path`).
+//! group's queue, waits for its turn, and runs on the calling thread. Small calls that repeat
+//! an earlier call take the fast path instead (`fast_path`).
 
 use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::call_observer::CallObserver;
-use crate::api::collective::fast_path::FastCall;
 use crate::api::group::activity;
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
-use crate::api::work::callbacks;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::SupportQuery;
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -22,30 +20,12 @@ use crate::wait::WaitInterrupt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Group {
-    /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
-    ///
-    /// # Errors
-    /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
-    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`. These errors fail the group.
-    #[inline]
-    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        callbacks::reject_blocking_in_callback("a blocking call")?;
-        let fast_call = self.fast_call(&call, options);
-        if let Some(fast_call) = &fast_call
-            && let Some(outcome) = self.run_fast_path(&call, options, fast_call)
-        {
-            return outcome;
-        }
-        self.run_full_path(call, options, fast_call)
-    }
-
     /// Does the work of [`Group::run`] for a call that does not take the fast path.
     #[inline(never)]
     pub(in crate::api) fn run_full_path(
         &self,
         mut call: Call<'_>,
         options: &CallOptions,
-        fast_call: Option<FastCall<'_>>,
     ) -> Result<()> {
         self.check_call(&mut call, options)?;
         let ready_event = self.record_ready_event(&call)?;
@@ -62,9 +42,7 @@ impl Group {
         });
         let turn = self.wait_for_turn(&mut operation, &ticket, &observer);
         let outcome = turn.and_then(|_turn| {
-            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))?;
-            fast_call.iter().for_each(|simple| self.prepare_fast_path(simple));
-            Ok(())
+            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
         });
         // If the operation runs on a stream of the library, the caller has no means to wait for it.
         let outcome = match operation.enqueue_request {

@@ -5,7 +5,7 @@
 //! `Group::assemble`. [`Group::abort`] and failed operations fail the group; the failure propagates
 //! to the derived groups.
 
-use crate::api::collective::fast_path::FastPathCache;
+use crate::api::collective::fast_path::CheckedKeys;
 use crate::api::collective::monitored_barrier::MonitoredBarrierState;
 use crate::api::group::abort_propagation::AbortPropagator;
 use crate::api::group::group_observer::GroupObserver;
@@ -16,7 +16,7 @@ use crate::api::observe::{error_file, recorder, trace};
 use crate::api::work::callbacks;
 use crate::api::work::queue::RunQueue;
 use crate::backend;
-use crate::backend::{Backend, DeviceBackend, GroupContext, RankLocation};
+use crate::backend::{Backend, DeviceBackend, FastPathKind, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
@@ -127,10 +127,10 @@ pub struct Group {
     pub(in crate::api) has_arrival_check: bool,
     /// True if the back end can refuse a call. It is then asked before the call takes a ticket.
     pub(in crate::api) has_partial_support: bool,
-    /// True if the back end has a fast path for small calls.
-    pub(in crate::api) has_fast_path: bool,
+    /// The kind of fast path that the back end has for small calls.
+    pub(in crate::api) fast_path: FastPathKind,
     /// The keys of the calls that may take the fast path.
-    pub(in crate::api) fast_path_cache: FastPathCache,
+    pub(in crate::api) checked_keys: CheckedKeys,
 }
 
 impl Drop for Group {
@@ -229,8 +229,8 @@ impl Group {
             device: backend.device().map(DeviceBackend::device),
             has_arrival_check: backend.properties().has_arrival_check,
             has_partial_support: backend.properties().can_refuse_calls,
-            has_fast_path: backend.properties().has_fast_path,
-            fast_path_cache: FastPathCache::default(),
+            fast_path: backend.properties().fast_path,
+            checked_keys: CheckedKeys::default(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),

@@ -9,8 +9,9 @@
 
 use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
-use super::{DomainMembership, NativeBackend, NativeScratch, malformed_peer_info};
+use super::{DomainMembership, NativeBackend, malformed_peer_info};
 use crate::algo::GroupShape;
+use crate::algo::group_state::GroupState;
 use crate::algo::rules::AlgorithmRules;
 use crate::backend::peer_info::rank_locations;
 use crate::backend::{BootstrapExchange, GroupContext, RankLocation};
@@ -140,8 +141,8 @@ fn bootstrap_group(
         );
     }
     let overrides = std::mem::take(&mut infos[0].rules);
-    let scratch = NativeScratch::new(context.group, &nodes, context.rank);
-    let direct = Arc::clone(scratch.shm_cursor.arena_access().call_count());
+    let state = GroupState::new(context.group, &nodes, context.rank);
+    let direct = Arc::clone(state.cursor.arena_access().call_count());
     let domain = DomainMembership(domain);
     Ok(NativeBackend {
         matching_engine,
@@ -157,7 +158,7 @@ fn bootstrap_group(
         has_arrival_check,
         survivor_endpoint,
         zero_copy_calls: direct,
-        scratch: Mutex::new(scratch),
+        state: Mutex::new(state),
     })
 }
 

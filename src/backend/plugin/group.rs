@@ -10,11 +10,11 @@ use super::messages::PluginMessages;
 use super::task::{PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome};
 use crate::backend::memory::allocate_host_memory;
 use crate::backend::{
-    AlgorithmRequest, Backend, BackendMemory, BackendProperties, CallArguments, FastCallKey,
-    FastPath, FastPathOutcome, GroupFailureState, OpKind, Operation, PointToPoint, RankLocation,
-    SupportQuery,
+    AlgorithmRequest, Backend, BackendMemory, BackendProperties, CallArguments, FastPath,
+    FastPathKind, FastProgress, GroupFailureState, OpKind, Operation, PendingWakeup, PointToPoint,
+    RankLocation, SupportQuery,
 };
-use crate::base::deadline::LazyDeadline;
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -258,35 +258,40 @@ impl SuboperationRunner for PluginGroup {
 }
 
 impl FastPath for PluginGroup {
-    fn prepare_fast_path(&self, plain: &CallArguments<'_>, _: FastCallKey) -> bool {
-        self.compositions.method_for(plain.kind) == CompositionMethod::Direct
-    }
-
-    fn run_fast_path(
+    fn run_fast_call(
         &self,
-        (plain, _): (&CallArguments<'_>, FastCallKey),
-        (sequence, deadline): (u64, &LazyDeadline),
-        begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        // If the group has failed, the slow path reports the reason.
-        if self.failure_state.known_failure().is_some() {
-            return Ok(FastPathOutcome::NotStarted);
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        deadline: &Deadline,
+    ) -> Result<FastProgress<'static>> {
+        // If the group has failed, the full path reports the reason.
+        if self.failure_state.known_failure().is_some()
+            || self.compositions.method_for(arguments.kind) != CompositionMethod::Direct
+        {
+            return Ok(FastProgress::NotStarted);
         }
-        begins(&plain.descriptor(sequence).encode());
-        let task = PluginTask::from_fast_call(plain, sequence, deadline.get_or_start());
-        match self.bound.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
-            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastPathOutcome::Done),
-            Some(Ok(RunOutcome::Done)) => Ok(FastPathOutcome::DoneAfterWait),
+        let task = PluginTask::from_fast_call(arguments, sequence, deadline);
+        match self.bound.communicator.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
+            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastProgress::Done(PendingWakeup::NONE)),
+            Some(Ok(RunOutcome::Done)) => Ok(FastProgress::DoneAfterWait),
             Some(Ok(RunOutcome::Pending(request))) => {
                 *self.lock_pending_fast_call() = Some(request);
-                Ok(FastPathOutcome::Published)
+                Ok(FastProgress::Accepted)
             }
             Some(Err(error)) if is_refusal(&error) => Err(error),
             Some(Err(error)) => {
                 Err(self.failure_state.fail_with(self.annotate_timing(error, &task, None)))
             }
-            None => Ok(FastPathOutcome::NotStarted),
+            None => Ok(FastProgress::NotStarted),
         }
+    }
+
+    fn finish_fast_call(&self, operation: &Operation<'_>) -> Result<()> {
+        let Some(request) = self.lock_pending_fast_call().take() else {
+            return self.run(operation);
+        };
+        let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
+        self.wait(request, &task).map(drop).map_err(|error| self.failure_state.fail_with(error))
     }
 }
 
@@ -297,7 +302,10 @@ impl Backend for PluginGroup {
 
     fn properties(&self) -> BackendProperties<'_> {
         BackendProperties {
-            has_fast_path: self.bound.device.is_none() && self.bound.communicator.has_fast_path(),
+            fast_path: match self.bound.device {
+                None if self.bound.communicator.has_fast_path() => FastPathKind::Delegated,
+                _ => FastPathKind::None,
+            },
             can_refuse_calls: true,
             ..BackendProperties::default()
         }
@@ -365,15 +373,6 @@ impl Backend for PluginGroup {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        if operation.is_published
-            && let Some(request) = self.lock_pending_fast_call().take()
-        {
-            let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
-            return self
-                .wait(request, &task)
-                .map(drop)
-                .map_err(|error| self.failure_state.fail_with(error));
-        }
         if let Some(failure) = self.failure_state.known_failure() {
             return Err(failure.clone());
         }

@@ -350,7 +350,6 @@ impl<'a> Call<'a> {
             algorithm: options.algorithm.as_deref(),
             deadline,
             has_new_deadline: false,
-            is_published: false,
             enqueue_request: None,
             labels: &[],
             observer: probe,

@@ -91,13 +91,13 @@ impl HookBucket<'_> {
         let view = Dst::from(room.as_mut_slice());
         let part = |begin: usize, len: usize| view.slice(begin * size, len / dtype.size() * size);
         for (offset, len, begin) in self.pieces() {
-            let from = (dtype, self.send.as_src().slice(offset, len));
-            kernel::convert(from, self.factor, (to, part(begin, len)));
+            let src = self.send.as_src().slice(offset, len);
+            kernel::convert(dtype, src, self.factor, to, part(begin, len));
         }
         turn.run(&sum(view.as_src(), view, to))?;
         for (offset, len, begin) in self.pieces() {
-            let from = (to, part(begin, len).as_src());
-            kernel::convert(from, 1.0, (dtype, self.recv.slice(offset, len)));
+            let src = part(begin, len).as_src();
+            kernel::convert(to, src, 1.0, dtype, self.recv.slice(offset, len));
         }
         Ok(HookOutcome { bytes_sent: view.len() as u64, updates: Vec::new() })
     }

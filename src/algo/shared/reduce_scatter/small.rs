@@ -1,26 +1,33 @@
-//! Reduce-scatter of vectors that fit in a control slot with all blocks: each rank publishes its
-//! whole vector, and folds its own block.
+//! Reduce-scatter of small vectors, in one step: each rank publishes its whole vector, and folds
+//! its own block. The vector is inline in the control slot, or eager in the data slot.
 
 use crate::algo::CallArguments;
+use crate::algo::row::{ALL_FIT_EAGER, ALL_FIT_INLINE, Algorithm};
 use crate::algo::shared::one_step::{
     Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
 };
-use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// The row of this algorithm in the table.
-pub static ROW: Algorithm = Algorithm {
+/// The row for payloads in control slots.
+pub static INLINE: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "inline",
     description: "all blocks in a control slot, each rank reduces its own; at most 88 bytes in total",
     fits: ALL_FIT_INLINE,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::OneStep(&STEP),
+    ..Algorithm::one_step(&STEP)
 };
 
-pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+/// The row for payloads in data slots.
+pub static EAGER: Algorithm = Algorithm {
+    kinds: INLINE.kinds,
+    name: "eager",
+    description: "all blocks in a data slot, each rank reduces its own; one step, at most 4 KiB in total",
+    fits: ALL_FIT_EAGER,
+    ..Algorithm::one_step(&OneStepAlgorithm { location: PayloadLocation::DataSlot, ..STEP })
+};
+
+const STEP: OneStepAlgorithm = OneStepAlgorithm {
     senders: OneStepSenders::All,
     location: PayloadLocation::CtrlSlot,
     pack: pack_contribution,

@@ -1,26 +1,33 @@
-//! All-gather of blocks that fit in a control slot: each rank publishes its block, and copies the
-//! blocks of all ranks.
+//! All-gather of small blocks, in one step: each rank publishes its block, and copies the blocks of
+//! all ranks. A block is inline in the control slot, or eager in the data slot.
 
 use crate::algo::CallArguments;
+use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};
 use crate::algo::shared::one_step::{
     Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_vector,
 };
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// The row of this algorithm in the table.
-pub static ROW: Algorithm = Algorithm {
+/// The row for payloads in control slots.
+pub static INLINE: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",
     description: "blocks in control slots; at most 88 bytes each",
     fits: FITS_INLINE,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::OneStep(&STEP),
+    ..Algorithm::one_step(&STEP)
 };
 
-pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+/// The row for payloads in data slots.
+pub static EAGER: Algorithm = Algorithm {
+    kinds: INLINE.kinds,
+    name: "eager",
+    description: "blocks in data slots, each rank copies all; one step, at most 4 KiB each",
+    fits: FITS_EAGER,
+    ..Algorithm::one_step(&OneStepAlgorithm { location: PayloadLocation::DataSlot, ..STEP })
+};
+
+const STEP: OneStepAlgorithm = OneStepAlgorithm {
     senders: OneStepSenders::All,
     location: PayloadLocation::CtrlSlot,
     pack: pack_vector,

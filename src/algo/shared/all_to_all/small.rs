@@ -1,26 +1,33 @@
-//! All-to-all for the case that all blocks of a rank fit in a control slot: each rank publishes all
-//! its blocks, and copies the blocks for it.
+//! All-to-all of small blocks, in one step: each rank publishes all its blocks, and copies the
+//! blocks for it. The blocks are inline in the control slot, or eager in the data slot.
 
 use crate::algo::CallArguments;
+use crate::algo::row::{ALL_FIT_EAGER, ALL_FIT_INLINE, Algorithm};
 use crate::algo::shared::one_step::{
     Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_vector,
 };
-use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// The row of this algorithm in the table.
-pub static ROW: Algorithm = Algorithm {
+/// The row for payloads in control slots.
+pub static INLINE: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "inline",
     description: "all blocks in a control slot; at most 88 bytes in total",
     fits: ALL_FIT_INLINE,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::OneStep(&STEP),
+    ..Algorithm::one_step(&STEP)
 };
 
-pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+/// The row for payloads in data slots.
+pub static EAGER: Algorithm = Algorithm {
+    kinds: INLINE.kinds,
+    name: "eager",
+    description: "all blocks in a data slot; one step, at most 4 KiB in total",
+    fits: ALL_FIT_EAGER,
+    ..Algorithm::one_step(&OneStepAlgorithm { location: PayloadLocation::DataSlot, ..STEP })
+};
+
+const STEP: OneStepAlgorithm = OneStepAlgorithm {
     senders: OneStepSenders::All,
     location: PayloadLocation::CtrlSlot,
     pack: pack_vector,

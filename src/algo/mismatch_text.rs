@@ -1,10 +1,28 @@
-//! Error text for a count mismatch between a sender and a receiver, and for a label mismatch within
+//! Error text for two ranks whose calls differ: in the algorithm, in a count, or in a label within
 //! a batch.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::label::Label;
-use crate::transport::{Descriptor, PeerName};
+use crate::transport::{Descriptor, OpKind, PeerName};
 use std::fmt;
+
+/// Returns the name of the algorithm of an operation with this number. The protocols receive this
+/// function, because they do not depend on the table.
+pub(super) type AlgorithmNameFn = fn(OpKind, u8) -> Option<&'static str>;
+
+/// Describes the call of one rank for a comparison with the call of another. The text contains the
+/// algorithm if the calls differ in nothing else.
+pub(super) fn describe_against(
+    this: &Descriptor,
+    other: &Descriptor,
+    algorithm_name: AlgorithmNameFn,
+) -> String {
+    let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
+    match algorithm_name(this.kind, this.algorithm).filter(|_| differs) {
+        Some(name) => format!("{this} with the algorithm \"{name}\""),
+        None => this.to_string(),
+    }
+}
 
 /// The first call of a batch that two ranks labelled differently. The batch became one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

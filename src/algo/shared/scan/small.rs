@@ -1,26 +1,33 @@
-//! Scan of payloads that fit in a control slot: each rank folds the payloads of the ranks before
-//! it.
+//! Scan of small vectors, in one step: each rank publishes its vector, and folds the vectors of the
+//! ranks before it. A vector is inline in the control slot, or eager in the data slot.
 
 use crate::algo::CallArguments;
+use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};
 use crate::algo::shared::one_step::{
     Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
 };
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// The row of this algorithm in the table.
-pub static ROW: Algorithm = Algorithm {
+/// The row for payloads in control slots.
+pub static INLINE: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "inline",
     description: "payload in a control slot, each rank reduces those of the ranks before it; at most 88 bytes",
     fits: FITS_INLINE,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::OneStep(&STEP),
+    ..Algorithm::one_step(&STEP)
 };
 
-pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+/// The row for payloads in data slots.
+pub static EAGER: Algorithm = Algorithm {
+    kinds: INLINE.kinds,
+    name: "eager",
+    description: "payload in a data slot, each rank reduces those of the ranks before it; one step, at most 4 KiB",
+    fits: FITS_EAGER,
+    ..Algorithm::one_step(&OneStepAlgorithm { location: PayloadLocation::DataSlot, ..STEP })
+};
+
+const STEP: OneStepAlgorithm = OneStepAlgorithm {
     senders: OneStepSenders::All,
     location: PayloadLocation::CtrlSlot,
     pack: pack_contribution,
