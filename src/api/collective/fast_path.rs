@@ -16,32 +16,6 @@ use crate::base::debug::{self, NanCheck};
 use crate::base::error::Result;
 use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The keys of calls that passed all checks except those of their buffers, with a flag whether the
-/// back end has a fast path for them. Each key has one slot. If another key has replaced it there,
-/// a call counts as new.
-#[derive(Debug, Default)]
-pub(in crate::api) struct FastPathCache([AtomicU64; FastCallKey::SLOTS]);
-
-impl FastPathCache {
-    /// A flag in the slot: the back end has no fast path for the key. This bit is 0 in every key.
-    const NO_FAST_PATH: u64 = 2;
-
-    #[inline]
-    fn has_fast_path(&self, key: FastCallKey) -> bool {
-        self.0[key.slot()].load(Ordering::Relaxed) == key.word()
-    }
-
-    fn is_new(&self, key: FastCallKey) -> bool {
-        self.0[key.slot()].load(Ordering::Relaxed) & !Self::NO_FAST_PATH != key.word()
-    }
-
-    fn insert(&self, key: FastCallKey, has_fast_path: bool) {
-        let flag = if has_fast_path { 0 } else { Self::NO_FAST_PATH };
-        self.0[key.slot()].store(key.word() | flag, Ordering::Relaxed);
-    }
-}
 
 impl CallOptions {
     /// Returns whether the options have defaults except for label and timeout.
@@ -109,7 +83,7 @@ impl Group {
         let mut record = None;
         let mut begin_record = |words: &[u64; 3]| {
             self.observer.reset_latest_arrival();
-            record = Some(self.record_encoded(slot, words, &options.label));
+            record = Some(self.observer.record_encoded(slot, words, &options.label));
         };
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let sequence_and_deadline = (ticket.sequence(), &deadline);
@@ -155,10 +129,13 @@ impl Group {
         let UnfinishedFastCall { ticket, turn, deadline, slot, outcome: fast_outcome, record } =
             unfinished;
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer =
-            CallObserver::with_record(self, &descriptor, &deadline, CallRecord { slot, record });
-        let mut operation =
-            call.operation(descriptor, options, (self.name(), &deadline), &observer);
+        let observer = CallObserver::with_record(
+            &self.observer,
+            &descriptor,
+            &deadline,
+            CallRecord { slot, record },
+        );
+        let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.has_new_deadline = true;
         let outcome = fast_outcome.and_then(|found| {
             operation.is_published = found == FastPathOutcome::Published;

@@ -14,10 +14,9 @@ use super::task::{DeferredCondition, DeferredCopy};
 use super::weights::ReduceFactor;
 use super::{Reducer, ReducerPhase, ReducerState};
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
-use crate::api::collective::device_launch;
+use crate::api::collective::prepared_call::{self, PreparedCall};
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
-use crate::api::work::issue::PreparedCall;
 use crate::backend::SupportQuery;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
@@ -251,7 +250,7 @@ fn launch_all(calls: Vec<PreparedCall>) -> Result<()> {
         calls.into_iter().partition(PreparedCall::is_device_enqueued);
     others.into_iter().try_for_each(PreparedCall::issue)?;
     if !enqueued.is_empty() {
-        device_launch::issue_on_devices(enqueued, false);
+        prepared_call::issue_on_devices(enqueued, false);
     }
     Ok(())
 }

@@ -36,8 +36,7 @@ pub(super) fn run_in_turn(
     deadline: &Deadline,
 ) -> Result<()> {
     let deadline = LazyDeadline::from(*deadline);
-    let of = (group.name(), &deadline);
-    let operation = call.operation(first, options, of, &group.observer);
+    let operation = call.operation(first, options, group.name(), &deadline, &group.observer);
     group.carry_out(&operation, options.nan_check)
 }
 

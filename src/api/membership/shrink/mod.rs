@@ -38,10 +38,9 @@ mod pending_followers;
 mod tests;
 
 use crate::api::group::activity;
+use crate::api::group::create::{MAX_NAME_BYTES, connect_deadline};
 use crate::api::group::group_keys;
-use crate::api::group::process_group::{
-    Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES, connect_deadline,
-};
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin};
 use crate::api::membership::subgroup::SoloExchange;
 use crate::api::observe::error_file;
 use crate::api::work::callbacks;

@@ -19,7 +19,6 @@ use super::send_window::{
     CONTROL_TAG, FIRST_POLL_INTERVAL, MAX_FRAGMENTS_IN_FLIGHT, MAX_POLL_INTERVAL, SendWindow,
 };
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -173,7 +172,7 @@ impl ControlChannel {
             engine.receive(message, self_ref.ok_or_else(released)? as Arc<dyn Completion>)
         });
         // This thread may be one that must not drop the last reference to a group.
-        callbacks::release_group(group);
+        Group::release(group);
         posted
     }
 
@@ -205,7 +204,7 @@ impl ControlChannel {
         self.arrivals.fetch_add(1, Ordering::Release);
         if let (Some((key, message)), Some(group)) = (answer, self.group.upgrade()) {
             self.reply(&group, from, &key, &message);
-            callbacks::release_group(group);
+            Group::release(group);
         }
     }
 

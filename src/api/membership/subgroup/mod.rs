@@ -30,14 +30,12 @@ mod send_window;
 #[cfg(not(loom))]
 mod tests;
 
-pub(in crate::api) use control_channel::{ControlChannel, NameLease};
 pub(in crate::api) use message::{WireReader, WireWriter};
 
 use crate::api::group::activity;
+use crate::api::group::create::{MAX_NAME_BYTES, check_distinct, check_name, connect_deadline};
 use crate::api::group::group_keys;
-use crate::api::group::process_group::{
-    Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES, check_distinct, check_name, connect_deadline,
-};
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin};
 use crate::api::work::callbacks;
 use crate::backend::{self, BootstrapExchange, GroupContext, ParentGroup};
 use crate::base::config;
@@ -45,9 +43,10 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::process::this_process;
-use control_channel::GroupNumber;
+use control_channel::{ControlChannel, GroupNumber, NameLease};
 use definition::{CreationCall, GroupDefinition};
 use exchange::MemberExchange;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Options of a group that is created from a parent group.
@@ -157,10 +156,10 @@ impl Group {
     /// Returns the open control channel of this group.
     fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
         let engine = control_channel::message_engine(self)?;
-        let channel = self.control_channel.get_or_init(|| ControlChannel::new(self));
+        let channel = self.extensions.get_or_init(|| ControlChannel::new(self));
         channel.drop_partial_messages(|rank| engine.departure_error(rank).is_some());
         channel.open();
-        Ok(Arc::clone(channel))
+        Ok(channel)
     }
 
     fn agree_by_members(
@@ -220,7 +219,7 @@ impl Group {
             rendezvous_store: self.origin.rendezvous_store.clone(),
             epoch: 0,
             former_endpoints: Vec::new(),
-            _name_lease: lease,
+            _name_lease: lease.map(|lease| Box::new(lease) as Box<dyn Any + Send + Sync>),
         };
         let timeout_ms =
             if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };

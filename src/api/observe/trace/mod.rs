@@ -19,7 +19,7 @@ mod writer;
 
 pub(in crate::api) use track::{GroupTrack, OperationSpan};
 
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@
 //! may overlap other spans.
 
 use super::{TraceEvent, TraceEventKind, push_event};
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::Descriptor;
