@@ -19,25 +19,6 @@ use crate::base::debug::{self, NanCheck};
 use crate::base::error::Result;
 use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The keys of calls that passed all checks except those of their buffers. Each key has one slot.
-/// If another key has replaced it there, a call counts as new.
-#[derive(Debug, Default)]
-pub(in crate::api) struct CheckedKeys([AtomicU64; FastCallKey::SLOTS]);
-
-impl CheckedKeys {
-    #[inline]
-    fn contains(&self, key: FastCallKey) -> bool {
-        self.0[key.slot()].load(Ordering::Relaxed) == key.word()
-    }
-
-    fn insert(&self, key: FastCallKey) {
-        if !self.contains(key) {
-            self.0[key.slot()].store(key.word(), Ordering::Relaxed);
-        }
-    }
-}
 
 impl CallOptions {
     /// Returns whether the options have defaults except for label and timeout.
@@ -123,7 +104,7 @@ impl Group {
         let mut record = None;
         let mut begin_record = |words: &[u64; 3]| {
             self.observer.reset_latest_arrival();
-            record = Some(self.record_encoded(slot, words, &options.label));
+            record = Some(self.observer.record_encoded(slot, words, &options.label));
         };
         let mut started = None;
         let progress = self.run_catching_panics(|| {
@@ -170,10 +151,13 @@ impl Group {
     ) -> Result<()> {
         let UnfinishedCall { ticket, turn, deadline, progress, started, slot, record } = unfinished;
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer =
-            CallObserver::with_record(self, &descriptor, &deadline, CallRecord { slot, record });
-        let mut operation =
-            call.operation(descriptor, options, (self.name(), &deadline), &observer);
+        let observer = CallObserver::with_record(
+            &self.observer,
+            &descriptor,
+            &deadline,
+            CallRecord { slot, record },
+        );
+        let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.has_new_deadline = true;
         let outcome = progress.and_then(|progress| {
             self.run_catching_panics(|| match (progress, started) {

@@ -15,9 +15,8 @@ use super::step::{GradMark, ReducerStep};
 use super::step_log::{DeferredBytes, DeferredCondition, DeferredCopy};
 use super::weights::ReduceFactor;
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
-use crate::api::collective::device_launch;
+use crate::api::collective::prepared_call::{self, PreparedCall};
 use crate::api::work::handle::Work;
-use crate::api::work::issue::PreparedCall;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -202,7 +201,7 @@ fn launch_all(calls: Vec<PreparedCall>) -> Result<()> {
         calls.into_iter().partition(PreparedCall::is_device_enqueued);
     others.into_iter().try_for_each(PreparedCall::issue)?;
     if !enqueued.is_empty() {
-        device_launch::issue_on_devices(enqueued, false);
+        prepared_call::issue_on_devices(enqueued, false);
     }
     Ok(())
 }

@@ -67,8 +67,8 @@ impl OperationTurn<'_> {
         let descriptor = call.descriptor(sequence + self.used, label);
         self.used += 1;
         let deadline = LazyDeadline::from(*self.deadline);
-        let context = (self.group.name(), &deadline);
-        let operation = call.operation(descriptor, options, context, &self.group.observer);
+        let (group, observer) = (self.group.name(), &self.group.observer);
+        let operation = call.operation(descriptor, options, group, &deadline, observer);
         self.group.carry_out(&operation, options.nan_check)
     }
 }

@@ -4,7 +4,8 @@ use super::attempt::{CommittedProposal, PreparedGroup, ShrinkAttempt, ShrinkStop
 use super::exchange::{BuildFailure, LinkExchange};
 use super::follower::FollowOutcome;
 use super::messages::MembershipProposal;
-use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES};
+use crate::api::group::create::MAX_NAME_BYTES;
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin};
 use crate::api::membership::bootstrap::SoloExchange;
 use crate::api::membership::derived_group::{create_backend, derived_origin};
 use crate::backend::BootstrapExchange;

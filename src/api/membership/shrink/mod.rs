@@ -38,7 +38,8 @@ mod messages;
 #[cfg(not(loom))]
 mod tests;
 
-use crate::api::group::process_group::{Group, connect_deadline};
+use crate::api::group::create::connect_deadline;
+use crate::api::group::process_group::Group;
 use crate::api::observe::error_file;
 use crate::api::work::callbacks;
 use crate::backend::PeerMonitor;

@@ -17,7 +17,8 @@ use super::definition::{
 };
 use super::exchange::{MemberExchange, NewMembers};
 use crate::algo::Operation;
-use crate::api::group::process_group::{Group, MAX_NAME_BYTES};
+use crate::api::group::create::MAX_NAME_BYTES;
+use crate::api::group::process_group::Group;
 use crate::backend::{self, BootstrapExchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -218,7 +219,7 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     let operation = Operation::of(descriptor, Src::from(own_record), recv, &late);
     let operation = Operation { group: group.name(), observer: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
-    let record = group.record_collective(&descriptor, Instant::now(), runs);
+    let record = group.observer.record_collective(&descriptor, Instant::now(), runs);
     let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {
         Ok(_turn) => {
             record.mark_running();

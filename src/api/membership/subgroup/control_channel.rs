@@ -20,7 +20,6 @@ use super::send_window::{
     message_engine,
 };
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -174,7 +173,7 @@ impl ControlChannel {
             engine.receive(message, self_ref.ok_or_else(released)? as Arc<dyn Completion>)
         });
         // This thread may be one that must not drop the last reference to a group.
-        callbacks::release_group(group);
+        Group::release(group);
         posted
     }
 
@@ -207,7 +206,7 @@ impl ControlChannel {
         self.arrivals.fetch_add(1, Ordering::Release);
         if let (Some(answer), Some(group)) = (answer, self.group.upgrade()) {
             self.reply(&group, &answer);
-            callbacks::release_group(group);
+            Group::release(group);
         }
     }
 

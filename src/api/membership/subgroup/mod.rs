@@ -30,13 +30,10 @@ mod send_window;
 #[cfg(not(loom))]
 mod tests;
 
-pub(in crate::api) use control_channel::{ControlChannel, NameLease};
-
-use super::bootstrap::SoloExchange;
-use super::derived_group::{create_backend, derived_origin};
-use crate::api::group::process_group::{
-    Group, GroupIdentity, GroupOrigin, check_distinct, check_name, connect_deadline,
-};
+use crate::api::group::create::{check_distinct, check_name, connect_deadline};
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin};
+use crate::api::membership::bootstrap::SoloExchange;
+use crate::api::membership::derived_group::{create_backend, derived_origin};
 use crate::api::work::callbacks;
 use crate::backend::{self, BootstrapExchange};
 use crate::base::config;
@@ -45,9 +42,10 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Rank;
 use crate::process::this_process;
 use agreement::{AgreedGroup, default_name, ranks_in_name};
-use control_channel::GroupNumber;
+use control_channel::{ControlChannel, GroupNumber};
 use definition::{CreationCall, GroupDefinition};
 use exchange::{MemberExchange, NewMembers};
+use std::any::Any;
 use std::sync::Arc;
 
 /// Options of a group that is created from a parent group.
@@ -147,10 +145,10 @@ impl Group {
     /// Returns the open control channel of this group.
     fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
         let engine = send_window::message_engine(self)?;
-        let channel = self.control_channel.get_or_init(|| ControlChannel::new(self));
+        let channel = self.extensions.get_or_init(|| ControlChannel::new(self));
         channel.drop_partial_messages(|rank| engine.departure_error(rank).is_some());
         channel.open();
-        Ok(Arc::clone(channel))
+        Ok(channel)
     }
 
     fn agree_by_members(
@@ -202,7 +200,7 @@ impl Group {
         let origin = GroupOrigin {
             backend: self.backend_of(options).to_owned(),
             backend_options: options.backend_options.clone().unwrap_or(inherited.backend_options),
-            _name_lease: lease,
+            _name_lease: lease.map(|lease| Box::new(lease) as Box<dyn Any + Send + Sync>),
             ..inherited
         };
         let timeout_ms =

@@ -1,7 +1,7 @@
 //! The events of a trace, as threads record them and the writer writes them.
 
 use super::track::GroupTrack;
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::transport::Descriptor;

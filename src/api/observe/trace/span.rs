@@ -4,7 +4,7 @@
 use super::event::{TraceEvent, TraceEventKind};
 use super::push_event;
 use super::track::{GroupTrack, LaneKind, TracedTurn};
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::transport::Descriptor;

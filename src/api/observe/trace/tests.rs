@@ -2,7 +2,7 @@
 
 use super::event::TraceEventKind;
 use super::*;
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
 use crate::base::label::Label;

@@ -10,7 +10,7 @@
 
 use super::event::{TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelledName};

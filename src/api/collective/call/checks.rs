@@ -1,16 +1,42 @@
-//! Checks of a call's buffers that a rank can do alone: their number and lengths match the
-//! arguments, and they are disjoint or in place.
+//! Checks of a call that a rank can do alone: its root, its operator and its buffers. The number and
+//! the lengths of buffers match the arguments, and buffers are disjoint or in place.
 
-use super::Call;
+use super::{Call, CallOptions};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
 impl Call<'_> {
+    /// Runs the checks that do not depend on a back end, for rank `rank` of `size`.
+    pub(in crate::api) fn check(
+        &self,
+        options: &CallOptions,
+        rank: Rank,
+        size: WorldSize,
+    ) -> Result<()> {
+        if self.op == Some(ReduceOp::PremulSum) && options.premul_scale == 0.0 {
+            let message = "PREMUL_SUM needs a nonzero premul_scale in the call's options";
+            return Err(Error::invalid(message));
+        }
+        if let Some(op) = self.op.filter(|_| self.kind.is_prefix()) {
+            self.kind.check_op(op)?;
+        }
+        if let Some(root) = self.root
+            && root >= size
+        {
+            return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
+        }
+        if self.sends.is_none() && self.recvs.is_none() {
+            return self.check_overlap(rank);
+        }
+        self.check_blocks(rank, size)
+    }
+
     /// Checks calls with one block for each rank.
-    pub(super) fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
+    fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
         let lists = [self.sends.as_ref().map(|l| l.len()), self.recvs.as_ref().map(|l| l.len())];
         if let Some(wrong) = lists.into_iter().flatten().find(|&blocks| blocks != size) {
             let message = format!(
@@ -122,8 +148,6 @@ fn overlap_error(rule: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::CallOptions;
-    use crate::base::op::ReduceOp;
 
     /// Returns a view whose memory is never accessed; the checks compare only addresses.
     #[allow(unsafe_code, reason = "the test creates aliasing views and uses only their addresses")]
