@@ -1,7 +1,7 @@
 //! The deadline of a call, its turn in the group's queue, and the run of its operation in the turn.
 //!
-//! An operation runs on the back end directly, unless a debug check is on. Blocking calls of several
-//! operations, with byte strings or with a caller's operator, share [`Group::run_in_turn`].
+//! An operation runs on the back end directly, unless a debug check is on. Blocking calls of
+//! several operations, with byte strings or with a caller's operator, share [`Group::run_in_turn`].
 
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};

@@ -1,7 +1,8 @@
 //! The state that modules above the group keep for it: one value of each type.
 //!
-//! A module that adds a feature to groups (subgroups, monitored barriers) creates its state with the
-//! first use. Therefore the group knows none of these modules. The values live as long as the group.
+//! A module that adds a feature to groups (subgroups, monitored barriers) creates its state with
+//! the first use. Therefore the group knows none of these modules. The values live as long as the
+//! group.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Messages between two ranks: send, receive, and the exchange of both.
 //!
-//! A call is checked first and issued later, as a prepared call. A blocking call first tries to send
-//! or receive without a work ([`Group::try_send_now`], [`Group::try_receive_now`]).
+//! A call is checked first and issued later, as a prepared call. A blocking call first tries to
+//! send or receive without a work ([`Group::try_send_now`], [`Group::try_receive_now`]).
 
 use crate::api::collective::bytes::BytesHandler;
 use crate::api::collective::call_options::CallOptions;

@@ -1,8 +1,8 @@
 //! Waits for one work.
 //!
 //! The waiting thread makes progress. For a collective it runs jobs of the group's queue, and for a
-//! message it runs the engine. For a batch it waits for the members one after the other. An error of
-//! the operation is reported before the wait returns it.
+//! message it runs the engine. For a batch it waits for the members one after the other. An error
+//! of the operation is reported before the wait returns it.
 
 use crate::api::group::process_group::Group;
 use crate::api::observe::recorder;

@@ -58,7 +58,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "OP,...", value_delimiter = ',', value_parser = parse_ops)]
     ops: Vec<OpSelection>,
 
-    /// Sizes in bytes, optionally with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks also 256M]
+    /// Sizes in bytes, optionally with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up
+    /// to 4 ranks also 256M]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
 

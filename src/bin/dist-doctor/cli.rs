@@ -42,8 +42,8 @@ pub(crate) struct Options {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Name ranks that are behind, called another operation, died or were slow, and show the current
-    /// activity of each rank
+    /// Name ranks that are behind, called another operation, died or were slow, and show the
+    /// current activity of each rank
     Verdict(VerdictOptions),
     /// Merge the traces of all ranks into one on a common clock, for Perfetto
     Trace(crate::trace::TraceOptions),

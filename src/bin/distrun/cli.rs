@@ -71,8 +71,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) role: String,
 
-    /// Time between the signal that ends the ranks and SIGKILL [default: 1 after a failure, 10 after
-    /// a signal]
+    /// Time between the signal that ends the ranks and SIGKILL [default: 1 after a failure, 10
+    /// after a signal]
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub(crate) shutdown_timeout: Option<u16>,
 

@@ -1,5 +1,5 @@
-//! Checks of a call that a rank can do alone: its root, its operator and its buffers. The number and
-//! the lengths of buffers match the arguments, and buffers are disjoint or in place.
+//! Checks of a call that a rank can do alone: its root, its operator and its buffers. The number
+//! and the lengths of buffers match the arguments, and buffers are disjoint or in place.
 
 use super::{Call, CallOptions};
 use crate::base::buffer::{Dst, Src};

@@ -46,8 +46,8 @@ const ENQUEUE_WAIT: Duration = Duration::from_millis(100);
 /// The poll interval of that wait.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Enqueues calls jointly. If a call cannot be enqueued, its work ends with the reason. `is_awaited`
-/// is true if the caller waits for the calls.
+/// Enqueues calls jointly. If a call cannot be enqueued, its work ends with the reason.
+/// `is_awaited` is true if the caller waits for the calls.
 pub(super) fn launch(calls: Vec<DeviceCall>, is_awaited: bool) {
     let mut group_batches: BTreeMap<_, GroupBatch> = BTreeMap::new();
     for call in calls {

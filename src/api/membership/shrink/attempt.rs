@@ -1,5 +1,5 @@
-//! The state of one shrink call on one rank: its pending followers, its view of the other ranks, and
-//! the group that it has prepared.
+//! The state of one shrink call on one rank: its pending followers, its view of the other ranks,
+//! and the group that it has prepared.
 
 use super::membership::{MembershipStatus, MembershipView};
 use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
@@ -71,8 +71,8 @@ pub(super) struct ShrinkAttempt<'a> {
     pub(super) prepared: Option<PreparedGroup>,
 }
 
-/// The connections of ranks that want to follow this rank while it does not coordinate, and the time
-/// of the next wait notice.
+/// The connections of ranks that want to follow this rank while it does not coordinate, and the
+/// time of the next wait notice.
 ///
 /// This rank follows a candidate, which may stop responding after its first answer. Its pending
 /// followers therefore receive periodic wait notices. Without them they would skip this rank and

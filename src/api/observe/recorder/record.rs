@@ -1,7 +1,7 @@
 //! Records operations in the ring: their issue, the start of their turn, and their end.
 //!
-//! Recording takes about ten relaxed stores to one entry that no other thread writes. The stamp is 0
-//! while the entry is written, so a reader drops an incomplete entry.
+//! Recording takes about ten relaxed stores to one entry that no other thread writes. The stamp is
+//! 0 while the entry is written, so a reader drops an incomplete entry.
 
 use super::message_words::encode_message;
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};

@@ -1,6 +1,7 @@
 //! The ring of the flight recorder: its entries, its clock and the short ids of groups.
 //!
-//! The entries are static. One thread at a time writes an entry (`record`), and `snapshot` reads it.
+//! The entries are static. One thread at a time writes an entry (`record`), and `snapshot` reads
+//! it.
 
 use crate::base::ids::GroupId;
 use crate::base::label::LABEL_WORDS;

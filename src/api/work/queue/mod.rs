@@ -159,8 +159,8 @@ impl RunQueue {
         Ticket { number: self.turns.take_numbers(count), count }
     }
 
-    /// Takes a ticket for a job of `count` operations and appends the job. `make` creates the job for
-    /// the ticket.
+    /// Takes a ticket for a job of `count` operations and appends the job. `make` creates the job
+    /// for the ticket.
     ///
     /// # Errors
     /// `System` if no worker can be started; then no number was taken.

@@ -1,7 +1,7 @@
 //! The turns of a run queue: a ticket has consecutive numbers, and each number has one turn.
 //!
-//! One counter gives the numbers, another counts the numbers whose turns have ended. The head of the
-//! queue's module argues why at most one thread has the turn.
+//! One counter gives the numbers, another counts the numbers whose turns have ended. The head of
+//! the queue's module argues why at most one thread has the turn.
 
 use crate::base::sync::{AtomicU64, Ordering, fence_after_rmw};
 use crate::wait::doorbell::Doorbell;
