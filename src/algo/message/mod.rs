@@ -35,6 +35,8 @@ pub mod gather {
     pub mod linear;
 }
 pub mod peer_history;
+#[cfg(test)]
+mod peer_history_tests;
 /// Reduce: the root receives the fold of all vectors.
 pub mod reduce {
     pub mod binomial;

@@ -1,7 +1,7 @@
 //! Linear all-reduce, for few members and small vectors: each member sends its vector to all
 //! members, and folds all vectors in the order of the team. This takes one hop.
 
-use super::run_in_chunks;
+use super::in_place::run_in_chunks;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::row::Algorithm;

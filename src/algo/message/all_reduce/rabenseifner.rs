@@ -2,7 +2,7 @@
 //! gathers the blocks. The number of hops grows with log2 of the number of ranks, and each member
 //! sends about two vectors in total.
 
-use super::{run_in_chunks, run_with_workers};
+use super::in_place::{reduce_in_place, run_in_chunks, run_with_workers};
 use crate::algo::fold::Fold;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::doubling::{worker_count, worker_member};
@@ -30,7 +30,7 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
-    super::reduce_in_place(call, team, run_team)
+    reduce_in_place(call, team, run_team)
 }
 
 /// Returns whether the algorithm pays. It takes twice the hops of recursive doubling and sends two

@@ -1,7 +1,7 @@
 //! Recursive doubling: in each round, partners exchange their partial results. The number of hops
 //! grows with log2 of the number of ranks, and each member sends the whole vector in each hop.
 
-use super::{run_in_chunks, run_with_workers};
+use super::in_place::{reduce_in_place, run_in_chunks, run_with_workers};
 use crate::algo::fold::Fold;
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::doubling::{worker_member, worker_partners};
@@ -26,7 +26,7 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
-    super::reduce_in_place(call, team, run_team)
+    reduce_in_place(call, team, run_team)
 }
 
 /// Returns whether the algorithm pays. Each doubling of the ranks adds one hop, which sends the

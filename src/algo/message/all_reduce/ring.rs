@@ -3,6 +3,7 @@
 //! neighbour. Blocks are cut into segments, so that a member folds one segment while the next
 //! arrives.
 
+use super::in_place::reduce_in_place;
 use crate::algo::fold::Fold;
 use crate::algo::message::segmented_ring::{SEGMENT_WINDOW, SegmentedRing};
 use crate::algo::message::{MessageOperation, Team};
@@ -26,7 +27,7 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
-    super::reduce_in_place(call, team, run_team)
+    reduce_in_place(call, team, run_team)
 }
 
 /// Runs both passes within a team.
