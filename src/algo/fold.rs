@@ -6,7 +6,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
-use crate::kernel::{self, Stager};
+use crate::kernel::{self, FoldTarget, Stager};
 
 /// The maximum number of ranks for which per-rank data is kept on the stack.
 pub(super) const MAX_STACK_RANKS: usize = 16;
@@ -83,13 +83,14 @@ impl Fold {
     /// `extra_dsts`, which have the length of `dst`. An average must be over exactly these vectors.
     pub fn fold_to_all<'a>(
         self,
-        (dst, extra_dsts): (Dst<'_>, &[Dst<'_>]),
+        dst: Dst<'_>,
+        extra_dsts: &[Dst<'_>],
         size: WorldSize,
         vector: impl Fn(usize) -> Src<'a>,
     ) {
         debug_assert!(self.divisor.is_none(), "an average has one destination");
         with_vectors(size, vector, |all| {
-            kernel::fold_to_all(self.dtype, self.op, (dst, extra_dsts), all)
+            kernel::fold_to_all(self.dtype, self.op, FoldTarget { dst, extra_dsts }, all)
         });
     }
 
@@ -127,7 +128,10 @@ pub(super) fn copy_contribution(
     dst: Dst<'_>,
     src: Src<'_>,
 ) -> Result<()> {
-    copy_contribution_with(operation.op()?, (operation.dtype(), operation.factor), dst, src);
+    match operation.op()? {
+        ReduceOp::PremulSum => kernel::scale_copy(operation.dtype(), operation.factor, dst, src),
+        _ => kernel::copy(dst, src),
+    }
     Ok(())
 }
 
@@ -144,19 +148,6 @@ pub(super) fn stage_contribution(
     }
     stager.stage(dst, src);
     Ok(())
-}
-
-/// Copies a contribution as [`copy_contribution`], for the given operator, element type and factor.
-pub(super) fn copy_contribution_with(
-    op: ReduceOp,
-    (dtype, factor): (DataType, f64),
-    dst: Dst<'_>,
-    src: Src<'_>,
-) {
-    match op {
-        ReduceOp::PremulSum => kernel::scale_copy(dtype, factor, dst, src),
-        _ => kernel::copy(dst, src),
-    }
 }
 
 /// Returns whether this rank contributes its vector unchanged, so that a fold may read it from the

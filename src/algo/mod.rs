@@ -10,19 +10,23 @@
 
 pub mod arrival_skew;
 pub mod call_arguments;
-mod count_mismatch;
+pub mod fast_path;
 mod fingerprint;
 pub mod fold;
+pub mod group_state;
 pub mod hierarchical;
 pub mod message;
+mod mismatch_text;
 pub mod operation;
 pub mod pattern;
+pub mod row;
 pub mod rules;
 pub mod select;
 pub mod shared;
 pub mod table;
 
 pub use call_arguments::CallArguments;
-pub use operation::Operation;
-pub use select::{AlgorithmChoice, AlgorithmRequest, GroupShape, select};
-pub use table::{Algorithm, AlgorithmBody, EAGER_BYTES, algorithms};
+pub use operation::{AlgorithmRequest, EAGER_BYTES, Operation};
+pub use row::{Algorithm, AlgorithmBody, GroupShape};
+pub use select::{AlgorithmChoice, select};
+pub use table::algorithms;

@@ -1,6 +1,5 @@
 //! The arguments and the context of one collective call, for algorithms and back ends.
 
-use super::select::AlgorithmRequest;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
@@ -11,6 +10,27 @@ use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::base::progress_observer::{NoObserver, ProgressObserver};
 use crate::transport::{CountSpec, Descriptor};
+
+/// The size of the smallest data slot in bytes. A call of at most this size is small.
+pub const EAGER_BYTES: usize = 4096;
+
+/// The algorithm that runs an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct RunningAlgorithm {
+    /// The name, for the progress observer.
+    pub name: &'static str,
+    /// The number within the operation, which the ranks compare.
+    pub number: u8,
+}
+
+/// The requirements of a call on the selection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AlgorithmRequest<'a> {
+    /// The name of the requested algorithm.
+    pub name: Option<&'a str>,
+    /// Whether the algorithm must fold the vectors of all ranks at once and in rank order.
+    pub canonical: bool,
+}
 
 /// The checked arguments of a call, with buffers of the right sizes.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +61,6 @@ pub struct Operation<'a> {
     /// Whether the deadline has just started, or starts now: no earlier work has consumed a part of
     /// it.
     pub has_new_deadline: bool,
-    /// Whether the fast path has started the operation: this rank has published its control slot
-    /// ([`run`](super::shared::sequencer::fast_path::FastPathPlan::run)), or a plug-in has accepted
-    /// the call.
-    pub is_published: bool,
     /// The enqueue request, if the buffers are in GPU memory. Then no other code may access the
     /// buffers.
     pub enqueue_request: Option<EnqueueRequest<'a>>,
@@ -84,7 +100,6 @@ impl<'a> Operation<'a> {
             algorithm,
             deadline,
             has_new_deadline: false,
-            is_published: false,
             enqueue_request: None,
             labels: &[],
             group: "",

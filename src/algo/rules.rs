@@ -4,8 +4,8 @@
 //! A rule is ignored for calls that its algorithm does not support, so that one file serves many
 //! groups. This module is pure; the back end reads the sources.
 
-use super::select::GroupShape;
-use super::table::{Algorithm, algorithms};
+use super::row::{Algorithm, GroupShape};
+use super::table::algorithms;
 use crate::base::error::{Error, Result};
 use crate::base::renamed::{self, NameKind};
 use crate::transport::OpKind;
@@ -154,7 +154,8 @@ pub fn parse_rules(text: &str, source: RuleSource) -> Result<Vec<AlgorithmRule>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algo::select::{AlgorithmRequest, select};
+    use crate::algo::operation::AlgorithmRequest;
+    use crate::algo::select::select;
     use crate::base::nodes::NodeMap;
     use crate::base::renamed::NAME_CHANGES;
 

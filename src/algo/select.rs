@@ -3,73 +3,12 @@
 //! The selection is a pure function of facts that all ranks agree on: the call's arguments, and the
 //! group's [`GroupShape`] and [`AlgorithmRules`]. The ranks therefore never choose differently.
 
+use super::operation::AlgorithmRequest;
+use super::row::{Algorithm, GroupShape};
 use super::rules::{AlgorithmRule, AlgorithmRules, former_algorithm_error};
-use super::table::{Algorithm, algorithms};
+use super::table::algorithms;
 use crate::base::error::{Error, Result};
-use crate::base::ids::WorldSize;
-use crate::base::nodes::NodeMap;
-use crate::transport::{Descriptor, OpKind};
-
-/// The agreed properties of a group on which the selection depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupShape {
-    /// The number of ranks.
-    pub ranks: WorldSize,
-    /// The number of nodes.
-    pub nodes: usize,
-    /// The number of ranks on the smallest node.
-    pub min_ranks_per_node: usize,
-    /// The number of ranks on the largest node; 1 if each rank has a node of its own.
-    pub max_ranks_per_node: usize,
-    /// Whether the hosts have fewer cores than ranks, so that each wait costs a context switch.
-    pub is_oversubscribed: bool,
-    /// Whether each rank can read the memory of the other ranks of its node (CMA).
-    pub has_cma: bool,
-    /// Whether a CMA read costs each rank less than a copy through shared memory.
-    pub has_cheap_cma_read: bool,
-    /// Whether each rank can also write that memory, at the same price.
-    pub has_cma_write: bool,
-}
-
-impl GroupShape {
-    /// Returns the shape of a group with these nodes, whose ranks cannot read each other's memory.
-    pub fn of(nodes: &NodeMap, is_oversubscribed: bool) -> Self {
-        let (ranks, count) = (nodes.rank_count(), nodes.node_count());
-        let (min_ranks_per_node, max_ranks_per_node) =
-            (nodes.min_ranks_per_node(), nodes.max_ranks_per_node());
-        let (has_cma, has_cheap_cma_read, has_cma_write) = (false, false, false);
-        Self {
-            ranks,
-            nodes: count,
-            min_ranks_per_node,
-            max_ranks_per_node,
-            is_oversubscribed,
-            has_cma,
-            has_cheap_cma_read,
-            has_cma_write,
-        }
-    }
-}
-
-/// Describes the call of one rank for a comparison with the call of another. The text contains the
-/// algorithm if the calls differ in nothing else.
-pub fn describe_against(this: &Descriptor, other: &Descriptor) -> String {
-    let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
-    let row = usize::from(this.algorithm).checked_sub(1);
-    match row.and_then(|row| algorithms(this.kind).nth(row)).filter(|_| differs) {
-        Some(row) => format!("{this} with the algorithm \"{}\"", row.name),
-        None => this.to_string(),
-    }
-}
-
-/// The requirements of a call on the selection.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AlgorithmRequest<'a> {
-    /// The name of the requested algorithm.
-    pub name: Option<&'a str>,
-    /// Whether the algorithm must fold the vectors of all ranks at once and in rank order.
-    pub canonical: bool,
-}
+use crate::transport::OpKind;
 
 /// The selected algorithm, and the reason.
 #[derive(Clone, Copy, Debug)]
@@ -139,9 +78,10 @@ fn no_such_algorithm_error(
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::AlgorithmBody;
     use super::super::rules::RuleSource;
-    use super::super::table::AlgorithmBody;
     use super::*;
+    use crate::base::nodes::NodeMap;
     use crate::transport::ctrl_slot::INLINE_BYTES;
 
     fn choose(

@@ -7,7 +7,8 @@
 
 use super::environment::{self, RankAndSize, RendezvousMethod};
 use super::store::{open_file, open_tcp};
-use crate::api::group::process_group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
+use crate::api::group::create::{GroupOptions, connect_deadline};
+use crate::api::group::process_group::Group;
 use crate::api::observe::error_file;
 use crate::api::observe::trace;
 use crate::api::work::callbacks;
@@ -130,11 +131,7 @@ fn make_world(options: InitOptions) -> Result<()> {
     config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
-    let connect_ms = match options.connect_timeout_ms {
-        0 => config::read_timeout_ms(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,
-        ms => ms,
-    };
-    let deadline = Deadline::after_ms(connect_ms);
+    let deadline = connect_deadline(options.connect_timeout_ms)?;
     let setup = set_up_store(&options, &deadline)?;
     let left = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX).max(1);
     let group = Group::create(GroupOptions {

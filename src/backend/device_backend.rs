@@ -1,21 +1,88 @@
 //! The interface of a device back end: the back end of a group for the memory of the group's
 //! device. A group with a device map has one in addition to its host back end
-//! ([`super::device_map`]).
+//! ([`super::device_map`]). Its rarely used abilities are traits of their own.
 
-use super::nccl::NcclEnqueuer;
-use super::{BackendMemory, GroupContext, OpKind, Operation, SupportQuery};
+use super::memory::BackendMemory;
+use super::support_query::SupportQuery;
+use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::Result;
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::Rank;
-use crate::device::memory::DeviceMemory;
-use crate::device::{self, driver};
 use crate::transport::{Completion, ReceiveRequest, SendRequest};
 use serde_json::Value;
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
+
+/// The back end of a group for the memory of one device. It has the obligations of
+/// [`super::Backend`].
+pub trait DeviceBackend: Send + Sync + Debug {
+    /// Returns the name of the back end that serves the device; empty if none does.
+    fn name(&self) -> &'static str;
+
+    /// Returns the number of the device.
+    fn device(&self) -> usize;
+
+    /// Checks whether the back end supports a kind of call; see [`super::Backend::supports`].
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn supports(&self, query: &SupportQuery) -> Result<()>;
+
+    /// Runs an operation in the memory of the device; see [`super::Backend::run`].
+    ///
+    /// # Errors
+    /// The errors of [`super::Backend::run`].
+    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()>;
+
+    /// Returns true if an operation ends when it is enqueued, before its data is complete.
+    /// Otherwise its data is complete when it ends.
+    fn is_stream_ordered(&self) -> bool;
+
+    /// Checks whether a call can be enqueued in the caller's stream.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Backend`, also if the handle is not a stream.
+    fn check_stream(&self, gpu: GpuTarget) -> Result<()>;
+
+    /// Records an event for the work that is in a stream when a call is issued. Only back ends that
+    /// wait for this work themselves return one.
+    ///
+    /// # Errors
+    /// `Backend`.
+    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
+        let _ = gpu;
+        Ok(None)
+    }
+
+    /// Allocates memory for buffers on the device with this number.
+    ///
+    /// # Errors
+    /// `Unsupported`, `OutOfMemory`, `Backend`.
+    fn allocate(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>>;
+
+    /// Returns the interface for messages in device memory if the host transfers them one by one;
+    /// `None` if the back end enqueues them together.
+    fn point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
+        None
+    }
+
+    /// Returns the enqueuer of this group if operations of several groups can be enqueued on their
+    /// devices as one batch; otherwise `None`.
+    fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
+        None
+    }
+
+    /// Reacts to a failure of the group that [`super::GroupFailureState`] may not have reported to
+    /// every rank.
+    fn on_group_failure(&self);
+
+    /// Returns the details for `dist_group_describe`.
+    fn describe(&self) -> Value;
+}
 
 /// The arguments of a point-to-point message in device memory.
 #[derive(Clone, Copy, Debug)]
@@ -38,17 +105,34 @@ pub enum DeviceTransfer<'a> {
 }
 
 /// The operations that one group enqueues on its device, as an element of a batch of several groups
-/// ([`super::enqueue_batches`]).
+/// ([`enqueue_batches`]).
 #[derive(Debug)]
 pub struct DeviceBatch<'a> {
-    /// The enqueuer of the group: [`super::Backend::enqueuer`].
-    pub enqueuer: NcclEnqueuer<'a>,
+    /// The enqueuer of the group: [`DeviceBackend::enqueuer`].
+    pub enqueuer: &'a dyn JointEnqueuer,
     /// The collectives of the group, in the same order on all ranks.
     pub operations: &'a [Operation<'a>],
     /// The point-to-point messages of the group, in any order, each with its device and stream.
     pub messages: &'a [(DeviceMessage<'a>, EnqueueRequest<'a>)],
     /// The deadline of the whole batch.
     pub deadline: &'a Deadline,
+}
+
+/// Enqueues the operations of several groups, each on its device, as one batch.
+pub trait JointEnqueuer: Any + Send + Sync + Debug {
+    /// Enqueues batches whose enqueuers have the type of this one; see [`enqueue_batches`].
+    fn enqueue_batches(&self, batches: &[DeviceBatch<'_>]) -> Vec<Result<()>>;
+
+    /// Returns the reason why a message with this peer and this tag cannot be enqueued, if it
+    /// cannot. `None` means any peer or any tag.
+    fn message_restriction(&self, peer: Option<Rank>, tag: Option<u32>) -> Option<&'static str>;
+}
+
+/// Enqueues the operations of several groups, each on its device, as one operation, so that no
+/// group waits for another. Returns one result per batch; an error has failed the group of this
+/// batch. The batches must have the same order on all ranks and in all threads.
+pub fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
+    batches.first().map_or_else(Vec::new, |first| first.enqueuer.enqueue_batches(batches))
 }
 
 /// Point-to-point messages in device memory that the receiver matches by sender and tag. The host
@@ -77,88 +161,4 @@ pub trait DevicePointToPoint: Send + Sync + Debug {
         stream: Option<usize>,
         done: Arc<dyn Completion>,
     ) -> Result<()>;
-}
-
-/// The back end of a group for the memory of one device. It has the obligations of
-/// [`super::Backend`].
-pub(super) trait DeviceBackend: Send + Sync + Debug {
-    /// Returns the number of the device.
-    fn device(&self) -> usize;
-
-    /// Checks whether the back end supports a kind of call; see [`super::Backend::supports`].
-    fn supports(&self, query: &SupportQuery) -> Result<()>;
-
-    /// Returns true if an operation ends when it is enqueued. Otherwise its data is complete when
-    /// it ends.
-    fn is_stream_ordered(&self) -> bool;
-
-    /// Runs an operation in the memory of the device; see [`super::Backend::run`].
-    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()>;
-
-    /// See [`super::Backend::enqueuer`].
-    fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
-        None
-    }
-
-    /// See [`super::Backend::device_point_to_point`].
-    fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
-        None
-    }
-
-    /// See [`super::Backend::check_stream`].
-    fn check_stream(&self, stream: usize) -> Result<()>;
-
-    /// See [`super::Backend::record_stream_event`].
-    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>>;
-
-    /// See [`super::Backend::allocate_on`].
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>>;
-
-    /// Reacts to a failure of the group that [`super::GroupFailureState`] may not have reported to
-    /// every rank.
-    fn on_group_failure(&self) {}
-
-    /// Returns the details for `dist_group_describe`.
-    fn describe(&self) -> Value;
-}
-
-/// Returns the context of the device that the options name for this rank, or else of the device
-/// that is current on the calling thread.
-///
-/// # Errors
-/// `InvalidArgument` if there is no such device; the error of the driver or of the device if one
-/// cannot be used.
-pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<device::CudaContext>> {
-    let driver = driver::get_or_load()?;
-    let Some(device) = context.device.or_else(|| driver.current_device()) else {
-        let message = "no device is set for this rank: set `device` in the options \
-                       (DIST_FIELD_DEVICE), or make a device current on the thread that creates \
-                       the group (cudaSetDevice and a first call, or cuCtxSetCurrent)";
-        return Err(Error::invalid(message));
-    };
-    device::CudaContext::primary(device)
-}
-
-/// Returns true for a call that has no buffers, so that it needs no memory of a device.
-pub(super) fn needs_no_device_memory(query: &SupportQuery) -> bool {
-    query.kind == Some(OpKind::Barrier)
-}
-
-/// Returns the error for a stream that is capturing a graph.
-pub(super) fn graph_capture_error(name: &str) -> Error {
-    let message = format!(
-        "the stream is being captured into a graph: the back end {name} does not support graph \
-         capture yet"
-    );
-    Error::new(ErrorKind::Unsupported, message)
-}
-
-impl BackendMemory for DeviceMemory {
-    fn as_mut_ptr(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(usize::try_from(self.address()).unwrap_or(0))
-    }
-
-    fn len(&self) -> usize {
-        Self::len(self)
-    }
 }

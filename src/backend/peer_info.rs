@@ -3,9 +3,14 @@
 //!
 //! This module does not depend on the use of the fields.
 
-use super::BootstrapExchange;
+use super::context::BootstrapExchange;
+use super::interface::RankLocation;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::nodes::NodeMap;
+use crate::transport::PeerName;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The fields that one rank published, not validated.
 #[derive(Debug)]
@@ -62,6 +67,25 @@ pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> 
     let message =
         format!("rank {rank} requests the back ends {other}, and rank 0 requests {first}");
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
+}
+
+/// Returns the locations of the ranks, given the hosts, and the process id and the host name of
+/// each rank.
+pub(super) fn rank_locations<'a>(
+    hosts: &NodeMap,
+    process_of: impl Fn(Rank) -> (u32, &'a str),
+) -> Vec<RankLocation> {
+    // Ranks of one host share one copy of its name.
+    let first_name = |host: usize| process_of(hosts.members(host)[0]).1.into();
+    let shared: Vec<Arc<str>> = (0..hosts.node_count()).map(first_name).collect();
+    let location = |rank: Rank| {
+        let (host_index, (pid, name)) = (hosts.node_of(rank), process_of(rank));
+        let known = &shared[host_index];
+        let host = if **known == *name { Arc::clone(known) } else { name.into() };
+        let name = PeerName { rank, pid, host };
+        RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
+    };
+    (0..hosts.rank_count()).map(location).collect()
 }
 
 #[cfg(test)]

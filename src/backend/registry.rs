@@ -1,18 +1,34 @@
-//! The registry of back ends by name: the native back end and registered plug-ins.
+//! The registry of back ends by name: the native back end, registered plug-ins, and the back ends
+//! for GPU memory. Outside of the folders of the back ends, only this file names one of them.
 //!
 //! Names ignore case. No name can be registered twice or removed, because a group may outlive the
 //! code that registered its back end. The registry is the only process-wide state about back ends.
 
-use super::{Backend, BootstrapExchange, GroupContext};
+use super::context::{BootstrapExchange, GroupContext};
+use super::device_factory::DeviceBackendFactory;
+use super::interface::Backend;
+use super::native;
+use super::nccl::NcclFactory;
+use super::solo::SingleRankBackend;
+use super::staging::StagingFactory;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
 
+/// The name of the default back end for host memory.
+pub const DEFAULT_HOST_BACKEND: &str = "native";
+
 /// The name of the native back end, and its alias.
-const BUILTIN_NAMES: [&str; 2] = ["native", "gloo"];
+const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, "gloo"];
 
 /// Names that are not allowed for plug-ins, because device maps use them.
 const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
+
+/// The back end for device memory that groups prefer.
+pub(super) static PREFERRED_DEVICE_FACTORY: &dyn DeviceBackendFactory = &NcclFactory;
+
+/// The back end for device memory that transfers it through the host back end.
+pub(super) static HOST_TRANSFER_FACTORY: &dyn DeviceBackendFactory = &StagingFactory;
 
 /// The maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 64;
@@ -88,9 +104,26 @@ fn normalized_name(name: &str) -> Result<String> {
     Ok(name)
 }
 
-/// Returns the factory of a registered back end.
-pub(super) fn find_factory(name: &str) -> Option<Arc<dyn BackendFactory>> {
-    find_entry(name).map(|backend| backend.factory)
+/// Creates a back end for host memory.
+pub(super) fn create_host_backend(
+    name: &str,
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<Arc<dyn Backend>> {
+    if let Some(backend) = find_entry(name) {
+        return backend.factory.create(context, exchange);
+    }
+    if context.size == 1 {
+        // Options that are invalid for several ranks are also invalid for one rank.
+        native::peer_info::check_options(context)?;
+        return Ok(Arc::new(SingleRankBackend::new()));
+    }
+    Ok(Arc::new(native::bootstrap::create(context, exchange)?))
+}
+
+/// Returns the factory of a back end for device memory that device maps name.
+pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBackendFactory> {
+    Some(PREFERRED_DEVICE_FACTORY).filter(|factory| factory.name().eq_ignore_ascii_case(name))
 }
 
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
@@ -106,10 +139,22 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
     find_entry(name).map(|backend| backend.name)
 }
 
-/// Returns all names, for messages.
-pub fn names() -> Vec<&'static str> {
+/// Checks that there is a back end for host memory with this name.
+///
+/// # Errors
+/// `NotFound` with the list of the known names.
+pub(super) fn check_host_name(name: &str) -> Result<()> {
+    if canonical_name(name).is_some() {
+        return Ok(());
+    }
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
-    BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name)).collect()
+    let names = BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name));
+    let message = format!(
+        "there is no back end \"{name}\": the available back ends are {}, nccl, and maps such as \
+         \"cpu:native,cuda:nccl\"",
+        names.collect::<Vec<_>>().join(", ")
+    );
+    Err(Error::new(ErrorKind::NotFound, message))
 }
 
 #[cfg(test)]
@@ -138,12 +183,12 @@ mod tests {
         assert_eq!(canonical_name("Registry-Test"), None);
         assert_eq!(add("Registry-TEST").unwrap(), "registry-test");
         assert_eq!(canonical_name("REGISTRY-test"), Some("registry-test"));
-        assert!(names().contains(&"registry-test") && find_factory("registry-Test").is_some());
+        assert!(find_entry("registry-Test").is_some() && check_host_name("registry-Test").is_ok());
         for taken in ["registry-test", "REGISTRY-TEST", "native", "Gloo"] {
             let error = add(taken).unwrap_err();
             assert!(error.message().contains("already"), "{error}");
         }
-        let unknown = super::super::check_name("unheard-of").unwrap_err();
+        let unknown = check_host_name("unheard-of").unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::NotFound);
         for name in ["native", "gloo", "registry-test"] {
             assert!(unknown.message().contains(name), "{unknown}");

@@ -1,6 +1,6 @@
 //! The back end of groups of one rank: every operation is a copy.
 
-use super::{Backend, BackendMemory, GroupFailureState, RankLocation};
+use super::{Backend, FastPath, GroupFailureState, RankLocation};
 use crate::algo::rules::AlgorithmRules;
 use crate::algo::{AlgorithmRequest, GroupShape, Operation, select};
 use crate::base::buffer::{Dst, Src};
@@ -14,7 +14,6 @@ use crate::transport::inproc::InprocDomain;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::{
     DoorbellListener, OpKind, PeerName, PointToPoint, RegionGeometry, ReusePolicy, SharedDomain,
-    arena,
 };
 use crate::wait::WaitPolicy;
 use serde_json::{Value, json};
@@ -96,6 +95,8 @@ fn reduce_own_input(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: 
     }
 }
 
+impl FastPath for SingleRankBackend {}
+
 impl Backend for SingleRankBackend {
     fn name(&self) -> &'static str {
         "native"
@@ -142,10 +143,6 @@ impl Backend for SingleRankBackend {
         // The group may have been aborted before the messages were created.
         self.state.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
         Some(&messages.engine)
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
-        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {

@@ -10,6 +10,7 @@
 )]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The size of a word in bytes.
 pub const WORD: usize = size_of::<u64>();
@@ -79,6 +80,15 @@ impl<'a> Src<'a> {
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
         Self { ptr: self.ptr.wrapping_add(offset), len, lifetime: PhantomData }
+    }
+
+    /// Returns the view of a range of bytes, as [`Self::slice`].
+    ///
+    /// # Panics
+    /// If these bytes are not within the view.
+    #[must_use]
+    pub fn range(self, range: &Range<usize>) -> Self {
+        self.slice(range.start, range.len())
     }
 
     /// Returns the word at byte `at`, little endian. Bytes after the end of the view count as zero.
@@ -217,6 +227,15 @@ impl<'a> Dst<'a> {
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
         Self { ptr: self.ptr.wrapping_add(offset), len, lifetime: PhantomData }
+    }
+
+    /// Returns the view of a range of bytes, as [`Self::slice`].
+    ///
+    /// # Panics
+    /// If these bytes are not within the view.
+    #[must_use]
+    pub fn range(self, range: &Range<usize>) -> Self {
+        self.slice(range.start, range.len())
     }
 }
 

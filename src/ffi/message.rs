@@ -9,8 +9,8 @@ use super::submit::{WorkOut, call_options, issue_with_handle, probe_options, sen
 use super::types::*;
 use crate::api::WorkProgress;
 use crate::api::collective::call::buffer_bytes;
+use crate::api::p2p::point_to_point::SendRecvSide;
 use crate::api::p2p::probe::{MatchedMessage, ProbeRequest};
-use crate::api::p2p::sendrecv::SendRecvSide;
 use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::base::dtype::DataType;
 use std::ffi::c_void;

@@ -153,7 +153,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
         is_static: has(DIST_REDUCER_STATIC_GRAPH),
         broadcasts_buffers: has(DIST_REDUCER_BROADCAST_BUFFERS),
         is_uneven: has(DIST_REDUCER_UNEVEN),
-        broadcasts_values: !has(DIST_REDUCER_NO_BROADCAST),
+        omits_broadcast: has(DIST_REDUCER_NO_BROADCAST),
         is_sharded: has(DIST_REDUCER_SHARDED),
         shares_grads: has(DIST_REDUCER_SHARE_GRADS),
         layout,

@@ -7,7 +7,7 @@ use super::types::*;
 use super::work;
 use crate::api::collective::batch;
 use crate::api::collective::call::BufferLocation;
-use crate::api::work::issue::PreparedCall;
+use crate::api::collective::prepared_call::PreparedCall;
 use crate::api::{Call, CallOptions, Group};
 use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};

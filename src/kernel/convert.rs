@@ -54,7 +54,7 @@ pub fn narrow(dtype: DataType, from: &[f32], dst: Dst<'_>) {
 ///
 /// # Panics
 /// As [`widen`] and [`narrow`].
-pub fn convert((from, src): (DataType, Src<'_>), factor: f64, (to, dst): (DataType, Dst<'_>)) {
+pub fn convert(from: DataType, src: Src<'_>, factor: f64, to: DataType, dst: Dst<'_>) {
     let count = src.len() / from.size();
     let mut chunk = [0.0_f32; CHUNK_ELEMENTS];
     for begin in (0..count).step_by(CHUNK_ELEMENTS) {
@@ -127,8 +127,8 @@ mod tests {
         let mut half = vec![0; many.len() * 2];
         let mut back = vec![0; many.len() * 4];
         let view = Dst::from(half.as_mut_slice());
-        convert((DataType::F32, Src::from(&source[..])), 0.5, (DataType::F16, view));
-        convert((DataType::F16, view.as_src()), 2.0, (DataType::F32, Dst::from(&mut back[..])));
+        convert(DataType::F32, Src::from(&source[..]), 0.5, DataType::F16, view);
+        convert(DataType::F16, view.as_src(), 2.0, DataType::F32, Dst::from(&mut back[..]));
         // The halves of these numbers have 12 digits; an f16 has 11 bits.
         let (words, _) = back.as_chunks::<4>();
         for (value, back) in many.iter().zip(words) {

@@ -1,19 +1,36 @@
-//! The compiled loops of the kernels. Each body in `blocks` is compiled for the baseline of the
-//! target and for AVX2. Neither version contracts a product and a sum, so both give the same bits.
+//! The loops of the kernels. They fold blocks of elements in an accumulator on the stack, and then
+//! store it. Two sources need no accumulator: strides of them are folded in registers, so that
+//! stores begin while later elements are still being loaded.
+//!
+//! The accumulator aliases nothing, so the compiler vectorises each pass without a check whether
+//! `dst` is one of the sources. A loop reads a block from every source before it writes any of it,
+//! which makes folding in place correct. Each loop is compiled for the baseline of the target and
+//! for AVX2. Neither version contracts a product and a sum, so both give the same bits.
+//!
+//! The functions that a loop calls are `inline(always)`, so that they are compiled for the
+//! instruction set of the loop.
 
+use super::accumulator::{AccumulatorBlock, fold_into, load, load_and_fold_pair, store};
+use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
 #[cfg(target_arch = "x86_64")]
-use super::blocks::elements_in_whole_vectors;
-use super::blocks::{FoldTarget, average_blocks, fold_blocks, fold_one, scale_blocks};
-use super::element::{Element, FoldOperator, Numeric, Real};
-#[cfg(target_arch = "x86_64")]
-use super::f32x8::F32x8;
+use super::f32x8::{F32x8, LANES};
 use crate::base::buffer::{Dst, Src};
+use std::ops::Range;
 
 /// A compiled fold, with the number of ranks that an average divides by. The caller guarantees
 /// three things: Every destination and every source is as long as the first destination. This
 /// length is a multiple of the size of the kernel's element. The processor supports the kernel's
 /// instructions.
 pub(super) type FoldKernel = unsafe fn(FoldTarget<'_>, &[Src<'_>], usize);
+
+/// The destinations of a fold.
+#[derive(Clone, Copy, Debug)]
+pub struct FoldTarget<'a> {
+    /// The first destination.
+    pub dst: Dst<'a>,
+    /// Additional destinations of the same result.
+    pub extra_dsts: &'a [Dst<'a>],
+}
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
@@ -166,4 +183,224 @@ where
     let rest = elements_in_whole_vectors::<E>(dst);
     // SAFETY: the caller gives the same guarantee.
     unsafe { scale_blocks::<E>(dst, src, factor, rest) }
+}
+
+/// Folds the elements from `start` on. Bytes that are not a whole element remain unchanged.
+///
+/// # Safety
+/// Every source and every additional destination must be as long as `dst`, and the processor must
+/// have the instructions that `E` needs.
+#[inline(always)]
+unsafe fn fold_blocks<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
+where
+    E: Element,
+    O: FoldOperator<E::Acc>,
+{
+    let count = to.dst.len() / size_of::<E::Stored>();
+    let finish_arg = O::finish_arg(ranks);
+    if let [first, second] = sources {
+        // SAFETY: the caller gives the same guarantee.
+        start =
+            unsafe { fold_two_sources::<E, O>(to, [*first, *second], start..count, finish_arg) };
+    }
+    let mut block = AccumulatorBlock::new();
+    while start < count {
+        let acc = block.accumulators::<E::Acc>(count - start);
+        let (acc, rest): (&mut [E::Acc], _) = match sources {
+            [first, second, rest @ ..] => {
+                let (first, second) =
+                    (element_ptr::<E>(*first, start), element_ptr::<E>(*second, start));
+                // SAFETY: the sources have as many elements as `dst`, so all elements from `start`
+                // on.
+                (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, rest)
+            }
+            [only] => {
+                let only = element_ptr::<E>(*only, start);
+                // SAFETY: as above.
+                (unsafe { load::<E>(acc, only) }, &[][..])
+            }
+            [] => return,
+        };
+        for source in rest {
+            let source = element_ptr::<E>(*source, start);
+            // SAFETY: as above.
+            unsafe { fold_into::<E, O>(acc, source) }
+        }
+        let target = element_mut_ptr::<E>(to.dst, start);
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        unsafe { store::<E, O>(target, acc, finish_arg) }
+        to.copy_to_extra_dsts::<E>(start, acc.len());
+        start += acc.len();
+    }
+}
+
+impl FoldTarget<'_> {
+    /// Copies elements of `dst` to the additional destinations, while the L1 cache still holds
+    /// them.
+    #[inline(always)]
+    fn copy_to_extra_dsts<E: Element>(self, start: usize, count: usize) {
+        let (start, len) = (start * size_of::<E::Stored>(), count * size_of::<E::Stored>());
+        for extra_dst in self.extra_dsts {
+            extra_dst.slice(start, len).copy_from(self.dst.slice(start, len).as_src());
+        }
+    }
+}
+
+/// Folds two sources in whole strides, whose size fits in registers. Returns the index of the first
+/// element after the strides.
+///
+/// # Safety
+/// As for [`fold_strides`].
+#[inline(always)]
+unsafe fn fold_two_sources<E, O>(
+    to: FoldTarget<'_>,
+    sources: [Src<'_>; 2],
+    elements: Range<usize>,
+    finish_arg: O::FinishArg,
+) -> usize
+where
+    E: Element,
+    O: FoldOperator<E::Acc>,
+{
+    match size_of::<E::Acc>() {
+        // SAFETY: the caller gives the same guarantee.
+        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, finish_arg) },
+        // SAFETY: as above.
+        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, finish_arg) },
+        // SAFETY: as above.
+        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, finish_arg) },
+        // SAFETY: as above.
+        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, finish_arg) },
+    }
+}
+
+/// Folds two sources in strides of `N` elements. It reads each stride from both sources before it
+/// writes the stride, which makes folding in place correct.
+///
+/// # Safety
+/// The sources, `dst` and the additional destinations must contain all these elements, with any
+/// alignment. The processor must have the instructions that `E` needs.
+#[inline(always)]
+unsafe fn fold_strides<E, O, const N: usize>(
+    to: FoldTarget<'_>,
+    [first, second]: [Src<'_>; 2],
+    elements: Range<usize>,
+    finish_arg: O::FinishArg,
+) -> usize
+where
+    E: Element,
+    O: FoldOperator<E::Acc>,
+{
+    let end = elements.start + elements.len() / N * N;
+    for start in (elements.start..end).step_by(N) {
+        let stride = |source| element_ptr::<E>(source, start).cast::<[E::Stored; N]>();
+        // SAFETY: `N` elements from `start` on are readable.
+        let earlier = unsafe { stride(first).read_unaligned() };
+        // SAFETY: as above.
+        let later = unsafe { stride(second).read_unaligned() };
+        let folded: [E::Stored; N] = std::array::from_fn(|index| {
+            let folded = O::combine(E::load(earlier[index]), E::load(later[index]));
+            E::store(O::finish(folded, finish_arg))
+        });
+        let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
+        // SAFETY: as above, and they are writable.
+        unsafe { target(to.dst).write_unaligned(folded) };
+        for extra_dst in to.extra_dsts {
+            // SAFETY: as above.
+            unsafe { target(*extra_dst).write_unaligned(folded) };
+        }
+    }
+    end
+}
+
+/// Folds single elements, without an accumulator in memory.
+///
+/// # Safety
+/// Each destination and each source must contain an element, and the processor must have the
+/// instructions that `E` needs.
+#[inline(always)]
+unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], finish_arg: O::FinishArg)
+where
+    E: Element,
+    O: FoldOperator<E::Acc>,
+{
+    // SAFETY: the caller guarantees one element.
+    let load = |source: &Src<'_>| E::load(unsafe { element_ptr::<E>(*source, 0).read_unaligned() });
+    let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
+    let stored = E::store(O::finish(folded, finish_arg));
+    // SAFETY: as above.
+    unsafe { element_mut_ptr::<E>(to.dst, 0).write_unaligned(stored) };
+    to.copy_to_extra_dsts::<E>(0, 1);
+}
+
+/// Scales the elements from `start` on. Bytes that are not a whole element remain unchanged.
+///
+/// # Safety
+/// `src` must be as long as `dst`, and the processor must have the instructions that `E` needs.
+#[inline(always)]
+unsafe fn scale_blocks<E>(dst: Dst<'_>, src: Src<'_>, factor: f64, mut start: usize)
+where
+    E: Element,
+    E::Acc: Real,
+{
+    let count = dst.len() / size_of::<E::Stored>();
+    let factor = E::Acc::from_factor(factor);
+    let mut block = AccumulatorBlock::new();
+    while start < count {
+        let acc = block.accumulators::<E::Acc>(count - start);
+        let source = element_ptr::<E>(src, start);
+        // SAFETY: `src` has as many elements as `dst`, so all elements from `start` on.
+        let acc = unsafe { load::<E>(acc, source) };
+        for slot in acc.iter_mut() {
+            *slot = slot.times(factor);
+        }
+        let target = element_mut_ptr::<E>(dst, start);
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        unsafe { store::<E, Sum>(target, acc, ()) }
+        start += acc.len();
+    }
+}
+
+/// Divides the elements from `start` on. Bytes that are not a whole element remain unchanged.
+///
+/// # Safety
+/// The processor must have the instructions that `E` needs.
+#[inline(always)]
+unsafe fn average_blocks<E>(dst: Dst<'_>, ranks: usize, mut start: usize)
+where
+    E: Element,
+    E::Acc: Numeric,
+{
+    let count = dst.len() / size_of::<E::Stored>();
+    let finish_arg = <Avg as FoldOperator<E::Acc>>::finish_arg(ranks);
+    let mut block = AccumulatorBlock::new();
+    while start < count {
+        let acc = block.accumulators::<E::Acc>(count - start);
+        let source = element_ptr::<E>(dst.as_src(), start);
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        let acc = unsafe { load::<E>(acc, source) };
+        let target = element_mut_ptr::<E>(dst, start);
+        // SAFETY: as above.
+        unsafe { store::<E, Avg>(target, acc, finish_arg) }
+        start += acc.len();
+    }
+}
+
+/// Returns the number of elements in whole vectors.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn elements_in_whole_vectors<E: Element>(dst: Dst<'_>) -> usize {
+    dst.len() / size_of::<E::Stored>() / LANES * LANES
+}
+
+/// Returns the address of an element, without a read.
+#[inline(always)]
+fn element_ptr<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
+    src.as_ptr().cast::<E::Stored>().wrapping_add(index)
+}
+
+/// Returns the address of an element of a destination, without an access.
+#[inline(always)]
+fn element_mut_ptr<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
+    dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)
 }

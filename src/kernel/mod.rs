@@ -27,7 +27,7 @@
     reason = "memory that other processes may write is accessed only through raw pointers"
 )]
 
-mod blocks;
+mod accumulator;
 mod convert;
 mod element;
 #[cfg(target_arch = "x86_64")]
@@ -47,9 +47,9 @@ use crate::base::buffer::{Dst, Src};
 pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
-use blocks::FoldTarget;
 pub use convert::{convert, is_convertible, narrow, widen};
 use loops::FoldKernel;
+pub use loops::FoldTarget;
 pub use nan_scan::find_rejected_element;
 pub use norm::{NormPower, sum_of_powers};
 use table::Isa;
@@ -65,21 +65,16 @@ use table::Isa;
 /// If there is no source, if the lengths differ or are not a multiple of the element size, or if
 /// `op` is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
 pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
-    fold_to_all(dtype, op, (dst, &[]), sources);
+    fold_to_all(dtype, op, FoldTarget { dst, extra_dsts: &[] }, sources);
 }
 
-/// Folds as [`fold()`], into `dst` and also into `extra_dsts`. The additional destinations may be
-/// the memory of a source, as `dst` may be, but not the memory of `dst`.
+/// Folds as [`fold()`], into all destinations of `target`. The additional destinations may be the
+/// memory of a source, as the first may be, but not the memory of the first.
 ///
 /// # Panics
 /// As [`fold()`].
-pub fn fold_to_all(
-    dtype: DataType,
-    op: ReduceOp,
-    (dst, extra_dsts): (Dst<'_>, &[Dst<'_>]),
-    sources: &[Src<'_>],
-) {
-    fold_with_divisor(dtype, op, FoldTarget { dst, extra_dsts }, sources, sources.len());
+pub fn fold_to_all(dtype: DataType, op: ReduceOp, target: FoldTarget<'_>, sources: &[Src<'_>]) {
+    fold_with_divisor(dtype, op, target, sources, sources.len());
 }
 
 /// Folds some of the vectors of `ranks` ranks, as AVG does in [`fold()`], but divides by `ranks`

@@ -1,7 +1,7 @@
 //! The header of one message of a collective in a stream between hosts: 64 bytes, little endian.
 //!
 //! ```text
-//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | blame u32
+//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u48 | blame u32
 //! message_number u64 | call_fingerprint u64 | descriptor 3 x u64 | len u64
 //! ```
 //!
@@ -80,8 +80,6 @@ pub struct CollectiveHeader {
     pub stripe: u8,
     /// The number of stripes into which the message was cut.
     pub stripes: u8,
-    /// The epoch of the group.
-    pub epoch: u32,
     /// The number of the message in the sequence from this sender to this receiver, from 1.
     pub message_number: u64,
     /// The fingerprint of all calls of the sender so far.
@@ -104,7 +102,6 @@ impl CollectiveHeader {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2..6].copy_from_slice(&[VERSION, kind, self.stripe, self.stripes]);
-        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
         let blame_word = self.blame.map_or(0, BlamedRank::encode);
         bytes[12..16].copy_from_slice(&blame_word.to_le_bytes());
         let [first, count, sequence] = self.descriptor.encode();
@@ -141,7 +138,7 @@ impl CollectiveHeader {
         }
         let blame_word = u32::from_le_bytes(std::array::from_fn(|k| bytes[12 + k]));
         let blame = BlamedRank::decode(blame_word);
-        if bytes[6..8] != [0; 2] || (blame_word != 0 && blame.is_none()) {
+        if bytes[6..12] != [0; 6] || (blame_word != 0 && blame.is_none()) {
             return Err(malformed_header("reserved bytes are not zero"));
         }
         let word = |i: usize| {
@@ -153,12 +150,10 @@ impl CollectiveHeader {
         let Some(descriptor) = descriptor else {
             return Err(malformed_header("its operation does not exist"));
         };
-        let epoch = u32::from_le_bytes(std::array::from_fn(|k| bytes[8 + k]));
         let header = Self {
             kind,
             stripe,
             stripes,
-            epoch,
             message_number: word(0),
             call_fingerprint: word(1),
             descriptor,
@@ -205,7 +200,6 @@ mod tests {
             kind: CollectiveMessageKind::Data,
             stripe: 3,
             stripes: 7,
-            epoch: 0x0a0b_0c0d,
             message_number: 0x1112_1314_1516_1718,
             call_fingerprint: 0xf1f2_f3f4_f5f6_f7f8,
             descriptor,
@@ -218,7 +212,7 @@ mod tests {
     fn header_round_trips_with_fixed_offsets() {
         let bytes = sample_header().encode();
         assert_eq!(CollectiveHeader::decode(&bytes).unwrap(), sample_header());
-        assert_eq!(&bytes[..12], &[0x57, 0xd1, 1, 1, 3, 7, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a]);
+        assert_eq!(&bytes[..12], &[0x57, 0xd1, 1, 1, 3, 7, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[12..16], &[5, 3, 10, 0]);
         assert_eq!(&bytes[16..18], &[0x18, 0x17]);
         assert_eq!(&bytes[24..26], &[0xf8, 0xf7]);
@@ -266,13 +260,14 @@ mod tests {
     #[test]
     fn malformed_headers_are_rejected_with_a_reason() {
         let good = sample_header().encode();
-        let cases: [(usize, u8, &str); 9] = [
+        let cases: [(usize, u8, &str); 10] = [
             (0, 0, "out of step"),
             (2, 9, "version 9"),
             (3, 0, "kind 0"),
             (4, 7, "stripe 7 of 7"),
             (5, 9, "stripe 3 of 9"),
             (7, 1, "not zero"),
+            (11, 1, "not zero"),
             (14, 11, "not zero"),
             (32, 0, "operation does not exist"),
             (3, 2, "arrival notice"),

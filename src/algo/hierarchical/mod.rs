@@ -38,7 +38,8 @@ pub mod scatter {
 }
 
 use super::message::MessageOperation;
-use super::pattern::slices::owned_slice;
+use super::operation::Operation;
+use super::pattern::slices::chunks;
 use super::shared::ShmSequencer;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
@@ -110,12 +111,6 @@ impl HierarchicalOperation<'_> {
         (0..self.nodes.node_count()).flat_map(|node| self.nodes.members(node).iter().copied())
     }
 
-    /// Returns the positions of a node's ranks in node order.
-    fn node_span(&self, node: usize) -> Range<usize> {
-        let before: usize = (0..node).map(|node| self.nodes.members(node).len()).sum();
-        before..before + self.nodes.members(node).len()
-    }
-
     /// Returns the positions of every node's ranks in node order.
     fn node_spans(&self) -> Vec<Range<usize>> {
         let mut end = 0;
@@ -133,11 +128,11 @@ impl HierarchicalOperation<'_> {
         (self.sequencer.slot_bytes() / self.nodes.rank_count() / element).max(1) * element
     }
 
-    /// Returns the blocks of a node within `packed`, which holds `len` bytes for each rank in node
-    /// order.
-    fn node_blocks<'d>(&self, packed: Dst<'d>, node: usize, len: usize) -> Dst<'d> {
-        let span = self.node_span(node);
-        packed.slice(span.start * len, span.len() * len)
+    /// Returns the blocks of each node within `packed`, which holds `len` bytes for each rank in
+    /// node order.
+    fn node_blocks<'d>(&self, packed: Dst<'d>, len: usize) -> Vec<Dst<'d>> {
+        let spans = self.node_spans().into_iter();
+        spans.map(|span| packed.slice(span.start * len, span.len() * len)).collect()
     }
 }
 
@@ -149,16 +144,55 @@ fn root_chunk_bytes(room: usize, ranks: usize, element: usize) -> usize {
     (room.min(together) / element).max(1) * element
 }
 
-/// Returns the slice of a vector that belongs to a rail.
-fn rail_slice(bytes: usize, rails: usize, rail: usize) -> Range<usize> {
-    owned_slice(bytes, rails, rail)
-}
-
 /// Returns the range within the whole vector of the part `part` of a slice. It may be shorter than
 /// `part`, or empty.
 fn clip_to_slice(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     let at = |offset: usize| (slice.start + offset).min(slice.end);
     at(part.start)..at(part.end)
+}
+
+/// The blocks of the nodes in the memory of a node leader, in a rooted operation.
+struct LeaderBlocks {
+    /// The leader of each node.
+    leaders: Vec<Rank>,
+    /// On the root, which handles the blocks of all ranks, the positions of every node's blocks.
+    /// Empty on another leader, which handles the blocks of its own node.
+    spans: Vec<Range<usize>>,
+}
+
+impl LeaderBlocks {
+    /// Returns the blocks of a node, in memory that holds `len` bytes for each handled rank.
+    fn of_node<'d>(&self, memory: Dst<'d>, node: usize, node_size: usize, len: usize) -> Dst<'d> {
+        let span = self.spans.get(node).cloned().unwrap_or(0..node_size);
+        memory.slice(span.start * len, span.len() * len)
+    }
+}
+
+/// The function that moves one chunk of every block, on a node leader.
+type LeaderChunkFn = fn(
+    &mut HierarchicalOperation<'_>,
+    &Operation<'_>,
+    &LeaderBlocks,
+    &Range<usize>,
+    Dst<'_>,
+) -> Result<()>;
+
+/// Runs a rooted operation on a node leader, for chunks of at most `max_chunk` bytes.
+fn run_on_leader(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    max_chunk: usize,
+    run_chunk: LeaderChunkFn,
+) -> Result<()> {
+    let root = operation.root()?;
+    let is_root = levels.messages.rank() == root;
+    let spans = if is_root { levels.node_spans() } else { Vec::new() };
+    let blocks = if is_root { levels.nodes.rank_count() } else { levels.sequencer.size() };
+    let leader_blocks = LeaderBlocks { leaders: levels.node_leaders(root), spans };
+    with_scratch(levels, blocks * max_chunk.min(operation.bytes()), |levels, memory| {
+        chunks(operation.bytes(), max_chunk)
+            .try_for_each(|chunk| run_chunk(levels, operation, &leader_blocks, &chunk, memory))
+    })
 }
 
 /// Runs `body` with scratch memory.

@@ -27,9 +27,10 @@
 //! view. Any failure fails the group on all nodes, with the first reason.
 
 use super::peer_history::{PeerHistory, PresenceMessage};
-use super::{SEGMENT_BYTES, Team};
+use super::team::{MAX_POSTED_STRIPES, SEGMENT_BYTES, Team};
 use crate::algo::Operation;
 use crate::algo::arrival_skew::ArrivalSkew;
+use crate::algo::pattern::pairwise;
 use crate::algo::pattern::slices::owned_slice;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -38,13 +39,11 @@ use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKin
 use crate::transport::heartbeat::DEPARTURE_GRACE;
 use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
 use crate::wait::slow_wait::SlowWaitWatch;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The minimum size of messages that are cut into stripes: whole segments of large vectors.
 const STRIPE_MIN_BYTES: usize = SEGMENT_BYTES;
-
-/// The epoch of the group.
-const EPOCH: u32 = 0;
 
 /// The time for which a wait yields the core before it sleeps.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
@@ -141,7 +140,7 @@ pub struct MessageExchange<'x> {
     idle_since: Option<Instant>,
     pub(super) arrival_skew: &'x ArrivalSkew<'x>,
     /// The peer of the message that completed last.
-    last_completed_peer: Rank,
+    pub(super) last_completed_peer: Rank,
     /// The log timer of a wait without progress.
     idle_watch: SlowWaitWatch,
     /// Whether this wait has recorded the missing ranks.
@@ -167,7 +166,7 @@ pub(super) enum StripeTransfer<'x> {
 }
 
 impl PendingStripe<'_> {
-    fn is_same_stream(&self, other: &Self) -> bool {
+    pub(super) fn is_same_stream(&self, other: &Self) -> bool {
         (self.peer, self.stream, self.direction()) == (other.peer, other.stream, other.direction())
     }
 
@@ -189,25 +188,14 @@ impl PendingStripe<'_> {
 impl<'x> MessageExchange<'x> {
     /// Posts a message to the member at a position.
     pub fn send(&mut self, position: usize, payload: Src<'x>) -> MessageToken {
-        let peer = self.team.rank(position);
+        let (peer, blame) = (self.team.rank(position), self.own_blame());
         self.history.peers[peer].sent += 1;
         let number = self.history.peers[peer].sent;
-        self.last_token += 1;
-        let stripes = self.stripe_count(payload.len());
-        for stripe in 0..stripes {
-            let part = owned_slice(payload.len(), stripes.into(), stripe.into());
-            let header = self.header(stripe, stripes, number, payload.len());
-            let header = CollectiveHeader { blame: self.own_blame(), ..header }.encode();
-            let payload = payload.slice(part.start, part.len());
-            let transfer = StripeTransfer::Out { header, payload, done: 0 };
-            self.pending.push(PendingStripe {
-                token: self.last_token,
-                peer,
-                stream: stripe,
-                transfer,
-            });
-        }
-        MessageToken(self.last_token)
+        self.post(peer, number, payload.len(), |header, part| StripeTransfer::Out {
+            header: CollectiveHeader { blame, ..header }.encode(),
+            payload: payload.range(part),
+            done: 0,
+        })
     }
 
     /// Posts the receive of a message from the member at a position.
@@ -215,21 +203,29 @@ impl<'x> MessageExchange<'x> {
         let peer = self.team.rank(position);
         self.history.peers[peer].received += 1;
         let number = self.history.peers[peer].received;
+        self.post(peer, number, payload.len(), |expected, part| StripeTransfer::In {
+            expected,
+            payload: payload.range(part),
+            done: None,
+        })
+    }
+
+    /// Posts a message of `len` bytes in stripes.
+    fn post(
+        &mut self,
+        peer: Rank,
+        number: u64,
+        len: usize,
+        transfer: impl Fn(CollectiveHeader, &Range<usize>) -> StripeTransfer<'x>,
+    ) -> MessageToken {
         self.last_token += 1;
-        let stripes = self.stripe_count(payload.len());
-        for stripe in 0..stripes {
-            let part = owned_slice(payload.len(), stripes.into(), stripe.into());
-            let expected = self.header(stripe, stripes, number, payload.len());
-            let payload = payload.slice(part.start, part.len());
-            let transfer = StripeTransfer::In { expected, payload, done: None };
-            self.pending.push(PendingStripe {
-                token: self.last_token,
-                peer,
-                stream: stripe,
-                transfer,
-            });
+        let (token, stripes) = (self.last_token, self.stripe_count(len));
+        for stream in 0..stripes {
+            let part = owned_slice(len, stripes.into(), stream.into());
+            let transfer = transfer(self.header(stream, stripes, number, len), &part);
+            self.pending.push(PendingStripe { token, peer, stream, transfer });
         }
-        MessageToken(self.last_token)
+        MessageToken(token)
     }
 
     /// Waits until a message has been sent or received.
@@ -256,6 +252,43 @@ impl<'x> MessageExchange<'x> {
         self.wait_until(|pending| pending.is_empty())
     }
 
+    /// Receives a message from every other member into `part` of its position, the next member
+    /// first, with a limited number in flight, and finishes.
+    ///
+    /// # Errors
+    /// As [`MessageExchange::wait`].
+    pub fn receive_from_all<'r: 'x>(mut self, part: impl Fn(usize) -> Dst<'r>) -> Result<()> {
+        let (size, me) = (self.team.size(), self.team.own_position());
+        for distance in 1..size {
+            let from = pairwise::send_peer(size, me, distance);
+            self.receive(from, part(from));
+            self.wait_until_at_most(MAX_POSTED_STRIPES)?;
+        }
+        self.finish()
+    }
+
+    /// Sends every other member its `outgoing` part, and receives its `incoming` part. Each round
+    /// has different pairs, so that no member receives from all members at once. Several rounds are
+    /// in flight at the same time.
+    ///
+    /// # Errors
+    /// As [`MessageExchange::wait`].
+    pub fn exchange_with_all<'s: 'x, 'r: 'x>(
+        mut self,
+        outgoing: impl Fn(usize) -> Src<'s>,
+        incoming: impl Fn(usize) -> Dst<'r>,
+    ) -> Result<()> {
+        let (size, me) = (self.team.size(), self.team.own_position());
+        for distance in 1..size {
+            let from = pairwise::receive_peer(size, me, distance);
+            let to = pairwise::send_peer(size, me, distance);
+            self.receive(from, incoming(from));
+            self.send(to, outgoing(to));
+            self.wait_until_at_most(MAX_POSTED_STRIPES)?;
+        }
+        self.finish()
+    }
+
     fn stripe_count(&self, bytes: usize) -> u8 {
         if bytes >= STRIPE_MIN_BYTES { self.endpoint.collective_streams() } else { 1 }
     }
@@ -271,7 +304,6 @@ impl<'x> MessageExchange<'x> {
             kind: CollectiveMessageKind::Data,
             stripe,
             stripes,
-            epoch: EPOCH,
             message_number: number,
             call_fingerprint: self.history.call_fingerprint(),
             descriptor: self.operation.descriptor.without_label_text(),
@@ -311,142 +343,6 @@ impl<'x> MessageExchange<'x> {
             self.check_deadline()?;
         }
         Ok(())
-    }
-
-    /// Advances all posted stripes as far as possible. Returns whether any made progress.
-    fn progress(&mut self) -> Result<bool> {
-        let mut moved = !self.history.presence_queue.is_empty() && self.send_presence();
-        let mut i = 0;
-        while let Some(stripe) = self.pending.get(i) {
-            if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(stripe)) {
-                i += 1;
-                continue;
-            }
-            let (bytes, over) = self.advance_stripe(i)?;
-            moved |= bytes > 0;
-            if over {
-                self.last_completed_peer = self.pending.remove(i).peer;
-            } else {
-                i += 1;
-            }
-        }
-        Ok(moved)
-    }
-
-    /// Advances one stripe. Returns the number of bytes moved, and whether the stripe is complete.
-    fn advance_stripe(&mut self, i: usize) -> Result<(usize, bool)> {
-        let PendingStripe { peer, stream, transfer: ref mut body, .. } = self.pending[i];
-        match body {
-            StripeTransfer::Out { header, payload, done } => {
-                if stream == 0 && self.history.has_partial_presence(peer) {
-                    return Ok((0, false));
-                }
-                let sent = send_remaining(self.endpoint, peer, stream, header, *payload, *done)?;
-                *done += sent;
-                let over = *done == HEADER_BYTES + payload.len();
-                if over && stream == 0 {
-                    // To read this message, the peer also reads the presence messages before it.
-                    self.history.peers[peer].unread_presence = 0;
-                }
-                Ok((sent, over))
-            }
-            StripeTransfer::In { expected, payload, done } => {
-                let (expected, payload, begun) = (*expected, *payload, *done);
-                let mut moved = 0;
-                let mut received = match begun {
-                    Some(have) => have,
-                    None => {
-                        let found = self.match_header(peer, stream, &expected, &mut moved)?;
-                        if !found {
-                            return Ok((moved, false));
-                        }
-                        let ahead = self.history.read_ahead(peer, stream);
-                        ahead.copy_out(payload)
-                    }
-                };
-                if received < payload.len() {
-                    let rest = payload.slice(received, payload.len() - received);
-                    let count =
-                        self.endpoint.try_receive(peer, Channel::Collective(stream), rest)?;
-                    received += count;
-                    moved += count;
-                }
-                if let StripeTransfer::In { done, .. } = &mut self.pending[i].transfer {
-                    *done = Some(received);
-                }
-                Ok((moved, received == payload.len()))
-            }
-        }
-    }
-
-    /// Polls for the next header of a stream. Returns true if it has arrived and is the expected
-    /// one. Each poll consumes at most one presence message, so that no number of them keeps this
-    /// rank from checking the deadline.
-    fn match_header(
-        &mut self,
-        peer: Rank,
-        stream: u8,
-        expected: &CollectiveHeader,
-        moved: &mut usize,
-    ) -> Result<bool> {
-        let Some(header) = self.next_header(peer, stream, moved)? else { return Ok(false) };
-        *moved += 1;
-        if (CollectiveHeader { blame: None, ..header }) == *expected {
-            self.history.read_ahead(peer, stream).skip_header();
-            let peer = &mut self.history.peers[peer];
-            if peer.last_seen_moment < header.descriptor.order_key() {
-                peer.blame = header.blame;
-            }
-            peer.last_seen_moment = header.descriptor.order_key();
-            peer.awaited_rank = None;
-            return Ok(true);
-        }
-        match self.consume_presence(peer, stream, &header)? {
-            true => Ok(false),
-            false => Err(self.unexpected_header_error(peer, &header, expected)),
-        }
-    }
-
-    /// Returns the next header of a stream, if it has arrived.
-    pub(super) fn next_header(
-        &mut self,
-        peer: Rank,
-        stream: u8,
-        moved: &mut usize,
-    ) -> Result<Option<CollectiveHeader>> {
-        let name = |error: Error| error.context(self.endpoint.peer(peer)).with_culprit(peer);
-        let ahead = self.history.read_ahead(peer, stream);
-        if ahead.header().map_err(name)?.is_none() {
-            *moved += ahead.fill(self.endpoint, peer, stream)?;
-        }
-        self.history.read_ahead(peer, stream).header().map_err(name)
-    }
-
-    /// Consumes a presence message of this operation, or of an earlier one, from the stream.
-    /// Returns false for any other header.
-    pub(super) fn consume_presence(
-        &mut self,
-        peer: Rank,
-        stream: u8,
-        header: &CollectiveHeader,
-    ) -> Result<bool> {
-        let order_key = header.descriptor.order_key();
-        if header.kind != CollectiveMessageKind::ArrivalNotice
-            || order_key > self.operation.descriptor.order_key()
-        {
-            return Ok(false);
-        }
-        self.check_agreement(peer, header)?;
-        self.history.read_ahead(peer, stream).skip_header();
-        let peer = &mut self.history.peers[peer];
-        if peer.last_seen_moment < order_key {
-            peer.blame = None;
-        }
-        peer.last_seen_moment = order_key;
-        peer.awaited_rank = header.blame.map(|blame| blame.rank);
-        // A rank that exchanges presence messages also reads the messages that have arrived.
-        peer.unread_presence = 0;
-        Ok(true)
     }
 
     pub(super) fn own_name(&self) -> String {
@@ -505,18 +401,17 @@ impl<'x> MessageExchange<'x> {
 
     /// Returns the stream events for which the first stripes of all streams wait.
     pub(super) fn awaited_events(&self) -> Vec<StreamInterest> {
-        let mut interests: Vec<StreamInterest> = Vec::new();
-        for stripe in &self.pending {
-            let channel = Channel::Collective(stripe.stream);
-            let interest =
-                StreamInterest { peer: stripe.peer, channel, direction: stripe.direction() };
-            if !interests.contains(&interest) {
-                interests.push(interest);
-            }
-        }
+        let stripes = self.pending.iter().map(|stripe| StreamInterest {
+            peer: stripe.peer,
+            channel: Channel::Collective(stripe.stream),
+            direction: stripe.direction(),
+        });
         let (channel, direction) = (Channel::Collective(0), StreamDirection::Out);
-        for presence in &self.history.presence_queue {
-            let interest = StreamInterest { peer: presence.peer, channel, direction };
+        let queue = self.history.presence_queue.iter();
+        let presence =
+            queue.map(|presence| StreamInterest { peer: presence.peer, channel, direction });
+        let mut interests: Vec<StreamInterest> = Vec::new();
+        for interest in stripes.chain(presence) {
             if !interests.contains(&interest) {
                 interests.push(interest);
             }
@@ -538,22 +433,4 @@ impl<'x> MessageExchange<'x> {
         self.endpoint.fail(&error);
         self.endpoint.failure().unwrap_or(error)
     }
-}
-
-/// Sends the rest of a stripe, as far as the stream accepts it.
-pub(super) fn send_remaining(
-    endpoint: &dyn Endpoint,
-    peer: Rank,
-    stream: u8,
-    header: &[u8; HEADER_BYTES],
-    payload: Src<'_>,
-    done: usize,
-) -> Result<usize> {
-    let channel = Channel::Collective(stream);
-    if let Some(rest) = header.get(done..).filter(|rest| !rest.is_empty()) {
-        return endpoint.try_send(peer, channel, &[Src::from(rest), payload]);
-    }
-    let done = done - HEADER_BYTES;
-    let rest = payload.slice(done, payload.len() - done);
-    endpoint.try_send(peer, channel, &[rest])
 }

@@ -13,6 +13,7 @@ use super::peer_history::PeerHistory;
 use super::{SEGMENT_BYTES, Team};
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned_slice;
+use crate::algo::table::algorithm_name;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LazyDeadline;
 use crate::base::dtype::DataType;
@@ -56,7 +57,7 @@ pub fn frames(input: &[u8]) {
     let sizes = choose_messages(script.take_bytes(usize::from(mode >> 4 & 3) + 1));
     let streams = ScriptedEndpoint::new(usize::from(chunk), mode & 1 == 0);
     let deadline = LazyDeadline::after_ms(if mode & 2 == 0 { 60_000 } else { 0 });
-    let mut history = PeerHistory::new(GROUP, 0, 2);
+    let mut history = PeerHistory::new(GROUP, 0, 2, algorithm_name);
     history.enter(previous_descriptor());
     let previous = FuzzPastOperation { call_fingerprint: history.call_fingerprint() };
     let total: usize = sizes.iter().map(|&(_, size)| size + GUARD).sum();
@@ -429,7 +430,7 @@ mod tests {
     fn endless_presence_messages_do_not_defer_the_timeout() {
         let streams = ScriptedEndpoint::new(0, false);
         let deadline = LazyDeadline::after_ms(20);
-        let mut lane = PeerHistory::new(GROUP, 0, 2);
+        let mut lane = PeerHistory::new(GROUP, 0, 2, algorithm_name);
         lane.enter(previous_descriptor());
         let (send, recv) = (Src::empty(), Dst::empty());
         let operation = Operation::of(current_descriptor(), send, recv, &deadline);

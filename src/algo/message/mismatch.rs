@@ -2,14 +2,30 @@
 //! of a message.
 
 use super::exchange::{MessageExchange, MessageOperation};
-use super::peer_history::MismatchedPeer;
-use crate::algo::count_mismatch::CountMismatch;
+use super::peer_history::{PastOperation, PeerHistory};
+use crate::algo::mismatch_text::{CountMismatch, LabelMismatch, describe_against};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::label::Label;
 use crate::kernel;
-use crate::transport::CountSpec;
 use crate::transport::collective_header::CollectiveHeader;
+use crate::transport::{CountSpec, Descriptor};
+use std::fmt;
+
+/// The maximum number of labelled operations for which this rank queries the peer's label.
+const MAX_LABEL_QUERIES: usize = 8;
+
+/// The number of unanswered queries after which this rank sends no more.
+const MAX_UNANSWERED_QUERIES: usize = 2;
+
+/// The sender of a message that is not the expected one.
+pub(super) struct MismatchedPeer<'a> {
+    pub(super) rank: Rank,
+    pub(super) name: &'a dyn fmt::Display,
+    /// The function [`Endpoint::labels`].
+    pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
+}
 
 impl MessageOperation<'_> {
     /// Copies this rank's block for itself.
@@ -85,5 +101,93 @@ impl MessageExchange<'_> {
             self.own_name()
         );
         Error::new(ErrorKind::Internal, message).with_culprit(peer)
+    }
+}
+
+impl PeerHistory {
+    /// Returns the error text that describes the two different calls. The text contains the
+    /// operation of the message, this rank's history, and the last operation in which the two ranks
+    /// agreed. Returns `None` if the ranks agree ([`PeerHistory::has_different_history`]).
+    pub(super) fn describe_mismatch(
+        &self,
+        other: &MismatchedPeer<'_>,
+        header: &CollectiveHeader,
+    ) -> Option<String> {
+        if !self.has_different_history(header) {
+            return None;
+        }
+        let theirs = header.descriptor;
+        let ours = self.operation_at(&theirs);
+        let current = self.past_operations.back().map(|past| past.descriptor);
+        let name = other.name;
+        let describe = |one: &Descriptor, other| describe_against(one, other, self.algorithm_name);
+        let describe_own =
+            |ours: Option<Descriptor>| ours.map_or("nothing".to_owned(), |d| d.to_string());
+        let labelled = |theirs: Descriptor| match theirs.label.is_none() {
+            true => theirs,
+            false => {
+                theirs.with_label_text((other.labels)(other.rank, theirs.sequence).first().copied())
+            }
+        };
+        match ours {
+            Some(past) if past.descriptor.without_label_text() != theirs => {
+                let (ours, theirs) = (past.descriptor, labelled(theirs));
+                let (own_call, peer_call) = (describe(&ours, &theirs), describe(&theirs, &ours));
+                Some(format!("called {own_call}, but {name} called {peer_call}"))
+            }
+            Some(past) => self.describe_label_mismatch(past, other).or_else(|| {
+                // The labels may differ if the peer's label could not be queried.
+                let but_label = if theirs.label.is_none() { "" } else { "its label or " };
+                Some(format!(
+                    "and {name} agree on {}, but not on {but_label}the calls before it, after #{}",
+                    past.descriptor,
+                    Descriptor::sequence_from_order_key(self.peers[other.rank].last_seen_moment)
+                ))
+            }),
+            None => Some(format!(
+                "called {}, but {name} called {}",
+                describe_own(current),
+                labelled(theirs)
+            )),
+        }
+    }
+
+    /// Finds the oldest operation up to `last`, among the newest [`MAX_LABEL_QUERIES`] with a
+    /// label, that the peer labelled differently.
+    fn describe_label_mismatch(
+        &self,
+        last: &PastOperation,
+        MismatchedPeer { rank, name, labels }: &MismatchedPeer<'_>,
+    ) -> Option<String> {
+        let is_asked = |past: &&PastOperation| {
+            let it = past.descriptor;
+            !it.label.is_none() && it.part <= 1 && it.order_key() <= last.descriptor.order_key()
+        };
+        let queried: Vec<&PastOperation> =
+            self.past_operations.iter().rev().filter(is_asked).take(MAX_LABEL_QUERIES).collect();
+        let mut unanswered = 0;
+        for past in queried.into_iter().rev() {
+            let ours = past.descriptor;
+            let theirs = labels(*rank, ours.sequence);
+            let Some(&label) = theirs.first() else {
+                // Each unanswered query takes its full timeout.
+                unanswered += 1;
+                if unanswered == MAX_UNANSWERED_QUERIES {
+                    break;
+                }
+                continue;
+            };
+            if label == ours.label {
+                continue;
+            }
+            let calls = LabelMismatch::find(&labels(self.rank, ours.sequence), &theirs);
+            // For an operation before `last`, this rank knows only the peer's label.
+            let theirs = match ours.order_key() == last.descriptor.order_key() {
+                true => Descriptor { label, ..ours }.to_string(),
+                false => format!("#{} {label}", ours.sequence),
+            };
+            return Some(format!("called {ours}, but {name} called {theirs}{calls}"));
+        }
+        None
     }
 }

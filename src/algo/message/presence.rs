@@ -1,8 +1,9 @@
 //! The presence exchange of a long wait: which ranks are in the operation, which rank is late, and
 //! which rank the timeout error names. The head of [`super::exchange`] explains its purpose.
 
-use super::exchange::{MessageExchange, PendingStripe, StripeTransfer, send_remaining};
+use super::exchange::{MessageExchange, PendingStripe, StripeTransfer};
 use super::peer_history::PresenceMessage;
+use super::progress::send_remaining;
 use crate::algo::Operation;
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
@@ -83,12 +84,8 @@ impl MessageExchange<'_> {
                     if !is_later {
                         self.check_agreement(peer, &header)?;
                     }
-                    let peer = &mut self.history.peers[peer];
-                    if peer.last_seen_moment < header.descriptor.order_key() {
-                        peer.blame = header.blame;
-                    }
-                    peer.last_seen_moment = header.descriptor.order_key();
-                    peer.awaited_rank = None;
+                    let order_key = header.descriptor.order_key();
+                    self.history.peers[peer].record_seen(order_key, header.blame, None);
                     break;
                 }
             }

@@ -19,6 +19,11 @@ pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     cut(rank)..cut(rank + 1)
 }
 
+/// Returns the length of the longest slice of such a vector.
+pub fn longest_slice(bytes: usize, ranks: usize) -> usize {
+    (0..ranks).map(|rank| owned_slice(bytes, ranks, rank).len()).max().unwrap_or(0)
+}
+
 /// Returns an upper bound of the slice lengths of such a vector.
 pub fn max_slice_bytes(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE

@@ -18,6 +18,9 @@
 //! - **Failure.** [`super::revocation`] describes how a rank that gives up revokes the access to
 //!   its memory.
 
+use super::arena_state::{
+    ArenaAccess, ArenaOffsets, NO_ARENA_OFFER, PeerAccess, PeerArenas, is_arena_size,
+};
 use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -25,95 +28,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::OpKind;
-use crate::transport::arena::{self, MemfdIdentity, PeerMapping};
+use crate::transport::arena::{self, PeerMapping};
 use crate::transport::rank_progress::RemoteWritePurpose;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The minimum size at which two hops without any copy are faster: if each rank has a core of its
-/// own, and if a hop costs a context switch.
-const MIN_ARENA_BYTES: usize = 4 << 10;
-const MIN_ARENA_BYTES_OVERSUBSCRIBED: usize = 64 << 10;
-
-/// Returns whether a call of `bytes` bytes is long enough for an arena offer.
-pub fn is_arena_size(bytes: usize, is_oversubscribed: bool) -> bool {
-    bytes >= if is_oversubscribed { MIN_ARENA_BYTES_OVERSUBSCRIBED } else { MIN_ARENA_BYTES }
-}
-
-/// The first word of the inline payload of a rank that does not offer arena buffers.
-pub(super) const NO_ARENA_OFFER: [u8; 8] = [0; 8];
-
-/// The state of arena access that a rank keeps between operations.
-#[derive(Debug, Default)]
-pub struct ArenaAccess {
-    arenas: PeerArenas,
-    /// The buffer offsets of all ranks, in an operation that accesses arenas in place.
-    offsets: Vec<ArenaOffsets>,
-    call_count: Arc<AtomicU64>,
-}
-
-impl ArenaAccess {
-    /// Returns the number of operations that accessed arenas in place.
-    pub fn call_count(&self) -> &Arc<AtomicU64> {
-        &self.call_count
-    }
-}
-
-/// This rank's mappings of the arenas of its peers. The variant is the same on all ranks.
-#[derive(Debug, Default)]
-enum PeerArenas {
-    #[default]
-    Unknown,
-    /// A rank could not map the arena of a peer.
-    Unavailable,
-    /// The mapping of each rank's arena; `None` for this rank's own.
-    Mapped(Vec<Option<Arc<PeerMapping>>>),
-}
-
-/// The access of an operation to the memory of other ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerAccess {
-    /// The operation reads the peers' send buffers.
-    ReadsSendBuffers,
-    /// The operation also writes the peers' receive buffers.
-    WritesRecvBuffers,
-}
-
-/// The positions of a rank's buffers in its arena.
-#[derive(Clone, Copy, Debug)]
-struct ArenaOffsets {
-    identity: MemfdIdentity,
-    send_offset: u64,
-    /// The offset of the receive buffer; 0 if no peer writes to it.
-    recv_offset: u64,
-}
-
-impl ArenaOffsets {
-    fn of(operation: &Operation<'_>, access: PeerAccess) -> Option<Self> {
-        let send = arena::locate(operation.send)?;
-        let recv_offset = match access {
-            PeerAccess::ReadsSendBuffers => 0,
-            PeerAccess::WritesRecvBuffers => arena::locate(operation.recv.as_src())?.offset,
-        };
-        Some(Self { identity: send.identity, send_offset: send.offset, recv_offset })
-    }
-
-    /// Returns the words of an offer. The first is an inode number, which is not 0.
-    fn encode(self) -> [[u8; 8]; 4] {
-        let MemfdIdentity { descriptor, inode } = self.identity;
-        [inode, u64::from(descriptor), self.send_offset, self.recv_offset].map(u64::to_le_bytes)
-    }
-
-    fn decode(words: [[u8; 8]; 4]) -> Option<Self> {
-        let [inode, descriptor, send, recv] = words.map(u64::from_le_bytes);
-        let descriptor = u32::try_from(descriptor).ok()?;
-        (inode != 0).then_some(Self {
-            identity: MemfdIdentity { descriptor, inode },
-            send_offset: send,
-            recv_offset: recv,
-        })
-    }
-}
+use std::sync::atomic::Ordering;
 
 impl ShmSequencer<'_> {
     /// Runs `work` on the arenas in place, if the buffers of all ranks are in arenas. Returns
@@ -132,7 +49,7 @@ impl ShmSequencer<'_> {
         else {
             return Ok(false);
         };
-        self.decide_arena_use();
+        self.is_arena_use_decided = true;
         let outcome = self.exchange_arena_offers(offsets).and_then(|all| match all {
             true => self.run_with_access(work).and_then(|()| self.close_exposure()).map(|()| true),
             false => Ok(false),
@@ -152,7 +69,7 @@ impl ShmSequencer<'_> {
         if !self.is_arena_candidate(operation) {
             return Ok(false);
         }
-        self.decide_arena_use();
+        self.is_arena_use_decided = true;
         self.await_all()?;
         let mut word = NO_ARENA_OFFER;
         Ok(self.others().any(|rank| {
@@ -165,10 +82,10 @@ impl ShmSequencer<'_> {
     /// answer.
     fn is_arena_candidate(&self, operation: &Operation<'_>) -> bool {
         use OpKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
-        !self.is_arena_use_decided()
+        !self.is_arena_use_decided
             && is_arena_size(operation.bytes(), self.is_oversubscribed())
             && matches!(operation.descriptor.kind, AllReduce | AllGather | ReduceScatter | AllToAll)
-            && !matches!(self.arena_access().arenas, PeerArenas::Unavailable)
+            && !matches!(self.shm.cursor.arena_access.arenas, PeerArenas::Unavailable)
     }
 
     /// Returns a part of another rank's send buffer.
@@ -217,7 +134,7 @@ impl ShmSequencer<'_> {
     }
 
     fn peer_arena(&self, rank: Rank) -> Result<(&PeerMapping, ArenaOffsets)> {
-        let ArenaAccess { arenas, offsets: places, .. } = self.arena_access();
+        let ArenaAccess { arenas, offsets: places, .. } = &self.shm.cursor.arena_access;
         let window = match arenas {
             PeerArenas::Mapped(windows) => windows.get(rank).and_then(Option::as_deref),
             PeerArenas::Unknown | PeerArenas::Unavailable => None,
@@ -231,7 +148,7 @@ impl ShmSequencer<'_> {
     fn exchange_arena_offers(&mut self, own_offsets: ArenaOffsets) -> Result<bool> {
         self.publish(own_offsets.encode().as_flattened())?;
         self.await_all()?;
-        let mut offsets = std::mem::take(&mut self.arena_access_mut().offsets);
+        let mut offsets = std::mem::take(&mut self.shm.cursor.arena_access.offsets);
         offsets.clear();
         offsets.extend((0..self.size()).map_while(|rank| {
             let mut words = own_offsets.encode();
@@ -242,13 +159,13 @@ impl ShmSequencer<'_> {
         }));
         let have_all = offsets.len() == self.size();
         let are_mapped = have_all && self.map_peer_arenas(&offsets)?;
-        self.arena_access_mut().offsets = offsets;
+        self.shm.cursor.arena_access.offsets = offsets;
         Ok(are_mapped)
     }
 
     /// Maps the arenas of the peers, the first time. Returns whether all ranks succeeded.
     fn map_peer_arenas(&mut self, offsets: &[ArenaOffsets]) -> Result<bool> {
-        match self.arena_access().arenas {
+        match self.shm.cursor.arena_access.arenas {
             PeerArenas::Mapped(_) => return Ok(true),
             PeerArenas::Unavailable => return Ok(false),
             PeerArenas::Unknown => {}
@@ -273,11 +190,11 @@ impl ShmSequencer<'_> {
             word == [1]
         };
         let all_have_mapped = self.others().all(has_mapped);
-        self.arena_access_mut().arenas = match mapped {
+        self.shm.cursor.arena_access.arenas = match mapped {
             Ok(windows) if all_have_mapped => PeerArenas::Mapped(windows),
             _ => PeerArenas::Unavailable,
         };
-        Ok(matches!(self.arena_access().arenas, PeerArenas::Mapped(_)))
+        Ok(matches!(self.shm.cursor.arena_access.arenas, PeerArenas::Mapped(_)))
     }
 
     fn run_with_access(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
@@ -287,7 +204,7 @@ impl ShmSequencer<'_> {
             .progress(self.rank())
             .begin_remote_write(RemoteWritePurpose::Collective);
         self.check_failure()?;
-        self.arena_access().call_count.fetch_add(1, Ordering::Relaxed);
+        self.shm.cursor.arena_access.call_count.fetch_add(1, Ordering::Relaxed);
         work(self)
     }
 }

@@ -9,7 +9,7 @@
 
 use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
-use crate::algo::count_mismatch::CountMismatch;
+use crate::algo::mismatch_text::CountMismatch;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -82,22 +82,28 @@ pub(super) fn exchange_block_lengths(
     Ok(longest)
 }
 
-/// Fails the group if one rank sends a length that the other does not expect. One of the two is
-/// this rank.
+/// One rank of a transfer, and its count of the transferred bytes.
+pub(super) struct TransferEnd {
+    pub(super) rank: Rank,
+    pub(super) bytes: u64,
+}
+
+/// Fails the group if the sender sends a length that the receiver does not expect. One of the two
+/// is this rank.
 pub(super) fn check_counts(
     steps: &ShmSequencer<'_>,
-    (from, sent): (Rank, u64),
-    (to, expected): (Rank, u64),
+    sender: TransferEnd,
+    receiver: TransferEnd,
 ) -> Result<()> {
-    if sent == expected {
+    if sender.bytes == receiver.bytes {
         return Ok(());
     }
-    let other = if from == steps.rank() { to } else { from };
+    let other = if sender.rank == steps.rank() { receiver.rank } else { sender.rank };
     let conflict = CountMismatch {
-        sender: steps.peer(from),
-        sent_bytes: sent,
-        receiver: steps.peer(to),
-        expected_bytes: expected,
+        sender: steps.peer(sender.rank),
+        sent_bytes: sender.bytes,
+        receiver: steps.peer(receiver.rank),
+        expected_bytes: receiver.bytes,
     };
     Err(steps.fail(conflict.to_error(steps.descriptor(), steps.peer(other))))
 }

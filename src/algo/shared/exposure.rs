@@ -13,7 +13,7 @@
 //!   reads. All ranks come to the same conclusion, from the control slots of all ranks.
 //! - The ranks of a group test at its creation whether they can read and write each other's memory.
 //!   The result is the same on all ranks
-//!   ([`GroupShape::has_cma`](crate::algo::select::GroupShape::has_cma)).
+//!   ([`GroupShape::has_cma`](crate::algo::row::GroupShape::has_cma)).
 //! - If a rank writes to a part of a peer's memory, no other rank reads or writes that part before
 //!   all ranks have ended the exposure. [`super::revocation`] describes how a rank that gives up
 //!   revokes that access.
@@ -21,7 +21,7 @@
 //!   the exposure, or knows otherwise that the owner had not returned before. A rank that gives up
 //!   fails the group before it returns.
 
-use super::arena_access::NO_ARENA_OFFER;
+use super::arena_state::NO_ARENA_OFFER;
 use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -157,6 +157,16 @@ impl ShmSequencer<'_> {
         })
     }
 
+    fn read_peer(&self, from: ExposedBuffers, offset: usize, into: Dst<'_>) -> Result<()> {
+        let address = from.send_address.wrapping_add(offset as u64);
+        cma::cma_read(self.domain(), from.rank, address, into)
+    }
+
+    fn write_peer(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
+        let purpose = RemoteWritePurpose::Collective;
+        cma::cma_write(self.domain(), purpose, to.cma_target(offset), src)
+    }
+
     /// Copies from `offset` in a rank's exposed send buffer.
     ///
     /// # Errors
@@ -168,7 +178,7 @@ impl ShmSequencer<'_> {
         offset: usize,
         into: Dst<'_>,
     ) -> Result<()> {
-        cma::cma_read(self.domain(), from.rank, from.send_address.wrapping_add(offset as u64), into)
+        self.read_peer(from, offset, into)
             .map_err(|error| self.unreachable_memory_error(from.rank, error))
     }
 
@@ -178,7 +188,7 @@ impl ShmSequencer<'_> {
     /// The failure of the group, if it has failed. If the memory cannot be written for another
     /// reason, `System`, which also fails the group.
     pub(super) fn cma_write(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
-        cma::cma_write(self.domain(), RemoteWritePurpose::Collective, to.cma_target(offset), src)
+        self.write_peer(src, to, offset)
             .map_err(|error| self.unreachable_memory_error(to.rank, error))
     }
 
@@ -192,12 +202,7 @@ impl ShmSequencer<'_> {
         offset: usize,
         into: Dst<'_>,
     ) -> Result<bool> {
-        check_reachable(cma::cma_read(
-            self.domain(),
-            from.rank,
-            from.send_address.wrapping_add(offset as u64),
-            into,
-        ))
+        check_reachable(self.read_peer(from, offset, into))
     }
 
     /// Copies as [`ShmSequencer::cma_write`]; returns false if the memory cannot be written.
@@ -210,12 +215,7 @@ impl ShmSequencer<'_> {
         to: ExposedBuffers,
         offset: usize,
     ) -> Result<bool> {
-        check_reachable(cma::cma_write(
-            self.domain(),
-            RemoteWritePurpose::Collective,
-            to.cma_target(offset),
-            src,
-        ))
+        check_reachable(self.write_peer(src, to, offset))
     }
 
     /// Copies as [`ShmSequencer::try_cma_write`] to several ranks, to each after it has exposed its

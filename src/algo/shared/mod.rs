@@ -1,12 +1,15 @@
 //! Algorithms for the ranks of one host, over shared control slots and data slots.
 //!
 //! [`sequencer`] contains the protocol. [`exposure`] extends it for buffers that peers read and
-//! write in place by CMA, [`arena_access`] for buffers that peers access by loads and stores. The
-//! other modules are one folder per collective, with one file per algorithm.
+//! write in place by CMA, [`arena_access`] for buffers that peers access by loads and stores.
+//! [`in_arenas`] contains the algorithms for the latter. The other modules are one folder per
+//! collective, with one file per algorithm.
 
-pub mod arena_access;
+mod arena_access;
+pub mod arena_state;
 mod count_exchange;
 mod exposure;
+pub mod in_arenas;
 pub mod one_step;
 mod revocation;
 pub mod sequencer;
@@ -14,30 +17,24 @@ pub mod stagers;
 
 /// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {
-    mod arena_access;
     pub mod cma_read;
     pub mod cma_write;
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// All-reduce: each rank receives the fold of all vectors.
 pub mod all_reduce {
-    mod arena_access;
     pub mod cma_read;
     pub mod cma_write;
-    pub mod eager;
-    pub mod inline;
     pub mod one_shot;
+    pub mod small;
     pub mod two_shot;
 }
 /// All-to-all: each rank receives one block from each rank.
 pub mod all_to_all {
-    mod arena_access;
     pub mod cma_read;
     pub mod cma_write;
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// Barrier: no rank leaves before all ranks have entered.
@@ -47,8 +44,7 @@ pub mod barrier {
 /// Broadcast: each rank receives the root's vector.
 pub mod broadcast {
     pub mod cma_write;
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// Gather: the root receives the blocks of all ranks.
@@ -57,22 +53,18 @@ pub mod gather {
 }
 /// Reduce: the root receives the fold of all vectors.
 pub mod reduce {
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// Reduce-scatter: each rank receives its block of the fold of all vectors.
 pub mod reduce_scatter {
-    mod arena_access;
     pub mod cma_read;
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// Scan and exscan: each rank receives the fold of the vectors of the ranks before it.
 pub mod scan {
-    pub mod eager;
-    pub mod inline;
+    pub mod small;
     pub mod staged;
 }
 /// Scatter: each rank receives one block of the root.

@@ -4,10 +4,10 @@
 //!
 //! A row defines how a rank packs its payload ([`OneStepAlgorithm::pack`]) and how it makes the
 //! result from the payloads of all senders ([`OneStepAlgorithm::reduce`]). The code between is the
-//! same for all rows. Blocking calls have a fast path for it ([`super::sequencer::fast_path`]).
+//! same for all rows. Blocking calls have a fast path for it ([`crate::algo::fast_path`]).
 
 use super::sequencer::ShmSequencer;
-use crate::algo::fold::{copy_contribution_with, with_vectors};
+use crate::algo::fold::with_vectors;
 use crate::algo::{CallArguments, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
@@ -52,7 +52,7 @@ pub enum PayloadLocation {
 
 /// The role of this rank in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OneStepRole {
+pub(in crate::algo) enum OneStepRole {
     /// The rank sends, and waits for all other ranks.
     Exchange,
     /// The rank sends, and waits for no rank.
@@ -61,19 +61,12 @@ pub(super) enum OneStepRole {
     Receive(Option<Rank>),
 }
 
-impl OneStepRole {
-    /// Returns whether other ranks wait for this rank's payload.
-    pub(super) fn is_sender(self) -> bool {
-        !matches!(self, Self::Receive(_))
-    }
-}
-
 impl OneStepAlgorithm {
     /// Returns the role of a rank.
     ///
     /// # Errors
     /// `Internal` for an operation without the root that it needs.
-    pub(super) fn role_of(&self, rank: Rank, arguments: &CallArguments<'_>) -> Result<OneStepRole> {
+    fn role_of(&self, rank: Rank, arguments: &CallArguments<'_>) -> Result<OneStepRole> {
         let root = match self.senders {
             OneStepSenders::All => return Ok(OneStepRole::Exchange),
             OneStepSenders::Root | OneStepSenders::Others => arguments.root()?,
@@ -84,25 +77,70 @@ impl OneStepAlgorithm {
             (_, _) => OneStepRole::Receive(None),
         })
     }
+}
 
-    /// Returns the number of bytes that each rank uses of its data slot: the same on all ranks, and
-    /// 0 for inline payloads.
-    pub(super) fn slot_bytes_used(&self, arguments: &CallArguments<'_>, size: WorldSize) -> usize {
-        match self.location {
+/// The properties that all calls with equal arguments have in common on one rank. The full path and
+/// the fast path pack payloads and make results by the same plan.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::algo) struct OneStepPlan {
+    algorithm: OneStepAlgorithm,
+    pub(in crate::algo) role: OneStepRole,
+    pub(in crate::algo) rank: Rank,
+    /// The number of bytes that each rank uses of its data slot: the same on all ranks, and 0 for
+    /// inline payloads.
+    pub(in crate::algo) slot_bytes_used: usize,
+    resolved_fold: Option<ResolvedFold>,
+}
+
+impl OneStepPlan {
+    /// Returns the plan of one rank.
+    ///
+    /// # Errors
+    /// `Internal` for an operation that lacks an argument that the algorithm needs.
+    pub(in crate::algo) fn of(
+        algorithm: &OneStepAlgorithm,
+        arguments: &CallArguments<'_>,
+        rank: Rank,
+        size: WorldSize,
+    ) -> Result<Self> {
+        let slot_bytes_used = match algorithm.location {
             PayloadLocation::CtrlSlot => 0,
             PayloadLocation::DataSlot => arguments.total_bytes(size),
-        }
+        };
+        let role = algorithm.role_of(rank, arguments)?;
+        let resolved_fold = arguments.resolved_fold();
+        Ok(Self { algorithm: *algorithm, role, rank, slot_bytes_used, resolved_fold })
     }
 
-    /// Returns whether this rank writes to its data slot: for other ranks, or for itself if the
-    /// payload differs from the caller's buffer.
-    pub(super) fn has_slot_payload(
-        &self,
-        arguments: &CallArguments<'_>,
-        role: OneStepRole,
-    ) -> bool {
-        self.location == PayloadLocation::DataSlot
-            && (role.is_sender() || !is_sent_unchanged(arguments))
+    /// Returns the memory that holds the payloads.
+    pub(in crate::algo) fn location(&self) -> PayloadLocation {
+        self.algorithm.location
+    }
+
+    /// Returns the same plan with a location that the compiler knows. It then generates code
+    /// without the instructions that only the other location needs.
+    #[inline(always)]
+    pub(in crate::algo) fn with_known_location(&self, location: PayloadLocation) -> Self {
+        let inline = location == PayloadLocation::CtrlSlot;
+        let slot_bytes_used = if inline { 0 } else { self.slot_bytes_used };
+        let algorithm = OneStepAlgorithm { location, ..self.algorithm };
+        Self { algorithm, slot_bytes_used, ..*self }
+    }
+
+    /// Returns whether other ranks wait for this rank's payload.
+    pub(in crate::algo) fn is_sender(&self) -> bool {
+        !matches!(self.role, OneStepRole::Receive(_))
+    }
+
+    /// Returns whether this rank packs a payload: for other ranks, or for itself if the payload
+    /// differs from the caller's buffer.
+    fn has_payload(&self, arguments: &CallArguments<'_>) -> bool {
+        self.is_sender() || !is_sent_unchanged(arguments)
+    }
+
+    /// Returns whether this rank writes to its data slot.
+    pub(in crate::algo) fn has_slot_payload(&self, arguments: &CallArguments<'_>) -> bool {
+        self.location() == PayloadLocation::DataSlot && self.has_payload(arguments)
     }
 
     /// Packs this rank's payload into `inline_payload`, for the control slot, or into the data slot
@@ -111,56 +149,69 @@ impl OneStepAlgorithm {
     /// # Errors
     /// Those of [`OneStepAlgorithm::pack`].
     #[inline(always)]
-    pub(super) fn pack_payload(
+    pub(in crate::algo) fn pack(
         &self,
-        (arguments, role): (&CallArguments<'_>, OneStepRole),
+        arguments: &CallArguments<'_>,
         inline_payload: &mut [u8; INLINE_BYTES],
         slot: Dst<'_>,
     ) -> Result<usize> {
-        let len = arguments.send.len();
-        if self.location == PayloadLocation::CtrlSlot {
-            (self.pack)(arguments, Dst::from(&mut inline_payload[..len]))?;
-        } else if self.has_slot_payload(arguments, role) {
-            (self.pack)(arguments, slot.slice(0, len))?;
+        if !self.has_payload(arguments) {
+            return Ok(0);
         }
-        Ok(if self.location == PayloadLocation::CtrlSlot && role.is_sender() { len } else { 0 })
+        let (is_inline, len) = (self.location() == PayloadLocation::CtrlSlot, arguments.send.len());
+        let into = match is_inline {
+            true => Dst::from(&mut inline_payload[..len]),
+            false => slot.slice(0, len),
+        };
+        (self.algorithm.pack)(arguments, into)?;
+        Ok(if is_inline && self.is_sender() { len } else { 0 })
     }
 
-    /// Returns this rank's own payload, also if it is not a sender. If the payload in the data slot
-    /// equals the caller's buffer, returns the caller's buffer: the data slot's cache lines go to
-    /// the peers.
+    /// Makes the result on a receiver, after all senders have published the step. `own_payload` is
+    /// this rank's own payload, also if it is not a sender.
+    ///
+    /// # Errors
+    /// Those of [`OneStepAlgorithm::reduce`].
     #[inline(always)]
-    pub(super) fn own_payload<'a>(
+    pub(in crate::algo) fn reduce(
         &self,
-        arguments: &CallArguments<'a>,
-        inline_payload: &'a [u8; INLINE_BYTES],
-        slot: Src<'a>,
-    ) -> Src<'a> {
-        match self.location {
-            PayloadLocation::CtrlSlot => Src::from(&inline_payload[..arguments.send.len()]),
-            PayloadLocation::DataSlot if is_sent_unchanged(arguments) => arguments.send,
-            PayloadLocation::DataSlot => slot.slice(0, arguments.send.len()),
+        arguments: &CallArguments<'_>,
+        region: &Region,
+        step: u64,
+        own_payload: Src<'_>,
+    ) -> Result<()> {
+        let Self { rank, slot_bytes_used, resolved_fold, .. } = *self;
+        let contributions =
+            Contributions { region, rank, step, slot_bytes_used, own_payload, resolved_fold };
+        (self.algorithm.reduce)(arguments, &contributions)
+    }
+
+    fn await_senders(&self, steps: &mut ShmSequencer<'_>) -> Result<()> {
+        match self.role {
+            OneStepRole::Send => Ok(()),
+            OneStepRole::Receive(Some(rank)) => steps.await_rank(rank),
+            OneStepRole::Exchange | OneStepRole::Receive(None) => steps.await_all(),
         }
     }
 }
 
 /// Returns whether a rank's payload equals its send buffer.
-fn is_sent_unchanged(arguments: &CallArguments<'_>) -> bool {
+pub(in crate::algo) fn is_sent_unchanged(arguments: &CallArguments<'_>) -> bool {
     arguments.op != Some(ReduceOp::PremulSum)
 }
 
 /// The payloads of all senders, valid until this rank publishes the next step.
 #[derive(Debug)]
 pub struct Contributions<'a> {
-    pub(super) region: &'a Region,
-    pub(super) rank: Rank,
-    pub(super) step: u64,
+    region: &'a Region,
+    rank: Rank,
+    step: u64,
     /// The number of bytes used of each data slot, or 0 for inline payloads.
-    pub(super) slot_bytes_used: usize,
+    slot_bytes_used: usize,
     /// This rank's own payload, also if it is not a sender.
-    pub(super) own_payload: Src<'a>,
+    own_payload: Src<'a>,
     /// The fold of a reduction.
-    pub(super) resolved_fold: Option<ResolvedFold>,
+    resolved_fold: Option<ResolvedFold>,
 }
 
 impl<'a> Contributions<'a> {
@@ -219,39 +270,49 @@ impl<'a> Contributions<'a> {
 pub fn run(
     steps: &mut ShmSequencer<'_>,
     operation: &Operation<'_>,
-    row: &OneStepAlgorithm,
+    algorithm: &OneStepAlgorithm,
 ) -> Result<()> {
     let arguments = &CallArguments::of(operation);
-    let (role, slot_bytes_used) =
-        (row.role_of(steps.rank(), arguments)?, row.slot_bytes_used(arguments, steps.size()));
-    let slot = match row.has_slot_payload(arguments, role) {
-        true => steps.unpublished_part(slot_bytes_used)?,
-        false => Some(Dst::empty()),
+    let plan = OneStepPlan::of(algorithm, arguments, steps.rank(), steps.size())?;
+    let slot = match plan.has_slot_payload(arguments) {
+        true => steps.next_part(plan.slot_bytes_used)?,
+        false => Dst::empty(),
     };
     let mut inline_payload = [0; INLINE_BYTES];
-    let len = match slot {
-        Some(slot) => row.pack_payload((arguments, role), &mut inline_payload, slot)?,
-        None => 0,
-    };
-    match role {
-        OneStepRole::Exchange => steps.publish_and_await_all(&inline_payload[..len])?,
+    let len = plan.pack(arguments, &mut inline_payload, slot)?;
+    match plan.role {
+        OneStepRole::Exchange => steps.publish_and_poll(&inline_payload[..len])?,
         OneStepRole::Send => return steps.publish_finished(&inline_payload[..len]),
-        OneStepRole::Receive(Some(rank)) => {
+        OneStepRole::Receive(sender) => {
             steps.publish_unnotified()?;
-            steps.poll_first(rank);
-            steps.await_rank(rank)?;
-        }
-        OneStepRole::Receive(None) => {
-            steps.publish_unnotified()?;
-            steps.await_all()?;
+            sender.into_iter().for_each(|rank| steps.poll_first(rank));
         }
     }
-    let own_payload =
-        row.own_payload(arguments, &inline_payload, steps.part(steps.rank(), slot_bytes_used));
-    (row.reduce)(
-        arguments,
-        &steps.contributions((own_payload, slot_bytes_used), arguments.resolved_fold()),
-    )
+    plan.await_senders(steps)?;
+    // The cache lines of the slots go to the peers, so this rank reads the caller's buffer.
+    let own_payload = match plan.location() {
+        _ if is_sent_unchanged(arguments) => arguments.send,
+        PayloadLocation::CtrlSlot => Src::from(&inline_payload[..arguments.send.len()]),
+        PayloadLocation::DataSlot => slot.as_src().slice(0, arguments.send.len()),
+    };
+    plan.reduce(arguments, steps.shm.region, steps.shm.cursor.step, own_payload)
+}
+
+/// Completes a one-step operation whose step the fast path has published.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub(in crate::algo) fn finish_published(
+    steps: &mut ShmSequencer<'_>,
+    operation: &Operation<'_>,
+    plan: &OneStepPlan,
+) -> Result<()> {
+    if plan.role == OneStepRole::Exchange {
+        steps.wake_others();
+    }
+    plan.await_senders(steps)?;
+    let arguments = &CallArguments::of(operation);
+    plan.reduce(arguments, steps.shm.region, steps.shm.cursor.step, arguments.send)
 }
 
 /// Packs this rank's vector.
@@ -262,11 +323,11 @@ pub(super) fn pack_vector(arguments: &CallArguments<'_>, into: Dst<'_>) -> Resul
 
 /// Packs this rank's contribution to a reduction.
 pub(super) fn pack_contribution(arguments: &CallArguments<'_>, into: Dst<'_>) -> Result<()> {
-    copy_contribution_with(
-        arguments.op()?,
-        (arguments.dtype(), arguments.factor),
-        into,
-        arguments.send,
-    );
+    match arguments.op()? {
+        ReduceOp::PremulSum => {
+            kernel::scale_copy(arguments.dtype(), arguments.factor, into, arguments.send);
+        }
+        _ => kernel::copy(into, arguments.send),
+    }
     Ok(())
 }

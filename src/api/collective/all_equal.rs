@@ -41,7 +41,7 @@ impl Group {
         let mut all = vec![0; RECORD_BYTES * self.size()];
         let call =
             Call::all_gather(Src::from(&own[..]), Dst::from(all.as_mut_slice()), DataType::U8);
-        self.run_full_path(call, options, None)?;
+        self.run_full_path(call, options)?;
         Ok(first_difference(&all))
     }
 }

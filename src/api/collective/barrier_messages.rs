@@ -1,11 +1,19 @@
 //! The messages between the ranks of a monitored barrier and their encoding. The bytes are little
 //! endian and are checked, because they come from another process.
 
-use crate::api::collective::monitored_barrier::BarrierFailure;
 use crate::backend::RankLocation;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::time::Duration;
+
+/// A failed barrier, with the known missing ranks.
+#[derive(Clone, Debug)]
+pub struct BarrierFailure {
+    /// The reason of the failure.
+    pub error: Error,
+    /// The missing ranks, in ascending order.
+    pub missing: Vec<Rank>,
+}
 
 /// A notice from a rank to the coordinator, with the number of the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +49,7 @@ impl BarrierNotice {
 
 /// The result of a barrier, which the coordinator sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::api) struct BarrierResult {
+pub(super) struct BarrierResult {
     number: u64,
     /// The timeout that the coordinator used.
     allowed_ms: u64,
@@ -57,9 +65,9 @@ const HEADER_BYTES: usize = 17;
 
 impl BarrierResult {
     /// The maximum encoded length in bytes.
-    pub(in crate::api) const MAX_BYTES: usize = HEADER_BYTES + 4 * MAX_WORLD_SIZE;
+    pub(super) const MAX_BYTES: usize = HEADER_BYTES + 4 * MAX_WORLD_SIZE;
 
-    pub(in crate::api) fn from_outcome(
+    pub(super) fn from_outcome(
         number: u64,
         allowed: Duration,
         outcome: &Result<(), BarrierFailure>,
@@ -71,18 +79,18 @@ impl BarrierResult {
         Self { number, allowed_ms, kind, missing }
     }
 
-    pub(in crate::api) fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 
     /// Returns whether this result decides the barrier `number` for a rank that enters it now. A
     /// failed result of a later barrier also decides: `number` must have failed, because it could
     /// not have ended successfully without this rank.
-    pub(in crate::api) fn decides(&self, number: u64) -> bool {
+    pub(super) fn decides(&self, number: u64) -> bool {
         self.number == number || self.number > number && self.kind.is_some()
     }
 
-    pub(in crate::api) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind.map_or(SUCCESS_CODE, ErrorKind::code)];
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.allowed_ms.to_le_bytes());
@@ -93,7 +101,7 @@ impl BarrierResult {
     }
 
     /// Decodes a result; `None` for invalid bytes.
-    pub(in crate::api) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_at_checked(HEADER_BYTES)?;
         let word = |from: usize| Some(u64::from_le_bytes(head[from..from + 8].try_into().ok()?));
         let kind = (head[0] != SUCCESS_CODE).then(|| ErrorKind::from_code(head[0]));
@@ -106,10 +114,7 @@ impl BarrierResult {
     }
 
     /// Converts the result into the outcome on another rank.
-    pub(in crate::api) fn into_outcome(
-        self,
-        locations: &[RankLocation],
-    ) -> Result<(), BarrierFailure> {
+    pub(super) fn into_outcome(self, locations: &[RankLocation]) -> Result<(), BarrierFailure> {
         let Some(kind) = self.kind else { return Ok(()) };
         let message = format!(
             "{} reports that the barrier failed (allowed: {} ms), missing: {}",

@@ -14,11 +14,10 @@
 //! batch's work ends when all its works have ended, with the first error in the order of the calls.
 
 use crate::api::collective::batch_overlap;
-use crate::api::collective::device_launch;
 use crate::api::collective::fusion::{self, FusionCandidate};
+use crate::api::collective::prepared_call::{self, PreparedCall};
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::{Work, WorkKind};
-use crate::api::work::issue::PreparedCall;
 use crate::api::work::queue::RunQueue;
 use crate::api::work::work_outcome::CompletionAction;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -162,7 +161,7 @@ impl Batch {
         let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(PreparedCall::is_device_enqueued);
         // Device operations go before the other calls, whose turns last longer.
-        device_launch::issue_on_devices(enqueued, is_awaited);
+        prepared_call::issue_on_devices(enqueued, is_awaited);
         // The sort is stable: calls of one kind stay in their order.
         ordered.sort_by_key(PreparedCall::batch_order);
         let fusion_runs = fusion::plan_fusion(
@@ -181,7 +180,7 @@ impl Drop for Batch {
     fn drop(&mut self) {
         let message = "the batch was dropped before it was issued: its thread exited, or dist_batch_end failed";
         let abandoned = Error::new(ErrorKind::Aborted, message);
-        self.calls.iter().for_each(|call| call.abandon(abandoned.clone()));
+        self.calls.iter().for_each(|call| call.work().end(Err(abandoned.clone())));
     }
 }
 

@@ -16,7 +16,7 @@
 //!
 //! This module does not depend on the collection of a batch or on the fusion plan.
 
-use crate::api::work::issue::PreparedCall;
+use crate::api::collective::prepared_call::PreparedCall;
 use crate::base::error::Error;
 
 /// A buffer of a call, with the index of the call.
@@ -28,7 +28,7 @@ struct CallBufferRange {
 }
 
 /// Fails the groups of two collectives if one of them uses a buffer that the other writes.
-pub(in crate::api) fn fail_overlapping_calls(calls: &[PreparedCall]) {
+pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     let collectives: Vec<&PreparedCall> =
         calls.iter().filter(|call| call.is_collective()).collect();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());

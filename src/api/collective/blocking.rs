@@ -1,70 +1,40 @@
-//! Blocking collective calls.
+//! The full path of blocking collective calls.
 //!
 //! A call is checked locally before any other rank is involved. It then takes a ticket of the
-//! group's queue, waits for its turn, and runs on the calling thread. Small calls with a cached key
-//! take the fast path instead (`fast_path`).
+//! group's queue, waits for its turn, and runs on the calling thread. Small calls that repeat
+//! an earlier call take the fast path instead (`fast_path`).
 
 use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::call_observer::CallObserver;
-use crate::api::collective::fast_path::FastCall;
-use crate::api::group::activity;
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
-use crate::api::work::callbacks;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::SupportQuery;
-use crate::base::deadline::{Deadline, LazyDeadline};
-use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::deadline::LazyDeadline;
+use crate::base::error::{ErrorContext as _, Result};
 use crate::base::gpu::EnqueuedOperationSlot;
-use crate::transport::Descriptor;
 use crate::wait::WaitInterrupt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Group {
-    /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
-    ///
-    /// # Errors
-    /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
-    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`. These errors fail the group.
-    #[inline]
-    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        callbacks::reject_blocking_in_callback("a blocking call")?;
-        let fast_call = self.fast_call(&call, options);
-        if let Some(fast_call) = &fast_call
-            && let Some(outcome) = self.run_fast_path(&call, options, fast_call)
-        {
-            return outcome;
-        }
-        self.run_full_path(call, options, fast_call)
-    }
-
     /// Does the work of [`Group::run`] for a call that does not take the fast path.
     #[inline(never)]
-    pub(in crate::api) fn run_full_path(
-        &self,
-        mut call: Call<'_>,
-        options: &CallOptions,
-        fast_call: Option<FastCall<'_>>,
-    ) -> Result<()> {
+    pub(super) fn run_full_path(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         self.check_call(&mut call, options)?;
-        let ready_event = self.record_ready_event(&call)?;
+        let ready_event = self.record_ready_event(call.gpu)?;
         let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer = CallObserver::new(self, &descriptor, &deadline);
-        let context = (self.name(), &deadline);
+        let observer = CallObserver::new(&self.observer, &descriptor, &deadline);
         let completion_slot = EnqueuedOperationSlot::new();
-        let mut operation = call.operation(descriptor, options, context, &observer);
+        let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.enqueue_request = call.device_launch(&completion_slot, ready_event.as_deref());
         in_flight_buffers::check_blocking_call(self, &call.kind().name(), |note| {
             call.visit_buffers(note)
         });
         let turn = self.wait_for_turn(&mut operation, &ticket, &observer);
         let outcome = turn.and_then(|_turn| {
-            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))?;
-            fast_call.iter().for_each(|simple| self.prepare_fast_path(simple));
-            Ok(())
+            self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
         });
         // If the operation runs on a stream of the library, the caller has no means to wait for it.
         let outcome = match operation.enqueue_request {
@@ -77,7 +47,7 @@ impl Group {
     }
 
     /// Waits for the turn of a blocking call.
-    pub(in crate::api) fn wait_for_turn<'g>(
+    fn wait_for_turn<'g>(
         &'g self,
         operation: &mut Operation<'_>,
         ticket: &Ticket,
@@ -98,56 +68,6 @@ impl Group {
         Ok(turn)
     }
 
-    /// Waits for the turn of a blocking call that consists of several operations, runs it, and
-    /// records it in the flight recorder.
-    pub(in crate::api) fn run_in_turn<T>(
-        &self,
-        ticket: &Ticket,
-        descriptor: &Descriptor,
-        deadline: &LazyDeadline,
-        run: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let runs = self.queue.has_turn(ticket);
-        let record = self.record_collective(descriptor, deadline.get_or_start().started(), runs);
-        let outcome = match self.queue.wait_turn(ticket, deadline, || self.failure()) {
-            Ok(_turn) => {
-                record.mark_running();
-                self.run_catching_panics(run)
-            }
-            Err(WaitInterrupt::Aborted(error)) => Err(error),
-            Err(WaitInterrupt::Deadline) => {
-                Err(self.fail_expired_call(descriptor, deadline.get_or_start()))
-            }
-        };
-        record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
-        outcome
-    }
-
-    /// Adds context to the outcome of a blocking call and reports an error before the call returns
-    /// it.
-    pub(in crate::api) fn finish_blocking_call(
-        &self,
-        outcome: Result<()>,
-        descriptor: &Descriptor,
-    ) -> Result<()> {
-        let outcome = outcome.context(|| format!("{descriptor} on {}", self.describe_rank()));
-        outcome.inspect_err(|error| self.report_to_caller(error))
-    }
-
-    /// Runs an operation in its turn. A panic fails the group, because other ranks may wait for
-    /// data that this rank never sends.
-    pub(in crate::api) fn run_catching_panics<T>(
-        &self,
-        run: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            let error =
-                Error::internal("a defect in libdist, please report it: a panic in the operation");
-            self.fail(&error);
-            Err(error)
-        })
-    }
-
     /// Checks everything that this rank can check without the other ranks.
     pub(in crate::api) fn check_call(
         &self,
@@ -166,9 +86,9 @@ impl Group {
             op.check_defined_for(dtype, || self.backend_name())?;
         }
         call.check(options, self.rank(), self.size())?;
-        if self.has_partial_support && !call.is_empty() {
-            let (kind, dtype, op) = (call.kind(), call.dtype(), call.op());
-            let gpu = call.gpu().map(|gpu| gpu.device);
+        if self.has_partial_support && !call.is_empty {
+            let (kind, dtype, op) = (call.kind(), call.dtype, call.op);
+            let gpu = call.gpu.map(|gpu| gpu.device);
             let query = SupportQuery { name: kind.name(), kind: Some(kind), dtype, op, gpu };
             self.backend.supports(&query)?;
         }
@@ -181,33 +101,5 @@ impl Group {
             call.bytes(),
             AlgorithmRequest { name, canonical },
         )
-    }
-
-    pub(in crate::api) fn deadline(&self, options: &CallOptions) -> Deadline {
-        Deadline::after_ms(self.effective_timeout_ms(options))
-    }
-
-    pub(in crate::api) fn effective_timeout_ms(&self, options: &CallOptions) -> u64 {
-        if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
-    }
-
-    /// Fails the group because a call expired before its turn: an earlier operation took too long.
-    /// The call may still run on other ranks, so the group cannot continue.
-    pub(in crate::api) fn fail_expired_call(
-        &self,
-        descriptor: &Descriptor,
-        deadline: &Deadline,
-    ) -> Error {
-        let earlier =
-            activity::find_earlier_running_collective(self.id(), self.rank(), descriptor.sequence);
-        let message = format!(
-            "{descriptor} of rank {} timed out after {} ms waiting for earlier operations of this rank{}",
-            self.rank(),
-            deadline.elapsed().as_millis(),
-            earlier.map(|first| format!(", of which {first} is in progress")).unwrap_or_default()
-        );
-        let error = Error::new(ErrorKind::Timeout, message).with_culprit(self.rank());
-        self.fail(&error);
-        error
     }
 }

@@ -1,5 +1,5 @@
 //! Locates the buffers of a call in groups that serve a device in addition to host memory. Records
-//! when device buffers are ready, and converts device messages for the back end.
+//! when device buffers are ready.
 //!
 //! The location in the call's options takes precedence. Otherwise the driver is asked for each
 //! buffer, and all buffers of a call must have one location. If a call has only empty buffers, it
@@ -12,14 +12,13 @@
 
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::group::process_group::Group;
-use crate::api::p2p::point_to_point::{MessageBuffer, MessageDescriptor};
-use crate::api::work::handle::{Work, WorkKind};
-use crate::backend::{DeviceMessage, DeviceWay, SupportQuery};
+use crate::backend::{DeviceBackend, SupportQuery};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueuedOperationSlot, GpuTarget, StreamMarker};
+use crate::device;
 use std::sync::Arc;
 
 /// The location of all buffers of a call.
@@ -40,22 +39,10 @@ impl CallLocation {
     }
 }
 
-/// A message in device memory that is passed to the back end.
-#[derive(Debug)]
-pub(in crate::api) struct PreparedDeviceMessage {
-    pub(in crate::api) memory: MessageBuffer,
-    pub(in crate::api) gpu: GpuTarget,
-    pub(in crate::api) work: Arc<Work>,
-}
-
 impl Group {
     /// Locates the buffers of a call and stores the location in it.
     #[cold]
-    pub(in crate::api) fn locate_buffers(
-        &self,
-        call: &mut Call<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
+    pub(super) fn locate_buffers(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
         let location = self
             .common_location(options, |note| call.visit_buffers(&mut |buffer, _| note(buffer)))?;
         let location = match location {
@@ -64,52 +51,20 @@ impl Group {
             }
             other => other,
         };
-        let gpu = self.check_gpu(location, options)?;
-        call.set_location(gpu, location == CallLocation::NoBuffers);
+        call.gpu = self.check_gpu(location, options)?;
+        call.is_empty = location == CallLocation::NoBuffers;
         Ok(())
     }
 
-    /// Returns the location of a message's buffer; `None` for host memory.
+    /// Returns the GPU and stream of one buffer; `None` for host memory.
     #[cold]
-    pub(in crate::api) fn locate_message(
+    pub(in crate::api) fn locate_buffer(
         &self,
-        message: &MessageDescriptor,
-        memory: &MessageBuffer,
+        bytes: Src<'_>,
         options: &CallOptions,
     ) -> Result<Option<GpuTarget>> {
-        let bytes = match memory {
-            MessageBuffer::Send(bytes) => *bytes,
-            MessageBuffer::Receive(into) | MessageBuffer::ReceiveMatched(_, into) => into.as_src(),
-            MessageBuffer::SendRecv(exchange) => exchange.recv_buffer.as_src(),
-            MessageBuffer::ReceiveAllocated { .. } => Src::empty(),
-        };
         let location = self.common_location(options, |note| note(bytes))?;
-        let Some(gpu) = self.check_gpu(location, options)? else { return Ok(None) };
-        let (name, dtype) =
-            (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
-        let query = SupportQuery { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
-        self.backend.supports(&query)?;
-        let unsupported = |reason: &str| {
-            let text = format!(
-                "{query} in memory of device {}: back end {}: {reason}",
-                gpu.device,
-                self.backend_name()
-            );
-            Err(Error::new(ErrorKind::Unsupported, text))
-        };
-        if self.backend.device_point_to_point().is_some() {
-            // Peer and tag are not restricted, as in host memory.
-            return Ok(Some(gpu));
-        }
-        if message.peer.is_none() {
-            return unsupported("NCCL cannot receive from any rank: specify the source rank");
-        }
-        if message.tag.is_some_and(|tag| tag != 0) {
-            return unsupported(
-                "NCCL has no tags and delivers the messages between two ranks in order: use tag 0",
-            );
-        }
-        Ok(Some(gpu))
+        self.check_gpu(location, options)
     }
 
     fn common_location(
@@ -149,20 +104,21 @@ impl Group {
             BufferLocation::Device(device) => return Ok(CallLocation::Device(device)),
             BufferLocation::Unspecified => {}
         }
-        let found = self.backend.device_of(buffer.as_ptr().addr())?;
+        let address = buffer.as_ptr().addr();
+        let found = self.device.map_or(Ok(None), |_| device::memory::device_of(address))?;
         Ok(found.map_or(CallLocation::Host, CallLocation::Device))
     }
 
     /// Returns the location of the other ranks' buffers, for a rank whose own buffers are empty.
     fn peers_location(&self, call: &Call<'_>, options: &CallOptions) -> CallLocation {
-        let (kind, dtype) = (call.kind(), call.dtype());
+        let (kind, dtype) = (call.kind(), call.dtype);
         let device = match options.location {
             BufferLocation::Host => return CallLocation::Host,
             BufferLocation::Device(device) => Some(device),
             BufferLocation::Unspecified => self.device,
         };
         let query =
-            SupportQuery { name: kind.name(), kind: Some(kind), dtype, op: call.op(), gpu: device };
+            SupportQuery { name: kind.name(), kind: Some(kind), dtype, op: call.op, gpu: device };
         match device {
             Some(device) if self.backend.supports(&query).is_ok() => CallLocation::Device(device),
             _ => CallLocation::Host,
@@ -191,13 +147,15 @@ impl Group {
                 Err(self.unsupported_choice_error(choice, device))
             }
             CallLocation::Device(device)
-                if options.canonical && self.backend.is_stream_ordered() =>
+                if options.canonical
+                    && self.backend.device().is_some_and(DeviceBackend::is_stream_ordered) =>
             {
                 Err(self.unsupported_choice_error("DIST_CALL_CANONICAL", device))
             }
             CallLocation::Device(device) => {
                 let gpu = GpuTarget { device, stream: options.stream };
-                self.backend.check_stream(gpu).map(|()| Some(gpu))
+                let checked = self.backend.device().map_or(Ok(()), |it| it.check_stream(gpu));
+                checked.map(|()| Some(gpu))
             }
             CallLocation::Host if options.stream.is_some() => {
                 Err(Error::invalid("a stream was given for buffers in host memory"))
@@ -216,16 +174,17 @@ impl Group {
 
     /// Records an event on the stream of a call before its issue. The event marks when the buffers
     /// are ready.
-    pub(in crate::api) fn record_ready_event(
+    pub(super) fn record_ready_event(
         &self,
-        call: &Call<'_>,
+        gpu: Option<GpuTarget>,
     ) -> Result<Option<Arc<dyn StreamMarker>>> {
-        call.gpu().map_or(Ok(None), |gpu| self.backend.record_stream_event(gpu))
+        let target = self.backend.device().zip(gpu);
+        target.map_or(Ok(None), |(device, gpu)| device.record_stream_event(gpu))
     }
 
     /// Waits until the device has completed an operation, for a call that has no other means to
     /// wait.
-    pub(in crate::api) fn wait_for_device(
+    pub(super) fn wait_for_device(
         &self,
         slot: &EnqueuedOperationSlot,
         deadline: &Deadline,
@@ -242,39 +201,5 @@ impl Group {
         self.fail(&error);
         // The watchdog may have reported a more detailed failure.
         Err(self.failure().unwrap_or(error))
-    }
-}
-
-impl PreparedDeviceMessage {
-    pub(in crate::api) fn descriptor(&self) -> Result<MessageDescriptor> {
-        match self.work.kind() {
-            WorkKind::Message(message) => Ok(message),
-            _ => Err(Error::internal("a work that is not a message was posted as a message")),
-        }
-    }
-
-    pub(in crate::api) fn bytes(&self) -> Src<'static> {
-        match &self.memory {
-            MessageBuffer::Send(bytes) => *bytes,
-            MessageBuffer::Receive(into) => into.as_src(),
-            MessageBuffer::ReceiveAllocated { .. }
-            | MessageBuffer::ReceiveMatched(..)
-            | MessageBuffer::SendRecv(_) => Src::empty(),
-        }
-    }
-
-    pub(in crate::api) fn to_device_message(&self) -> Result<DeviceMessage<'static>> {
-        let message = self.descriptor()?;
-        let direction = match &self.memory {
-            MessageBuffer::Send(bytes) => DeviceWay::Send(*bytes),
-            MessageBuffer::Receive(into) => DeviceWay::Recv(*into),
-            MessageBuffer::ReceiveAllocated { .. }
-            | MessageBuffer::ReceiveMatched(..)
-            | MessageBuffer::SendRecv(_) => {
-                return Err(Error::internal("a call for host memory only on a device"));
-            }
-        };
-        let peer = message.peer.ok_or_else(|| Error::internal("a message from any rank"))?;
-        Ok(DeviceMessage { peer, dtype: message.dtype, transfer: direction })
     }
 }

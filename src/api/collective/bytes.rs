@@ -23,26 +23,23 @@
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
-use crate::api::work::handle::Work;
-use crate::api::work::issue::{OperationTask, PreparedCall};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::deadline::LazyDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
 use crate::kernel;
 use crate::process::this_process;
-use crate::transport::{Completion, CountSpec, Delivery, Descriptor, OpKind};
+use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The size of an encoded length in bytes.
 const LENGTH_BYTES: usize = 8;
 
 /// The number of operations in one call.
-const OPERATIONS_PER_CALL: u64 = 2;
+pub(super) const OPERATIONS_PER_CALL: u64 = 2;
 
 /// From this allocation size on, in bytes, the available memory is checked first.
 const MEMORY_CHECK_THRESHOLD: u128 = 64 << 20;
@@ -57,6 +54,11 @@ impl BytesHandler {
     /// Wraps a handler, which must not block.
     pub fn new(handler: impl FnOnce(Vec<Vec<u8>>) -> Result<()> + Send + 'static) -> Self {
         Self(Box::new(handler))
+    }
+
+    /// Passes the received strings to the handler.
+    pub(in crate::api) fn deliver(self, strings: Vec<Vec<u8>>) -> Result<()> {
+        (self.0)(strings)
     }
 }
 
@@ -104,27 +106,25 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Calls `visit` for each buffer that the call reads.
-    pub(in crate::api) fn visit_inputs(&self, visit: &mut dyn FnMut(Src<'_>)) {
+    pub(super) fn visit_inputs(&self, visit: &mut dyn FnMut(Src<'_>)) {
         visit(self.bytes);
         self.blocks.iter().flatten().for_each(|&block| visit(block));
     }
 
     /// Returns the name of the call, for instance `broadcast_bytes #7 "checkpoint"`.
-    fn title(&self, first: &Descriptor) -> String {
+    pub(super) fn title(&self, first: &Descriptor) -> String {
         let Descriptor { sequence, label, .. } = first;
         format!("{}_bytes #{sequence}{}", self.kind.name(), LabelSuffix(*label))
     }
 
     /// Returns the descriptor of the length exchange.
     pub(in crate::api) fn length_descriptor(&self, sequence: u64, label: Label) -> Descriptor {
-        let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
-        let (root, extent) = (self.root, CountSpec::Lengths);
         Descriptor {
-            kind,
-            dtype,
-            op,
-            root,
-            count_spec: extent,
+            kind: self.kind,
+            dtype: Some(DataType::U64),
+            op: None,
+            root: self.root,
+            count_spec: CountSpec::Lengths,
             sequence,
             algorithm: 0,
             part: 0,
@@ -154,7 +154,7 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Runs both operations in the caller's turn.
-    fn run(
+    pub(super) fn run(
         &self,
         group: &Group,
         first: Descriptor,
@@ -170,14 +170,8 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.payload_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1, first.label);
-        let record = group.record_collective(&descriptor, Instant::now(), true);
-        let options = CallOptions::default();
-        let outcome = group.backend.run(&call.operation(
-            descriptor,
-            &options,
-            (group.name(), deadline),
-            &group.observer,
-        ));
+        let record = group.observer.record_collective(&descriptor, Instant::now(), true);
+        let outcome = group.run_part(&call, descriptor, deadline);
         record.end(&outcome);
         outcome.map(|()| strings)
     }
@@ -198,20 +192,13 @@ impl<'a> BytesCall<'a> {
         let call = match (self.kind, self.root) {
             (OpKind::AllGather, _) => {
                 all_lengths.resize(size * LENGTH_BYTES, 0);
-                Call::all_gather(
-                    Src::from(&own_length[..]),
-                    Dst::from(all_lengths.as_mut_slice()),
-                    dtype,
-                )
+                let into = Dst::from(all_lengths.as_mut_slice());
+                Call::all_gather(Src::from(&own_length[..]), into, dtype)
             }
             (OpKind::Gather, Some(root)) => {
                 all_lengths.resize(if gets_all { size * LENGTH_BYTES } else { 0 }, 0);
-                Call::gather(
-                    Src::from(&own_length[..]),
-                    Dst::from(all_lengths.as_mut_slice()),
-                    dtype,
-                    root,
-                )
+                let into = Dst::from(all_lengths.as_mut_slice());
+                Call::gather(Src::from(&own_length[..]), into, dtype, root)
             }
             (OpKind::Scatter, Some(root)) => {
                 let blocks = self.blocks.iter().flatten().filter(|_| gets_all);
@@ -224,13 +211,7 @@ impl<'a> BytesCall<'a> {
             }
             (_, None) => return Err(missing_root_error()),
         };
-        let options = CallOptions::default();
-        group.backend.run(&call.operation(
-            descriptor,
-            &options,
-            (group.name(), deadline),
-            &group.observer,
-        ))?;
+        group.run_part(&call, descriptor, deadline)?;
         let lengths = match self.kind {
             OpKind::AllGather => &all_lengths,
             OpKind::Gather if gets_all => &all_lengths,
@@ -317,104 +298,15 @@ impl Group {
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<ByteStrings> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_bytes(call, options)?;
-        let deadline = LazyDeadline::from(self.deadline(options));
-        let ticket = self.queue.issue_several(OPERATIONS_PER_CALL);
-        let descriptor = call.length_descriptor(ticket.sequence(), options.label);
-        let run = || call.run(self, descriptor, &deadline);
-        let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, run);
-        let outcome =
-            outcome.context(|| format!("{} on {}", call.title(&descriptor), self.describe_rank()));
-        outcome.inspect_err(|error| self.report_to_caller(error))
+        let describe = |sequence| call.length_descriptor(sequence, options.label);
+        let title = |first: &Descriptor| call.title(first);
+        let run = |first: &Descriptor, deadline: &LazyDeadline| call.run(self, *first, deadline);
+        self.run_in_turn(OPERATIONS_PER_CALL, options, describe, title, run)
     }
 
-    /// Checks a collective on byte strings that is issued later. If this rank receives strings,
-    /// `handler` is called with them.
-    ///
-    /// # Errors
-    /// `InvalidArgument`.
-    pub fn prepare_bytes(
-        self: &Arc<Self>,
-        call: BytesCall<'static>,
-        options: CallOptions,
-        handler: BytesHandler,
-    ) -> Result<PreparedCall> {
-        self.check_bytes(&call, &options)?;
-        Ok(PreparedCall::bytes(Arc::clone(self), call, options, handler))
-    }
-
-    fn check_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<()> {
+    /// Checks a collective on byte strings.
+    pub(super) fn check_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<()> {
         call.check(self, options).context(|| format!("{}_bytes", call.kind.name()))
-    }
-}
-
-/// A collective on byte strings in the queue.
-#[derive(Debug)]
-pub(in crate::api) struct BytesTask {
-    call: BytesCall<'static>,
-    label: Label,
-    handler: Option<BytesHandler>,
-    works: [Arc<Work>; 1],
-}
-
-impl BytesTask {
-    pub(in crate::api) fn new(
-        call: BytesCall<'static>,
-        label: Label,
-        handler: BytesHandler,
-        work: Arc<Work>,
-    ) -> Self {
-        Self { call, label, handler: Some(handler), works: [work] }
-    }
-}
-
-impl OperationTask for BytesTask {
-    fn works(&self) -> &[Arc<Work>] {
-        &self.works
-    }
-
-    fn operation_count(&self) -> u64 {
-        OPERATIONS_PER_CALL
-    }
-
-    fn descriptor(&self, sequence: u64) -> Descriptor {
-        self.call.length_descriptor(sequence, self.label)
-    }
-
-    fn title(&self, descriptor: &Descriptor) -> String {
-        self.call.title(descriptor)
-    }
-
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        match (self.call.run(group, first, &(*deadline).into())?, self.handler.take()) {
-            (Some(strings), Some(BytesHandler(take))) => take(strings),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The completion of a receive into memory that the engine allocates. It passes the message to the
-/// handler, and then ends the work.
-#[derive(Debug)]
-pub(in crate::api) struct BytesReceiveCompletion {
-    work: Arc<Work>,
-    handler: Mutex<Option<BytesHandler>>,
-}
-
-impl BytesReceiveCompletion {
-    pub(in crate::api) fn new(work: Arc<Work>, handler: BytesHandler) -> Self {
-        Self { work, handler: Mutex::new(Some(handler)) }
-    }
-}
-
-impl Completion for BytesReceiveCompletion {
-    fn complete(&self, outcome: Result<Delivery>) {
-        self.work.complete(outcome);
-    }
-
-    fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
-        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let delivered = handler.map_or(Ok(()), |BytesHandler(take)| take(vec![bytes]));
-        self.work.complete(delivered.map(|()| delivery));
     }
 }
 

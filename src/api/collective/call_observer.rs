@@ -5,7 +5,7 @@
 //! has sent the data that other ranks wait for. Then the entry is written while the other ranks'
 //! data is in transit. A back end reports the start before any long wait.
 
-use crate::api::group::process_group::Group;
+use crate::api::group::group_observer::GroupObserver;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
 use crate::base::deadline::LazyDeadline;
 use crate::base::error::Result;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 /// The reserved slot of a call, and its entry once the call has started.
 #[derive(Debug)]
-pub(in crate::api) struct CallRecord {
-    pub(in crate::api) slot: RecorderSlot,
-    pub(in crate::api) record: Option<OperationRecord>,
+pub(super) struct CallRecord {
+    pub(super) slot: RecorderSlot,
+    pub(super) record: Option<OperationRecord>,
 }
 
 /// The observer of one call.
 #[derive(Debug)]
-pub(in crate::api) struct CallObserver<'a> {
-    group: &'a Group,
+pub(super) struct CallObserver<'a> {
+    observer: &'a GroupObserver,
     descriptor: &'a Descriptor,
     deadline: &'a LazyDeadline,
     slot: RecorderSlot,
@@ -38,13 +38,13 @@ pub(in crate::api) struct CallObserver<'a> {
 
 impl<'a> CallObserver<'a> {
     /// Creates the observer of a call that is issued now.
-    pub(in crate::api) fn new(
-        group: &'a Group,
+    pub(super) fn new(
+        observer: &'a GroupObserver,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
     ) -> Self {
         Self::with_record(
-            group,
+            observer,
             descriptor,
             deadline,
             CallRecord { slot: RecorderSlot::reserve(), record: None },
@@ -52,21 +52,21 @@ impl<'a> CallObserver<'a> {
     }
 
     /// Creates the observer of a call that has an entry or a reserved slot.
-    pub(in crate::api) fn with_record(
-        group: &'a Group,
+    pub(super) fn with_record(
+        observer: &'a GroupObserver,
         descriptor: &'a Descriptor,
         deadline: &'a LazyDeadline,
         CallRecord { slot, record }: CallRecord,
     ) -> Self {
         let record = record.map_or_else(OnceCell::new, OnceCell::from);
         let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
-        Self { group, descriptor, deadline, slot, record, was_short, has_waited }
+        Self { observer, descriptor, deadline, slot, record, was_short, has_waited }
     }
 
     fn ensure_record(&self) -> &OperationRecord {
         self.record.get_or_init(|| {
             let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
-            let record = self.group.record_in_slot(self.slot, self.descriptor, issued, runs);
+            let record = self.observer.record_in_slot(self.slot, self.descriptor, issued, runs);
             if runs {
                 record.mark_running();
             }
@@ -76,14 +76,14 @@ impl<'a> CallObserver<'a> {
 
     /// Records that the call waits for its turn.
     #[cold]
-    pub(in crate::api) fn begin_waiting(&self) {
+    pub(super) fn begin_waiting(&self) {
         self.has_waited.set(true);
         self.ensure_record();
     }
 
     /// Records the start of the call's turn. `needs_record` is true if the call waits before it
     /// reaches the back end; the entry is then written immediately.
-    pub(in crate::api) fn begin_running(&self, needs_record: bool) {
+    pub(super) fn begin_running(&self, needs_record: bool) {
         if needs_record {
             self.ensure_record();
         }
@@ -93,7 +93,7 @@ impl<'a> CallObserver<'a> {
     }
 
     /// Records the end of the call.
-    pub(in crate::api) fn end(self, outcome: &Result<()>) {
+    pub(super) fn end(self, outcome: &Result<()>) {
         self.ensure_record();
         let Some(record) = self.record.into_inner() else { return };
         match self.was_short.get() && !self.has_waited.get() {
@@ -105,12 +105,12 @@ impl<'a> CallObserver<'a> {
 
 impl ProgressObserver for CallObserver<'_> {
     fn is_tracing_waits(&self) -> bool {
-        self.group.observer.is_tracing_waits()
+        self.observer.is_tracing_waits()
     }
 
     fn record_start(&self, algorithm: &'static str) {
         self.ensure_record();
-        self.group.observer.record_start(algorithm);
+        self.observer.record_start(algorithm);
     }
 
     fn record_short_wait(&self) {
@@ -118,14 +118,14 @@ impl ProgressObserver for CallObserver<'_> {
     }
 
     fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
-        self.group.observer.record_wait(rank, began, ended);
+        self.observer.record_wait(rank, began, ended);
     }
 
     fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
-        self.group.observer.record_late_rank(operation, rank, by, alone);
+        self.observer.record_late_rank(operation, rank, by, alone);
     }
 
     fn latest_rank(&self) -> Option<(Rank, Duration)> {
-        self.group.observer.latest_rank()
+        self.observer.latest_rank()
     }
 }

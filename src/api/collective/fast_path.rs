@@ -1,47 +1,24 @@
-//! The fast path of small blocking calls. A call takes it if its key is cached and if it gets its
-//! turn immediately.
+//! Blocking calls, and the fast path of the small ones. A call takes the fast path if an equal call
+//! has passed all checks, and if it gets its turn immediately.
 //!
-//! The first call with a key takes the full path and prepares the fast path for its key. Later
-//! calls with this key skip the checks and the operation setup, and most of them complete in the
-//! fast path. If a call must wait, it continues on the full path as if it had started there.
+//! The first call with a key takes the full path. Later calls with this key skip the checks and the
+//! operation setup, and most of them complete in the fast path. If such a call must wait, it
+//! continues on the full path.
 
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::collective::call_observer::{CallObserver, CallRecord};
 use crate::api::group::process_group::Group;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
+use crate::api::work::callbacks;
 use crate::api::work::queue::{Ticket, Turn};
-use crate::backend::{CallArguments, FastCallKey, FastPathOutcome, PROMPT_BYTES};
+use crate::backend::{
+    CallArguments, FastCall, FastCallKey, FastPathKind, FastProgress, PROMPT_BYTES, PendingWakeup,
+};
 use crate::base::deadline::LazyDeadline;
 use crate::base::debug::{self, NanCheck};
 use crate::base::error::Result;
 use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The keys of calls that passed all checks except those of their buffers, with a flag whether the
-/// back end has a fast path for them. Each key has one slot. If another key has replaced it there,
-/// a call counts as new.
-#[derive(Debug, Default)]
-pub(in crate::api) struct FastPathCache([AtomicU64; FastCallKey::SLOTS]);
-
-impl FastPathCache {
-    /// A flag in the slot: the back end has no fast path for the key. This bit is 0 in every key.
-    const NO_FAST_PATH: u64 = 2;
-
-    #[inline]
-    fn has_fast_path(&self, key: FastCallKey) -> bool {
-        self.0[key.slot()].load(Ordering::Relaxed) == key.word()
-    }
-
-    fn is_new(&self, key: FastCallKey) -> bool {
-        self.0[key.slot()].load(Ordering::Relaxed) & !Self::NO_FAST_PATH != key.word()
-    }
-
-    fn insert(&self, key: FastCallKey, has_fast_path: bool) {
-        let flag = if has_fast_path { 0 } else { Self::NO_FAST_PATH };
-        self.0[key.slot()].store(key.word() | flag, Ordering::Relaxed);
-    }
-}
 
 impl CallOptions {
     /// Returns whether the options have defaults except for label and timeout.
@@ -57,37 +34,54 @@ impl CallOptions {
     }
 }
 
-/// The arguments of a call that is eligible for the fast path, with its key.
-pub(in crate::api) type FastCall<'a> = (CallArguments<'a>, FastCallKey);
+/// A call that may take the fast path.
+#[derive(Debug)]
+pub(in crate::api) struct SmallCall<'a> {
+    arguments: CallArguments<'a>,
+    key: FastCallKey,
+}
 
 impl Group {
+    /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
+    ///
+    /// # Errors
+    /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
+    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`. These errors fail the group.
+    #[inline]
+    pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+        callbacks::reject_blocking_in_callback("a blocking call")?;
+        let Some(small_call) = self.small_call(&call, options) else {
+            return self.run_full_path(call, options);
+        };
+        let key = small_call.key;
+        if let Some(outcome) = self.run_fast_path(&call, options, &small_call) {
+            return outcome;
+        }
+        let outcome = self.run_full_path(call, options);
+        if outcome.is_ok() {
+            self.checked_keys.insert(key);
+        }
+        outcome
+    }
+
     /// Returns the arguments and the key of a call if it has at most `PROMPT_BYTES` bytes, has
     /// default options, and no expensive debug check or trace is on.
     #[inline]
-    pub(in crate::api) fn fast_call<'a>(
+    pub(in crate::api) fn small_call<'a>(
         &self,
         call: &Call<'a>,
         options: &'a CallOptions,
-    ) -> Option<FastCall<'a>> {
-        let is_eligible = self.has_fast_path && options.has_only_defaults();
+    ) -> Option<SmallCall<'a>> {
+        let is_eligible = self.fast_path != FastPathKind::None && options.has_only_defaults();
         if !is_eligible || debug::has_expensive_checks() || self.observer.is_tracing_waits() {
             return None;
         }
-        let plain = call
-            .fast_path_arguments(&options.label)
-            .filter(|plain| plain.bytes() <= PROMPT_BYTES)?;
-        Some((plain, plain.key()?))
+        let arguments = call.fast_path_arguments(&options.label)?;
+        let key = arguments.key().filter(|_| arguments.bytes() <= PROMPT_BYTES)?;
+        Some(SmallCall { arguments, key })
     }
 
-    /// Prepares the fast path for the next call with this key. This call has passed all checks and
-    /// has run, and its turn has not ended.
-    pub(in crate::api) fn prepare_fast_path(&self, (plain, key): &FastCall<'_>) {
-        if self.fast_path_cache.is_new(*key) {
-            self.fast_path_cache.insert(*key, self.backend.prepare_fast_path(plain, *key));
-        }
-    }
-
-    /// Runs a call whose key is cached, if it gets its turn immediately.
+    /// Runs a call whose key is known, if it gets its turn immediately.
     ///
     /// # Errors
     /// The errors of [`Group::run`].
@@ -96,52 +90,55 @@ impl Group {
         &self,
         call: &Call<'_>,
         options: &CallOptions,
-        (plain, key): &FastCall<'_>,
+        SmallCall { arguments, key }: &SmallCall<'_>,
     ) -> Option<Result<()>> {
-        if !self.fast_path_cache.has_fast_path(*key) {
+        if !self.checked_keys.contains(*key) {
             return None;
         }
         if let Err(error) = call.check_overlap(self.rank()) {
             return Some(Err(error.context(call.kind().name())));
         }
         let (ticket, turn) = self.queue.try_issue_with_turn()?;
-        let slot = RecorderSlot::reserve();
+        let (slot, sequence) = (RecorderSlot::reserve(), ticket.sequence());
+        let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
         let mut record = None;
         let mut begin_record = |words: &[u64; 3]| {
             self.observer.reset_latest_arrival();
-            record = Some(self.record_encoded(slot, words, &options.label));
+            record = Some(self.observer.record_encoded(slot, words, &options.label));
         };
-        let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
-        let sequence_and_deadline = (ticket.sequence(), &deadline);
-        let outcome = self.run_catching_panics(|| {
-            self.backend.run_fast_path((plain, *key), sequence_and_deadline, &mut begin_record)
+        let mut started = None;
+        let progress = self.run_catching_panics(|| {
+            if self.fast_path == FastPathKind::Delegated {
+                begin_record(&arguments.descriptor(sequence).encode());
+                return self.backend.run_fast_call(arguments, sequence, deadline.get_or_start());
+            }
+            started = self.backend.start_fast_call(arguments, *key, sequence);
+            let Some(started) = &mut started else { return Ok(FastProgress::NotStarted) };
+            // The payload travels to the peers while this rank writes the record.
+            begin_record(started.words());
+            started.complete(arguments)
         });
-        match (outcome, record) {
-            (
-                Ok(
-                    done @ (FastPathOutcome::Done
-                    | FastPathOutcome::WakeupPending
-                    | FastPathOutcome::DoneAfterWait),
-                ),
-                Some(record),
-            ) => {
-                match done {
-                    FastPathOutcome::DoneAfterWait => record.end(&Ok(())),
-                    _ => record.end_without_clock(&Ok(())),
-                }
-                drop(turn);
-                if done == FastPathOutcome::WakeupPending {
-                    fence_after_any_rmw();
-                    self.backend.wake_pending_waiters();
-                }
-                Some(Ok(()))
-            }
-            (outcome, record) => {
+        let (wakeup, is_quick) = match progress {
+            Ok(FastProgress::Done(wakeup)) => (wakeup, true),
+            Ok(FastProgress::DoneAfterWait) => (PendingWakeup::NONE, false),
+            progress => {
                 let unfinished =
-                    UnfinishedFastCall { ticket, turn, deadline, slot, outcome, record };
-                Some(self.finish_on_full_path(call, options, unfinished))
+                    UnfinishedCall { ticket, turn, deadline, progress, started, slot, record };
+                return Some(self.finish_on_full_path(call, options, unfinished));
             }
+        };
+        // The next operation of the group needs the state that `started` holds.
+        drop(started);
+        match record {
+            Some(record) if is_quick => record.end_without_clock(&Ok(())),
+            record => record.into_iter().for_each(|record| record.end(&Ok(()))),
         }
+        drop(turn);
+        if wakeup.is_needed() {
+            fence_after_any_rmw();
+            wakeup.wake_fenced();
+        }
+        Some(Ok(()))
     }
 
     /// Continues a call on the full path.
@@ -150,19 +147,27 @@ impl Group {
         &self,
         call: &Call<'_>,
         options: &CallOptions,
-        unfinished: UnfinishedFastCall<'_>,
+        unfinished: UnfinishedCall<'_>,
     ) -> Result<()> {
-        let UnfinishedFastCall { ticket, turn, deadline, slot, outcome: fast_outcome, record } =
-            unfinished;
+        let UnfinishedCall { ticket, turn, deadline, progress, started, slot, record } = unfinished;
         let descriptor = call.descriptor(ticket.sequence(), options.label);
-        let observer =
-            CallObserver::with_record(self, &descriptor, &deadline, CallRecord { slot, record });
-        let mut operation =
-            call.operation(descriptor, options, (self.name(), &deadline), &observer);
+        let observer = CallObserver::with_record(
+            &self.observer,
+            &descriptor,
+            &deadline,
+            CallRecord { slot, record },
+        );
+        let mut operation = call.operation(descriptor, options, self.name(), &deadline, &observer);
         operation.has_new_deadline = true;
-        let outcome = fast_outcome.and_then(|found| {
-            operation.is_published = found == FastPathOutcome::Published;
-            self.run_catching_panics(|| self.backend.run(&operation))
+        let outcome = progress.and_then(|progress| {
+            self.run_catching_panics(|| match (progress, started) {
+                (FastProgress::Waiting, Some(started)) => started.wait(&operation),
+                (FastProgress::Accepted, _) => self.backend.finish_fast_call(&operation),
+                (FastProgress::Done(_) | FastProgress::DoneAfterWait, _) => Ok(()),
+                (FastProgress::NotStarted | FastProgress::Waiting, _) => {
+                    self.backend.run(&operation)
+                }
+            })
         });
         drop(turn);
         observer.end(&outcome);
@@ -170,13 +175,14 @@ impl Group {
     }
 }
 
-/// The state of a call that did not complete in the fast path.
-struct UnfinishedFastCall<'a> {
+/// A call that did not complete in the fast path.
+struct UnfinishedCall<'a> {
     ticket: Ticket,
     turn: Turn<'a>,
     deadline: LazyDeadline,
+    progress: Result<FastProgress<'a>>,
+    started: Option<FastCall<'a>>,
     slot: RecorderSlot,
-    outcome: Result<FastPathOutcome>,
     /// The entry in the recorder, if the call has started.
     record: Option<OperationRecord>,
 }

@@ -18,9 +18,10 @@
 
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
+use crate::api::collective::prepared_call::PreparedCall;
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
-use crate::api::work::issue::{OperationTask, PreparedCall, enqueue_task};
+use crate::api::work::issue::{OperationTask, enqueue_task};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::{self, NanCheck};
@@ -36,17 +37,17 @@ use std::sync::Arc;
 
 /// The maximum size of a fused call, in bytes of its longer buffer. Beyond it the two copies cost
 /// more than fusion saves.
-pub(in crate::api) const MAX_FUSED_CALL_BYTES: usize = 16 << 10;
+const MAX_FUSED_CALL_BYTES: usize = 16 << 10;
 
 /// The maximum total size of a fused call.
-pub(in crate::api) const MAX_FUSED_BYTES: usize = 256 << 10;
+const MAX_FUSED_BYTES: usize = 256 << 10;
 
 /// The maximum number of labels of fused calls that an error names.
 const MAX_NAMED_LABELS: usize = 8;
 
 /// The properties that calls must share to be fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) struct FusionKey {
+struct FusionKey {
     kind: OpKind,
     dtype: DataType,
     op: Option<ReduceOp>,
@@ -56,16 +57,16 @@ pub(in crate::api) struct FusionKey {
 
 /// A call as input of the fusion plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) struct FusionCandidate {
+pub(super) struct FusionCandidate {
     /// The group and this thread's rank in it. One thread may have several ranks.
-    pub(in crate::api) group: (GroupId, Rank),
+    group: (GroupId, Rank),
     /// The fusion key and the size in bytes; `None` for a call that is not fused.
-    pub(in crate::api) fusion_key: Option<(FusionKey, usize)>,
+    fusion_key: Option<(FusionKey, usize)>,
 }
 
 impl FusionCandidate {
     /// Returns the candidate of a prepared call.
-    pub(in crate::api) fn from_call(prepared: &PreparedCall) -> Self {
+    pub(super) fn from_call(prepared: &PreparedCall) -> Self {
         let group = prepared.group();
         let fusion_key = prepared
             .collective()
@@ -86,12 +87,12 @@ fn fusion_key_and_bytes(
         _ => return None,
     };
     // Calls on device memory are not fused either, because the CPU does not copy it.
-    let is_excluded = options.algorithm.is_some() || call.gpu().is_some();
-    if call.op() == Some(ReduceOp::PremulSum) || is_excluded {
+    let is_excluded = options.algorithm.is_some() || call.gpu.is_some();
+    if call.op == Some(ReduceOp::PremulSum) || is_excluded {
         return None;
     }
-    let (op, root, canonical) = (call.op(), call.root(), options.canonical);
-    let key = FusionKey { kind, dtype: call.dtype()?, op, root, canonical };
+    let (op, root, canonical) = (call.op, call.root, options.canonical);
+    let key = FusionKey { kind, dtype: call.dtype?, op, root, canonical };
     Some((key, call.bytes().saturating_mul(blocks)))
 }
 
@@ -100,7 +101,7 @@ fn fusion_key_and_bytes(
 ///
 /// A run has consecutive small calls of one group with equal keys, up to the size limit. Calls on
 /// other groups in between do not matter, because each group has its own order.
-pub(in crate::api) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
+pub(super) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     // For each group: the open run, its key, and its size in bytes.
     let mut open_runs: HashMap<(GroupId, Rank), (usize, FusionKey, usize)> = HashMap::new();
@@ -128,7 +129,7 @@ pub(in crate::api) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> 
 }
 
 /// Issues the calls of one run. On error, all their works end with the reason.
-pub(in crate::api) fn issue_fusion_run(calls: Vec<PreparedCall>) {
+pub(super) fn issue_fusion_run(calls: Vec<PreparedCall>) {
     let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
     let outcome = match calls.len() {
         1 => calls.into_iter().try_for_each(PreparedCall::issue),
@@ -178,7 +179,7 @@ impl OperationTask for FusedTask {
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
         let first_call = self.calls[0].descriptor(sequence, self.label);
-        let extent = CountSpec::of_counts(self.calls.iter().map(Call::count));
+        let extent = CountSpec::of_counts(self.calls.iter().map(|call| call.count));
         Descriptor { count_spec: extent, ..first_call }
     }
 
@@ -196,25 +197,25 @@ impl OperationTask for FusedTask {
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
         group.await_all_arrivals(&first, deadline)?;
         let nan_check = self.nan_check.max(debug::nan_check());
-        self.inspect_buffers(group, &first, nan_check, "input", |part| part.send())?;
+        self.inspect_buffers(group, &first, nan_check, "input", |part| part.send)?;
         let of_all = |bytes: fn(&Call<'_>) -> usize| self.calls.iter().map(bytes).sum();
-        let staged = zeroed_buffer(of_all(|part| part.send().len()))
-            .and_then(|send| Ok((send, zeroed_buffer(of_all(|part| part.recv().len()))?)));
+        let staged = zeroed_buffer(of_all(|part| part.send.len()))
+            .and_then(|send| Ok((send, zeroed_buffer(of_all(|part| part.recv.len()))?)));
         // Other ranks wait for this rank.
         let (mut send, mut recv) = staged.inspect_err(|error| group.fail(error))?;
         let (send_staging, from) = (Dst::from(send.as_mut_slice()), Dst::from(recv.as_mut_slice()));
         let blocks = |wanted: OpKind| if first.kind == wanted { group.size() } else { 1 };
-        let sends = self.calls.iter().map(|part| part.send());
+        let sends = self.calls.iter().map(|part| part.send);
         for (offset, part) in staged_blocks(sends, blocks(OpKind::ReduceScatter)) {
             kernel::copy(send_staging.slice(offset, part.len()), part);
         }
         let options = CallOptions { canonical: self.canonical, ..CallOptions::default() };
         let fused_call = self.calls[0].with_buffers(send_staging.as_src(), from, group.size());
         let deadline = LazyDeadline::from(*deadline);
-        let context = (group.name(), &deadline);
-        let operation = fused_call.operation(first, &options, context, &group.observer);
+        let operation =
+            fused_call.operation(first, &options, group.name(), &deadline, &group.observer);
         group.backend.run(&Operation { labels: &self.labels, ..operation })?;
-        let recvs: Vec<Dst<'_>> = self.calls.iter().map(|part| part.recv()).collect();
+        let recvs: Vec<Dst<'_>> = self.calls.iter().map(|part| part.recv).collect();
         let targets = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);
         // The same walk over the outputs. The index selects the output, because a `Src` view does
@@ -224,7 +225,7 @@ impl OperationTask for FusedTask {
             let to = recv.slice(block * part.len(), part.len());
             kernel::copy(to, from.as_src().slice(offset, part.len()));
         }
-        self.inspect_buffers(group, &first, nan_check, "result", |part| part.recv().as_src())
+        self.inspect_buffers(group, &first, nan_check, "result", |part| part.recv.as_src())
     }
 }
 

@@ -1,17 +1,22 @@
 //! Collective calls: checks, batches, fusion, the fast path, operators and device launches.
 
-pub(in crate::api) mod all_equal;
+mod all_equal;
 pub(in crate::api) mod barrier_messages;
+mod barrier_state;
 pub mod batch;
-pub(in crate::api) mod batch_overlap;
+mod batch_overlap;
 pub mod blocking;
-pub(in crate::api) mod buffer_location;
+mod buffer_location;
 pub mod bytes;
 pub mod call;
-pub(in crate::api) mod call_observer;
+mod call_observer;
 pub(in crate::api) mod call_options;
-pub(in crate::api) mod device_launch;
+pub(in crate::api) mod checked_keys;
+mod device_launch;
 pub(in crate::api) mod fast_path;
-pub(in crate::api) mod fusion;
+mod fusion;
 pub mod monitored_barrier;
 pub mod operator;
+pub mod prepared_call;
+mod queued_call;
+mod turn;

@@ -29,26 +29,21 @@
 //!
 //! This module does not depend on handles or on the transport of messages.
 
-use crate::api::collective::barrier_messages::{BarrierNotice, BarrierResult, rank_names};
+use crate::api::collective::barrier_messages::{
+    BarrierFailure, BarrierNotice, BarrierResult, rank_names,
+};
+use crate::api::collective::barrier_state::MonitoredBarrierState;
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
-use crate::api::work::latest_only_sender::LatestOnlySender;
 use crate::base::deadline::Deadline;
-use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
-use crate::transport::{
-    Completion, Delivery, LARGEST_TAG, PointToPoint, ReceiveBuffer, ReceiveRequest,
-};
+use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::Duration;
-
-/// The tag of the messages in both directions.
-const BARRIER_TAG: u32 = LARGEST_TAG + 2;
 
 /// The rank that names the missing ranks.
 const COORDINATOR: Rank = 0;
@@ -60,118 +55,11 @@ const GRACE_PERIOD: Duration = Duration::from_millis(500);
 /// The interval at which a wait checks whether the group has failed.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A failed barrier, with the known missing ranks.
-#[derive(Clone, Debug)]
-pub struct BarrierFailure {
-    /// The reason of the failure.
-    pub error: Error,
-    /// The missing ranks, in ascending order.
-    pub missing: Vec<Rank>,
-}
-
-/// The state that a rank keeps between the monitored barriers of a group.
-#[derive(Debug)]
-pub(in crate::api) struct MonitoredBarrierState {
-    /// The number of barriers that this rank has entered. Locked during a barrier.
-    entered_count: Mutex<u64>,
-    received: Arc<BarrierMessages>,
-    sender: Arc<LatestOnlySender>,
-}
-
-impl Default for MonitoredBarrierState {
-    fn default() -> Self {
-        Self {
-            entered_count: Mutex::default(),
-            received: Arc::default(),
-            sender: Arc::new(LatestOnlySender::new(BARRIER_TAG)),
-        }
-    }
-}
-
-/// The messages received from other ranks.
-#[derive(Debug, Default)]
-struct BarrierMessages {
-    peers: Mutex<HashMap<Rank, BarrierPeer>>,
-    /// Incremented at every change.
-    changes: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct BarrierPeer {
-    /// True if a receive is posted.
-    is_receive_posted: bool,
-    unread: VecDeque<Vec<u8>>,
-    /// The last result that was read from the coordinator.
-    last_result: Option<BarrierResult>,
-    /// The reason why this rank sends no more messages.
-    departure: Option<Error>,
-    /// The last barrier that the rank has entered, and the last that it has given up.
-    last_arrived: u64,
-    last_given_up: u64,
-}
-
-impl BarrierMessages {
-    fn peers(&self) -> MutexGuard<'_, HashMap<Rank, BarrierPeer>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn with_peer<T>(&self, peer: Rank, act: impl FnOnce(&mut BarrierPeer) -> T) -> T {
-        act(self.peers().entry(peer).or_default())
-    }
-
-    fn update_peer(&self, peer: Rank, act: impl FnOnce(&mut BarrierPeer)) {
-        self.with_peer(peer, act);
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// Posts a receive for the next message of a rank, unless one is posted or the rank has
-    /// departed.
-    fn post_receive(self: &Arc<Self>, engine: &dyn PointToPoint, from: Rank) -> Result<()> {
-        let is_posted = |peer: &mut BarrierPeer| {
-            peer.departure.is_some() || std::mem::replace(&mut peer.is_receive_posted, true)
-        };
-        if self.with_peer(from, is_posted) {
-            return Ok(());
-        }
-        let into = ReceiveBuffer::Allocated { max_bytes: BarrierResult::MAX_BYTES };
-        let (tag, dtype, deadline) = (Some(BARRIER_TAG), DataType::U8, Deadline::never());
-        let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
-        let receive = BarrierReceive { received: Arc::clone(self), from };
-        // No lock is held here: the engine may complete the receive within the call.
-        engine.receive(message, Arc::new(receive)).inspect_err(|_| {
-            self.with_peer(from, |peer| peer.is_receive_posted = false);
-        })
-    }
-}
-
-/// The completion of a posted receive.
-#[derive(Debug)]
-struct BarrierReceive {
-    received: Arc<BarrierMessages>,
-    from: Rank,
-}
-
-impl Completion for BarrierReceive {
-    fn complete(&self, outcome: Result<Delivery>) {
-        self.received.update_peer(self.from, |peer| {
-            peer.is_receive_posted = false;
-            peer.departure = outcome.err();
-        });
-    }
-
-    fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
-        self.received.update_peer(self.from, |peer| {
-            peer.is_receive_posted = false;
-            peer.unread.push_back(bytes);
-        });
-    }
-}
-
 /// One barrier on one rank.
 struct MonitoredBarrier<'a> {
     group: &'a Arc<Group>,
     engine: &'a dyn PointToPoint,
-    received: &'a Arc<BarrierMessages>,
+    state: &'a MonitoredBarrierState,
     number: u64,
     deadline: Deadline,
     wait_all: bool,
@@ -208,7 +96,8 @@ impl Group {
             return Ok(());
         }
         let engine = self.messaging_engine().map_err(rejected)?;
-        let mut entered = match self.monitored_barrier.entered_count.try_lock() {
+        let state = self.extensions.get_or_init(Arc::<MonitoredBarrierState>::default);
+        let mut entered = match state.entered_count.try_lock() {
             Ok(entered) => entered,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
@@ -219,17 +108,11 @@ impl Group {
         *entered += 1;
         let timeout = timeout.unwrap_or(Duration::from_millis(self.timeout_ms()));
         let (number, deadline) = (*entered, Deadline::after(timeout));
-        let barrier = MonitoredBarrier {
-            group: self,
-            engine,
-            received: &self.monitored_barrier.received,
-            number,
-            deadline,
-            wait_all,
-        };
+        let barrier =
+            MonitoredBarrier { group: self, engine, state: &state, number, deadline, wait_all };
         // The recorded departure may only mean that a message was refused, so this barrier posts
         // receives to them again.
-        barrier.received.peers().values_mut().for_each(|peer| peer.departure = None);
+        barrier.state.received.peers().values_mut().for_each(|peer| peer.departure = None);
         let outcome = if self.rank() == COORDINATOR {
             barrier.run_as_coordinator()
         } else {
@@ -328,9 +211,9 @@ impl MonitoredBarrier<'_> {
     ) -> Result<Option<T>> {
         let mut watch = SlowWaitWatch::default();
         loop {
-            let seen_changes = self.received.changes.load(Ordering::Acquire);
+            let seen_changes = self.state.received.changes.load(Ordering::Acquire);
             for &peer in from {
-                self.received.post_receive(self.engine, peer)?;
+                self.state.received.post_receive(self.engine, peer)?;
             }
             if let Some(error) = self.group.failure() {
                 return Err(error);
@@ -340,7 +223,8 @@ impl MonitoredBarrier<'_> {
             }
             watch.check(|waited| self.log_long_wait(waited));
             let is_over = limit.has_passed();
-            let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
+            let has_changed =
+                || self.state.received.changes.load(Ordering::Acquire) != seen_changes;
             // After the limit the loop runs once more, so that messages that have already arrived
             // count.
             self.engine.progress_until(&has_changed, &limit.capped(FAILURE_CHECK_INTERVAL));
@@ -371,9 +255,11 @@ impl MonitoredBarrier<'_> {
     fn read_pending(&self, from: &[Rank]) -> Result<()> {
         let limit = Deadline::after(GRACE_PERIOD);
         while !limit.has_passed() {
-            let seen_changes = self.received.changes.load(Ordering::Acquire);
-            from.iter().try_for_each(|&peer| self.received.post_receive(self.engine, peer))?;
-            let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
+            let seen_changes = self.state.received.changes.load(Ordering::Acquire);
+            from.iter()
+                .try_for_each(|&peer| self.state.received.post_receive(self.engine, peer))?;
+            let has_changed =
+                || self.state.received.changes.load(Ordering::Acquire) != seen_changes;
             self.engine.progress_until(&has_changed, &Deadline::after(Duration::ZERO));
             // The order of the two checks matters: messages that were being delivered during the
             // first check have arrived at the second.
@@ -387,7 +273,7 @@ impl MonitoredBarrier<'_> {
 
     fn collect_arrivals(&self, others: &[Rank]) -> ArrivalState {
         let mut arrivals = ArrivalState::default();
-        let mut peers = self.received.peers();
+        let mut peers = self.state.received.peers();
         for &rank in others {
             let peer = peers.entry(rank).or_default();
             for bytes in std::mem::take(&mut peer.unread) {
@@ -417,7 +303,7 @@ impl MonitoredBarrier<'_> {
 
     /// Returns the coordinator's result for this barrier, or for a later one that failed.
     fn read_result(&self) -> Result<Option<BarrierResult>> {
-        self.received.with_peer(COORDINATOR, |first| {
+        self.state.received.with_peer(COORDINATOR, |first| {
             loop {
                 let decides = |verdict: &&BarrierResult| verdict.decides(self.number);
                 if let Some(verdict) = first.last_result.as_ref().filter(decides) {
@@ -494,7 +380,7 @@ impl MonitoredBarrier<'_> {
     fn send_and_flush(&self, to: &[Rank], listening: &[Rank], bytes: &[u8]) {
         // An error means that the rank is unreachable. Such a rank does not need the message.
         to.iter().for_each(|&rank| drop(self.send(rank, bytes)));
-        let is_flushed = || self.group.monitored_barrier.sender.is_flushed(listening);
+        let is_flushed = || self.state.sender.is_flushed(listening);
         let limit = Deadline::after(GRACE_PERIOD);
         while !is_flushed() && !limit.has_passed() {
             self.engine.progress_until(&is_flushed, &limit.capped(FAILURE_CHECK_INTERVAL));
@@ -502,7 +388,7 @@ impl MonitoredBarrier<'_> {
     }
 
     fn send(&self, to: Rank, bytes: &[u8]) -> Result<()> {
-        self.group.monitored_barrier.sender.send_latest(self.group, to, bytes)
+        self.state.sender.send_latest(self.group, to, bytes)
     }
 }
 

@@ -34,7 +34,7 @@ pub(in crate::api) struct AbortPropagator {
 }
 
 impl AbortPropagator {
-    pub(in crate::api) fn new(name: &str, backend: &dyn Backend) -> Arc<Self> {
+    pub(super) fn new(name: &str, backend: &dyn Backend) -> Arc<Self> {
         Arc::new(Self {
             group_name: name.to_owned(),
             failure_state: backend.failure_state(),
@@ -68,7 +68,7 @@ impl AbortPropagator {
     }
 
     /// Aborts all groups derived from this group, if this group was aborted.
-    pub(in crate::api) fn propagate_abort(&self) {
+    pub(super) fn propagate_abort(&self) {
         let failure = self.failure_state.as_ref().and_then(|state| state.failure());
         let Some(reason) = failure.filter(|it| it.kind() == ErrorKind::Aborted) else { return };
         let children = self.children().clone();

@@ -67,7 +67,7 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
 
 /// Returns the running collective of this rank that blocks the later ones, if one before `sequence`
 /// is waiting or running.
-pub(in crate::api) fn find_earlier_running_collective(
+pub(super) fn find_earlier_running_collective(
     group: GroupId,
     rank: Rank,
     sequence: u64,

@@ -5,7 +5,7 @@
 use crate::api::group::process_group::Group;
 use crate::backend::SupportQuery;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
@@ -47,23 +47,6 @@ impl Group {
         };
         self.backend.supports(&SupportQuery { name, kind, dtype, op, gpu })
     }
-
-    /// Checks that the reduction with this C number supports callers' operators on buffers in the
-    /// memory of `device`.
-    ///
-    /// # Errors
-    /// `Unsupported`; `InvalidArgument` if the number is not a collective's.
-    pub fn supports_operator(&self, kind: i32, device: i32) -> Result<()> {
-        let kind = collective_kind(kind)?;
-        if device == HOST_DEVICE {
-            return self.check_required_operations(kind);
-        }
-        let message = format!(
-            "{} with a caller's operator: device {device}: such operators reduce host memory only",
-            kind.name()
-        );
-        Err(Error::new(ErrorKind::Unsupported, message))
-    }
 }
 
 /// Returns whether a number is that of a reduction.
@@ -71,7 +54,8 @@ pub fn is_reduction(number: i32) -> bool {
     collective_kind(number).is_ok_and(OpKind::is_reduction)
 }
 
-fn collective_kind(number: i32) -> Result<OpKind> {
+/// Returns the collective with this C number.
+pub(in crate::api) fn collective_kind(number: i32) -> Result<OpKind> {
     let kind = usize::try_from(number).ok().and_then(|i| OpKind::ALL.get(i)).copied();
     kind.ok_or_else(|| {
         let last = OpKind::ALL.len() - 1;

@@ -1,11 +1,11 @@
-//! The progress observer of a group. It forwards events of the group's operations to the trace, if
-//! one is running, and to the straggler detector, always.
+//! The observer of a group. It records the group's operations in the flight recorder, and in the
+//! trace if one is running. It forwards the waits of operations to the trace and late ranks to the
+//! straggler detector.
 
-use crate::api::group::process_group::Group;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::backend::Backend;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::label::{Label, LabelledName};
@@ -24,6 +24,7 @@ const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
 /// The observer of one group.
 #[derive(Debug)]
 pub(in crate::api) struct GroupObserver {
+    group: GroupId,
     group_name: String,
     /// Used to look up the names of ranks for messages.
     backend: Weak<dyn Backend>,
@@ -47,6 +48,7 @@ impl GroupObserver {
         backend: &Arc<dyn Backend>,
     ) -> Self {
         Self {
+            group: id,
             group_name: name.to_owned(),
             backend: Arc::downgrade(backend),
             rank,
@@ -66,6 +68,70 @@ impl GroupObserver {
     #[inline]
     pub(in crate::api) fn reset_latest_arrival(&self) {
         self.latest_arrival.store(0, Ordering::Relaxed);
+    }
+
+    fn operation_origin(&self, issued_ns: u64) -> OperationOrigin {
+        OperationOrigin { group: self.group, rank: self.rank, issued_ns }
+    }
+
+    /// Records the issue of a collective in the flight recorder and the trace. The collective runs
+    /// from now on, or it waits for its turn.
+    pub(in crate::api) fn record_collective(
+        &self,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
+    }
+
+    /// Records in a reserved slot that an operation with these encoded words starts now.
+    #[inline]
+    pub(in crate::api) fn record_encoded(
+        &self,
+        slot: recorder::RecorderSlot,
+        words: &[u64; 3],
+        label: &Label,
+    ) -> OperationRecord {
+        let origin = self.operation_origin(recorder::recorder_now_ns());
+        let words = Descriptor::without_algorithm(words);
+        recorder::begin_encoded(slot, origin, &words, label, true)
+    }
+
+    /// Records the issue of a collective in a reserved slot.
+    pub(in crate::api) fn record_in_slot(
+        &self,
+        slot: recorder::RecorderSlot,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        let record = recorder::begin_collective(
+            slot,
+            self.operation_origin(recorder::recorder_ns(issued)),
+            descriptor,
+            runs,
+        );
+        if trace::is_on() {
+            record.with_span(OperationSpan::collective(&self.track, descriptor))
+        } else {
+            record
+        }
+    }
+
+    /// Records that a message is posted.
+    pub(in crate::api) fn record_message(
+        &self,
+        message: &MessageDescriptor,
+        sequence: u64,
+        issued_ns: u64,
+    ) -> OperationRecord {
+        let record = recorder::begin_message(self.operation_origin(issued_ns), message, sequence);
+        if trace::is_on() {
+            record.with_span(OperationSpan::message(&self.track, message, sequence))
+        } else {
+            record
+        }
     }
 
     fn rank_name(&self, rank: Rank) -> String {
@@ -132,74 +198,6 @@ impl Drop for GroupObserver {
         // The program may end without another call, so its operations are written to the file now.
         if trace::is_on() {
             trace::flush();
-        }
-    }
-}
-
-impl Group {
-    fn operation_origin(&self, issued_ns: u64) -> OperationOrigin {
-        OperationOrigin { group: self.id(), rank: self.rank(), issued_ns }
-    }
-
-    /// Records the issue of a collective in the flight recorder and the trace. The collective runs
-    /// from now on, or it waits for its turn.
-    pub(in crate::api) fn record_collective(
-        &self,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
-    }
-
-    /// Records in a reserved slot that an operation with these encoded words starts now.
-    #[inline]
-    pub(in crate::api) fn record_encoded(
-        &self,
-        slot: recorder::RecorderSlot,
-        words: &[u64; 3],
-        label: &Label,
-    ) -> OperationRecord {
-        recorder::begin_running_collective(
-            slot,
-            self.operation_origin(recorder::recorder_now_ns()),
-            (&Descriptor::without_algorithm(words), label),
-        )
-    }
-
-    /// Records the issue of a collective in a reserved slot.
-    pub(in crate::api) fn record_in_slot(
-        &self,
-        slot: recorder::RecorderSlot,
-        descriptor: &Descriptor,
-        issued: Instant,
-        runs: bool,
-    ) -> OperationRecord {
-        let record = recorder::begin_collective(
-            slot,
-            self.operation_origin(recorder::recorder_ns(issued)),
-            descriptor,
-            runs,
-        );
-        if trace::is_on() {
-            record.with_span(OperationSpan::collective(&self.observer.track, descriptor))
-        } else {
-            record
-        }
-    }
-
-    /// Records that a message is posted.
-    pub(in crate::api) fn record_message(
-        &self,
-        message: &MessageDescriptor,
-        sequence: u64,
-        issued_ns: u64,
-    ) -> OperationRecord {
-        let record = recorder::begin_message(self.operation_origin(issued_ns), message, sequence);
-        if trace::is_on() {
-            record.with_span(OperationSpan::message(&self.observer.track, message, sequence))
-        } else {
-            record
         }
     }
 }

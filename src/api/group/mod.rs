@@ -1,8 +1,11 @@
 //! Process groups: their state, observers, keys and memory, and the spread of an abort.
 
-pub(in crate::api) mod abort_propagation;
+mod abort_propagation;
 pub mod activity;
 pub mod capabilities;
+pub mod create;
+mod extensions;
+mod failure;
 pub(in crate::api) mod group_keys;
 pub(in crate::api) mod group_observer;
 pub mod memory;

@@ -1,70 +1,37 @@
-//! A group of ranks: its creation, its properties, its failure and its release.
+//! A group of ranks: its parts, its properties and its release.
 //!
-//! [`Group::create`] runs the rendezvous in the store, creates the back end and assembles the
-//! group. Derived groups (subgroups, shrunk groups) have a back end already and call
-//! `Group::assemble`. [`Group::abort`] and failed operations fail the group; the failure propagates
-//! to the derived groups.
+//! The group owns the parts (the back end, the queue, the observer) and knows no caller of them.
+//! Modules above add the operations in `impl Group` blocks; [`GroupExtensions`] keeps their state.
+//! [`Group::create`] and the creation of derived groups call `Group::assemble`.
 
-use crate::api::collective::fast_path::FastPathCache;
-use crate::api::collective::monitored_barrier::MonitoredBarrierState;
+use crate::api::collective::checked_keys::CheckedKeys;
 use crate::api::group::abort_propagation::AbortPropagator;
-use crate::api::group::activity;
-use crate::api::group::group_keys;
+use crate::api::group::extensions::GroupExtensions;
 use crate::api::group::group_observer::GroupObserver;
-use crate::api::membership::rendezvous::{Rendezvous, StoreExchange};
-use crate::api::membership::subgroup::{ControlChannel, NameLease};
-use crate::api::observe::error_file;
-use crate::api::observe::recorder;
-use crate::api::observe::trace;
+use crate::api::observe::{recorder, trace};
 use crate::api::work::callbacks;
 use crate::api::work::queue::RunQueue;
-use crate::backend::{self, Backend, GroupContext, RankLocation};
+use crate::backend::{Backend, DeviceBackend, FastPathKind, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
-use crate::base::debug;
-use crate::base::error::{Culprit, Error, ErrorContext as _, ErrorKind, Result};
-use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
-use crate::process::this_process;
+use crate::base::debug::{self, DebugLevel};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::log::{self, LogLevel};
 use crate::store::Store;
+use crate::transport::PointToPoint;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The default deadline of an operation: 30 minutes, as in c10d.
-pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
+const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 
-/// The default deadline of creating a group: 5 minutes.
-pub const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
-
-pub(in crate::api) const MAX_NAME_BYTES: usize = 200;
-
-/// The arguments of [`Group::create`].
-#[derive(Debug)]
-pub struct GroupOptions {
-    /// The rendezvous store.
-    pub store: Arc<dyn Store>,
-    /// The rank of this process.
-    pub rank: Rank,
-    /// The number of ranks.
-    pub size: WorldSize,
-    /// The name of the back end; `None` selects the native back end.
-    pub backend: Option<String>,
-    /// The options of the back end, as "key=value;key=value"; may be empty.
-    pub backend_options: String,
-    /// The GPU of this rank; `None` if the group has no GPU.
-    pub device: Option<usize>,
-    /// The group's name. All ranks of the group pass the same name.
-    pub name: String,
-    /// The deadline of operations in milliseconds; 0 selects the default.
-    pub timeout_ms: u64,
-    /// The deadline of creating the group in milliseconds; 0 selects the default.
-    pub connect_timeout_ms: u64,
-    /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
-    /// if this group is the outermost.
-    pub global_ranks: Option<Vec<Rank>>,
-}
+/// The maximum number of members in a log line.
+const MAX_MEMBERS_LISTED: usize = 64;
 
 /// The origin of a group, and the properties that derived groups inherit.
 #[derive(Debug)]
@@ -88,7 +55,7 @@ pub(in crate::api) struct GroupOrigin {
     pub(in crate::api) former_endpoints: Vec<Arc<SurvivorEndpoint>>,
     /// The lease of the group's name, if the members registered the name without the parent's other
     /// ranks.
-    pub(in crate::api) _name_lease: Option<NameLease>,
+    pub(in crate::api) _name_lease: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The identity of a group, in addition to its origin and its back end.
@@ -115,12 +82,10 @@ pub struct Group {
     /// reference to the group.
     pub(in crate::api) queue: Arc<RunQueue>,
     /// The number of issued messages. Messages do not use the collectives' sequence numbers.
-    pub(in crate::api) messages_issued: AtomicU64,
+    messages_issued: AtomicU64,
     pub(in crate::api) origin: GroupOrigin,
     pub(in crate::api) abort_propagator: Arc<AbortPropagator>,
-    /// Receives the control messages of ranks that create a group derived from this one.
-    pub(in crate::api) control_channel: OnceLock<Arc<ControlChannel>>,
-    pub(in crate::api) monitored_barrier: MonitoredBarrierState,
+    pub(in crate::api) extensions: GroupExtensions,
     pub(in crate::api) observer: GroupObserver,
     /// The device that the back end serves in addition to host memory. If set, each call locates
     /// its buffers.
@@ -129,10 +94,10 @@ pub struct Group {
     pub(in crate::api) has_arrival_check: bool,
     /// True if the back end can refuse a call. It is then asked before the call takes a ticket.
     pub(in crate::api) has_partial_support: bool,
-    /// True if the back end has a fast path for small calls.
-    pub(in crate::api) has_fast_path: bool,
+    /// The kind of fast path that the back end has for small calls.
+    pub(in crate::api) fast_path: FastPathKind,
     /// The keys of the calls that may take the fast path.
-    pub(in crate::api) fast_path_cache: FastPathCache,
+    pub(in crate::api) checked_keys: CheckedKeys,
 }
 
 impl Drop for Group {
@@ -142,69 +107,6 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Creates a group together with its other ranks.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
-    /// and any failure of the rendezvous or of the back end before the deadline.
-    pub fn create(options: GroupOptions) -> Result<Self> {
-        callbacks::reject_blocking_in_callback("creating a group")?;
-        config::refuse_former_names()?;
-        check_options(&options)?;
-        recorder::read_dump_environment()?;
-        debug::read_environment()?;
-        this_process::mark_used()?;
-        let GroupOptions { store, rank, size, name, .. } = options;
-        let timeout_ms =
-            resolve_timeout_ms(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
-        let deadline = connect_deadline(options.connect_timeout_ms)?;
-        let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
-        let nonce = this_process::random_nonce()?;
-        let address = store.address();
-        let weak_store = Arc::downgrade(&store);
-        let rendezvous =
-            Rendezvous { store, name: &name, rank, size, nonce, process, deadline: &deadline };
-        // A group of one rank needs no rendezvous.
-        let id = if size == 1 { nonce } else { rendezvous.meet()? };
-        let keys = group_keys::open_group_keys(&weak_store, id);
-        let context = GroupContext {
-            group: id,
-            name: &name,
-            timeout_ms,
-            epoch: 0,
-            rank,
-            size,
-            store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
-            group_keys: keys.as_ref(),
-            options: &options.backend_options,
-            device: options.device,
-            parent: None,
-            activity: Some(activity::describe_other_activity),
-            deadline: &deadline,
-        };
-        let exchange = StoreExchange { rendezvous: &rendezvous, id };
-        let backend_name = match options.device {
-            None => options.backend.as_deref().unwrap_or("native"),
-            Some(_) => options.backend.as_deref().unwrap_or(backend::device_map::DEFAULT_NAME),
-        };
-        let backend = backend::create(backend_name, &context, &exchange)?;
-        let origin = GroupOrigin {
-            global_ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
-            parent: None,
-            backend: backend_name.to_owned(),
-            backend_options: options.backend_options,
-            device: backend.device().or(options.device),
-            store_address: address,
-            rendezvous_store: weak_store,
-            epoch: 0,
-            former_endpoints: Vec::new(),
-            _name_lease: None,
-        };
-        let group = Self::assemble(GroupIdentity { id, name, rank, timeout_ms }, origin, backend);
-        group.log_creation(deadline.elapsed());
-        Ok(group)
-    }
-
     /// Assembles a group after its ranks have agreed on its id and its back end exists.
     pub(in crate::api) fn assemble(
         identity: GroupIdentity,
@@ -230,18 +132,17 @@ impl Group {
             rank,
             size: origin.global_ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
-            device: backend.device(),
-            has_arrival_check: backend.has_arrival_check(),
-            has_partial_support: backend.can_refuse_calls(),
-            has_fast_path: backend.has_fast_path(),
-            fast_path_cache: FastPathCache::default(),
+            device: backend.device().map(DeviceBackend::device),
+            has_arrival_check: backend.properties().has_arrival_check,
+            has_partial_support: backend.properties().can_refuse_calls,
+            fast_path: backend.properties().fast_path,
+            checked_keys: CheckedKeys::default(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
             origin,
             abort_propagator,
-            control_channel: OnceLock::new(),
-            monitored_barrier: MonitoredBarrierState::default(),
+            extensions: GroupExtensions::default(),
             observer,
         }
     }
@@ -249,7 +150,7 @@ impl Group {
     /// Returns rank 0 of a group on an existing back end.
     #[cfg(test)]
     pub(in crate::api) fn with_backend(name: &str, backend: Arc<dyn Backend>) -> Self {
-        let id = this_process::random_nonce().unwrap();
+        let id = crate::process::this_process::random_nonce().unwrap();
         let identity = GroupIdentity { id, name: name.to_owned(), rank: 0, timeout_ms: 60_000 };
         let origin = GroupOrigin {
             global_ranks: (0..backend.rank_locations().len()).collect(),
@@ -307,8 +208,7 @@ impl Group {
     /// # Errors
     /// `InvalidArgument` if the default in the environment is not a valid time.
     pub fn set_timeout_ms(&self, timeout_ms: u64) -> Result<()> {
-        let ms = resolve_timeout_ms(timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
-        self.timeout_ms.store(ms, Ordering::Relaxed);
+        self.timeout_ms.store(operation_timeout_ms(timeout_ms)?, Ordering::Relaxed);
         Ok(())
     }
 
@@ -338,77 +238,52 @@ impl Group {
         self.backend.failure()
     }
 
-    /// Fails the group on all its ranks. Ends every wait in the group and in its derived groups.
-    /// The first reason is kept.
-    pub fn abort(&self, reason: &str) {
-        let reason = if reason.is_empty() { "no reason was given" } else { reason };
-        let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
-        self.fail(&Error::new(ErrorKind::Aborted, message).with_culprit(self.rank));
-        recorder::dump_failures_and_wait();
-    }
-
-    pub(in crate::api) fn fail(&self, error: &Error) {
-        self.backend.abort(error);
-        // The group reports the first failure, which may differ from `error`.
-        self.queue.fail_waiting_jobs(&self.failure().unwrap_or_else(|| error.clone()));
-        self.abort_propagator.propagate_abort();
-    }
-
-    /// Fails the group because of an error on this rank, so that other ranks do not wait for this
-    /// rank. Returns the error.
-    ///
-    /// If the error names a culprit, the culprit stays. A `PeerFailed` error without a culprit
-    /// stays without one: otherwise this rank would blame itself for the peer's failure, and a
-    /// shrink would exclude this rank.
-    pub(in crate::api) fn fail_with_local_blame(&self, error: Error) -> Error {
-        let is_own = error.culprit().is_none() && error.kind() != ErrorKind::PeerFailed;
-        let error = if is_own { error.with_culprit(self.rank) } else { error };
-        self.fail(&error);
-        error
-    }
-
-    /// Writes the failure dump and the error file before a blocking call returns an error to its
-    /// caller. The caller may end the process after that.
-    pub(in crate::api) fn report_to_caller(&self, error: &Error) {
-        recorder::dump_failures_and_wait();
-        self.write_error_file(error);
-    }
-
-    /// Writes a fatal error of the group to the launcher's error file. Call it when the error is
-    /// returned to a caller.
-    pub(in crate::api) fn write_error_file(&self, error: &Error) {
-        error_file::write_first_fatal_error(error, self.blamed_global_rank(error));
-    }
-
-    /// Returns the culprit of an error as a rank of the outermost group, or `None` if the error has
-    /// no culprit or names this rank.
-    pub(in crate::api) fn blamed_global_rank(&self, error: &Error) -> Option<Rank> {
-        let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
-        self.global_ranks().get(culprit).copied()
-    }
-
-    /// Adds the process id and the host of the culprit to an error.
-    pub(in crate::api) fn with_culprit_process(&self, error: Error) -> Error {
-        match error.culprit().and_then(|rank| self.backend.rank_locations().get(rank)) {
-            Some(RankLocation { name, .. }) => error.with_process(name.pid, Arc::clone(&name.host)),
-            None => error,
-        }
-    }
-
-    /// Returns the rank that failed the group, if the group has failed and the error names a
-    /// culprit.
-    pub fn culprit(&self) -> Option<Culprit> {
-        self.with_culprit_process(self.failure()?).culprit_details()
-    }
-
     /// Returns the number of collectives that this rank has issued.
     pub fn collectives_issued(&self) -> u64 {
         self.queue.issued()
     }
 
+    /// Returns the number of the next message.
+    #[inline]
+    pub(in crate::api) fn next_message_number(&self) -> u64 {
+        self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Returns the number of operations that this rank has issued, including messages.
     pub(in crate::api) fn operations_issued(&self) -> u64 {
         self.collectives_issued() + self.messages_issued.load(Ordering::Relaxed)
+    }
+
+    /// Returns the engine for messages between two ranks.
+    ///
+    /// # Errors
+    /// `Unsupported` if the back end has none.
+    pub(in crate::api) fn messaging_engine(&self) -> Result<&dyn PointToPoint> {
+        self.backend.point_to_point().ok_or_else(|| self.no_messages_error())
+    }
+
+    #[cold]
+    fn no_messages_error(&self) -> Error {
+        let message = format!(
+            "back end {} does not support messages between two ranks in this group of {}",
+            self.backend_name(),
+            self.size()
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Releases a reference to a group on a thread that may belong to the group's own engine. If
+    /// it is the last reference, the callback thread drops the group: the thread that runs an
+    /// engine cannot shut that engine down.
+    pub(in crate::api) fn release(group: Arc<Self>) {
+        let Some(group) = Arc::into_inner(group) else { return };
+        if let Err((error, group)) = callbacks::drop_on_callback_thread(Box::new(group)) {
+            crate::log!(
+                LogLevel::Warn,
+                "group {} is released on a thread of its own engine: {error}",
+                group.name()
+            );
+        }
     }
 
     /// Returns the number of asynchronous operations that were issued and have not ended.
@@ -464,69 +339,72 @@ impl Group {
         })
     }
 
+    /// Logs the creation of the group.
+    pub(in crate::api) fn log_creation(&self, took: Duration) {
+        if !is_group_log_enabled() {
+            return;
+        }
+        let native = self.backend.describe();
+        let transport = native.get("transport").and_then(|name| name.as_str()).unwrap_or("unknown");
+        crate::log!(
+            LogLevel::Info,
+            "{} of {} was created in {} ms (id {}): back end {}, transport {}, operation timeout \
+             {} ms, arrival check before each collective {}; members: {}",
+            self.describe_rank(),
+            self.size(),
+            took.as_millis(),
+            self.id(),
+            self.backend_name(),
+            transport,
+            self.timeout_ms(),
+            if self.has_arrival_check { "on" } else { "off" },
+            format_members(self.backend.rank_locations())
+        );
+        let algorithms = native.get("algorithms").cloned().unwrap_or_default();
+        crate::log!(LogLevel::Info, "{} uses algorithms: {algorithms}", self.describe_rank());
+    }
+
+    /// Logs the release of the group.
+    fn log_release(&self) {
+        if !is_group_log_enabled() {
+            return;
+        }
+        let failure = self.failure().map(|error| format!("; it failed: {error}"));
+        crate::log!(
+            LogLevel::Info,
+            "{} is released after {} collective operations and {} messages{}",
+            self.describe_rank(),
+            self.queue.issued(),
+            self.messages_issued.load(Ordering::Relaxed),
+            failure.unwrap_or_default()
+        );
+    }
+
     /// Returns the entries of the flight recorder for this group.
     pub fn flight_record(&self) -> Value {
         recorder::dump(Some(self.id), recorder::DumpReason::Request)
     }
 }
 
-fn check_options(options: &GroupOptions) -> Result<()> {
-    let GroupOptions { rank, size, name, global_ranks, .. } = options;
-    if *size == 0 || *size > MAX_WORLD_SIZE {
-        return Err(Error::invalid(format!(
-            "world size {size} is out of range: pass 1 to {MAX_WORLD_SIZE}"
-        )));
-    }
-    if rank >= size {
-        return Err(Error::invalid(format!("rank {rank} does not exist in a group of {size}")));
-    }
-    check_name(name)?;
-    if let Some(ranks) = global_ranks {
-        if ranks.len() != *size {
-            let message =
-                format!("global_ranks has {} ranks, but the group has {size}", ranks.len());
-            return Err(Error::invalid(message));
-        }
-        check_distinct(ranks).context(|| "global_ranks")?;
-    }
-    options.backend.as_deref().map_or(Ok(()), backend::check_name)
-}
-
-/// Checks that a group can have this name.
-pub(in crate::api) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
-        let message = format!(
-            "\"{name}\" is not a valid group name: pass 1 to {MAX_NAME_BYTES} bytes without \"/\""
-        );
-        return Err(Error::invalid(message));
-    }
-    Ok(())
-}
-
-/// Checks that no rank is in the list twice.
-pub(in crate::api) fn check_distinct(ranks: &[Rank]) -> Result<()> {
-    let mut known = HashSet::with_capacity(ranks.len());
-    match ranks.iter().find(|&&rank| !known.insert(rank)) {
-        Some(rank) => Err(Error::invalid(format!("rank {rank} is in the list twice"))),
-        None => Ok(()),
+/// Returns the deadline of operations: the option if set, else the environment's value, else the
+/// default.
+pub(super) fn operation_timeout_ms(option_ms: u64) -> Result<u64> {
+    match option_ms {
+        0 => config::read_timeout_ms(config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS),
+        _ => Ok(option_ms),
     }
 }
 
-/// Returns the deadline of creating a group that starts now. 0 selects the value of the
-/// environment, or else the default.
-pub(in crate::api) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
-    let default_ms = DEFAULT_CONNECT_TIMEOUT_MS;
-    Ok(Deadline::after_ms(resolve_timeout_ms(option_ms, config::CONNECT_TIMEOUT_MS, default_ms)?))
+fn is_group_log_enabled() -> bool {
+    debug::level() >= DebugLevel::Info && log::enabled(LogLevel::Info)
 }
 
-/// Returns a timeout: the option if set, else the environment's value, else the default.
-fn resolve_timeout_ms(
-    option_ms: u64,
-    variable: config::EnvVariable,
-    default_ms: u64,
-) -> Result<u64> {
-    if option_ms != 0 {
-        return Ok(option_ms);
+fn format_members(locations: &[RankLocation]) -> String {
+    let listed =
+        locations.iter().take(MAX_MEMBERS_LISTED).map(|location| location.name.to_string());
+    let mut text = listed.collect::<Vec<_>>().join("; ");
+    if locations.len() > MAX_MEMBERS_LISTED {
+        text.push_str(&format!(" and {} more", locations.len() - MAX_MEMBERS_LISTED));
     }
-    config::read_timeout_ms(variable, default_ms)
+    text
 }

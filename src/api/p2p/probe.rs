@@ -5,12 +5,9 @@
 //! A [`MatchedMessage`] holds no reference to its group. If the group ends first, its engine
 //! discards the message like any message that was not received.
 
-use crate::api::collective::call::CallOptions;
+use crate::api::collective::call_options::CallOptions;
 use crate::api::group::process_group::Group;
-use crate::api::p2p::point_to_point::{MessageBuffer, MessageDescriptor};
 use crate::api::work::callbacks;
-use crate::api::work::handle::{Work, WorkKind};
-use crate::api::work::issue::PreparedCall;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -140,42 +137,37 @@ fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
 }
 
 impl MatchedMessage {
-    /// Checks a receive of this message and claims the message for it. On error nothing changes.
+    /// Returns the group of the message.
     ///
     /// # Errors
-    /// `Mismatch` if the message has another type or exceeds the buffer, `InvalidHandle` if the
-    /// group has ended or another call receives the message, `InvalidArgument`, `Unsupported`.
-    pub fn receive(
-        self: &Arc<Self>,
-        into: Dst<'static>,
-        dtype: DataType,
-        options: CallOptions,
-    ) -> Result<PreparedCall> {
-        let group = self.group.upgrade().ok_or_else(|| {
+    /// `InvalidHandle` if the group has ended.
+    pub(super) fn group(&self) -> Result<Arc<Group>> {
+        self.group.upgrade().ok_or_else(|| {
             let message = "the group of the message was released, and the message with it";
             Error::new(ErrorKind::InvalidHandle, message)
-        })?;
-        let MessageEnvelope { from, tag, .. } = self.envelope;
-        let (peer, tag, count) = (Some(from), Some(tag), dtype.elements_in(into.len()));
-        let label = options.label;
-        let message = MessageDescriptor { is_outgoing: false, peer, tag, dtype, count, label };
-        let memory = MessageBuffer::ReceiveMatched(Arc::clone(self), into);
-        self.check_fit(dtype, into.len()).context(|| message)?;
-        group.check_message(peer, tag, &options).context(|| message)?;
-        group.reject_device_buffer(&message, &memory, &options).context(|| message)?;
-        if self
-            .claim
-            .compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
-            let message = "another call already receives the message";
-            return Err(Error::new(ErrorKind::InvalidHandle, message));
-        }
-        let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
-        Ok(PreparedCall::message(group, (memory, None), options, work))
+        })
     }
 
-    fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
+    /// Returns sender, tag, type and length.
+    pub(super) fn envelope(&self) -> &MessageEnvelope {
+        &self.envelope
+    }
+
+    /// Claims the message for a receive.
+    ///
+    /// # Errors
+    /// `InvalidHandle` if another call receives the message.
+    pub(super) fn claim(&self) -> Result<()> {
+        let exchange =
+            self.claim.compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire);
+        exchange.map(drop).map_err(|_| {
+            let message = "another call already receives the message";
+            Error::new(ErrorKind::InvalidHandle, message)
+        })
+    }
+
+    /// Checks that the message has this type and fits into a buffer of `room` bytes.
+    pub(super) fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
         let MessageEnvelope { from, dtype: sent, bytes, .. } = self.envelope;
         let problem = if dtype != sent {
             format!("has type {sent}, but the receive expects {dtype}")
@@ -212,14 +204,15 @@ impl MatchedMessage {
         if let Ok(engine) = group.messaging_engine() {
             engine.release_matched(self.matched_id);
         }
-        callbacks::release_group(group);
+        Group::release(group);
     }
 
     /// Posts the receive to the engine. If the engine is out of memory, the message stays claimed.
-    pub(in crate::api) fn post_receive(
+    pub(super) fn post_receive(
         &self,
         engine: &dyn PointToPoint,
-        (into, dtype): (Dst<'static>, DataType),
+        into: Dst<'static>,
+        dtype: DataType,
         deadline: Deadline,
         done: Arc<dyn Completion>,
     ) -> Result<()> {

@@ -7,16 +7,13 @@
 //! If the two buffers overlap, the engine allocates memory for the incoming message. The bytes are
 //! copied to the caller's buffer once the send has ended.
 
-use crate::api::collective::call::CallOptions;
-use crate::api::group::process_group::Group;
 use crate::api::observe::recorder::OperationRecord;
-use crate::api::p2p::point_to_point::{IssuedMessage, MessageBuffer, MessageDescriptor};
-use crate::api::work::handle::{Work, WorkKind};
-use crate::api::work::issue::PreparedCall;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::api::work::handle::Work;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::error::{ErrorContext as _, Result};
 use crate::base::ids::Rank;
 use crate::base::label::Label;
 use crate::kernel;
@@ -28,40 +25,41 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The buffers of both messages, and the destination of the outgoing one.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct SendRecv {
-    pub(in crate::api) send_bytes: Src<'static>,
-    pub(in crate::api) recv_buffer: Dst<'static>,
-    to: Rank,
-    tag: u32,
+    pub(super) send_bytes: Src<'static>,
+    pub(super) recv_buffer: Dst<'static>,
+    pub(super) to: Rank,
+    pub(super) tag: u32,
+}
+
+/// The circumstances of the issue of a sendrecv.
+#[derive(Debug)]
+pub(super) struct SendRecvIssue {
+    pub(super) deadline: Deadline,
+    pub(super) is_synchronous: bool,
+    /// The recorder's entry of the send.
+    pub(super) record: OperationRecord,
 }
 
 impl SendRecv {
     /// Returns whether the incoming message would overwrite the outgoing one.
-    pub(in crate::api) fn overlaps(&self) -> bool {
+    pub(super) fn overlaps(&self) -> bool {
         let (send, recv) =
             (self.send_bytes.as_ptr().addr(), self.recv_buffer.as_src().as_ptr().addr());
         send < recv + self.recv_buffer.len() && recv < send + self.send_bytes.len()
     }
 
     /// Returns the outgoing message's description for the recorder.
-    pub(in crate::api) fn outgoing(&self, dtype: DataType, label: Label) -> MessageDescriptor {
-        let count = dtype.elements_in(self.send_bytes.len());
-        MessageDescriptor {
-            is_outgoing: true,
-            peer: Some(self.to),
-            tag: Some(self.tag),
-            dtype,
-            count,
-            label,
-        }
+    pub(super) fn outgoing(&self, dtype: DataType, label: Label) -> MessageDescriptor {
+        MessageDescriptor::outgoing(self.to, self.tag, dtype, self.send_bytes.len(), label)
     }
 
     /// Posts both messages to the engine. `incoming` is the message of the work.
-    pub(in crate::api) fn post(
+    pub(super) fn post(
         &self,
         engine: &dyn PointToPoint,
         incoming: &MessageDescriptor,
-        (deadline, synchronous): (Deadline, bool),
-        (work, issued_send): (&Arc<Work>, IssuedMessage),
+        SendRecvIssue { deadline, is_synchronous, record }: SendRecvIssue,
+        work: &Arc<Work>,
     ) -> Result<()> {
         let (dtype, to, tag, bytes) = (incoming.dtype, self.to, self.tag, self.send_bytes);
         let max_bytes = self.recv_buffer.len();
@@ -72,14 +70,14 @@ impl SendRecv {
         };
         let (from, tag_wanted) = (incoming.peer, incoming.tag);
         let receive = ReceiveRequest { from, tag: tag_wanted, dtype, buffer: into, deadline };
-        let send = SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: synchronous };
+        let send = SendRequest { to, tag, dtype, bytes, deadline, is_synchronous };
         let state = Arc::new(SendRecvState {
             work: Arc::clone(work),
             buffers: *self,
             outcomes: Mutex::new(SendRecvOutcomes {
                 received: None,
                 sent: None,
-                record: Some(issued_send.into_record()),
+                record: Some(record),
             }),
         });
         let completion = Arc::new(SendRecvReceiveCompletion(Arc::clone(&state)));
@@ -165,74 +163,5 @@ impl Completion for SendRecvSendCompletion {
 
     fn is_awaited(&self) -> bool {
         self.0.work.is_awaited()
-    }
-}
-
-/// The send side or the receive side of a sendrecv.
-#[derive(Clone, Copy, Debug)]
-pub struct SendRecvSide<Bytes, Peer, Tag> {
-    /// The buffer of the message.
-    pub bytes: Bytes,
-    /// The other rank.
-    pub peer: Peer,
-    /// The tag.
-    pub tag: Tag,
-}
-
-impl Group {
-    /// Checks a send and a receive that run at the same time.
-    ///
-    /// # Errors
-    /// The errors of [`Group::send`]; `Unsupported` for buffers in device memory.
-    pub fn sendrecv(
-        self: &Arc<Self>,
-        send: SendRecvSide<Src<'static>, Rank, u32>,
-        receive: SendRecvSide<Dst<'static>, Option<Rank>, Option<u32>>,
-        dtype: DataType,
-        options: CallOptions,
-    ) -> Result<PreparedCall> {
-        let buffers = SendRecv {
-            send_bytes: send.bytes,
-            recv_buffer: receive.bytes,
-            to: send.peer,
-            tag: send.tag,
-        };
-        let outgoing = buffers.outgoing(dtype, options.label);
-        self.check_message(outgoing.peer, outgoing.tag, &options).context(|| outgoing)?;
-        let (peer, tag, count) =
-            (receive.peer, receive.tag, dtype.elements_in(receive.bytes.len()));
-        let label = options.label;
-        let incoming = MessageDescriptor { is_outgoing: false, peer, tag, dtype, count, label };
-        self.check_message(peer, tag, &options).context(|| incoming)?;
-        self.reject_device_buffer(&outgoing, &MessageBuffer::Send(send.bytes), &options)
-            .context(|| outgoing)?;
-        let memory = MessageBuffer::SendRecv(buffers);
-        self.reject_device_buffer(&incoming, &memory, &options).context(|| incoming)?;
-        let work = Work::new(WorkKind::Message(incoming), Arc::clone(&self.queue));
-        Ok(PreparedCall::message(Arc::clone(self), (memory, None), options, work))
-    }
-
-    /// Refuses a buffer in device memory.
-    pub(in crate::api) fn reject_device_buffer(
-        &self,
-        message: &MessageDescriptor,
-        memory: &MessageBuffer,
-        options: &CallOptions,
-    ) -> Result<()> {
-        if self.device.is_none() && !options.is_for_device() {
-            return Ok(());
-        }
-        match self.locate_message(message, memory, options)? {
-            None => Ok(()),
-            Some(gpu) => {
-                let text = format!(
-                    "the buffer is in memory of device {}, but this call supports host memory \
-                     only: use dist_send and dist_recv, in a batch if both must run at the same \
-                     time",
-                    gpu.device
-                );
-                Err(Error::new(ErrorKind::Unsupported, text))
-            }
-        }
     }
 }

@@ -5,6 +5,10 @@
 //! every rank gets the same outcome. While the ranks still determine the layout's order, the ballot
 //! of rank 0 also has the order in which its gradients became ready.
 
+use super::param::MOST_PARAMS;
+use crate::base::ids::MAX_WORLD_SIZE;
+use std::fmt;
+
 /// The size of the votes in bytes.
 const VOTE_BYTES: usize = 8;
 
@@ -66,13 +70,28 @@ impl Ballot {
         Self { shape, bytes: vec![0; shape.bytes()] }
     }
 
-    /// Creates a ballot from its bytes; returns `None` if they do not match the shape.
-    pub(super) fn from_bytes(shape: BallotShape, bytes: Vec<u8>) -> Option<Self> {
-        (bytes.len() == shape.bytes()).then_some(Self { shape, bytes })
+    /// Encodes the ballot and its shape for another rank.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let BallotShape { ranks, params, has_order } = self.shape;
+        let shape = [ranks as u64, params as u64, u64::from(has_order)];
+        let mut bytes: Vec<u8> = shape.into_iter().flat_map(u64::to_le_bytes).collect();
+        bytes.extend_from_slice(&self.bytes);
+        bytes
     }
 
-    pub(super) fn shape(&self) -> BallotShape {
-        self.shape
+    /// Decodes the ballot of another rank; returns `None` for another format.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| usize::try_from(u64::from_le_bytes(*words.get(index)?)).ok();
+        let shape = BallotShape { ranks: word(0)?, params: word(1)?, has_order: word(2)? != 0 };
+        let is_valid = shape.ranks <= MAX_WORLD_SIZE && shape.params <= MOST_PARAMS;
+        let bytes = bytes.get(3 * 8..).filter(|_| is_valid)?;
+        (bytes.len() == shape.bytes()).then(|| Self { shape, bytes: bytes.to_vec() })
+    }
+
+    /// Returns the number of parameters.
+    pub(super) fn params(&self) -> usize {
+        self.shape.params
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -166,6 +185,27 @@ impl Ballot {
     }
 }
 
+/// The callback that receives the votes of all ranks.
+pub struct VoteDelivery(Box<dyn FnOnce(u64) + Send>);
+
+impl VoteDelivery {
+    /// Wraps a callback, which must not block.
+    pub fn new(take: impl FnOnce(u64) + Send + 'static) -> Self {
+        Self(Box::new(take))
+    }
+
+    /// Passes the votes to the callback.
+    pub(super) fn deliver(self, votes: u64) {
+        (self.0)(votes);
+    }
+}
+
+impl fmt::Debug for VoteDelivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deliver")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,9 +242,10 @@ mod tests {
                 assert_eq!(sum.missing(), [params - 1]);
                 assert_eq!(sum.ranks_with_missing(), [ranks / 2]);
             }
-            let again = Ballot::from_bytes(shape, sum.bytes().to_vec());
-            assert_eq!(again, Some(sum));
-            assert_eq!(Ballot::from_bytes(shape, vec![0; shape.bytes() + 1]), None);
+            let mut bytes = sum.encode();
+            assert_eq!(Ballot::decode(&bytes), Some(sum));
+            bytes.push(0);
+            assert_eq!(Ballot::decode(&bytes), None);
         }
     }
 

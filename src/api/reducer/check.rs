@@ -3,10 +3,10 @@
 //! The ranks first compare one BLAKE3 hash over all values. Only if these hashes differ, they
 //! compare one hash for each parameter.
 
+use super::records;
+use super::reducer_state::Reducer;
 use super::sparse::SparseResult;
 use super::values::ParamSelection;
-use super::{Reducer, ReducerPhase};
-use crate::api::collective::bytes::BytesCall;
 use crate::api::collective::call::CallOptions;
 use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
@@ -29,10 +29,7 @@ impl Reducer {
     pub fn check(&self, values: ParamSelection) -> Result<Vec<String>> {
         callbacks::reject_blocking_in_callback("dist_reducer_check")?;
         let (group, memory, rows) = {
-            let state = self.settled();
-            if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("values can be compared only between steps"));
-            }
+            let state = self.between_steps("values can be compared only between steps")?;
             let view = |(&param, result): (&usize, &SparseResult)| (param, result.values.view());
             let rows: HashMap<usize, Dst<'static>> = state.sparse.iter().map(view).collect();
             (state.group()?, Arc::clone(&state.memory), rows)
@@ -56,8 +53,8 @@ impl Reducer {
             let trained = self.params.iter().enumerate().filter(|(_, param)| param.is_trained());
             all.extend(trained.map(|(index, param)| {
                 let rows = rows.get(&index).copied();
-                let grad = rows.or(param.grad).or_else(|| memory.result(index));
-                let grad = grad.or_else(|| memory.place(index)).unwrap_or(Dst::empty());
+                let grad = rows.or_else(|| memory.reduced_grad(index, &self.params));
+                let grad = grad.unwrap_or(Dst::empty());
                 (format!("the gradient of parameter \"{}\"", param.name), grad.as_src())
             }));
         }
@@ -67,10 +64,7 @@ impl Reducer {
         if group.all_equal(&hashes, &options)?.is_none() {
             return Ok(Vec::new());
         }
-        let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(&hashes[..])), &options)?;
-        let gathered =
-            gathered.ok_or_else(|| Error::internal("an all-gather returned no result"))?;
-        Ok(differences(&all, &gathered))
+        Ok(differences(&all, &records::gather(&group, &hashes, &options)?))
     }
 }
 

@@ -4,7 +4,7 @@
 //! and one all_reduce adds the partial sums. A rank thus does 1/N of the work, and the norm has the
 //! same bits on all ranks.
 
-use super::{Reducer, ReducerPhase};
+use super::reducer_state::{Reducer, ReducerPhase, ReducerState};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::work::callbacks;
 use crate::base::buffer::{Dst, Src};
@@ -108,7 +108,7 @@ impl Reducer {
     }
 
     /// Returns the reduced gradients of the parameters that a rank used in the last step.
-    fn reduced(&self, state: &super::ReducerState) -> Result<Vec<ReducedGrad>> {
+    fn reduced(&self, state: &ReducerState) -> Result<Vec<ReducedGrad>> {
         let mut grads = Vec::new();
         let mut own: HashMap<usize, Vec<Dst<'static>>> = HashMap::new();
         for (param, grad) in state.own_grads() {
@@ -142,8 +142,7 @@ impl Reducer {
                 grads.extend(views.into_iter().map(|view| ReducedGrad { view, dtype }));
                 continue;
             }
-            let view = rows.or(param.grad).or_else(|| state.memory.result(index));
-            let view = view.or_else(|| state.memory.place(index));
+            let view = rows.or_else(|| state.memory.reduced_grad(index, &self.params));
             grads.extend(view.map(|view| ReducedGrad { view, dtype }));
         }
         Ok(grads)

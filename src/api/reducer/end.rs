@@ -1,44 +1,29 @@
 //! The end of a step: unmarked parameters, the agreement of all ranks, and its consequences.
 
-use super::ballot::{Ballot, BallotShape};
-use super::launch::{fail, failed_before, new_work};
+use super::ballot::{Ballot, VoteDelivery};
 use super::layout::BucketLayout;
 use super::memory::GradMemory;
-use super::options::MissingPolicy;
-use super::step::{GradMark, ReducerStep};
-use super::task::BallotTask;
-use super::{Reducer, ReducerPhase, ReducerState};
+use super::operation::{self, OperationTurn, ReducerOperation, fail, failed_before, new_work};
+use super::reducer_state::{Reducer, ReducerPhase, ReducerState};
+use super::send::StepSender;
+use super::step::ReducerStep;
+use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
 use crate::api::work::handle::Work;
-use crate::api::work::issue::enqueue_task;
+use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::label::Label;
 use crate::base::log::LogLevel;
-use crate::wait::{WaitPolicy, wait_until};
-use std::fmt;
+use crate::base::op::ReduceOp;
+use crate::transport::Descriptor;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The maximum number of names in an error text.
 const MAX_NAMES_LISTED: usize = 5;
-
-/// The callback that receives the votes of all ranks.
-pub struct VoteDelivery(Box<dyn FnOnce(u64) + Send>);
-
-impl VoteDelivery {
-    /// Wraps a callback, which must not block.
-    pub fn new(take: impl FnOnce(u64) + Send + 'static) -> Self {
-        Self(Box::new(take))
-    }
-}
-
-impl fmt::Debug for VoteDelivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deliver")
-    }
-}
 
 /// The progress of a step's end after it began.
 pub(super) enum StepEnd {
@@ -46,6 +31,15 @@ pub(super) enum StepEnd {
     Completed(Result<()>),
     /// The step ends when this work completes.
     Pending(Arc<Work>),
+}
+
+/// The vote of this rank on a step.
+pub(super) struct StepVote<'w> {
+    /// 0 for the step, otherwise the reasons against it.
+    pub(super) vote: u64,
+    pub(super) deliver: VoteDelivery,
+    /// The work that completes with the step. If `None`, the reducer creates it.
+    pub(super) work: Option<&'w Arc<Work>>,
 }
 
 impl Reducer {
@@ -116,21 +110,25 @@ impl Reducer {
         deliver: VoteDelivery,
         work: Option<&Arc<Work>>,
     ) -> Result<StepEnd> {
-        self.complete_gather()?;
+        if let Some(shard) = self.shard() {
+            shard.complete()?;
+        }
         self.flush_device(vote)?;
         let mut state = self.settled();
         let state = &mut *state;
         match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
             ReducerPhase::Local(used) => {
                 state.used_before.iter_mut().zip(used).for_each(|(before, now)| *before |= now);
-                (deliver.0)(vote);
+                deliver.deliver(vote);
                 Ok(StepEnd::Completed(Ok(())))
             }
             ReducerPhase::Adopted(votes, outcome) => {
-                (deliver.0)(votes);
+                deliver.deliver(votes);
                 Ok(StepEnd::Completed(outcome))
             }
-            ReducerPhase::Open(step) => Ok(self.end_step(state, step, vote, (deliver, work))),
+            ReducerPhase::Open(step) => {
+                Ok(self.end_step(state, step, StepVote { vote, deliver, work }))
+            }
             ReducerPhase::Failed(step, error) => {
                 let again = failed_before(&error);
                 state.phase = ReducerPhase::Failed(step, error);
@@ -148,13 +146,11 @@ impl Reducer {
         self: &Arc<Self>,
         state: &mut ReducerState,
         mut step: Box<ReducerStep>,
-        vote: u64,
-        (deliver, work): (VoteDelivery, Option<&Arc<Work>>),
+        vote: StepVote<'_>,
     ) -> StepEnd {
-        let sent = self.send_rest(state, &mut step, vote, work);
-        match sent {
+        match self.send_rest(state, &mut step, &vote) {
             Ok(work) => {
-                state.phase = ReducerPhase::Ending(step, Arc::clone(&work), Some(deliver));
+                state.phase = ReducerPhase::Ending(step, Arc::clone(&work), Some(vote.deliver));
                 StepEnd::Pending(work)
             }
             Err(error) => {
@@ -168,92 +164,23 @@ impl Reducer {
         self: &Arc<Self>,
         state: &ReducerState,
         step: &mut ReducerStep,
-        vote: u64,
-        work: Option<&Arc<Work>>,
+        &StepVote { vote, work, .. }: &StepVote<'_>,
     ) -> Result<Arc<Work>> {
         let group = state.group()?;
-        let missing = self.send_buckets(state, step, vote, &group);
+        let sender = StepSender { reducer: self, state, group: &group };
+        let missing = sender.send_buckets(step, vote);
         if let Some(error) = step.failure.take() {
             return Err(error);
         }
-        let mut ballot = self.ballot(state, step, &group, vote);
+        let mut ballot = sender.ballot(step, vote);
         missing.iter().for_each(|&param| ballot.add_missing(group.rank(), param));
         let work = work.map_or_else(|| new_work(&group), Arc::clone);
-        let options = self.call_options();
-        let deadline = group.deadline(&options);
-        let is_called = self.options.is_retryable && vote == 0 && !step.is_joined;
-        if let Some(on_bucket) = state.on_bucket.as_ref().filter(|_| is_called) {
-            let all = 0..state.memory.layout.buckets.len();
-            let votes = Some(Arc::clone(&step.votes));
-            let called =
-                self.call_back(&state.memory, (&work, votes), on_bucket, (all, step.number));
-            called.map_err(|error| fail(&group, error))?;
-        }
-        let works = [Arc::clone(&work)];
-        let reducer = Arc::clone(self);
-        let task = BallotTask { reducer, ballot, step: step.number, options, works };
-        enqueue_task(Arc::clone(&group), deadline, task).map_err(|error| fail(&group, error))?;
+        let scheduled = if vote == 0 { sender.call_back_all(step, &work) } else { Ok(()) };
+        let task = BallotTask { reducer: Arc::clone(self), ballot, step: step.number };
+        scheduled
+            .and_then(|()| operation::enqueue(&group, self.call_options(), &work, task))
+            .map_err(|error| fail(&group, error))?;
         Ok(work)
-    }
-
-    /// Sends the remaining buckets without a ballot.
-    pub(super) fn send_buckets(
-        self: &Arc<Self>,
-        state: &ReducerState,
-        step: &mut ReducerStep,
-        vote: u64,
-        group: &Arc<Group>,
-    ) -> Vec<usize> {
-        let missing = self.resolve_rest(state, step, vote);
-        self.send_weights(step, group);
-        if !self.waits_for_weights(step) {
-            step.is_held_back = false;
-            self.send_full_buckets(state, step, group);
-        }
-        missing
-    }
-
-    /// Decides how unmarked parameters are handled. Returns the parameters whose missing mark is an
-    /// error.
-    fn resolve_rest(&self, state: &ReducerState, step: &mut ReducerStep, vote: u64) -> Vec<usize> {
-        let open: Vec<usize> = step.unmarked(&self.params).collect();
-        for param in open {
-            // The gradient was computed in a step without communication.
-            let is_there = state.used_before[param] && !step.is_joined;
-            let mark = if is_there { GradMark::Ready } else { GradMark::Missing };
-            step.resolve(&state.memory, param, mark);
-        }
-        if self.options.missing != MissingPolicy::Error || vote != 0 || step.is_joined {
-            return Vec::new();
-        }
-        let is_missing = |&param: &usize| step.marks[param] == GradMark::Missing;
-        (0..self.params.len()).filter(is_missing).collect()
-    }
-
-    pub(super) fn ballot(
-        &self,
-        state: &ReducerState,
-        step: &ReducerStep,
-        group: &Group,
-        vote: u64,
-    ) -> Ballot {
-        let (ranks, params) = (group.size(), self.params.len());
-        let mut ballot = Ballot::new(BallotShape { ranks, params, has_order: state.wants_order });
-        ballot.vote(group.rank(), vote);
-        let used = step.marks.iter().enumerate().filter(|&(_, &mark)| mark == GradMark::Ready);
-        used.for_each(|(param, _)| ballot.add_used(param));
-        if group.rank() == 0 && !step.is_joined {
-            ballot.set_order(&self.whole_order(step));
-        }
-        ballot
-    }
-
-    /// Returns the order in which gradients became ready, followed by the remaining gradients.
-    fn whole_order(&self, step: &ReducerStep) -> Vec<usize> {
-        let rest = (0..self.params.len()).rev().filter(|&param| {
-            self.params[param].is_trained() && step.marks[param] != GradMark::Ready
-        });
-        step.order.iter().copied().chain(rest).collect()
     }
 
     /// Ends the step after the ranks have agreed.
@@ -261,14 +188,14 @@ impl Reducer {
     /// # Errors
     /// `InvalidArgument` if a rank did not mark a parameter; `OutOfMemory`, `System` if the layout
     /// cannot change, which fails the group.
-    pub(super) fn conclude(&self, group: &Group, ballot: &Ballot) -> Result<()> {
+    fn conclude(&self, group: &Group, ballot: &Ballot) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
         match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
             ReducerPhase::Ending(step, _, deliver) => {
                 let outcome = self.finish(state, *step, ballot, group);
                 if let Some(deliver) = deliver {
-                    (deliver.0)(ballot.votes());
+                    deliver.deliver(ballot.votes());
                 }
                 outcome
             }
@@ -291,13 +218,13 @@ impl Reducer {
         let settled = self.settle(&step, ballot, group);
         // A step ends only once, so the votes are set once.
         _ = step.votes.set(ballot.votes());
-        state.sparse.extend(step.notes.lock().sparse.drain(..));
+        state.sparse.extend(step.log.lock().sparse.drain(..));
         state.steps += 1;
         state.used_before.fill(false);
         if let Some(lowest) = step.sums.as_ref().and_then(|sums| sums.lowest_active()) {
             state.last_active = lowest;
         }
-        let updates = std::mem::take(&mut step.notes.lock().hook_updates);
+        let updates = std::mem::take(&mut step.log.lock().hook_updates);
         let is_agreed = ballot.votes() == 0 && ballot.missing().is_empty();
         if let Some(hook) = self.hook.as_ref().filter(|_| is_agreed) {
             hook.commit(updates);
@@ -319,7 +246,7 @@ impl Reducer {
     /// completed them on return.
     fn settle(&self, step: &ReducerStep, ballot: &Ballot, group: &Group) -> Result<()> {
         let device = self.device.as_ref();
-        let held = step.notes.lock().settle(ballot, device)?;
+        let held = step.log.lock().settle(ballot, device)?;
         match device {
             // The held memory is freed after this, so it must not be in use, and there is no
             // caller's stream that could order the release.
@@ -363,7 +290,7 @@ impl Reducer {
         former: &GradMemory,
     ) -> Result<GradMemory> {
         let device = self.device.as_ref();
-        let memory = GradMemory::new(group, layout, self.options.apart(), device)?;
+        let memory = GradMemory::new(group, layout, self.options.memory_needs(), device)?;
         memory.take_values(former, device)?;
         if let Some(stream) = device {
             stream.drain(&group.deadline(&self.call_options()))?;
@@ -372,7 +299,7 @@ impl Reducer {
     }
 
     /// Returns the error of a step in which a rank did not mark a parameter.
-    pub(super) fn missing_error(&self, ballot: &Ballot) -> Result<()> {
+    fn missing_error(&self, ballot: &Ballot) -> Result<()> {
         let missing = ballot.missing();
         if missing.is_empty() {
             return Ok(());
@@ -401,43 +328,54 @@ impl Reducer {
     /// Waits until the caller's functions have returned, without a limit. A completion callback
     /// cannot wait for other callbacks on its own thread.
     pub(super) fn await_last_callback(&self) {
-        if callbacks::reject_blocking_in_callback("dist_reducer_release").is_err() {
-            return;
+        if callbacks::reject_blocking_in_callback("dist_reducer_release").is_ok() {
+            self.callbacks.wait(&Deadline::never());
         }
-        let count = &self.callbacks;
-        let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
-        // A wait without a deadline has no error.
-        drop(wait_until(
-            &count.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            &Deadline::never(),
-            || None,
-            returned,
-        ));
     }
 
     /// Waits until the caller's functions have returned.
     fn await_callbacks(&self) -> Result<()> {
-        let count = &self.callbacks;
-        let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
-        if returned().is_some() {
+        if self.callbacks.is_zero() {
             return Ok(());
         }
         let limit = match self.options.timeout_ms {
             0 => self.lock().group()?.timeout_ms(),
             ms => ms,
         };
-        wait_until(
-            &count.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            &Deadline::after_ms(limit),
-            || None,
-            returned,
-        )
-        .map_err(|_| {
-            let message =
-                format!("the functions of dist_reducer_on_bucket did not return within {limit} ms");
-            Error::new(ErrorKind::Timeout, message)
-        })
+        if self.callbacks.wait(&Deadline::after_ms(limit)) {
+            return Ok(());
+        }
+        let message =
+            format!("the functions of dist_reducer_on_bucket did not return within {limit} ms");
+        Err(Error::new(ErrorKind::Timeout, message))
+    }
+}
+
+/// The operation that agrees on a step and ends it.
+#[derive(Debug)]
+struct BallotTask {
+    reducer: Arc<Reducer>,
+    ballot: Ballot,
+    step: u64,
+}
+
+/// Returns the call, whose descriptor depends only on the shape.
+fn combine(ballot: &mut [u8]) -> Call<'_> {
+    let view = Dst::from(ballot);
+    Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr)
+}
+
+impl ReducerOperation for BallotTask {
+    fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
+        combine(&mut self.ballot.bytes().to_vec()).descriptor(sequence, label)
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        format!("the end of step {} ({descriptor})", self.step)
+    }
+
+    fn run(&mut self, mut turn: OperationTurn<'_>) -> Result<()> {
+        turn.run(&combine(self.ballot.bytes_mut()))?;
+        self.reducer.conclude(turn.group, &self.ballot)
     }
 }

@@ -1,8 +1,10 @@
 //! Uneven inputs: a rank without data takes part in the other ranks' steps with zeros, until no
 //! rank has data.
 
-use super::end::{StepEnd, VoteDelivery};
-use super::{ParamSelection, Reducer, ReducerPhase};
+use super::ballot::VoteDelivery;
+use super::end::{StepEnd, StepVote};
+use super::reducer_state::{Reducer, ReducerPhase};
+use super::values::ParamSelection;
 use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -23,16 +25,8 @@ impl Reducer {
         }
         let mut steps = 0;
         loop {
-            let group = {
-                let state = self.settled();
-                if !matches!(state.phase, ReducerPhase::Idle) {
-                    return Err(state.refuse(
-                        "a rank can join the steps of other ranks only between its \
-                                             own steps",
-                    ));
-                }
-                state.group()?
-            };
+            let needs = "a rank can join the steps of other ranks only between its own steps";
+            let group = self.between_steps(needs)?.group()?;
             if self.options.broadcasts_buffers {
                 let lowest = self.lowest_rank_with_data();
                 self.broadcast_in(&group, lowest, ParamSelection::BUFFERS)?;
@@ -68,15 +62,11 @@ impl Reducer {
         let ended = {
             let mut state = self.lock();
             let state = &mut *state;
-            match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
-                ReducerPhase::Open(step) => {
-                    self.end_step(state, step, 0, (VoteDelivery::new(|_| ()), None))
-                }
-                phase => {
-                    state.phase = phase;
-                    return Err(Error::internal("the open step of the other ranks is missing"));
-                }
-            }
+            let Some(step) = state.take_open_step() else {
+                return Err(Error::internal("the open step of the other ranks is missing"));
+            };
+            let vote = StepVote { vote: 0, deliver: VoteDelivery::new(|_| ()), work: None };
+            self.end_step(state, step, vote)
         };
         match ended {
             StepEnd::Completed(outcome) => outcome?,
@@ -103,7 +93,7 @@ impl Reducer {
     /// Records that a step of other ranks could not begin.
     fn give_up(&self, error: &Error) {
         let mut state = self.lock();
-        if let ReducerPhase::Open(step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
+        if let Some(step) = state.take_open_step() {
             state.phase = ReducerPhase::Failed(step, error.clone());
         }
     }

@@ -1,79 +1,24 @@
-//! The beginning of a step, and the buckets that are sent during the step.
+//! The beginning of a step, and the marks of gradients.
 
-use super::memory::GradMemory;
-use super::options::DividePolicy;
+use super::bucket_callback::OnBucket;
+use super::operation::failed_before;
 use super::param::Param;
+use super::reducer_state::{Reducer, ReducerPhase, ReducerState};
+use super::send::StepSender;
 use super::sparse::SparseInput;
-use super::step::{GradMark, JobContext, ReducerStep};
-use super::task::BucketTask;
-use super::weights::{ReduceFactor, StepWeights, WeightsTask};
-use super::{CallbackCount, ParamSelection, Reducer, ReducerPhase, ReducerState};
+use super::step::{GradMark, ReducerStep, marked_twice};
+use super::values::ParamSelection;
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks::{self, CallbackKey};
-use crate::api::work::handle::{Work, WorkKind};
-use crate::api::work::issue::enqueue_task;
-use crate::base::buffer::Dst;
-use crate::base::deadline::Deadline;
-use crate::base::dtype::DataType;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::LogLevel;
-use crate::transport::OpKind;
-use std::fmt;
-use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use crate::base::error::{Error, Result};
+use std::sync::Arc;
 
-/// A bucket with its result, as passed to a caller's function.
-#[derive(Debug)]
-pub struct BucketView<'b> {
-    /// The position of the bucket in the layout.
-    pub index: usize,
-    /// The number of buckets.
-    pub n_buckets: usize,
-    /// The reduced gradients; empty if the gradients are in the caller's memory.
-    pub data: Dst<'static>,
-    /// The element type.
-    pub dtype: DataType,
-    /// The parameters.
-    pub params: &'b [usize],
-    /// The offset of each gradient in `data`, in bytes.
-    pub offsets: &'b [usize],
-    /// The number of the step, from 0.
-    pub step: u64,
-}
-
-/// A caller's function for reduced buckets.
-#[derive(Clone)]
-pub struct OnBucket {
-    /// The key of its completion callbacks.
-    pub key: CallbackKey,
-    /// The function. It is called with one bucket at a time.
-    pub function: Arc<dyn Fn(&BucketView<'_>) + Send + Sync>,
-}
-
-impl fmt::Debug for OnBucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnBucket").field("key", &self.key).finish_non_exhaustive()
-    }
-}
-
-/// A pending call of the caller's function, which has not returned.
-#[derive(Debug)]
-struct PendingCallback(Arc<CallbackCount>);
-
-impl PendingCallback {
-    fn new(count: &Arc<CallbackCount>) -> Self {
-        count.left.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for PendingCallback {
-    fn drop(&mut self) {
-        self.0.left.fetch_sub(1, Ordering::AcqRel);
-        self.0.doorbell.notify();
-    }
+/// A mark of the caller on a gradient.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallerMark {
+    Ready,
+    /// A sparse gradient is ready.
+    ReadyRows(SparseInput),
+    Unused,
 }
 
 impl Reducer {
@@ -82,10 +27,8 @@ impl Reducer {
     /// # Errors
     /// `InvalidArgument` inside a step.
     pub fn on_bucket(&self, function: Option<OnBucket>) -> Result<()> {
-        let mut state = self.settled();
-        if !matches!(state.phase, ReducerPhase::Idle) {
-            return Err(state.refuse("a function for buckets can be set only between steps"));
-        }
+        let mut state =
+            self.between_steps("a function for buckets can be set only between steps")?;
         state.on_bucket = function;
         Ok(())
     }
@@ -97,7 +40,7 @@ impl Reducer {
     /// # Errors
     /// `InvalidArgument` if a step is open or the weight is negative or no number; errors of
     /// operations that are issued.
-    pub fn begin(self: &Arc<Self>, weight: f64, syncs: bool) -> Result<()> {
+    pub fn begin(&self, weight: f64, syncs: bool) -> Result<()> {
         if !weight.is_finite() || weight < 0.0 {
             let message = format!("weight is {weight}: pass the number of samples of this rank");
             return Err(Error::invalid(message));
@@ -146,73 +89,32 @@ impl Reducer {
 
     /// Opens a step that communicates.
     pub(super) fn open(
-        self: &Arc<Self>,
+        &self,
         state: &mut ReducerState,
         group: &Arc<Group>,
         weight: f64,
         is_joined: bool,
     ) -> Result<()> {
-        let mut step = Box::new(ReducerStep::new(state.steps, &state.memory, weight));
-        step.is_joined = is_joined;
+        let mut step = Box::new(ReducerStep::new(state.steps, &state.memory, weight, is_joined));
         match &state.expected_marks {
             // The first step determines how often parameters are marked.
             None => step.is_held_back = self.options.is_static,
             Some(expected) => {
-                let memory = Arc::clone(&state.memory);
                 for (param, _) in expected.iter().enumerate().filter(|&(_, &marks)| marks == 0) {
                     if self.params[param].is_trained() && !is_joined {
-                        step.resolve(&memory, param, GradMark::Unused);
+                        step.resolve(&state.memory, param, GradMark::Unused);
                     }
                 }
             }
         }
         // The factor of a bucket on a device must be known when it is sent.
         step.is_held_back |= self.device.is_some() && self.options.exchanges_weights();
-        self.send_weights(&mut step, group);
-        self.send_full_buckets(state, &mut step, group);
-        let outcome = step.failure.clone().map_or(Ok(()), Err);
-        if outcome.is_err() && !self.options.is_retryable {
-            return outcome;
-        }
+        let sender = StepSender { reducer: self, state, group };
+        sender.send_weights(&mut step);
+        sender.send_full_buckets(&mut step);
+        self.unless_retryable(step.check_failure())?;
         state.phase = ReducerPhase::Open(step);
         Ok(())
-    }
-
-    /// Returns the place of a gradient in memory that buckets share. It is valid until the gradient
-    /// is marked. If too many buckets have memory, waits for another bucket.
-    pub(super) fn shared_place(&self, param: usize) -> Result<Dst<'static>> {
-        let mut at_once = false;
-        loop {
-            let state = self.lock();
-            let ReducerPhase::Open(step) = &state.phase else {
-                return Err(state.refuse(
-                    "with DIST_REDUCER_SHARE_GRADS a gradient has memory only inside a step \
-                     (dist_reducer_begin)",
-                ));
-            };
-            let memory = &state.memory;
-            let (Some((bucket, position)), Some(pool)) =
-                (memory.layout.places[param], &memory.pool)
-            else {
-                return Err(Error::internal("a gradient has no memory"));
-            };
-            if step.marks[param] != GradMark::Open {
-                return Err(marked_twice(&self.params[param].name, step.number));
-            }
-            let spec = &memory.layout.buckets[bucket];
-            if let Some(block) = pool.assign(&*state.group()?, bucket, at_once)? {
-                return Ok(spec.part(block.view().slice(0, spec.bytes), position));
-            }
-            let running = step.works.iter().find(|work| work.outcome().is_none());
-            let Some(running) = running.map(Arc::clone) else {
-                at_once = true;
-                continue;
-            };
-            drop(state);
-            callbacks::reject_blocking_in_callback("dist_reducer_grad")?;
-            running.set_awaited();
-            running.wait(&Deadline::never())?;
-        }
     }
 
     /// Marks gradients as ready. They must not change until the step has ended.
@@ -221,55 +123,42 @@ impl Reducer {
     /// `InvalidArgument` outside a step, for a parameter without a gradient, and for a parameter
     /// that was marked before. In this case, the parameters before it in the list are marked. The
     /// errors of operations that are issued.
-    pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
-        self.mark(params, GradMark::Ready, None)
-    }
-
-    /// Marks a sparse gradient.
-    pub(super) fn mark_sparse(self: &Arc<Self>, param: usize, input: SparseInput) -> Result<()> {
-        self.mark(&[param], GradMark::Ready, Some(input))
+    pub fn ready(&self, params: &[usize]) -> Result<()> {
+        self.mark(params, CallerMark::Ready)
     }
 
     /// Marks a parameter that this rank does not use in the step.
     ///
     /// # Errors
     /// The errors of [`Self::ready`].
-    pub fn unused(self: &Arc<Self>, param: usize) -> Result<()> {
-        self.mark(&[param], GradMark::Unused, None)
+    pub fn unused(&self, param: usize) -> Result<()> {
+        self.mark(&[param], CallerMark::Unused)
     }
 
-    fn mark(
-        self: &Arc<Self>,
-        params: &[usize],
-        mark: GradMark,
-        rows: Option<SparseInput>,
-    ) -> Result<()> {
+    pub(super) fn mark(&self, params: &[usize], mark: CallerMark) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
         if let ReducerPhase::Local(used) = &mut state.phase {
             for &param in params {
-                self.check_form(param, mark, rows)?;
-                used[param] |= mark == GradMark::Ready;
+                self.check_form(param, mark)?;
+                used[param] |= !matches!(mark, CallerMark::Unused);
             }
             return Ok(());
         }
-        if !matches!(state.phase, ReducerPhase::Open(_)) {
+        let Some(mut step) = state.take_open_step() else {
             return Err(
                 state.refuse("gradients can be marked only inside a step (dist_reducer_begin)")
             );
-        }
-        let ReducerPhase::Open(mut step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle)
-        else {
-            return Err(Error::internal("the open step is missing"));
         };
-        let marked = params
-            .iter()
-            .try_for_each(|&param| self.mark_one(state, &mut step, param, (mark, rows)));
+        let marked =
+            params.iter().try_for_each(|&param| self.mark_one(state, &mut step, param, mark));
         let sent = match step.has_full_bucket() {
-            true => state.group().map(|group| self.send_full_buckets(state, &mut step, &group)),
+            true => state.group().map(|group| {
+                StepSender { reducer: self, state, group: &group }.send_full_buckets(&mut step);
+            }),
             false => Ok(()),
         };
-        let failure = step.failure.clone().map_or(Ok(()), Err);
+        let failure = step.check_failure();
         state.phase = ReducerPhase::Open(step);
         marked?;
         sent?;
@@ -277,15 +166,10 @@ impl Reducer {
     }
 
     /// Checks that a mark matches the gradient: sparse gradients come with rows.
-    fn check_form(
-        &self,
-        param: usize,
-        mark: GradMark,
-        rows: Option<SparseInput>,
-    ) -> Result<&Param> {
-        match (mark, rows) {
-            (GradMark::Ready, None) => self.dense(param),
-            _ => self.trained(param),
+    fn check_form(&self, param: usize, mark: CallerMark) -> Result<&Param> {
+        match mark {
+            CallerMark::Ready => self.dense(param),
+            CallerMark::ReadyRows(_) | CallerMark::Unused => self.trained(param),
         }
     }
 
@@ -294,21 +178,23 @@ impl Reducer {
         state: &ReducerState,
         step: &mut ReducerStep,
         param: usize,
-        (mark, rows): (GradMark, Option<SparseInput>),
+        mark: CallerMark,
     ) -> Result<()> {
-        let name = &self.check_form(param, mark, rows)?.name;
+        let name = &self.check_form(param, mark)?.name;
         let expected = state.expected_marks.as_ref().map(|marks| marks[param]);
         let known = step.marks[param];
-        if mark == GradMark::Unused {
-            return match known {
-                GradMark::Open => {
-                    step.resolve(&state.memory, param, mark);
-                    Ok(())
+        let rows = match mark {
+            CallerMark::Ready => None,
+            CallerMark::ReadyRows(rows) => Some(rows),
+            CallerMark::Unused => {
+                match known {
+                    GradMark::Open => step.resolve(&state.memory, param, GradMark::Unused),
+                    GradMark::Unused if expected == Some(0) => {}
+                    _ => return Err(marked_twice(name, step.number)),
                 }
-                GradMark::Unused if expected == Some(0) => Ok(()),
-                _ => Err(marked_twice(name, step.number)),
-            };
-        }
+                return Ok(());
+            }
+        };
         step.counts[param] = step.counts[param].saturating_add(1);
         match expected {
             Some(0) => return Err(not_in_first_step(name, step.number)),
@@ -316,7 +202,7 @@ impl Reducer {
             _ => {}
         }
         match known {
-            GradMark::Open => step.resolve(&state.memory, param, mark),
+            GradMark::Open => step.resolve(&state.memory, param, GradMark::Ready),
             // The first step of a static graph counts the marks. Rows are passed only once.
             GradMark::Ready if step.is_held_back && rows.is_none() => {}
             _ => return Err(marked_twice(name, step.number)),
@@ -325,167 +211,6 @@ impl Reducer {
         step.sparse.extend(rows.map(|rows| (param, rows)));
         Ok(())
     }
-
-    /// Exchanges the weights of a step, if its buckets need them.
-    pub(super) fn send_weights(&self, step: &mut ReducerStep, group: &Arc<Group>) {
-        if !self.options.exchanges_weights() || step.sums.is_some() || step.failure.is_some() {
-            return;
-        }
-        let weights = StepWeights {
-            is_active: !step.is_joined,
-            weight: if step.is_joined { 0.0 } else { step.weight },
-            names_ranks: self.options.is_uneven,
-        };
-        let work = new_work(group);
-        let options = self.call_options();
-        let deadline = group.deadline(&options);
-        let task = WeightsTask::new(group, weights, options, Arc::clone(&work));
-        let sums = task.sums();
-        match enqueue_task(Arc::clone(group), deadline, task) {
-            Ok(()) => {
-                step.sums = Some(sums);
-                step.works.push(work);
-            }
-            Err(error) => step.failure = Some(fail(group, error)),
-        }
-    }
-
-    /// Sends the buckets whose gradients are all ready, in the order of the layout.
-    pub(super) fn send_full_buckets(
-        self: &Arc<Self>,
-        state: &ReducerState,
-        step: &mut ReducerStep,
-        group: &Arc<Group>,
-    ) {
-        while step.has_full_bucket() {
-            if let Err(error) = self.send_bucket(state, step, group) {
-                step.failure = Some(fail(group, error));
-            }
-        }
-    }
-
-    fn send_bucket(
-        self: &Arc<Self>,
-        state: &ReducerState,
-        step: &mut ReducerStep,
-        group: &Arc<Group>,
-    ) -> Result<()> {
-        if state.memory.layout.buckets[step.sent].is_sparse {
-            return self.send_sparse_bucket(state, step, group);
-        }
-        let factor = self.factor(state, step, group)?;
-        if state.memory.layout.buckets[step.sent].device.is_some() {
-            return self.send_device_bucket(state, step, group, &factor);
-        }
-        let context = JobContext {
-            group,
-            memory: &state.memory,
-            params: &self.params,
-            options: &self.options,
-            factor: &factor,
-            own: state.own.as_ref(),
-        };
-        let job = context.next_job(step)?;
-        let (index, work) = (job.index, new_work(group));
-        let is_called = !self.options.is_retryable && !step.is_joined;
-        if let Some(function) = state.on_bucket.as_ref().filter(|_| is_called) {
-            let bucket = (index..index + 1, step.number);
-            self.call_back(&state.memory, (&work, None), function, bucket)?;
-        }
-        let options = self.call_options();
-        let deadline = group.deadline(&options);
-        let notes = Arc::clone(&step.notes);
-        let works = [Arc::clone(&work)];
-        let hook = self.hook.clone();
-        enqueue_task(Arc::clone(group), deadline, BucketTask { job, hook, notes, options, works })?;
-        step.times.first_sent.get_or_insert_with(Instant::now);
-        step.works.push(work);
-        step.sent += 1;
-        Ok(())
-    }
-
-    fn factor(
-        &self,
-        state: &ReducerState,
-        step: &ReducerStep,
-        group: &Group,
-    ) -> Result<ReduceFactor> {
-        let sums = || {
-            let none = || Error::internal("the step has no weights");
-            step.sums.as_ref().map(Arc::clone).ok_or_else(none)
-        };
-        Ok(match self.options.divide {
-            DividePolicy::None => ReduceFactor::Sum,
-            DividePolicy::Weighted => {
-                ReduceFactor::ByWeight(sums()?, if step.is_joined { 0.0 } else { step.weight })
-            }
-            DividePolicy::World if self.options.is_uneven => ReduceFactor::ByActive(sums()?),
-            DividePolicy::Initial
-                if self.options.is_uneven || group.size() != state.initial_ranks =>
-            {
-                ReduceFactor::Scale(1.0 / state.initial_ranks as f64)
-            }
-            DividePolicy::World | DividePolicy::Initial => ReduceFactor::Average,
-        })
-    }
-
-    /// Schedules the caller's function for all buckets of an ended step, if no rank voted against
-    /// it.
-    pub(super) fn call_back_now(
-        &self,
-        state: &ReducerState,
-        group: &Group,
-        (memory, votes): (&Arc<GradMemory>, Arc<OnceLock<u64>>),
-        step: u64,
-    ) -> Result<()> {
-        let Some(on_bucket) = &state.on_bucket else { return Ok(()) };
-        let (work, all) = (new_work(group), 0..memory.layout.buckets.len());
-        self.call_back(memory, (&work, Some(votes)), on_bucket, (all, step))?;
-        work.end(Ok(None));
-        Ok(())
-    }
-
-    /// Schedules the caller's function for some buckets of a step after a work ends without error.
-    /// With `votes`, the function is called only if no rank voted against the step.
-    pub(super) fn call_back(
-        &self,
-        memory: &Arc<GradMemory>,
-        (work, votes): (&Work, Option<Arc<OnceLock<u64>>>),
-        on_bucket: &OnBucket,
-        (buckets, step): (Range<usize>, u64),
-    ) -> Result<()> {
-        let pending = PendingCallback::new(&self.callbacks);
-        let is_sharded = self.options.is_sharded;
-        let memory = Arc::clone(memory);
-        let function = Arc::clone(&on_bucket.function);
-        work.on_complete(on_bucket.key, move |outcome| {
-            let _pending = pending;
-            let is_refused = votes.is_some_and(|votes| votes.get() != Some(&0));
-            if outcome.is_err() || is_refused {
-                return;
-            }
-            for index in buckets {
-                let bucket = &memory.layout.buckets[index];
-                // Scattered results are in other memory, which dist_shard_ranges returns.
-                let data = memory.bucket_result(index).or_else(|| memory.bucket_places(index));
-                function(&BucketView {
-                    index,
-                    n_buckets: memory.layout.buckets.len(),
-                    data: data.filter(|_| !bucket.is_owned && !is_sharded).unwrap_or(Dst::empty()),
-                    dtype: bucket.dtype,
-                    params: &bucket.params,
-                    offsets: &bucket.offsets,
-                    step,
-                });
-            }
-        })
-    }
-}
-
-fn marked_twice(name: &str, step: u64) -> Error {
-    Error::invalid(format!(
-        "parameter \"{name}\" was marked twice in step {step}: mark each gradient once, when it is complete"
-    ))
 }
 
 fn not_in_first_step(name: &str, step: u64) -> Error {
@@ -493,30 +218,4 @@ fn not_in_first_step(name: &str, step: u64) -> Error {
         "parameter \"{name}\" was marked in step {step} but not in the first step: with \
          DIST_REDUCER_STATIC_GRAPH all steps use the same parameters"
     ))
-}
-
-/// Creates a work for an operation of a reducer.
-pub(super) fn new_work(group: &Group) -> Arc<Work> {
-    Work::new(WorkKind::Collective(OpKind::AllReduce), Arc::clone(&group.queue))
-}
-
-/// Fails the group, because other ranks wait for an operation that this rank cannot issue.
-pub(super) fn fail(group: &Group, error: Error) -> Error {
-    if group.failure().is_none() {
-        crate::log!(
-            LogLevel::Error,
-            "{}: a reducer cannot continue: {error}",
-            group.describe_rank()
-        );
-        group.fail_with_local_blame(error.clone());
-    }
-    group.failure().unwrap_or(error)
-}
-
-/// Returns the error for a call after a failed step, with the error of that step.
-pub(super) fn failed_before(error: &Error) -> Error {
-    let message = format!(
-        "the last step failed ({error}): call dist_group_shrink and dist_reducer_regroup first"
-    );
-    Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -45,7 +45,7 @@ pub(super) struct BucketSpec {
     pub dtype: DataType,
     /// The device of all gradients; `None` for host memory.
     pub device: Option<usize>,
-    /// Whether the gradients are in the caller's memory; otherwise they are places in the bucket.
+    /// Whether the gradients are in the caller's memory; otherwise each has a slot in the bucket.
     pub is_owned: bool,
     /// Whether the bucket is one gradient with sparse rows.
     pub is_sparse: bool,
@@ -56,9 +56,16 @@ pub(super) struct BucketSpec {
 pub(super) struct BucketLayout {
     /// The buckets.
     pub buckets: Vec<BucketSpec>,
-    /// The bucket of each parameter and its position there; `None` for parameters without a
-    /// gradient.
-    pub places: Vec<Option<(usize, usize)>>,
+    /// The position of each parameter's gradient; `None` for parameters without a gradient.
+    pub positions: Vec<Option<GradPosition>>,
+}
+
+/// The position of a gradient in a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GradPosition {
+    pub(super) bucket: usize,
+    /// The index of the gradient in the bucket.
+    pub(super) index: usize,
 }
 
 /// The common properties of the gradients of one bucket.
@@ -127,17 +134,17 @@ impl BucketLayout {
 
     /// Creates one bucket for each group of parameters.
     fn of_groups(params: &[Param], groups: Vec<Vec<usize>>) -> Self {
-        let mut places = vec![None; params.len()];
+        let mut positions = vec![None; params.len()];
         let mut buckets = Vec::with_capacity(groups.len());
         for (number, group) in groups.into_iter().enumerate() {
             let key = BucketKey::of(&params[group[0]]);
             let mut offsets = Vec::with_capacity(group.len());
             let mut bytes = 0;
-            for (position, &index) in group.iter().enumerate() {
-                places[index] = Some((number, position));
+            for (index, &param) in group.iter().enumerate() {
+                positions[param] = Some(GradPosition { bucket: number, index });
                 bytes = usize::next_multiple_of(bytes, GRAD_ALIGNMENT);
                 offsets.push(bytes);
-                bytes += params[index].grad_bytes();
+                bytes += params[param].grad_bytes();
             }
             let lengths = group.iter().map(|&index| params[index].grad_bytes()).collect();
             let BucketKey { dtype, device, is_owned, is_sparse, .. } = key;
@@ -153,7 +160,7 @@ impl BucketLayout {
                 is_sparse,
             });
         }
-        Self { buckets, places }
+        Self { buckets, positions }
     }
 
     /// Exports the layout as JSON with the names of the parameters.
@@ -262,7 +269,7 @@ mod tests {
         assert_eq!(groups(&layout), [vec![6], vec![5, 4, 3], vec![2, 1, 0]]);
         assert_eq!(layout.buckets[1].offsets, [0, 64, 128]);
         assert_eq!(layout.buckets[1].bytes, 168);
-        assert_eq!(layout.places[4], Some((1, 1)));
+        assert_eq!(layout.positions[4], Some(GradPosition { bucket: 1, index: 1 }));
     }
 
     #[test]
@@ -274,7 +281,7 @@ mod tests {
         params[0].role = ParamRole::Frozen;
         let layout = BucketLayout::reversed(&params, LIMITS);
         assert_eq!(groups(&layout), [vec![5], vec![3], vec![4, 2], vec![1]]);
-        assert_eq!(layout.places[0], None);
+        assert_eq!(layout.positions[0], None);
         assert!(layout.buckets[3].is_owned && !layout.buckets[3].is_collected());
     }
 

@@ -1,5 +1,9 @@
-//! The memory of the buckets: places for gradients, separate results, and scratch memory to collect
+//! The memory of the buckets: slots for gradients, separate results, and scratch memory to collect
 //! the caller's gradients.
+//!
+//! A slot is the part of a bucket's memory for one gradient, if the reducer provides it. The
+//! buckets can share a pool of memory (ZeRO-2). A bucket then has memory from the first request for
+//! one of its slots until its gradients are reduced.
 //!
 //! The memory comes from the back end, so the other ranks of a host can access it without copies.
 //! It may outlive the group for which it was allocated. Running operations hold a reference to it,
@@ -8,13 +12,14 @@
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
 use super::device::GradStream;
-use super::layout::{BucketLayout, BucketSpec};
-use super::pool::GradBlockPool;
+use super::layout::{BucketLayout, BucketSpec, GradPosition};
+use super::param::Param;
 use crate::api::group::process_group::Group;
 use crate::backend::BackendMemory;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory of a back end, initially zero.
 #[derive(Debug)]
@@ -56,61 +61,69 @@ impl GradBlock {
     }
 }
 
+/// The memory that the options of a reducer need.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryNeeds {
+    /// Whether results do not overwrite the gradients.
+    pub(super) has_separate_results: bool,
+    /// Whether buckets share memory for gradient slots.
+    pub(super) shares_slots: bool,
+}
+
 /// A layout and the memory of its buckets.
 #[derive(Debug)]
 pub(super) struct GradMemory {
     pub(super) layout: BucketLayout,
-    /// The places of each bucket that has places.
-    places: Vec<Option<GradBlock>>,
+    /// The gradient slots of each bucket that has its own memory for them.
+    slots: Vec<Option<GradBlock>>,
     /// The memory for the result of each bucket, if it is separate from the gradients.
     results: Vec<Option<GradBlock>>,
     /// Scratch memory to collect the caller's gradients. The operations of a group run one at a
     /// time, so they share it.
     scratch: Mutex<Option<Arc<GradBlock>>>,
-    /// The shared memory of buckets of places, if they share memory.
+    /// The shared memory of gradient slots, if the buckets share it.
     pub(super) pool: Option<GradBlockPool>,
 }
 
 impl GradMemory {
-    /// Allocates the memory of a layout. `is_apart`: results do not overwrite the gradients;
-    /// `is_shared`: buckets of places share memory.
+    /// Allocates the memory of a layout.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
     pub(super) fn new(
         group: &Group,
         layout: BucketLayout,
-        (is_apart, is_shared): (bool, bool),
+        needs: MemoryNeeds,
         device: Option<&GradStream>,
     ) -> Result<Self> {
-        let mut places = Vec::with_capacity(layout.buckets.len());
+        let mut slots = Vec::with_capacity(layout.buckets.len());
         let mut results = Vec::with_capacity(layout.buckets.len());
         for bucket in &layout.buckets {
             let device = device.filter(|_| bucket.device.is_some());
             let block = || GradBlock::new(group, bucket.bytes, device);
-            places.push(if bucket.is_owned || is_shared { None } else { Some(block()?) });
-            results.push(if is_apart { Some(block()?) } else { None });
+            slots.push(if bucket.is_owned || needs.shares_slots { None } else { Some(block()?) });
+            results.push(if needs.has_separate_results { Some(block()?) } else { None });
         }
         let scratch = match layout.largest_collected() {
-            bytes if bytes > 0 && !is_apart => Some(Arc::new(GradBlock::new(group, bytes, None)?)),
+            bytes if bytes > 0 && !needs.has_separate_results => {
+                Some(Arc::new(GradBlock::new(group, bytes, None)?))
+            }
             _ => None,
         };
         let largest = layout.buckets.iter().filter(|bucket| !bucket.is_owned);
         let largest = largest.map(|bucket| bucket.bytes).max().unwrap_or(0);
-        let pool = is_shared.then(|| GradBlockPool::new(largest));
-        Ok(Self { layout, places, results, scratch: Mutex::new(scratch), pool })
+        let pool = needs.shares_slots.then(|| GradBlockPool::new(largest));
+        Ok(Self { layout, slots, results, scratch: Mutex::new(scratch), pool })
     }
 
-    /// Returns the place of a gradient, if the reducer provides it.
-    pub(super) fn place(&self, param: usize) -> Option<Dst<'static>> {
-        let (bucket, position) = self.layout.places[param]?;
-        let block = self.places[bucket].as_ref()?;
-        Some(self.layout.buckets[bucket].part(block.view(), position))
+    /// Returns the slot of a gradient, if the reducer provides its memory.
+    pub(super) fn slot(&self, param: usize) -> Option<Dst<'static>> {
+        self.part_of(&self.slots, param)
     }
 
-    /// Returns the places of a bucket.
-    pub(super) fn bucket_places(&self, bucket: usize) -> Option<Dst<'static>> {
-        self.places[bucket].as_ref().map(GradBlock::view)
+    /// Returns the gradient slots of a bucket.
+    pub(super) fn bucket_slots(&self, bucket: usize) -> Option<Dst<'static>> {
+        self.slots[bucket].as_ref().map(GradBlock::view)
     }
 
     /// Returns the memory for the result of a bucket, if it is separate from the gradients.
@@ -120,14 +133,23 @@ impl GradMemory {
 
     /// Returns the reduced gradient of a parameter, if it is separate from the gradient.
     pub(super) fn result(&self, param: usize) -> Option<Dst<'static>> {
-        let (bucket, position) = self.layout.places[param]?;
-        let block = self.results[bucket].as_ref()?;
-        Some(self.layout.buckets[bucket].part(block.view(), position))
+        self.part_of(&self.results, param)
+    }
+
+    fn part_of(&self, blocks: &[Option<GradBlock>], param: usize) -> Option<Dst<'static>> {
+        let GradPosition { bucket, index } = self.layout.positions[param]?;
+        let block = blocks[bucket].as_ref()?;
+        Some(self.layout.buckets[bucket].part(block.view(), index))
+    }
+
+    /// Returns the memory of a dense reduced gradient after the end of a step.
+    pub(super) fn reduced_grad(&self, param: usize, params: &[Param]) -> Option<Dst<'static>> {
+        params[param].grad.or_else(|| self.result(param)).or_else(|| self.slot(param))
     }
 
     /// Returns the size of all this memory in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let blocks = self.places.iter().chain(&self.results).flatten();
+        let blocks = self.slots.iter().chain(&self.results).flatten();
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = self.pool.as_ref().map_or(0, GradBlockPool::bytes);
         let scratch = scratch.as_ref().map_or(0, |block| block.len());
@@ -166,13 +188,89 @@ impl GradMemory {
             }
             _ => Ok(()),
         };
-        for (param, place) in self.layout.places.iter().enumerate() {
-            let Some((bucket, _)) = *place else { continue };
+        for (param, position) in self.layout.positions.iter().enumerate() {
+            let Some(GradPosition { bucket, .. }) = *position else { continue };
             let is_on_device = self.layout.buckets[bucket].device.is_some();
-            copy(former.place(param), self.place(param), is_on_device)?;
+            copy(former.slot(param), self.slot(param), is_on_device)?;
             copy(former.result(param), self.result(param), is_on_device)?;
         }
         Ok(())
+    }
+}
+
+/// The number of buckets that usually have memory at a time: one that is filled, one that is
+/// reduced, and two that wait. If a caller fills more buckets at a time, more buckets have memory.
+const MOST_BLOCKS: usize = 4;
+
+/// Memory that buckets share.
+#[derive(Debug)]
+pub(super) struct GradBlockPool {
+    block_bytes: usize,
+    blocks: Mutex<PoolBlocks>,
+}
+
+#[derive(Debug, Default)]
+struct PoolBlocks {
+    free: Vec<Arc<GradBlock>>,
+    assigned: HashMap<usize, Arc<GradBlock>>,
+    made: usize,
+}
+
+impl GradBlockPool {
+    pub(super) fn new(block_bytes: usize) -> Self {
+        Self { block_bytes, blocks: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolBlocks> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the memory of a bucket, and assigns a block if it has none. Returns `None` if the
+    /// caller should wait for another bucket; never with `at_once`.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    pub(super) fn assign(
+        &self,
+        group: &Group,
+        bucket: usize,
+        at_once: bool,
+    ) -> Result<Option<Arc<GradBlock>>> {
+        let mut blocks = self.lock();
+        if let Some(block) = blocks.assigned.get(&bucket) {
+            return Ok(Some(Arc::clone(block)));
+        }
+        let block = match blocks.free.pop() {
+            Some(block) => block,
+            None if blocks.made >= MOST_BLOCKS && !at_once => return Ok(None),
+            None => {
+                let block = Arc::new(GradBlock::new(group, self.block_bytes, None)?);
+                blocks.made += 1;
+                block
+            }
+        };
+        blocks.assigned.insert(bucket, Arc::clone(&block));
+        Ok(Some(block))
+    }
+
+    /// Ends the assignment of a bucket's memory to its slots, because the bucket is sent.
+    pub(super) fn send(&self, bucket: usize) {
+        self.lock().assigned.remove(&bucket);
+    }
+
+    /// Takes the memory of a reduced bucket back.
+    pub(super) fn give_back(&self, block: Arc<GradBlock>) {
+        self.lock().free.push(block);
+    }
+
+    /// Drops the memory of an abandoned step.
+    pub(super) fn reset(&self) {
+        *self.lock() = PoolBlocks::default();
+    }
+
+    /// Returns the size of all memory in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.lock().made * self.block_bytes
     }
 }
 

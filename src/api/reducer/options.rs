@@ -2,8 +2,8 @@
 
 use super::hook::HookChoice;
 use super::layout::BucketLimits;
+use super::memory::MemoryNeeds;
 use super::param::Param;
-use super::step::GradMark;
 use crate::base::error::{Error, Result};
 
 /// PyTorch's bucket size, which suits NCCL, whose calls cost tens of microseconds.
@@ -26,9 +26,10 @@ const HOST_BUCKET: usize = 1 << 20;
 const FIRST_BUCKET: usize = 1 << 20;
 
 /// The divisor of the sum of gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DividePolicy {
     /// The number of ranks that have data in the step.
+    #[default]
     World,
     /// No division.
     None,
@@ -39,9 +40,10 @@ pub enum DividePolicy {
 }
 
 /// The handling of a parameter that the caller did not mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingPolicy {
     /// The step fails on all ranks.
+    #[default]
     Error,
     /// The rank contributes zeros and receives the result.
     Zero,
@@ -50,7 +52,7 @@ pub enum MissingPolicy {
 }
 
 /// Options of a reducer; see `dist_reducer_options_t`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "the flags of the C interface")]
 pub struct ReducerOptions {
     /// The size limit of buckets; 0 for the default of the transport.
@@ -69,7 +71,7 @@ pub struct ReducerOptions {
     pub is_canonical: bool,
     /// The layout does not follow the order in which gradients become ready.
     pub has_fixed_layout: bool,
-    /// Places may move when the layout changes.
+    /// Gradient slots may move when the layout changes.
     pub moves_grads: bool,
     /// All steps use the same parameters, equally often.
     pub is_static: bool,
@@ -77,46 +79,20 @@ pub struct ReducerOptions {
     pub broadcasts_buffers: bool,
     /// Ranks may run out of data at different steps.
     pub is_uneven: bool,
-    /// The values of rank 0 are broadcast when the reducer is created.
-    pub broadcasts_values: bool,
+    /// The values of rank 0 are not broadcast when the reducer is created.
+    pub omits_broadcast: bool,
     /// An exported layout to use.
     pub layout: Option<Vec<u8>>,
     /// The caller's stream that computes the gradients on a device.
     pub stream: Option<usize>,
     /// Each rank gets only the results of its own elements.
     pub is_sharded: bool,
-    /// Buckets of places share memory.
+    /// Buckets share memory for gradient slots.
     pub shares_grads: bool,
     /// The hook that reduces buckets.
     pub hook: HookChoice,
     /// A name for the log.
     pub name: String,
-}
-
-impl Default for ReducerOptions {
-    fn default() -> Self {
-        Self {
-            bucket_bytes: 0,
-            first_bucket_bytes: 0,
-            divide: DividePolicy::World,
-            missing: MissingPolicy::Error,
-            timeout_ms: 0,
-            is_retryable: false,
-            is_canonical: false,
-            has_fixed_layout: false,
-            moves_grads: false,
-            is_static: false,
-            broadcasts_buffers: false,
-            is_uneven: false,
-            broadcasts_values: true,
-            layout: None,
-            stream: None,
-            is_sharded: false,
-            shares_grads: false,
-            hook: HookChoice::AllReduce,
-            name: String::new(),
-        }
-    }
 }
 
 impl ReducerOptions {
@@ -159,15 +135,9 @@ impl ReducerOptions {
         Err(Error::invalid(format!("flags: DIST_REDUCER_SHARDED cannot be combined with {wrong}")))
     }
 
-    /// Returns whether results are separate from gradients, and whether buckets of places share
-    /// memory.
-    pub(super) fn apart(&self) -> (bool, bool) {
-        (self.is_retryable, self.shares_grads)
-    }
-
-    /// Returns whether a parameter with this mark keeps its gradient if no rank used it.
-    pub(super) fn keeps_unused(&self, mark: GradMark) -> bool {
-        mark == GradMark::Unused || self.missing == MissingPolicy::Skip
+    /// Returns the memory that the buckets need.
+    pub(super) fn memory_needs(&self) -> MemoryNeeds {
+        MemoryNeeds { has_separate_results: self.is_retryable, shares_slots: self.shares_grads }
     }
 
     /// Returns whether steps begin with an exchange of weights.
@@ -186,7 +156,7 @@ impl ReducerOptions {
             (self.is_static, "STATIC_GRAPH"),
             (self.broadcasts_buffers, "BROADCAST_BUFFERS"),
             (self.is_uneven, "UNEVEN"),
-            (!self.broadcasts_values, "NO_BROADCAST"),
+            (self.omits_broadcast, "NO_BROADCAST"),
             (self.is_sharded, "SHARDED"),
             (self.shares_grads, "SHARE_GRADS"),
         ];

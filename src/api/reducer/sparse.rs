@@ -12,23 +12,16 @@
 //! | the indices of the rows | 8 per row |
 //! | the values of the rows | the size of a row, per row |
 
-#![allow(unsafe_code, reason = "views of a message that the handler of its call owns")]
-
 use super::memory::GradBlock;
 use super::options::DividePolicy;
 use super::param::Param;
-use super::step::ReducerStep;
-use super::task::StepLog;
-use super::{Reducer, ReducerState};
-use crate::api::collective::bytes::{BytesCall, BytesHandler};
-use crate::api::collective::call::CallOptions;
+use super::weights::StepWeights;
 use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
 use crate::kernel;
-use std::sync::Arc;
 
 /// The size of a number in a message, in bytes.
 const WORD: usize = 8;
@@ -52,7 +45,7 @@ pub(super) struct SparseResult {
 
 /// The parameters of the sum of sparse rows.
 #[derive(Clone, Copy, Debug)]
-struct SparseSum {
+pub(super) struct SparseSum {
     dtype: DataType,
     row_bytes: usize,
     n_rows: usize,
@@ -62,9 +55,8 @@ struct SparseSum {
 
 /// The message of one rank.
 #[derive(Clone, Copy, Debug)]
-struct SparseMessage<'m> {
-    is_active: bool,
-    weight: f64,
+pub(super) struct SparseMessage<'m> {
+    weights: StepWeights,
     rows: Src<'m>,
     values: Src<'m>,
 }
@@ -75,7 +67,7 @@ fn row_count(param: &Param) -> usize {
 }
 
 /// Returns the size of one row of the gradient in bytes.
-fn row_bytes(param: &Param) -> usize {
+pub(super) fn row_bytes(param: &Param) -> usize {
     (param.count / row_count(param).max(1)) * param.grad_dtype.size()
 }
 
@@ -105,11 +97,18 @@ impl SparseInput {
 }
 
 impl<'m> SparseMessage<'m> {
-    fn encode(&self) -> Vec<u8> {
+    /// Creates the message of this rank; `input` is `None` if it has no rows.
+    pub(super) fn new(weights: StepWeights, input: Option<&SparseInput>) -> Self {
+        let empty = || (Src::empty(), Src::empty());
+        let (rows, values) = input.map_or_else(empty, |input| (input.rows, input.values));
+        Self { weights, rows, values }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD + self.rows.len() + self.values.len()];
         let view = Dst::from(bytes.as_mut_slice());
-        view.set_word(0, u64::from(self.is_active));
-        view.set_word(WORD, self.weight.to_bits());
+        view.set_word(0, u64::from(self.weights.is_active));
+        view.set_word(WORD, self.weights.weight.to_bits());
         view.set_word(2 * WORD, (self.rows.len() / WORD) as u64);
         view.slice(HEAD, self.rows.len()).copy_from(self.rows);
         view.slice(HEAD + self.rows.len(), self.values.len()).copy_from(self.values);
@@ -130,8 +129,10 @@ impl<'m> SparseMessage<'m> {
         let exists =
             |position| usize::try_from(row_at(rows, position)).is_ok_and(|row| row < sum.n_rows);
         (0..n).all(exists).then(|| Self {
-            is_active: view.word(0) == 1,
-            weight: f64::from_bits(view.word(WORD)),
+            weights: StepWeights {
+                is_active: view.word(0) == 1,
+                weight: f64::from_bits(view.word(WORD)),
+            },
             rows,
             values: view.slice(HEAD + row_len, value_len),
         })
@@ -139,11 +140,21 @@ impl<'m> SparseMessage<'m> {
 }
 
 impl SparseSum {
+    pub(super) fn new(param: &Param, divide: DividePolicy, initial_ranks: usize) -> Self {
+        Self {
+            dtype: param.grad_dtype,
+            row_bytes: row_bytes(param),
+            n_rows: row_count(param),
+            divide,
+            initial_ranks,
+        }
+    }
+
     /// Adds the rows in the messages of all ranks.
     ///
     /// # Errors
     /// `Mismatch` for a message of another format; `OutOfMemory`, `System`.
-    fn of(self, messages: &[Vec<u8>], group: &Group) -> Result<SparseResult> {
+    pub(super) fn of(self, messages: &[Vec<u8>], group: &Group) -> Result<SparseResult> {
         let mut decoded = Vec::with_capacity(messages.len());
         for (rank, bytes) in messages.iter().enumerate() {
             decoded.push(SparseMessage::decode(bytes, self).ok_or_else(|| {
@@ -158,16 +169,16 @@ impl SparseSum {
         rows.sort_unstable();
         rows.dedup();
         let values = GradBlock::new(group, rows.len() * self.row_bytes, None)?;
-        let weights: f64 = decoded.iter().map(|message| message.weight).sum();
+        let weights: f64 = decoded.iter().map(|message| message.weights.weight).sum();
         for message in &decoded {
             let factor = match self.divide {
-                DividePolicy::Weighted if weights > 0.0 => Some(message.weight / weights),
+                DividePolicy::Weighted if weights > 0.0 => Some(message.weights.weight / weights),
                 DividePolicy::Weighted => Some(0.0),
                 _ => None,
             };
             self.add(message, factor, &rows, values.view());
         }
-        let active = decoded.iter().filter(|message| message.is_active).count();
+        let active = decoded.iter().filter(|message| message.weights.is_active).count();
         match self.divide {
             DividePolicy::World => kernel::average(self.dtype, values.view(), active.max(1)),
             DividePolicy::Initial => kernel::average(self.dtype, values.view(), self.initial_ranks),
@@ -182,8 +193,8 @@ impl SparseSum {
         for position in 0..message.rows.len() / WORD {
             let row = row_at(message.rows, position);
             // The list contains every row of a message.
-            let Ok(place) = rows.binary_search(&row) else { continue };
-            let place = into.slice(place * self.row_bytes, self.row_bytes);
+            let Ok(index) = rows.binary_search(&row) else { continue };
+            let place = into.slice(index * self.row_bytes, self.row_bytes);
             let mut value = message.values.slice(position * self.row_bytes, self.row_bytes);
             if let Some(factor) = factor {
                 let room = Dst::from(scaled.as_mut_slice());
@@ -193,114 +204,4 @@ impl SparseSum {
             kernel::fold(self.dtype, ReduceOp::Sum, place, &[place.as_src(), value]);
         }
     }
-}
-
-impl Reducer {
-    /// Marks a sparse gradient as ready. The rows and their values must not change until the step
-    /// has ended. Rows that occur several times are added.
-    ///
-    /// # Errors
-    /// The errors of [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that
-    /// do not exist.
-    pub fn ready_rows(
-        self: &Arc<Self>,
-        param: usize,
-        rows: Src<'static>,
-        values: impl FnOnce(usize) -> Result<Src<'static>>,
-    ) -> Result<()> {
-        let known = self.trained(param)?;
-        if !known.is_sparse {
-            let message = format!(
-                "the gradient of parameter \"{}\" is dense: mark it with dist_reducer_ready",
-                known.name
-            );
-            return Err(Error::invalid(message));
-        }
-        let input = SparseInput::new(known, rows, values(row_bytes(known))?)?;
-        self.mark_sparse(param, input)
-    }
-
-    /// Returns the reduced rows of a sparse gradient, in ascending order, and their values. Both
-    /// are empty before the first step.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a parameter that does not exist or has a dense gradient.
-    pub fn rows(&self, param: usize) -> Result<(Src<'static>, Dst<'static>)> {
-        let known = self.trained(param)?;
-        if !known.is_sparse {
-            let message = format!(
-                "the gradient of parameter \"{}\" is dense: read it with dist_reducer_result",
-                known.name
-            );
-            return Err(Error::invalid(message));
-        }
-        let state = self.settled();
-        let Some(result) = state.sparse.get(&param) else {
-            return Ok((Src::empty(), Dst::empty()));
-        };
-        let (rows, len) = (result.rows.as_ptr().cast(), result.rows.len() * WORD);
-        // SAFETY: the list is not changed. It stays allocated until the next step ends, as the
-        // interface documents.
-        Ok((unsafe { Src::new(rows, len) }, result.values.view()))
-    }
-
-    /// Sends the next bucket, which is a sparse gradient.
-    ///
-    /// # Errors
-    /// The errors of operations that are issued.
-    pub(super) fn send_sparse_bucket(
-        &self,
-        state: &ReducerState,
-        step: &mut ReducerStep,
-        group: &Arc<Group>,
-    ) -> Result<()> {
-        let index = state.memory.layout.buckets[step.sent].params[0];
-        let (param, initial_ranks) = (&self.params[index], state.initial_ranks);
-        let sum = SparseSum {
-            dtype: param.grad_dtype,
-            row_bytes: row_bytes(param),
-            n_rows: row_count(param),
-            divide: self.options.divide,
-            initial_ranks,
-        };
-        let input = step.sparse.get(&index).filter(|_| !step.is_joined);
-        let message = SparseMessage {
-            is_active: !step.is_joined,
-            weight: if step.is_joined { 0.0 } else { step.weight },
-            rows: input.map_or(Src::empty(), |input| input.rows),
-            values: input.map_or(Src::empty(), |input| input.values),
-        };
-        let message: Arc<[u8]> = message.encode().into();
-        // SAFETY: the bytes are not changed, and the job holds them until it has ended.
-        let bytes = unsafe { Src::new(message.as_ptr(), message.len()) };
-        let (notes, weak) = (Arc::clone(&step.notes), Arc::downgrade(group));
-        let deliver = BytesHandler::new(move |messages| {
-            let held = message;
-            let group = weak
-                .upgrade()
-                .ok_or_else(|| Error::internal("the group of a sparse gradient was released"))?;
-            record_result(&notes, index, sum.of(&messages, &group)?, held.len());
-            Ok(())
-        });
-        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
-        let call = group.prepare_bytes(BytesCall::all_gather(bytes), options, deliver)?;
-        let work = Arc::clone(call.work());
-        let is_called = !self.options.is_retryable && !step.is_joined;
-        if let Some(function) = state.on_bucket.as_ref().filter(|_| is_called) {
-            let bucket = (step.sent..step.sent + 1, step.number);
-            self.call_back(&state.memory, (&work, None), function, bucket)?;
-        }
-        call.issue().context(|| format!("the gradient of parameter \"{}\"", param.name))?;
-        step.works.push(work);
-        step.sent += 1;
-        Ok(())
-    }
-}
-
-fn record_result(notes: &StepLog, param: usize, result: SparseResult, sent: usize) {
-    let mut notes = notes.lock();
-    notes.bytes_reduced += sent as u64;
-    notes.bytes_sent += sent as u64;
-    notes.bytes_copied += sent as u64;
-    notes.sparse.push((param, result));
 }

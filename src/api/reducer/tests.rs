@@ -1,10 +1,9 @@
 //! Tests of a step whose end one rank has received and another rank has not.
 
+use super::reducer_state::ReducerPhase;
+use super::send::StepSender;
 use super::step::ReducerStep;
-use super::{
-    DividePolicy, MissingPolicy, Param, ParamRole, Reducer, ReducerOptions, ReducerPhase,
-    VoteDelivery,
-};
+use super::{DividePolicy, MissingPolicy, Param, ParamRole, Reducer, ReducerOptions, VoteDelivery};
 use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
 use crate::api::tests::ranks;
@@ -67,12 +66,10 @@ fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
     let (mut bytes, step): (Vec<u8>, Box<ReducerStep>) = {
         let mut state = reducer.lock();
         let state = &mut *state;
-        let ReducerPhase::Open(mut step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle)
-        else {
-            panic!("no step is open");
-        };
-        reducer.send_buckets(state, &mut step, 0, group);
-        (reducer.ballot(state, &step, group, 0).bytes().to_vec(), step)
+        let mut step = state.take_open_step().expect("no step is open");
+        let sender = StepSender { reducer, state, group };
+        sender.send_buckets(&mut step, 0);
+        (sender.ballot(&step, 0).bytes().to_vec(), step)
     };
     let view = Dst::from(bytes.as_mut_slice());
     let call = Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr);

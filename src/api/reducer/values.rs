@@ -1,11 +1,15 @@
-//! Broadcast of the values of parameters and buffers from one rank to all ranks.
+//! The memory of values, gradients and results: its addresses, and the broadcast of values from one
+//! rank to all ranks.
 
+use super::layout::GradPosition;
 use super::param::{Param, ParamRole};
-use super::{Reducer, ReducerPhase};
+use super::reducer_state::{Reducer, ReducerPhase};
+use super::step::{GradMark, marked_twice};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
 use crate::api::work::handle::Work;
+use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Rank;
@@ -54,13 +58,7 @@ impl Reducer {
                 "gradients are not broadcast: they are the same on all ranks",
             ));
         }
-        let group = {
-            let state = self.settled();
-            if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("values can be broadcast only between steps"));
-            }
-            state.group()?
-        };
+        let group = self.between_steps("values can be broadcast only between steps")?.group()?;
         self.broadcast_in(&group, root, values)
     }
 
@@ -95,5 +93,84 @@ impl Reducer {
             outcome = outcome.and(ended);
         }
         outcome
+    }
+
+    /// Returns the memory into which a gradient must be written, and its number of elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a parameter that does not exist or has no gradient.
+    pub fn grad(&self, param: usize) -> Result<(Dst<'static>, usize)> {
+        let known = self.dense(param)?;
+        if known.grad.is_none() && self.options.shares_grads {
+            return Ok((self.shared_slot(param)?, known.count));
+        }
+        let buffer = known.grad.or_else(|| self.lock().memory.slot(param));
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
+    }
+
+    /// Returns the memory of a reduced gradient after the end of a step, and its number of
+    /// elements.
+    ///
+    /// # Errors
+    /// The errors of [`Self::grad`].
+    pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
+        let known = self.dense(param)?;
+        if self.options.is_sharded {
+            let message = "with DIST_REDUCER_SHARDED a rank has only the results of its own \
+                           elements: read them with dist_shard_ranges";
+            return Err(Error::invalid(message));
+        }
+        let buffer = self.lock().memory.reduced_grad(param, &self.params);
+        Ok((buffer.unwrap_or(Dst::empty()), known.count))
+    }
+
+    /// Returns the slot of a gradient in memory that buckets share. It is valid until the gradient
+    /// is marked. If too many buckets have memory, waits for another bucket.
+    fn shared_slot(&self, param: usize) -> Result<Dst<'static>> {
+        let mut at_once = false;
+        loop {
+            let state = self.lock();
+            let ReducerPhase::Open(step) = &state.phase else {
+                return Err(state.refuse(
+                    "with DIST_REDUCER_SHARE_GRADS a gradient has memory only inside a step \
+                     (dist_reducer_begin)",
+                ));
+            };
+            let memory = &state.memory;
+            let (Some(GradPosition { bucket, index }), Some(pool)) =
+                (memory.layout.positions[param], &memory.pool)
+            else {
+                return Err(Error::internal("a gradient has no memory"));
+            };
+            if step.marks[param] != GradMark::Open {
+                return Err(marked_twice(&self.params[param].name, step.number));
+            }
+            let spec = &memory.layout.buckets[bucket];
+            if let Some(block) = pool.assign(&*state.group()?, bucket, at_once)? {
+                return Ok(spec.part(block.view().slice(0, spec.bytes), index));
+            }
+            let running = step.works.iter().find(|work| work.outcome().is_none());
+            let Some(running) = running.map(Arc::clone) else {
+                at_once = true;
+                continue;
+            };
+            drop(state);
+            callbacks::reject_blocking_in_callback("dist_reducer_grad")?;
+            running.set_awaited();
+            running.wait(&Deadline::never())?;
+        }
+    }
+
+    /// Waits until no operation uses memory of the caller or of the reducer. Each operation has a
+    /// deadline.
+    pub fn retire(&self) {
+        self.await_step();
+        self.await_last_callback();
+    }
+
+    /// Returns the exported layout.
+    pub fn layout(&self) -> Vec<u8> {
+        let memory = Arc::clone(&self.lock().memory);
+        memory.layout.export(&self.params).to_string().into_bytes()
     }
 }

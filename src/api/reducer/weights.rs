@@ -1,14 +1,12 @@
 //! The weights of the ranks at the beginning of a step, and the factor of each rank's gradients.
 
-use super::task::run_in_turn;
-use crate::api::collective::call::{Call, CallOptions};
+use super::operation::{OperationTurn, ReducerOperation};
+use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
-use crate::api::work::handle::Work;
-use crate::api::work::issue::OperationTask;
 use crate::base::buffer::Dst;
-use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
+use crate::base::label::Label;
 use crate::base::op::ReduceOp;
 use crate::transport::Descriptor;
 use std::sync::{Arc, OnceLock};
@@ -37,35 +35,28 @@ impl StepSums {
 /// The contribution of a rank at the beginning of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepWeights {
+    /// Whether the rank has data.
     pub(super) is_active: bool,
     pub(super) weight: f64,
-    /// Whether the ranks also exchange which of them have data.
-    pub(super) names_ranks: bool,
 }
 
-/// The task that sums the contributions at the beginning of a step.
+/// The operation that sums the contributions at the beginning of a step.
 #[derive(Debug)]
 pub(super) struct WeightsTask {
     values: Vec<f64>,
     sums: Arc<StepSums>,
-    options: CallOptions,
-    works: [Arc<Work>; 1],
 }
 
 impl WeightsTask {
-    pub(super) fn new(
-        group: &Group,
-        weights: StepWeights,
-        options: CallOptions,
-        work: Arc<Work>,
-    ) -> Self {
+    /// With `names_ranks`, the ranks also exchange which of them have data.
+    pub(super) fn new(group: &Group, weights: StepWeights, names_ranks: bool) -> Self {
         let active = if weights.is_active { 1.0 } else { 0.0 };
         let mut values: Vec<f64> = vec![active, weights.weight];
-        if weights.names_ranks {
+        if names_ranks {
             let is_own = |rank| if rank == group.rank() { active } else { 0.0 };
             values.extend((0..group.size()).map(is_own));
         }
-        Self { values, sums: Arc::default(), options, works: [work] }
+        Self { values, sums: Arc::default() }
     }
 
     pub(super) fn sums(&self) -> Arc<StepSums> {
@@ -73,26 +64,23 @@ impl WeightsTask {
     }
 }
 
-impl OperationTask for WeightsTask {
-    fn works(&self) -> &[Arc<Work>] {
-        &self.works
-    }
+/// Returns the call, whose descriptor depends only on the number of values.
+fn sum_of(values: &mut [f64]) -> Call<'_> {
+    let view = Dst::from(values);
+    Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum)
+}
 
-    fn descriptor(&self, sequence: u64) -> Descriptor {
-        let mut values = vec![0.0; self.values.len()];
-        let view = Dst::from(values.as_mut_slice());
-        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
-        call.descriptor(sequence, self.options.label)
+impl ReducerOperation for WeightsTask {
+    fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
+        sum_of(&mut self.values.clone()).descriptor(sequence, label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
         format!("the weights of a step ({descriptor})")
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let view = Dst::from(self.values.as_mut_slice());
-        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
-        run_in_turn(group, &call, &self.options, first, deadline)?;
+    fn run(&mut self, mut turn: OperationTurn<'_>) -> Result<()> {
+        turn.run(&sum_of(&mut self.values))?;
         let sums = std::mem::take(&mut self.values);
         self.sums
             .0

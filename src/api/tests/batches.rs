@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::collective::batch;
-use crate::api::work::issue::PreparedCall;
+use crate::api::collective::prepared_call::PreparedCall;
 
 fn barrier(group: &Arc<Group>) -> PreparedCall {
     group.prepare(Call::barrier(), CallOptions::default()).unwrap()

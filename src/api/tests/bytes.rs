@@ -1,7 +1,7 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::bytes::{ByteStrings, BytesCall, BytesHandler};
-use crate::api::work::issue::PreparedCall;
+use crate::api::collective::prepared_call::PreparedCall;
 use crate::base::label::Label;
 use crate::base::progress_observer::NoObserver;
 use std::sync::mpsc::{Receiver, channel};
@@ -83,8 +83,7 @@ fn impossible_length_fails_all_ranks_with_one_culprit() {
                     Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
                 let deadline = long_deadline().into();
                 let descriptor = call.length_descriptor(ticket.sequence(), Label::NONE);
-                let call =
-                    false_length.operation(descriptor, &options, ("", &deadline), &NoObserver);
+                let call = false_length.operation(descriptor, &options, "", &deadline, &NoObserver);
                 let run_outcome = group.backend.run(&call);
                 drop(turn);
                 run_outcome

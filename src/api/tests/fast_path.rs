@@ -113,8 +113,8 @@ fn labelled_calls_take_the_fast_path_whatever_their_labels() {
             let (own, mut sum) = ([1_u8; 4], [0; 4]);
             let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
             let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum);
-            let simple = group.fast_call(&call, &options).unwrap();
-            let outcome = group.run_fast_path(&call, &options, &simple);
+            let small_call = group.small_call(&call, &options).unwrap();
+            let outcome = group.run_fast_path(&call, &options, &small_call);
             assert_eq!(outcome.is_some(), number > 0, "{label}");
             outcome.unwrap_or_else(|| group.run(call, &options)).unwrap();
             assert_eq!(sum, [2; 4]);

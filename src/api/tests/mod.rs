@@ -19,8 +19,9 @@ use super::CallOptions;
 use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
-use crate::api::work::handle::{Work, WorkProgress};
-use crate::backend::{Backend, RankLocation};
+use crate::api::work::handle::Work;
+use crate::api::work::progress::WorkProgress;
+use crate::backend::{Backend, FastPath, RankLocation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -175,6 +176,8 @@ impl PointToPoint for FakeBackend {
         }
     }
 }
+
+impl FastPath for FakeBackend {}
 
 impl Backend for FakeBackend {
     fn name(&self) -> &'static str {

@@ -1,7 +1,6 @@
 use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::collective::barrier_messages::BarrierNotice;
-use crate::api::collective::monitored_barrier::BarrierFailure;
+use crate::api::collective::barrier_messages::{BarrierFailure, BarrierNotice};
 use crate::transport::LARGEST_TAG;
 use std::sync::Barrier;
 use std::time::Duration;

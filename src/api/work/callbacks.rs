@@ -8,17 +8,17 @@
 //!
 //! A callback is called, withdrawn or dropped. The thread that takes the function out of its slot
 //! decides which. [`stop`] drains the posted callbacks and starts a new generation: callbacks of an
-//! earlier generation are not posted any more. The callback thread also drops groups whose last
-//! reference is on a thread that must not drop them (see [`release_group`]).
+//! earlier generation are not posted any more. The callback thread also drops objects for threads
+//! that must not drop them ([`drop_on_callback_thread`]).
 
-use crate::api::group::process_group::Group;
-use crate::api::work::handle::WorkProgress;
+use crate::api::work::progress::WorkProgress;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
 use crate::process::thread::{self, THREAD_FLAGS};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,7 @@ pub struct CallbackKey {
 /// A task for the callback thread.
 enum CallbackThreadTask {
     Call(Arc<CallbackSlot>, Result<()>),
-    DropGroup(Box<Group>),
+    Drop(Box<dyn Any + Send>),
 }
 
 struct CallbackQueue {
@@ -277,27 +277,21 @@ fn drop_waiting_calls(number: u64) -> usize {
     dropped.len()
 }
 
-/// Releases a reference to a group on a thread that may belong to the group's own engine. If it is
-/// the last reference, the callback thread drops the group: the thread that runs an engine cannot
-/// shut that engine down.
-pub(in crate::api) fn release_group(group: Arc<Group>) {
-    let Some(group) = Arc::into_inner(group) else { return };
+/// Drops an object on the callback thread, for a caller whose thread must not drop it.
+///
+/// # Errors
+/// `System` if the thread cannot be started, with the object.
+pub(in crate::api) fn drop_on_callback_thread<T: Send + 'static>(
+    object: Box<T>,
+) -> std::result::Result<(), (Error, Box<T>)> {
     let mut tasks = lock_queue();
-    match ensure_thread(&mut tasks) {
-        Ok(()) => {
-            tasks.push(CallbackThreadTask::DropGroup(Box::new(group)));
-            drop(tasks);
-            DOORBELL.notify();
-        }
-        Err(error) => {
-            drop(tasks);
-            crate::log!(
-                LogLevel::Warn,
-                "group {} is released on a thread of its own engine: {error}",
-                group.name()
-            );
-        }
+    if let Err(error) = ensure_thread(&mut tasks) {
+        return Err((error, object));
     }
+    tasks.push(CallbackThreadTask::Drop(object));
+    drop(tasks);
+    DOORBELL.notify();
+    Ok(())
 }
 
 /// Refuses an action that may block inside a completion callback.
@@ -373,7 +367,7 @@ fn run_task(task: CallbackThreadTask) {
                 lock_queue().unregister(slot.generation);
             }
         }
-        CallbackThreadTask::DropGroup(group) => drop(group),
+        CallbackThreadTask::Drop(object) => drop(object),
     }
     lock_queue().running = None;
     DOORBELL.notify();

@@ -16,17 +16,15 @@
 //!
 //! This module does not depend on how a work ends, or on handles.
 
-use crate::api::group::process_group::Group;
-use crate::api::work::handle::Work;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Ordering, fence};
+use crate::base::error::Result;
+use crate::base::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::wait::pollable_flag::PollableFlag;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The completed works of one group that the caller has not taken.
 #[derive(Debug)]
-pub(in crate::api) struct CompletionEvents {
+pub(super) struct CompletionEvents {
     done_works: Mutex<DoneWorks>,
 }
 
@@ -40,23 +38,33 @@ struct DoneWorks {
     next_key: u64,
 }
 
+/// The part of a work that the list uses.
+#[derive(Debug, Default)]
+pub(super) struct EventSlot {
+    /// The caller's handle, or 0 if there is none.
+    pub(super) handle: AtomicUsize,
+    /// The key of the work in the list, or 0 if it was never listed. The lock of the list protects
+    /// it.
+    key: AtomicU64,
+}
+
 impl CompletionEvents {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let list =
             DoneWorks { signal: Some(PollableFlag::new()?), works: BTreeMap::new(), next_key: 1 };
         Ok(Self { done_works: Mutex::new(list) })
     }
 
     /// Adds a completed work, unless it was listed before or has no handle.
-    pub(in crate::api) fn add(&self, work: &Work) {
+    pub(super) fn add(&self, work: &EventSlot) {
         let mut list = self.lock();
-        let (handle, event_key) = (work.handle(), work.event_key());
-        if list.signal.is_none() || handle == 0 || event_key.load(Ordering::Relaxed) != 0 {
+        let handle = work.handle.load(Ordering::Acquire);
+        if list.signal.is_none() || handle == 0 || work.key.load(Ordering::Relaxed) != 0 {
             return;
         }
         let key = list.next_key;
         list.next_key += 1;
-        event_key.store(key, Ordering::Relaxed);
+        work.key.store(key, Ordering::Relaxed);
         if list.works.is_empty() {
             list.signal.iter().for_each(PollableFlag::raise);
         }
@@ -64,16 +72,16 @@ impl CompletionEvents {
     }
 
     /// Removes a work whose handle was released.
-    pub(in crate::api) fn remove(&self, work: &Work) {
+    pub(super) fn remove(&self, work: &EventSlot) {
         let mut list = self.lock();
-        let key = work.event_key().load(Ordering::Relaxed);
+        let key = work.key.load(Ordering::Relaxed);
         if list.works.remove(&key).is_some() {
             list.clear_signal_if_empty();
         }
     }
 
     /// Takes up to `max_works` works in the order in which they ended.
-    fn take_oldest(&self, max_works: usize) -> Vec<usize> {
+    pub(super) fn take_oldest(&self, max_works: usize) -> Vec<usize> {
         let mut list = self.lock();
         let mut taken = Vec::with_capacity(max_works.min(list.works.len()));
         while taken.len() < max_works
@@ -85,11 +93,13 @@ impl CompletionEvents {
         taken
     }
 
-    fn descriptor(&self) -> Option<i32> {
+    /// Returns the descriptor, unless the group has been released.
+    pub(super) fn descriptor(&self) -> Option<i32> {
         self.lock().signal.as_ref().map(PollableFlag::descriptor)
     }
 
-    fn close(&self) {
+    /// Closes the descriptor. Works that complete from now on are not listed.
+    pub(super) fn close(&self) {
         let mut list = self.lock();
         list.signal = None;
         list.works.clear();
@@ -105,43 +115,5 @@ impl DoneWorks {
         if self.works.is_empty() {
             self.signal.iter().for_each(PollableFlag::clear);
         }
-    }
-}
-
-impl Group {
-    /// Returns the descriptor that is readable while completed works of the group were not taken.
-    /// `handled_works` returns the works that have handles; the first call calls it once.
-    ///
-    /// # Errors
-    /// `System` if no further descriptor is available, `NotInitialized` if the group is being
-    /// released.
-    pub fn completion_descriptor(
-        &self,
-        handled_works: impl FnOnce() -> Vec<Arc<Work>>,
-    ) -> Result<i32> {
-        if self.queue.events().is_none() {
-            self.queue.set_events(Arc::new(CompletionEvents::new()?));
-            fence(Ordering::SeqCst);
-            for work in handled_works() {
-                work.report_if_done(&self.queue);
-            }
-        }
-        let descriptor = self.queue.events().and_then(|events| events.descriptor());
-        descriptor.ok_or_else(|| {
-            let message =
-                format!("group {} is being released and has no completion events", self.name());
-            Error::new(ErrorKind::NotInitialized, message)
-        })
-    }
-
-    /// Takes the handles of up to `max_works` completed works, in the order of their completion.
-    /// Returns none if the group has no descriptor.
-    pub fn take_done(&self, max_works: usize) -> Vec<usize> {
-        self.queue.events().map_or_else(Vec::new, |events| events.take_oldest(max_works))
-    }
-
-    /// Closes the descriptor. Works that complete from now on are not listed.
-    pub fn close_events(&self) {
-        self.queue.events().into_iter().for_each(|events| events.close());
     }
 }

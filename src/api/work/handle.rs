@@ -6,25 +6,25 @@
 //! also sees the data that the operation has written: the outcome is stored with release and read
 //! with acquire. From then on the library does not access the caller's buffers.
 //!
-//! This module does not depend on how a collective runs or how a message travels.
+//! This module does not depend on how a collective runs or how a message travels. [`super::wait`]
+//! has the waits.
 
 use crate::api::group::process_group::Group;
-use crate::api::observe::debug::in_flight_buffers;
+use crate::api::observe::debug::in_flight_buffers::{self, InFlightWork};
 use crate::api::observe::error_file;
 use crate::api::observe::recorder::{self, OperationRecord};
-use crate::api::p2p::point_to_point::MessageDescriptor;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::api::work::callbacks::{self, CallbackKey};
+use crate::api::work::events::{CompletionEvents, EventSlot};
 use crate::api::work::queue::RunQueue;
 use crate::api::work::work_outcome::{CompletionAction, WorkEnd, WorkOutcome};
 use crate::base::backtrace;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Culprit, Error, Result};
+use crate::base::error::{Culprit, Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
 use crate::base::ids::Rank;
-use crate::base::log::LogLevel;
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
-use crate::transport::{Completion, Delivery, OpKind, PointToPoint};
-use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
+use crate::base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
+use crate::transport::{Completion, Delivery, OpKind};
 use std::backtrace::Backtrace;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,21 +40,12 @@ pub enum WorkKind {
     Batch,
 }
 
-/// The result of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkProgress {
-    /// The work is done.
-    Done,
-    /// The work is still pending.
-    Pending,
-}
-
 /// The properties of a work that are fixed when it is issued.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct IssueInfo {
-    pub(in crate::api) sequence: u64,
+pub(super) struct IssueInfo {
+    pub(super) sequence: u64,
     /// The deadline, which starts when the work is issued.
-    pub(in crate::api) deadline: Deadline,
+    pub(super) deadline: Deadline,
 }
 
 /// The references that a message's work holds while it is pending.
@@ -67,13 +58,13 @@ pub(in crate::api) struct PendingMessage {
 /// An operation that was issued or will be issued.
 #[derive(Debug)]
 pub struct Work {
-    kind: WorkKind,
+    pub(super) kind: WorkKind,
     /// True if the caller waits for the work from its issue on.
     is_awaited: AtomicBool,
     /// The queue in which callers wait for the work. It is the group's queue, or the batch's own
     /// queue, which never runs a job.
-    queue: Arc<RunQueue>,
-    issue_info: OnceLock<IssueInfo>,
+    pub(super) queue: Arc<RunQueue>,
+    pub(super) issue_info: OnceLock<IssueInfo>,
     /// The stack of the issuing call, if backtraces are on.
     issue_backtrace: OnceLock<Arc<Backtrace>>,
     outcome: WorkOutcome,
@@ -81,10 +72,7 @@ pub struct Work {
     pending_message: Mutex<Option<PendingMessage>>,
     /// The culprit of a message's error, as a rank of the outermost group.
     blamed_rank: OnceLock<Rank>,
-    /// The caller's handle, or 0 if there is none.
-    handle: AtomicUsize,
-    /// The key among the completion events of its group, once the work is listed there.
-    event_key: AtomicU64,
+    event_slot: EventSlot,
     /// For a batch with calls of one group: the queue of that group.
     single_group_queue: OnceLock<Arc<RunQueue>>,
     /// For a batch: its works, from issue until it is done.
@@ -107,8 +95,7 @@ impl Work {
             outcome: WorkOutcome::new(),
             pending_message: Mutex::new(None),
             blamed_rank: OnceLock::new(),
-            handle: AtomicUsize::new(0),
-            event_key: AtomicU64::new(0),
+            event_slot: EventSlot::default(),
             single_group_queue: OnceLock::new(),
             members: Mutex::default(),
             device_completion: EnqueuedOperationSlot::new(),
@@ -154,7 +141,7 @@ impl Work {
                 // A work ends once, so the cell is still empty.
                 let _first = self.blamed_rank.set(rank);
             }
-            callbacks::release_group(group);
+            Group::release(group);
         }
         let ended = WorkEnd { result, time: Instant::now() };
         let outcome = ended.without_delivery();
@@ -169,8 +156,8 @@ impl Work {
             // doorbell in `end_work` has the fence.
             fence(Ordering::SeqCst);
         }
-        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
-            events.add(self);
+        if let Some(events) = self.events() {
+            events.add(&self.event_slot);
         }
     }
 
@@ -182,12 +169,16 @@ impl Work {
         }
     }
 
+    fn events(&self) -> Option<&Arc<CompletionEvents>> {
+        self.event_queue().and_then(|queue| queue.events())
+    }
+
     /// Adds a work that is done to the completion events of the group with this queue, if it
     /// belongs to that group.
-    pub(in crate::api) fn report_if_done(&self, queue: &Arc<RunQueue>) {
+    fn report_if_done(&self, queue: &Arc<RunQueue>) {
         let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
         if is_of_group && self.is_done() {
-            queue.events().into_iter().for_each(|events| events.add(self));
+            queue.events().into_iter().for_each(|events| events.add(&self.event_slot));
         }
     }
 
@@ -199,26 +190,15 @@ impl Work {
 
     /// Stores the caller's handle, which is not 0. Called before the work is issued.
     pub fn set_handle(&self, token: usize) {
-        self.handle.store(token, Ordering::Release);
+        self.event_slot.handle.store(token, Ordering::Release);
     }
 
     /// Removes the caller's handle after its release.
     pub fn clear_handle(&self) {
-        self.handle.store(0, Ordering::Release);
-        if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
-            events.remove(self);
+        self.event_slot.handle.store(0, Ordering::Release);
+        if let Some(events) = self.events() {
+            events.remove(&self.event_slot);
         }
-    }
-
-    /// Returns the caller's handle, or 0.
-    pub(in crate::api) fn handle(&self) -> usize {
-        self.handle.load(Ordering::Acquire)
-    }
-
-    /// Returns the key among the completion events of the group, or 0. The lock of the events
-    /// protects it.
-    pub(in crate::api) fn event_key(&self) -> &AtomicU64 {
-        &self.event_key
     }
 
     /// Records that the caller waits for the work from its issue on. Called before the work is
@@ -305,69 +285,16 @@ impl Work {
         self.outcome.ended()?.result.as_ref().ok().copied().flatten()
     }
 
-    /// Waits until the work has ended or the limit has passed. The thread makes progress while it
-    /// waits. Any thread may call this any number of times.
-    ///
-    /// # Errors
-    /// The operation's own error, which stays. `InvalidArgument` for a work of a batch that has not
-    /// ended, and for a pending work inside a completion callback.
-    pub fn wait(&self, limit: &Deadline) -> Result<WorkProgress> {
-        self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
-    }
-
-    fn wait_for_outcome(&self, limit: &Deadline) -> Result<WorkProgress> {
-        if let Some(outcome) = self.outcome() {
-            return outcome.map(|()| WorkProgress::Done);
-        }
-        if limit.has_passed() {
-            return Ok(WorkProgress::Pending);
-        }
-        callbacks::reject_blocking_in_callback("waiting for a pending work")?;
-        self.check_issued()?;
-        let Some(issue) = self.issue_info.get() else {
-            // The work ended without having been issued.
-            return self
-                .outcome()
-                .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
-        };
-        match self.kind {
-            WorkKind::Collective(_) => {
-                let own_operation = Some((issue.sequence, issue.deadline));
-                self.queue.wait_for(|| self.is_done(), limit, own_operation);
-            }
-            WorkKind::Message(_) => self.progress_message(limit),
-            WorkKind::Batch => self.wait_for_members(limit),
-        }
-        self.outcome()
-            .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
-    }
-
-    /// Waits until the work has ended. If the operation was enqueued on a device, also waits until
-    /// the device has completed it. Any thread may call this any number of times.
-    ///
-    /// # Errors
-    /// The errors of [`Work::wait`]; the failure of the group, if it comes before the device has
-    /// completed the operation.
-    pub fn synchronize(&self, limit: &Deadline) -> Result<WorkProgress> {
-        if self.wait(limit)? == WorkProgress::Pending {
-            return Ok(WorkProgress::Pending);
-        }
-        let mut completions = lock(&self.member_completions).clone();
-        completions.extend(self.device_completion.get().cloned());
-        if !completions.is_empty() {
-            callbacks::reject_blocking_in_callback("waiting for a device")?;
-        }
-        for completion in completions {
-            if !completion.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
-                return Ok(WorkProgress::Pending);
-            }
-        }
-        Ok(WorkProgress::Done)
-    }
-
     /// Returns the slot for the operation's completion on a device.
     pub(in crate::api) fn device_completion(&self) -> &EnqueuedOperationSlot {
         &self.device_completion
+    }
+
+    /// Returns the completions on devices of the members and of the operation itself.
+    pub(super) fn device_completions(&self) -> Vec<Arc<dyn EnqueuedOperation>> {
+        let mut completions = lock(&self.member_completions).clone();
+        completions.extend(self.device_completion.get().cloned());
+        completions
     }
 
     /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
@@ -377,70 +304,14 @@ impl Work {
         }
     }
 
-    /// Makes progress on this thread with the engine that transfers the message.
-    fn progress_message(&self, limit: &Deadline) {
-        let group = self.message_group();
-        if let Some(engine) = group.as_ref().and_then(|group| group.backend.point_to_point()) {
-            self.progress_until(engine, &|| self.is_done(), limit);
-        } else {
-            self.queue.wait_for(|| self.is_done(), limit, None);
-        }
-    }
-
-    /// Makes progress with an engine on this thread until `is_over` holds. If the wait is long, the
-    /// log names this message.
-    pub(in crate::api) fn progress_until(
-        &self,
-        engine: &dyn PointToPoint,
-        is_over: &dyn Fn() -> bool,
-        limit: &Deadline,
-    ) {
-        let mut watch = SlowWaitWatch::default();
-        while !is_over() && !limit.has_passed() {
-            match watch.check(|waited| self.log_long_wait(waited)) {
-                Some(interval) => engine.progress_until(is_over, &limit.capped(interval)),
-                None => engine.progress_until(is_over, limit),
-            }
-        }
-    }
-
     /// Returns the members of a pending batch.
-    pub(in crate::api) fn pending_members(&self) -> Vec<Arc<Self>> {
+    pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
         lock(&self.members).clone()
     }
 
     /// Returns the group of a pending message.
-    pub(in crate::api) fn message_group(&self) -> Option<Arc<Group>> {
+    pub(super) fn message_group(&self) -> Option<Arc<Group>> {
         lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
-    }
-
-    /// Returns the queue of the work, and its sequence number and deadline once it is issued.
-    pub(in crate::api) fn queue_and_issue_info(&self) -> (&Arc<RunQueue>, Option<IssueInfo>) {
-        (&self.queue, self.issue_info.get().copied())
-    }
-
-    /// Logs a long wait for a message.
-    #[cold]
-    fn log_long_wait(&self, waited: DisplaySeconds) {
-        let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
-            return;
-        };
-        let last = message.peer.and_then(|peer| group.backend.last_activity(peer));
-        let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
-        crate::log!(
-            LogLevel::Warn,
-            "{message} on {} has waited {waited}{last}",
-            group.describe_rank()
-        );
-        callbacks::release_group(group);
-    }
-
-    /// Waits for the members one after the other. The end of the last member ends the batch.
-    fn wait_for_members(&self, limit: &Deadline) {
-        let members = self.pending_members();
-        // Errors are dropped: the batch's outcome has the error of the first failed member.
-        members.iter().for_each(|member| drop(member.wait(limit)));
-        self.queue.wait_for(|| self.is_done(), limit, None);
     }
 
     /// Registers a function that the callback thread calls once the work has ended, never inside
@@ -474,7 +345,7 @@ impl Work {
 
     /// Removes the action that [`Work::add_completion_action`] registered with this number, unless
     /// the work has ended.
-    pub(in crate::api) fn remove_hook(&self, id: u64) {
+    pub(super) fn remove_hook(&self, id: u64) {
         self.outcome.remove_hook(id);
     }
 
@@ -482,6 +353,20 @@ impl Work {
         if let Some((then, ended)) = self.outcome.add_action(action) {
             then.run(&ended.without_delivery());
         }
+    }
+}
+
+impl InFlightWork for Work {
+    fn operation(&self) -> Option<(String, bool)> {
+        match self.kind {
+            WorkKind::Collective(kind) => Some((kind.name().to_owned(), true)),
+            WorkKind::Message(message) => Some((message.to_string(), false)),
+            WorkKind::Batch => None,
+        }
+    }
+
+    fn sequence(&self) -> Option<u64> {
+        Self::sequence(self)
     }
 }
 
@@ -505,6 +390,44 @@ impl Work {
             }
             _ => error,
         }
+    }
+}
+
+impl Group {
+    /// Returns the descriptor that is readable while completed works of the group were not taken.
+    /// `handled_works` returns the works that have handles; the first call calls it once.
+    ///
+    /// # Errors
+    /// `System` if no further descriptor is available, `NotInitialized` if the group is being
+    /// released.
+    pub fn completion_descriptor(
+        &self,
+        handled_works: impl FnOnce() -> Vec<Arc<Work>>,
+    ) -> Result<i32> {
+        if self.queue.events().is_none() {
+            self.queue.set_events(Arc::new(CompletionEvents::new()?));
+            fence(Ordering::SeqCst);
+            for work in handled_works() {
+                work.report_if_done(&self.queue);
+            }
+        }
+        let descriptor = self.queue.events().and_then(|events| events.descriptor());
+        descriptor.ok_or_else(|| {
+            let message =
+                format!("group {} is being released and has no completion events", self.name());
+            Error::new(ErrorKind::NotInitialized, message)
+        })
+    }
+
+    /// Takes the handles of up to `max_works` completed works, in the order of their completion.
+    /// Returns none if the group has no descriptor.
+    pub fn take_done(&self, max_works: usize) -> Vec<usize> {
+        self.queue.events().map_or_else(Vec::new, |events| events.take_oldest(max_works))
+    }
+
+    /// Closes the descriptor. Works that complete from now on are not listed.
+    pub fn close_events(&self) {
+        self.queue.events().into_iter().for_each(|events| events.close());
     }
 }
 

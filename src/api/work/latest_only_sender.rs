@@ -10,7 +10,6 @@
 //! This module does not depend on the content of the messages.
 
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks;
 use crate::backend::buffer_pool::PooledBuffer;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -107,6 +106,6 @@ impl Completion for InFlightSend {
         // An error means that the rank is unreachable. Such a rank does not need the message.
         drop(sender.post_send(&group, *to, &newest));
         // This thread may be one that must not drop the group.
-        callbacks::release_group(group);
+        Group::release(group);
     }
 }

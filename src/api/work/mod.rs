@@ -1,10 +1,12 @@
 //! Asynchronous works: issue, the run queue of a group, outcomes, callbacks and event files.
 
 pub mod callbacks;
-pub(in crate::api) mod events;
+mod events;
 pub mod handle;
 pub mod issue;
 pub(in crate::api) mod latest_only_sender;
+pub mod progress;
 pub mod queue;
+mod wait;
 pub mod work_list;
 pub(in crate::api) mod work_outcome;

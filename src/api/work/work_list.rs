@@ -9,13 +9,15 @@
 //!
 //! This module does not depend on how a collective runs or how a message travels.
 
+use crate::api::group::process_group::Group;
 use crate::api::observe::recorder;
 use crate::api::work::callbacks;
-use crate::api::work::handle::{IssueInfo, Work, WorkKind, WorkProgress};
+use crate::api::work::handle::{IssueInfo, Work, WorkKind};
+use crate::api::work::progress::WorkProgress;
 use crate::api::work::queue::RunQueue;
 use crate::api::work::work_outcome::CompletionAction;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::error::{ErrorContext as _, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::Arc;
@@ -114,11 +116,11 @@ impl<'a> AnyWaitMethod<'a> {
                 (WorkKind::Collective(_), WorkKind::Collective(_))
                     | (WorkKind::Message(_), WorkKind::Message(_))
             );
-            same_kind && Arc::ptr_eq(work.queue_and_issue_info().0, first.queue_and_issue_info().0)
+            same_kind && Arc::ptr_eq(&work.queue, &first.queue)
         };
         match first.kind() {
             _ if !works.iter().all(is_alike) => Self::OnDoorbell,
-            WorkKind::Collective(_) => Self::InQueue(first.queue_and_issue_info().0),
+            WorkKind::Collective(_) => Self::InQueue(&first.queue),
             WorkKind::Message(_) => Self::InEngine(first),
             WorkKind::Batch => Self::OnDoorbell,
         }
@@ -149,11 +151,9 @@ struct DeadlineWatch {
 fn deadlines_to_watch(works: &[&Arc<Work>]) -> Vec<DeadlineWatch> {
     let mut found = Vec::with_capacity(works.len());
     let mut add = |work: &Work| {
-        if let (WorkKind::Collective(_), (queue, Some(issue))) =
-            (work.kind(), work.queue_and_issue_info())
-        {
+        if let (WorkKind::Collective(_), Some(&issue)) = (work.kind, work.issue_info.get()) {
             let IssueInfo { sequence, deadline } = issue;
-            found.push(DeadlineWatch { queue: Arc::clone(queue), sequence, deadline });
+            found.push(DeadlineWatch { queue: Arc::clone(&work.queue), sequence, deadline });
         }
     };
     for work in works {
@@ -181,7 +181,7 @@ fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
         Some(engine) => first.progress_until(engine, &|| is_any_done(works), limit),
         None => wait_on_doorbell(works, limit),
     }
-    callbacks::release_group(group);
+    Group::release(group);
 }
 
 fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
@@ -210,19 +210,6 @@ fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
 }
 
 impl Work {
-    /// Refuses to wait for a work that has not been issued.
-    ///
-    /// # Errors
-    /// `InvalidArgument`.
-    pub(in crate::api) fn check_issued(&self) -> Result<()> {
-        if self.queue_and_issue_info().1.is_some() || self.is_done() {
-            return Ok(());
-        }
-        let message =
-            "the work belongs to a batch that has not been issued: call dist_batch_end first";
-        Err(Error::invalid(message))
-    }
-
     /// Registers a function that the thread that ends the work calls. If the work has already
     /// ended, the function runs immediately. Returns the number for the hook's removal.
     fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {

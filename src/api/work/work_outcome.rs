@@ -21,9 +21,9 @@ pub(in crate::api) enum CompletionAction {
 
 /// The result of a work and the time of its end.
 #[derive(Clone, Debug)]
-pub(in crate::api) struct WorkEnd {
-    pub(in crate::api) result: Result<Option<Delivery>>,
-    pub(in crate::api) time: Instant,
+pub(super) struct WorkEnd {
+    pub(super) result: Result<Option<Delivery>>,
+    pub(super) time: Instant,
 }
 
 enum OutcomeState {
@@ -33,20 +33,20 @@ enum OutcomeState {
 }
 
 /// The state of a work. It changes from pending to done once, even if several threads try.
-pub(in crate::api) struct WorkOutcome {
+pub(super) struct WorkOutcome {
     /// 1 once `state` is `Done`, so that `is_done` takes no lock.
     is_done: AtomicU32,
     state: Mutex<OutcomeState>,
 }
 
 impl WorkOutcome {
-    pub(in crate::api) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { is_done: AtomicU32::new(0), state: Mutex::new(OutcomeState::Pending(Vec::new())) }
     }
 
     /// Ends the work and returns the actions to run. Returns `None` if the work has already ended;
     /// its outcome stays.
-    pub(in crate::api) fn complete(&self, ended: WorkEnd) -> Option<Vec<CompletionAction>> {
+    pub(super) fn complete(&self, ended: WorkEnd) -> Option<Vec<CompletionAction>> {
         let mut state = self.lock();
         let OutcomeState::Pending(actions) = &mut *state else { return None };
         let actions = std::mem::take(actions);
@@ -56,11 +56,11 @@ impl WorkOutcome {
         Some(actions)
     }
 
-    pub(in crate::api) fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.is_done.load(Ordering::Acquire) != 0
     }
 
-    pub(in crate::api) fn ended(&self) -> Option<Arc<WorkEnd>> {
+    pub(super) fn ended(&self) -> Option<Arc<WorkEnd>> {
         match &*self.lock() {
             OutcomeState::Pending(_) => None,
             OutcomeState::Done(ended, _) => Some(Arc::clone(ended)),
@@ -69,7 +69,7 @@ impl WorkOutcome {
 
     /// Registers an action for the end of the work. Returns the action if the work has already
     /// ended.
-    pub(in crate::api) fn add_action(
+    pub(super) fn add_action(
         &self,
         action: CompletionAction,
     ) -> Option<(CompletionAction, Arc<WorkEnd>)> {
@@ -88,7 +88,7 @@ impl WorkOutcome {
 
     #[cfg(test)]
     #[cfg(not(loom))]
-    pub(in crate::api) fn hook_count(&self) -> usize {
+    pub(super) fn hook_count(&self) -> usize {
         match &*self.lock() {
             OutcomeState::Pending(list) => list.len(),
             OutcomeState::Done(..) => 0,
@@ -96,7 +96,7 @@ impl WorkOutcome {
     }
 
     /// Removes the hook with this number, unless the work has ended.
-    pub(in crate::api) fn remove_hook(&self, id: u64) {
+    pub(super) fn remove_hook(&self, id: u64) {
         let mut state = self.lock();
         let OutcomeState::Pending(list) = &mut *state else { return };
         let index = list
@@ -109,7 +109,7 @@ impl WorkOutcome {
 
     /// Withdraws the first callback with this key that has not been called. Returns false if there
     /// is none.
-    pub(in crate::api) fn withdraw_callback(&self, key: CallbackKey) -> bool {
+    pub(super) fn withdraw_callback(&self, key: CallbackKey) -> bool {
         let mut state = self.lock();
         let withdrawn = match &mut *state {
             OutcomeState::Pending(list) => {
@@ -136,20 +136,20 @@ impl fmt::Debug for WorkOutcome {
 
 impl WorkEnd {
     /// Returns the outcome without the message's delivery.
-    pub(in crate::api) fn without_delivery(&self) -> Result<()> {
+    pub(super) fn without_delivery(&self) -> Result<()> {
         self.result.as_ref().map(drop).map_err(Clone::clone)
     }
 }
 
 impl CompletionAction {
     /// Returns a number that no other hook has.
-    pub(in crate::api) fn next_id() -> u64 {
+    pub(super) fn next_id() -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Runs the action.
-    pub(in crate::api) fn run(self, outcome: &Result<()>) {
+    pub(super) fn run(self, outcome: &Result<()>) {
         match self {
             Self::Hook(_, hook) => hook(outcome),
             Self::Callback(callback) => callback.post(outcome.clone()),

@@ -9,9 +9,11 @@
 
 use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
-use super::{DomainMembership, NativeBackend, NativeScratch, malformed_peer_info};
+use super::{DomainMembership, NativeBackend, malformed_peer_info};
 use crate::algo::GroupShape;
+use crate::algo::group_state::GroupState;
 use crate::algo::rules::AlgorithmRules;
+use crate::backend::peer_info::rank_locations;
 use crate::backend::{BootstrapExchange, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
@@ -139,8 +141,8 @@ fn bootstrap_group(
         );
     }
     let overrides = std::mem::take(&mut infos[0].rules);
-    let scratch = NativeScratch::new(context.group, &nodes, context.rank);
-    let direct = Arc::clone(scratch.shm_cursor.arena_access().call_count());
+    let state = GroupState::new(context.group, &nodes, context.rank);
+    let direct = Arc::clone(state.cursor.arena_access().call_count());
     let domain = DomainMembership(domain);
     Ok(NativeBackend {
         matching_engine,
@@ -156,7 +158,7 @@ fn bootstrap_group(
         has_arrival_check,
         survivor_endpoint,
         zero_copy_calls: direct,
-        scratch: Mutex::new(scratch),
+        state: Mutex::new(state),
     })
 }
 
@@ -230,7 +232,8 @@ impl NativeGroupPlan {
         let slot_bytes = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
         let min_slot_bytes = (infos.len() * LARGEST_ELEMENT).max(slot_bytes);
         let shape = GroupShape::of(&nodes, wait_policy.is_oversubscribed);
-        let rank_locations = rank_locations(infos, &hosts);
+        let rank_locations =
+            rank_locations(&hosts, |rank| (infos[rank].pid, infos[rank].host_name.as_str()));
         Ok(Self {
             names: rank_locations.iter().map(|location| location.name.clone()).collect(),
             rank_locations,
@@ -416,20 +419,4 @@ impl NativeGroupPlan {
 /// Returns true if the ranks of a host cannot all run at the same time.
 fn is_oversubscribed(infos: &[NativePeerInfo], members: &[Rank]) -> bool {
     are_oversubscribed(&members.iter().map(|&rank| &infos[rank].cores).collect::<Vec<_>>())
-}
-
-fn rank_locations(infos: &[NativePeerInfo], hosts: &NodeMap) -> Vec<RankLocation> {
-    // Ranks of one host share one copy of its name.
-    let first = |host: usize| &infos[hosts.members(host)[0]].host_name;
-    let shared: Vec<Arc<str>> =
-        (0..hosts.node_count()).map(|host| first(host).as_str().into()).collect();
-    let location = |(rank, info): (Rank, &NativePeerInfo)| {
-        let host_index = hosts.node_of(rank);
-        let known = &shared[host_index];
-        let is_known = **known == *info.host_name;
-        let host = if is_known { Arc::clone(known) } else { info.host_name.as_str().into() };
-        let name = PeerName { rank, pid: info.pid, host };
-        RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
-    };
-    infos.iter().enumerate().map(location).collect()
 }

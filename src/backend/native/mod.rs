@@ -17,25 +17,23 @@ mod tuning;
 mod write_revocation_tests;
 
 use super::{
-    Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome, GroupFailureState,
-    RankLocation,
+    Backend, BackendProperties, CallArguments, FastCall, FastCallKey, FastPath, FastPathKind,
+    GroupFailureState, PeerMonitor, RankLocation,
 };
+use crate::algo::group_state::GroupState;
 use crate::algo::hierarchical::{self, HierarchicalOperation};
-use crate::algo::message::{self, MessageOperation, Team};
+use crate::algo::message::{MessageOperation, Team};
 use crate::algo::rules::{AlgorithmRule, AlgorithmRules};
-use crate::algo::shared::sequencer::fast_path::{self, FastPathPlan};
-use crate::algo::shared::{self, ShmSequencer, one_step};
-use crate::algo::{
-    Algorithm, AlgorithmBody, AlgorithmRequest, EAGER_BYTES, GroupShape, Operation, select,
-};
-use crate::base::deadline::LazyDeadline;
+use crate::algo::shared::in_arenas::run_in_arenas_or;
+use crate::algo::shared::{ShmSequencer, one_step};
+use crate::algo::{Algorithm, AlgorithmBody, AlgorithmRequest, GroupShape, Operation, select};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::ids::Rank;
 use crate::base::nodes::NodeMap;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
-    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, arena,
+    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain,
 };
 use serde_json::{Value, json};
 use std::ops::Deref;
@@ -68,7 +66,7 @@ pub struct NativeBackend {
     /// The number of operations that copied directly between arenas.
     zero_copy_calls: Arc<AtomicU64>,
     /// The state of the operations. The running operation holds the lock.
-    scratch: Mutex<NativeScratch>,
+    state: Mutex<GroupState>,
 }
 
 /// The membership of a rank in its domain. Dropping it leaves the domain, even if other owners
@@ -108,47 +106,61 @@ impl GroupFailureState for NodeFailureState {
     }
 }
 
-/// The selected algorithm for calls of one kind and size.
-#[derive(Clone, Copy, Debug)]
-struct SelectedAlgorithm {
-    kind: OpKind,
-    bytes: usize,
-    algorithm: &'static Algorithm,
-    number: u8,
-}
-
-/// The state that a rank keeps between operations.
-#[derive(Debug)]
-struct NativeScratch {
-    /// For each kind, the selection of the latest call that did not request an algorithm.
-    last_selected: Vec<SelectedAlgorithm>,
-    /// The plans of the prepared fast calls, by slot of their key; empty until the first one.
-    fast_path_routines: Vec<Option<FastPathPlan>>,
-    shm_cursor: shared::ShmCursor,
-    /// The history of messages with each peer, if the group has several nodes.
-    peer_history: Option<message::PeerHistory>,
-    /// All ranks of the group, if it has several nodes.
-    all_ranks: Vec<Rank>,
-}
-
-impl NativeScratch {
-    fn new(group: GroupId, nodes: &NodeMap, rank: Rank) -> Self {
-        // A group on one node needs neither the history nor the list of ranks.
-        let spans_nodes = nodes.node_count() > 1;
-        Self {
-            last_selected: Vec::new(),
-            fast_path_routines: Vec::new(),
-            shm_cursor: shared::ShmCursor::new(group, nodes.members(nodes.node_of(rank)).len()),
-            peer_history: spans_nodes
-                .then(|| message::PeerHistory::new(group, rank, nodes.rank_count())),
-            all_ranks: (0..nodes.rank_count()).filter(|_| spans_nodes).collect(),
+impl FastPath for NativeBackend {
+    fn start_fast_call(
+        &self,
+        arguments: &CallArguments<'_>,
+        key: FastCallKey,
+        sequence: u64,
+    ) -> Option<FastCall<'_>> {
+        let mut state = self.lock_state();
+        if !state.has_plan(key) {
+            let (kind, wanted) = (arguments.kind, AlgorithmRequest::default());
+            let choice = select(kind, arguments.bytes(), &self.shape, wanted, &self.rules).ok()?;
+            state.prepare_plan(arguments, key, choice.algorithm, &*self.domain);
         }
+        FastCall::start(state, &*self.domain, key, arguments, sequence)
+    }
+}
+
+impl PeerMonitor for NativeBackend {
+    fn survivor_endpoint(&self) -> &Arc<SurvivorEndpoint> {
+        &self.survivor_endpoint
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        let node = self.nodes.node_of(self.domain.peer(self.domain.rank()).rank);
+        self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
+    }
+
+    fn last_activity(&self, rank: Rank) -> Option<String> {
+        let own = self.domain.peer(self.domain.rank()).rank;
+        let is_on_node = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
+        let local_rank =
+            Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
+        Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
     }
 }
 
 impl Backend for NativeBackend {
     fn name(&self) -> &'static str {
         "native"
+    }
+
+    fn properties(&self) -> BackendProperties<'_> {
+        BackendProperties {
+            fast_path: match self.mesh.is_none() && !self.has_arrival_check {
+                true => FastPathKind::Started,
+                false => FastPathKind::None,
+            },
+            can_refuse_calls: false,
+            has_arrival_check: self.has_arrival_check,
+            algorithm_overrides: &self.algorithm_overrides,
+        }
+    }
+
+    fn rank_locations(&self) -> &[RankLocation] {
+        &self.rank_locations
     }
 
     fn check_algorithm_request(
@@ -161,69 +173,26 @@ impl Backend for NativeBackend {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let mut scratch = self.lock_scratch();
-        let SelectedAlgorithm { algorithm: chosen, number, .. } =
-            self.select_algorithm(operation, &mut scratch.last_selected)?;
+        let (kind, wanted) = (operation.descriptor.kind, operation.algorithm_request());
+        let chosen = select(kind, operation.bytes(), &self.shape, wanted, &self.rules)?.algorithm;
+        let mut state = self.lock_state();
         if self.domain.region().abort_record().is_set()
             && let Some(error) = self.domain.failure()
         {
             return Err(error);
         }
         match &self.mesh {
-            None => self.run_within_node((chosen, number), operation, &mut scratch),
+            None => self.run_within_node(chosen, operation, &mut state),
             // After any early error, including exhausted memory, the streams may contain a partial
             // message. So no rank can continue.
             Some(mesh) => self
-                .run_across_nodes((chosen, number), operation, &mut scratch, mesh.as_ref())
+                .run_across_nodes(chosen, operation, &mut state, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),
         }
     }
 
-    fn has_fast_path(&self) -> bool {
-        self.mesh.is_none() && !self.has_arrival_check
-    }
-
-    fn prepare_fast_path(&self, plain: &CallArguments<'_>, key: FastCallKey) -> bool {
-        let wanted = AlgorithmRequest::default();
-        let Ok(choice) = select(plain.kind, plain.bytes(), &self.shape, wanted, &self.rules) else {
-            return false;
-        };
-        let AlgorithmBody::OneStep(row) = choice.algorithm.body else { return false };
-        let number = choice.algorithm.number(plain.kind);
-        let routine = FastPathPlan::of((plain, key), (row, number), &*self.domain);
-        let routines = &mut self.lock_scratch().fast_path_routines;
-        routines.resize(FastCallKey::SLOTS, None);
-        routines[key.slot()] = routine.ok();
-        routines[key.slot()].is_some()
-    }
-
-    fn run_fast_path(
-        &self,
-        (plain, key): (&CallArguments<'_>, FastCallKey),
-        (sequence, _): (u64, &LazyDeadline),
-        begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        let scratch = &mut *self.lock_scratch();
-        let routine = scratch.fast_path_routines.get(key.slot()).and_then(Option::as_ref);
-        match routine.filter(|routine| routine.key() == key) {
-            // If the group has failed, the slow path reports the reason.
-            Some(routine) if !self.domain.region().abort_record().is_set() => {
-                routine.run(&*self.domain, &mut scratch.shm_cursor, (plain, sequence), begins)
-            }
-            _ => Ok(FastPathOutcome::NotStarted),
-        }
-    }
-
-    fn wake_pending_waiters(&self) {
-        fast_path::wake_sleeping_peers(&*self.domain);
-    }
-
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         Some(&self.matching_engine)
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
-        Ok(Box::new(arena::allocate(bytes)?))
     }
 
     fn abort(&self, reason: &Error) {
@@ -238,33 +207,8 @@ impl Backend for NativeBackend {
         Some(Arc::new(NodeFailureState(Arc::clone(&self.domain.0))))
     }
 
-    fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
-        Some(&self.survivor_endpoint)
-    }
-
-    fn has_left(&self, rank: Rank) -> bool {
-        let node = self.nodes.node_of(self.domain.peer(self.domain.rank()).rank);
-        self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
-    }
-
-    fn rank_locations(&self) -> &[RankLocation] {
-        &self.rank_locations
-    }
-
-    fn last_activity(&self, rank: Rank) -> Option<String> {
-        let own = self.domain.peer(self.domain.rank()).rank;
-        let is_on_node = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
-        let local_rank =
-            Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
-        Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
-    }
-
-    fn has_arrival_check(&self) -> bool {
-        self.has_arrival_check
-    }
-
-    fn algorithm_overrides(&self) -> &[AlgorithmRule] {
-        &self.algorithm_overrides
+    fn peer_monitor(&self) -> Option<&dyn PeerMonitor> {
+        Some(self)
     }
 
     fn describe(&self) -> Value {
@@ -285,97 +229,59 @@ impl Backend for NativeBackend {
 }
 
 impl NativeBackend {
-    fn lock_scratch(&self) -> MutexGuard<'_, NativeScratch> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the algorithm for a call. Most calls have the size of the previous call of their
-    /// kind.
-    fn select_algorithm(
-        &self,
-        operation: &Operation<'_>,
-        last: &mut Vec<SelectedAlgorithm>,
-    ) -> Result<SelectedAlgorithm> {
-        let (kind, bytes) = (operation.descriptor.kind, operation.bytes());
-        let wanted = operation.algorithm_request();
-        let is_default_request = wanted.name.is_none() && !wanted.canonical;
-        let position = last.iter().position(|last| last.kind == kind);
-        let same = position.map(|index| last[index]).filter(|last| last.bytes == bytes);
-        if let Some(same) = same.filter(|_| is_default_request) {
-            return Ok(same);
-        }
-        let algorithm = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
-        let chosen = SelectedAlgorithm { kind, bytes, algorithm, number: algorithm.number(kind) };
-        match position {
-            _ if !is_default_request => {}
-            Some(index) => last[index] = chosen,
-            None => last.push(chosen),
-        }
-        Ok(chosen)
+    fn lock_state(&self) -> MutexGuard<'_, GroupState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run_within_node(
         &self,
-        (chosen, number): (&Algorithm, u8),
+        chosen: &Algorithm,
         operation: &Operation<'_>,
-        scratch: &mut NativeScratch,
+        state: &mut GroupState,
     ) -> Result<()> {
-        let mut steps = ShmSequencer::begin(
-            &*self.domain,
-            &mut scratch.shm_cursor,
-            operation,
-            (chosen.name, number),
-        );
+        let algorithm = chosen.running(operation.descriptor.kind);
+        let mut steps = ShmSequencer::begin(&*self.domain, &mut state.cursor, operation, algorithm);
         match chosen.body {
-            AlgorithmBody::OneStep(row) => one_step::run(&mut steps, operation, row)?,
-            AlgorithmBody::Shared(run) => run(&mut steps, operation)?,
+            AlgorithmBody::OneStep(body) => one_step::run(&mut steps, operation, body)?,
+            AlgorithmBody::Shared(run) => run_in_arenas_or(&mut steps, operation, run)?,
             AlgorithmBody::Message(_) | AlgorithmBody::Hierarchical(_) => {
                 return Err(misplaced_algorithm(chosen));
             }
         }
-        if operation.bytes() <= EAGER_BYTES && !steps.has_waited_long() {
-            operation.observer.record_short_wait();
-        }
-        steps.finish();
+        steps.finish_within_node();
         Ok(())
     }
 
     fn run_across_nodes(
         &self,
-        (chosen, number): (&Algorithm, u8),
+        chosen: &Algorithm,
         operation: &Operation<'_>,
-        scratch: &mut NativeScratch,
+        state: &mut GroupState,
         mesh: &dyn Endpoint,
     ) -> Result<()> {
-        let NativeScratch {
-            shm_cursor: steps,
-            peer_history: Some(messages),
-            all_ranks: everyone,
-            ..
-        } = scratch
-        else {
+        let GroupState { cursor, peer_history: Some(messages), all_ranks, .. } = state else {
             return Err(misplaced_algorithm(chosen));
         };
-        let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
+        let algorithm = chosen.running(operation.descriptor.kind);
+        let descriptor = Descriptor { algorithm: algorithm.number, ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
-        let mut steps = ShmSequencer::begin(&*self.domain, steps, operation, (chosen.name, number));
+        let mut steps = ShmSequencer::begin(&*self.domain, cursor, operation, algorithm);
         steps.record_start();
         let is_hierarchical = matches!(chosen.body, AlgorithmBody::Hierarchical(_));
-        let mut call = MessageOperation::begin(mesh, messages, operation, is_hierarchical);
+        let mut messages = MessageOperation::begin(mesh, messages, operation, is_hierarchical);
         match chosen.body {
             AlgorithmBody::OneStep(_) | AlgorithmBody::Shared(_) => {
                 Err(misplaced_algorithm(chosen))
             }
             AlgorithmBody::Message(run) => {
                 steps.publish_finished(&[])?;
-                run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;
+                run(&mut messages, Team::of(all_ranks, mesh.rank())?)?;
                 steps.finish();
                 Ok(())
             }
             AlgorithmBody::Hierarchical(run) => {
-                let steps = steps.with_report_grace(hierarchical::HIERARCHICAL_REPORT_GRACE);
-                let mut levels =
-                    HierarchicalOperation { sequencer: steps, messages: call, nodes: &self.nodes };
+                let sequencer = steps.with_report_grace(hierarchical::HIERARCHICAL_REPORT_GRACE);
+                let mut levels = HierarchicalOperation { sequencer, messages, nodes: &self.nodes };
                 run(&mut levels, operation)?;
                 levels.sequencer.finish();
                 Ok(())

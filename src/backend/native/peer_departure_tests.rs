@@ -1,7 +1,9 @@
 //! Tests a rank that waits for a peer that left because of a failure on another node.
 
 use super::write_revocation_tests::{descriptor, domains};
+use crate::algo::operation::RunningAlgorithm;
 use crate::algo::shared::{ShmCursor, ShmSequencer};
+use crate::algo::table::algorithm_name;
 use crate::algo::{Operation, hierarchical};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -17,8 +19,9 @@ fn wait_error(spans_nodes: bool, reason: Option<&Error>) -> Error {
     drop(other);
     let deadline = LazyDeadline::from(Deadline::after(Duration::from_mins(1)));
     let operation = Operation::of(descriptor(), Src::empty(), Dst::empty(), &deadline);
-    let mut cursor = ShmCursor::new(Nonce::default(), 2);
-    let steps = ShmSequencer::begin(&domain, &mut cursor, &operation, ("two_shot", 1));
+    let mut cursor = ShmCursor::new(Nonce::default(), 2, algorithm_name);
+    let algorithm = RunningAlgorithm { name: "two_shot", number: 1 };
+    let steps = ShmSequencer::begin(&domain, &mut cursor, &operation, algorithm);
     let mut steps = if spans_nodes {
         steps.with_report_grace(hierarchical::HIERARCHICAL_REPORT_GRACE)
     } else {

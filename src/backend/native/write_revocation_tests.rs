@@ -1,6 +1,9 @@
 //! Tests a rank whose operation fails while peers may write to its memory.
 
+use crate::algo::operation::RunningAlgorithm;
+use crate::algo::shared::in_arenas::run_in_arenas_or;
 use crate::algo::shared::{ShmCursor, ShmSequencer, all_reduce};
+use crate::algo::table::algorithm_name;
 use crate::algo::{Algorithm, AlgorithmBody, Operation};
 use crate::base::buffer::Dst;
 use crate::base::deadline::{Deadline, LazyDeadline};
@@ -60,11 +63,12 @@ fn run_alone_in_arena(domain: &InprocDomain, block: &ArenaBlock) -> (ErrorKind, 
 fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error, Duration) {
     let deadline = LazyDeadline::from(Deadline::after(Duration::from_millis(20)));
     let operation = Operation::of(descriptor(), buffer.as_src(), buffer, &deadline);
-    let mut cursor = ShmCursor::new(Nonce::default(), 2);
-    let mut steps = ShmSequencer::begin(domain, &mut cursor, &operation, (row.name, 1));
+    let mut cursor = ShmCursor::new(Nonce::default(), 2, algorithm_name);
+    let algorithm = RunningAlgorithm { name: row.name, number: 1 };
+    let mut steps = ShmSequencer::begin(domain, &mut cursor, &operation, algorithm);
     let AlgorithmBody::Shared(run) = row.body else { panic!("not a shared-memory algorithm") };
     let began = Instant::now();
-    let error = run(&mut steps, &operation).unwrap_err();
+    let error = run_in_arenas_or(&mut steps, &operation, run).unwrap_err();
     (error, began.elapsed())
 }
 

@@ -10,17 +10,17 @@
 use super::comm::{CommInitParams, NcclComm, create_unique_id};
 use super::functions::NcclUniqueId;
 use super::library::{self, NcclLibrary};
-use super::options::{self, NcclOptions};
+use super::options::{NcclOptions, may_share_gpus};
 use super::watchdog::NcclWatchdog;
-use crate::backend::device_backend::device_context;
-use crate::backend::peer_info::{self, PeerInfoFields, check_device_maps};
-use crate::backend::{BootstrapExchange, GroupContext, GroupFailureState, RankLocation};
+use crate::backend::device_factory::{DeviceBackendSetup, agree_on_device, device_context};
+use crate::backend::peer_info::PeerInfoFields;
+use crate::backend::{GroupContext, RankLocation};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::ids::Rank;
 use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The first NCCL version in which several ranks can use one GPU.
 const MULTI_RANK_GPU_VERSION: i32 = 23_000;
@@ -28,10 +28,6 @@ const MULTI_RANK_GPU_VERSION: i32 = 23_000;
 /// The peer info of one rank for NCCL.
 #[derive(Debug)]
 struct NcclPeerInfo {
-    /// The name of the requested device map.
-    map: String,
-    /// The reason why the rank cannot use NCCL, if it cannot.
-    missing_reason: Option<String>,
     version: i64,
     file: String,
     host_id: String,
@@ -47,49 +43,32 @@ struct LocalNccl {
     context: Arc<device::CudaContext>,
 }
 
-/// The request for an NCCL back end.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::backend) struct NcclRequest<'a> {
-    /// The device map, which must be the same on all ranks.
-    pub(in crate::backend) map: &'a str,
-    /// True if the group continues without NCCL when a rank lacks it.
-    pub(in crate::backend) is_optional: bool,
-    pub(in crate::backend) options: NcclOptions,
-}
-
 fn detect_local(context: &GroupContext<'_>) -> Result<LocalNccl> {
     Ok(LocalNccl { library: library::get()?, context: device_context(context)? })
 }
 
 impl NcclPeerInfo {
-    fn of_this_rank(local: &Result<LocalNccl>, request: &NcclRequest<'_>) -> Result<Self> {
+    fn of_this_rank(local: &Result<LocalNccl>, options: NcclOptions) -> Result<Self> {
         let mut info = Self {
-            map: request.map.to_owned(),
-            missing_reason: None,
             version: 0,
             file: String::new(),
             host_id: host::identity(),
             uuid: String::new(),
             device: -1,
-            can_share_gpu: options::may_share_gpus()?,
-            may_block: request.options.may_block,
+            can_share_gpu: may_share_gpus()?,
+            may_block: options.may_block,
         };
-        match local {
-            Ok(LocalNccl { library, context }) => {
-                info.version = library.version().into();
-                info.file = library.file().to_owned();
-                info.uuid = context.driver().uuid(context.device())?.to_string();
-                info.device = i64::try_from(context.device()).unwrap_or(-1);
-            }
-            Err(error) => info.missing_reason = Some(error.message().to_owned()),
+        if let Ok(LocalNccl { library, context }) = local {
+            info.version = library.version().into();
+            info.file = library.file().to_owned();
+            info.uuid = context.driver().uuid(context.device())?.to_string();
+            info.device = i64::try_from(context.device()).unwrap_or(-1);
         }
         Ok(info)
     }
 
     fn to_json(&self) -> Value {
         json!({
-            "map": self.map,
-            "lacks": self.missing_reason,
             "version": self.version,
             "file": self.file,
             "host_id": self.host_id,
@@ -102,8 +81,6 @@ impl NcclPeerInfo {
 
     fn from_fields(fields: &PeerInfoFields) -> Option<Self> {
         Some(Self {
-            map: fields.text("map")?,
-            missing_reason: fields.text("lacks"),
             version: fields.integer("version")?,
             file: fields.text("file")?,
             host_id: fields.text("host_id")?,
@@ -115,39 +92,31 @@ impl NcclPeerInfo {
     }
 }
 
-/// The NCCL back end of this rank; or, if NCCL is optional, the reason why a rank lacks it.
-pub(in crate::backend) type NcclOrReason<T> = std::result::Result<T, String>;
-
-/// Creates the NCCL communicator of this rank. All ranks call it together.
+/// Creates the NCCL communicator of this rank. All ranks call it together. If NCCL is optional and
+/// a rank lacks it, it returns the reason instead.
 pub(super) fn create(
-    context: &GroupContext<'_>,
-    exchange: &dyn BootstrapExchange,
-    (failure_state, locations): (&Arc<dyn GroupFailureState>, &[RankLocation]),
-    request: &NcclRequest<'_>,
-) -> Result<NcclOrReason<Arc<NcclWatchdog>>> {
+    setup: &DeviceBackendSetup<'_>,
+    options: NcclOptions,
+) -> Result<std::result::Result<Arc<NcclWatchdog>, String>> {
+    let DeviceBackendSetup { context, exchange, host, failure_state, .. } = *setup;
+    let locations = host.rank_locations();
     let local_nccl = detect_local(context);
-    let own_info = NcclPeerInfo::of_this_rank(&local_nccl, request)?;
-    let check_cancelled = || failure_state.failure();
-    let infos = peer_info::exchange_peer_info(
-        exchange,
+    let own_info = NcclPeerInfo::of_this_rank(&local_nccl, options)?.to_json();
+    let describe_missing =
+        |rank, reason: &str| format!("{} has no NCCL: {reason}", name_of(locations, rank));
+    let agreed = agree_on_device(
+        setup,
         "nccl",
-        &own_info.to_json(),
-        &check_cancelled,
+        local_nccl,
+        own_info,
         NcclPeerInfo::from_fields,
+        describe_missing,
     )?;
-    check_device_maps(infos.iter().map(|info| info.map.as_str()))?;
-    if let Some((rank, reason)) = first_missing(&infos, locations) {
-        if request.is_optional {
-            return Ok(Err(reason));
-        }
-        // The error of this rank keeps its own kind.
-        let kind = match &local_nccl {
-            Err(error) => error.kind(),
-            Ok(_) => ErrorKind::Unsupported,
-        };
-        return Err(Error::new(kind, reason).with_culprit(rank));
-    }
-    let LocalNccl { library, context: device } = local_nccl?;
+    let (LocalNccl { library, context: device }, infos) = match agreed {
+        Ok(agreed) => agreed,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let check_cancelled = || failure_state.failure();
     check_versions(&infos)?;
     check_devices(&infos, locations)?;
     let mine =
@@ -155,38 +124,24 @@ pub(super) fn create(
     let ids = exchange.all_gather("nccl-id", &mine, &check_cancelled)?;
     let id = ids.first().and_then(|id| id.as_slice().try_into().ok()).map(NcclUniqueId);
     let id = id.ok_or_else(|| Error::internal("rank 0 sent no NCCL unique id"))?;
-    let peer_failure_check = || exchange.peer_failure();
-    let (rank, size, deadline) = (context.rank, context.size, context.deadline);
-    let may_block = infos.iter().all(|info| info.may_block);
+    let (rank, size) = (context.rank, context.size);
     let init_params = CommInitParams {
         id,
         rank,
         size,
-        deadline,
-        check_cancelled: &peer_failure_check,
-        may_block,
+        deadline: context.deadline,
+        check_cancelled: &|| exchange.peer_failure(),
+        may_block: infos.iter().all(|info| info.may_block),
     };
     let comm = NcclComm::init_rank(library, &device, Arc::clone(failure_state), &init_params)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all_gather("nccl-ready", &[], &check_cancelled)?;
-    let timeout = Duration::from_millis(context.timeout_ms);
-    NcclWatchdog::start_thread(
-        comm,
-        (context.group, timeout),
-        Arc::clone(failure_state),
-        request.options,
-    )
-    .map(Ok)
+    NcclWatchdog::start_thread(comm, context, Arc::clone(failure_state), options).map(Ok)
 }
 
-/// Returns the first rank without NCCL and its reason.
-fn first_missing(infos: &[NcclPeerInfo], locations: &[RankLocation]) -> Option<(usize, String)> {
-    let (rank, reason) = infos
-        .iter()
-        .enumerate()
-        .find_map(|(rank, info)| Some((rank, info.missing_reason.as_ref()?)))?;
-    let name = locations.get(rank).map(|location| location.name.to_string()).unwrap_or_default();
-    Some((rank, format!("{name} has no NCCL: {reason}")))
+/// Returns the name of a rank with its process and host.
+fn name_of(locations: &[RankLocation], rank: Rank) -> String {
+    locations.get(rank).map(|location| location.name.to_string()).unwrap_or_default()
 }
 
 fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
@@ -216,13 +171,12 @@ fn check_devices(infos: &[NcclPeerInfo], locations: &[RankLocation]) -> Result<(
     for (rank, info) in infos.iter().enumerate() {
         let same = |other: &&NcclPeerInfo| other.host_id == info.host_id && other.uuid == info.uuid;
         let Some(other) = infos[..rank].iter().position(|other| same(&other)) else { continue };
-        let name_of = |rank: usize| locations.get(rank).map(|location| location.name.to_string());
         let message = format!(
             "{} and {} use the same GPU (devices {} and {}, uuid {}): NCCL needs a different GPU \
              for each rank; give each rank its own by `device` or CUDA_VISIBLE_DEVICES, or set \
              NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
-            name_of(other).unwrap_or_default(),
-            name_of(rank).unwrap_or_default(),
+            name_of(locations, other),
+            name_of(locations, rank),
             infos[other].device,
             info.device,
             info.uuid

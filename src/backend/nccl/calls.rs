@@ -6,10 +6,9 @@
 //! skip blocks without elements.
 
 use super::comm::CommGuard;
-use super::functions::{NcclResult, SCALAR_HOST_IMMEDIATE};
+use super::functions::SCALAR_HOST_IMMEDIATE;
 use super::types::{self, NcclElements, NcclOperator};
-use crate::backend::device_backend::DeviceTransfer;
-use crate::backend::{OpKind, Operation};
+use crate::backend::{DeviceTransfer, OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -18,6 +17,7 @@ use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use crate::device::driver::CudaHandle;
 use std::ffi::c_int;
+use std::ops::Range;
 
 /// The state for issuing NCCL calls; the thread holds the communicator.
 pub(super) struct NcclCaller<'a> {
@@ -68,50 +68,48 @@ impl NcclCaller<'_> {
             }
             OpKind::AllGatherV => self.issue_all_gather_v(operation),
             OpKind::Gather | OpKind::GatherV => {
-                let (root, send) = (operation.root()?, operation.send);
-                let blocks = (root == self.rank).then_some(operation);
-                self.issue_messages(operation.dtype(), |add| {
-                    add(root, DeviceTransfer::Send(send))?;
-                    let Some(all) = blocks else { return Ok(()) };
-                    (0..self.size)
-                        .try_for_each(|rank| add(rank, DeviceTransfer::Recv(all.recv_block(rank))))
+                let root = operation.root()?;
+                self.issue_block(operation, root, DeviceTransfer::Send(operation.send))?;
+                self.ranks_if(root == self.rank).try_for_each(|rank| {
+                    let block = operation.recv_block(rank);
+                    self.issue_block(operation, rank, DeviceTransfer::Recv(block))
                 })
             }
             OpKind::Scatter | OpKind::ScatterV => {
-                let (root, recv) = (operation.root()?, operation.recv);
-                let blocks = (root == self.rank).then_some(operation);
-                self.issue_messages(operation.dtype(), |add| {
-                    if let Some(all) = blocks {
-                        (0..self.size).try_for_each(|rank| {
-                            add(rank, DeviceTransfer::Send(all.send_block(rank)))
-                        })?;
-                    }
-                    add(root, DeviceTransfer::Recv(recv))
-                })
+                let root = operation.root()?;
+                self.ranks_if(root == self.rank).try_for_each(|rank| {
+                    let block = operation.send_block(rank);
+                    self.issue_block(operation, rank, DeviceTransfer::Send(block))
+                })?;
+                self.issue_block(operation, root, DeviceTransfer::Recv(operation.recv))
             }
-            OpKind::AllToAll | OpKind::AllToAllV => self.issue_messages(operation.dtype(), |add| {
-                (0..self.size).try_for_each(|rank| {
-                    add(rank, DeviceTransfer::Send(operation.send_block(rank)))?;
-                    add(rank, DeviceTransfer::Recv(operation.recv_block(rank)))
-                })
+            OpKind::AllToAll | OpKind::AllToAllV => self.ranks_if(true).try_for_each(|rank| {
+                let (send, recv) = (operation.send_block(rank), operation.recv_block(rank));
+                self.issue_block(operation, rank, DeviceTransfer::Send(send))?;
+                self.issue_block(operation, rank, DeviceTransfer::Recv(recv))
             }),
             OpKind::Barrier => Err(Error::internal("a barrier has no device memory")),
             OpKind::Scan | OpKind::Exscan => Err(types::unsupported_prefix(kind)),
         }
     }
 
-    fn issue_messages(
+    /// Returns all ranks if the condition holds, else none.
+    fn ranks_if(&self, condition: bool) -> Range<Rank> {
+        0..if condition { self.size } else { 0 }
+    }
+
+    /// Issues the message of a block, unless the block is empty.
+    fn issue_block(
         &self,
-        dtype: DataType,
-        add_all: impl FnOnce(&dyn Fn(Rank, DeviceTransfer<'_>) -> Result<()>) -> Result<()>,
+        operation: &Operation<'_>,
+        peer: Rank,
+        transfer: DeviceTransfer<'_>,
     ) -> Result<()> {
-        add_all(&|peer, transfer| {
-            let is_empty = match transfer {
-                DeviceTransfer::Send(bytes) => bytes.is_empty(),
-                DeviceTransfer::Recv(bytes) => bytes.is_empty(),
-            };
-            if is_empty { Ok(()) } else { self.issue_message(dtype, peer, transfer) }
-        })
+        let is_empty = match transfer {
+            DeviceTransfer::Send(bytes) => bytes.is_empty(),
+            DeviceTransfer::Recv(bytes) => bytes.is_empty(),
+        };
+        if is_empty { Ok(()) } else { self.issue_message(operation.dtype(), peer, transfer) }
     }
 
     /// Issues the call of a point-to-point message.
@@ -152,36 +150,34 @@ impl NcclCaller<'_> {
             operation.recv.as_mut_ptr()
         };
         let bytes = operation.send.len().max(operation.recv.len());
-        let code =
-            self.issue_broadcast_from(root, operation.dtype(), (into.cast_const(), into), bytes)?;
-        self.comm.check_added("ncclBroadcast", code)
+        self.issue_broadcast_from(root, operation.dtype(), into, into, bytes)
     }
 
     fn issue_broadcast_from(
         &self,
         root: Rank,
         dtype: DataType,
-        (from, into): (*const u8, *mut u8),
+        from: *const u8,
+        into: *mut u8,
         bytes: usize,
-    ) -> Result<NcclResult> {
-        let (number_of_type, count) = self.copy_type(dtype, bytes);
+    ) -> Result<()> {
+        let (number, count) = self.copy_type(dtype, bytes);
         let (root, comm) = (to_c_int(root)?, self.comm.handle());
         let function = self.comm.library().functions.broadcast;
-        let (from, into) = (from.cast(), into.cast());
         // SAFETY: device buffers of this length, lent until the stream has run the call. NCCL reads
         // `from` only on the root.
-        Ok(unsafe { function(from, into, count, number_of_type, root, comm, self.stream) })
+        let code =
+            unsafe { function(from.cast(), into.cast(), count, number, root, comm, self.stream) };
+        self.comm.check_added("ncclBroadcast", code)
     }
 
     fn issue_all_gather_v(&self, operation: &Operation<'_>) -> Result<()> {
         for root in 0..self.size {
             let block = operation.recv_block(root);
-            let mine = if root == self.rank { operation.send } else { block.as_src() };
+            let own = if root == self.rank { operation.send } else { block.as_src() };
             if !block.is_empty() {
-                let buffers = (mine.as_ptr(), block.as_mut_ptr());
-                let code =
-                    self.issue_broadcast_from(root, operation.dtype(), buffers, block.len())?;
-                self.comm.check_added("ncclBroadcast", code)?;
+                let (from, into) = (own.as_ptr(), block.as_mut_ptr());
+                self.issue_broadcast_from(root, operation.dtype(), from, into, block.len())?;
             }
         }
         Ok(())
@@ -196,24 +192,23 @@ impl NcclCaller<'_> {
         let Some(op) = operation.descriptor.op else { return Ok(None) };
         let dtype = operation.dtype();
         let library = self.comm.library();
-        let (elements, operator) =
-            types::reduce_elements(dtype, op, (library.version(), self.size))?;
-        let NcclOperator::Builtin(op) = operator else {
-            let Some(create) = library.functions.create_premul_sum else {
-                return Err(missing_premul_sum(library.version_and_file(), op));
-            };
-            let mut factor = types::encode_factor(dtype, operation.factor);
-            let (mut created, comm) = (0, self.comm.handle());
-            let scalar = factor.as_mut_ptr().cast();
-            // SAFETY: the scalar is an element of the type that NCCL reads during the call;
-            // `created` has space for the operator's number.
-            let code = unsafe {
-                create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
-            };
-            self.comm.await_completion("ncclRedOpCreatePreMulSum", code, self.deadline)?;
-            return Ok(Some(NcclReduceOp { elements, op: created, is_custom: true }));
+        let (elements, operator) = types::reduce_elements(dtype, op, library.version(), self.size)?;
+        if let NcclOperator::Builtin(op) = operator {
+            return Ok(Some(NcclReduceOp { elements, op, is_custom: false }));
+        }
+        let Some(create) = library.functions.create_premul_sum else {
+            return Err(missing_premul_sum(library.version_and_file(), op));
         };
-        Ok(Some(NcclReduceOp { elements, op, is_custom: false }))
+        let mut factor = types::encode_factor(dtype, operation.factor);
+        let (mut created, comm) = (0, self.comm.handle());
+        let scalar = factor.as_mut_ptr().cast();
+        // SAFETY: the scalar is an element of the type that NCCL reads during the call; `created`
+        // has space for the operator's number.
+        let code = unsafe {
+            create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
+        };
+        self.comm.await_completion("ncclRedOpCreatePreMulSum", code, self.deadline)?;
+        Ok(Some(NcclReduceOp { elements, op: created, is_custom: true }))
     }
 
     /// Destroys an operator that was created for a call, after the launch of the calls that use it.
@@ -246,13 +241,8 @@ impl NcclCaller<'_> {
                 self.comm.check_added("ncclAllReduce", code)
             }
             OpKind::Reduce => {
-                let code = self.issue_reduce_to(
-                    operation.root()?,
-                    reduce_op,
-                    (send, recv),
-                    count(send.len()),
-                )?;
-                self.comm.check_added("ncclReduce", code)
+                let count = count(send.len());
+                self.issue_reduce_to(operation.root()?, reduce_op, send, recv, count)
             }
             OpKind::ReduceScatter => {
                 let function = functions.reduce_scatter;
@@ -266,10 +256,7 @@ impl NcclCaller<'_> {
                     let block = operation.send_block(root);
                     let into = if root == self.rank { recv } else { Dst::empty() };
                     if !block.is_empty() {
-                        let buffers = (block, into);
-                        let code =
-                            self.issue_reduce_to(root, reduce_op, buffers, count(block.len()))?;
-                        self.comm.check_added("ncclReduce", code)?;
+                        self.issue_reduce_to(root, reduce_op, block, into, count(block.len()))?;
                     }
                 }
                 Ok(())
@@ -281,16 +268,18 @@ impl NcclCaller<'_> {
         &self,
         root: Rank,
         reduce_op: &NcclReduceOp,
-        (send, recv): (Src<'_>, Dst<'_>),
+        send: Src<'_>,
+        recv: Dst<'_>,
         count: usize,
-    ) -> Result<NcclResult> {
+    ) -> Result<()> {
         let function = self.comm.library().functions.reduce;
         let NcclReduceOp { elements: NcclElements { dtype, .. }, op, .. } = *reduce_op;
         // NCCL writes only to the buffer of the root.
         let into = if recv.is_empty() { std::ptr::null_mut() } else { recv.as_mut_ptr().cast() };
         let (root, comm, from) = (to_c_int(root)?, self.comm.handle(), send.as_ptr().cast());
         // SAFETY: device buffers of these lengths, lent until the stream has run the call.
-        Ok(unsafe { function(from, into, count, dtype, op, root, comm, self.stream) })
+        let code = unsafe { function(from, into, count, dtype, op, root, comm, self.stream) };
+        self.comm.check_added("ncclReduce", code)
     }
 
     /// Returns NCCL's number of a type for copies, and the number of its elements in `bytes` bytes.

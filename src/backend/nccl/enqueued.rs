@@ -97,32 +97,16 @@ pub(super) struct NcclEnqueuedOperation {
     pub(super) summary: EnqueuedSummary,
     pub(super) deadline: Deadline,
     /// The event behind the operation in its stream.
-    end_event: PooledEvent,
+    pub(super) end_event: PooledEvent,
     /// True if the device was seen to complete the operation before the group failed.
-    is_done: AtomicBool,
-    failure_state: Arc<dyn GroupFailureState>,
+    pub(super) is_done: AtomicBool,
+    pub(super) failure_state: Arc<dyn GroupFailureState>,
     /// True if no watchdog fails the group at the deadline: only the waiter gets the error, and the
     /// group continues.
-    fails_waiter_only: bool,
+    pub(super) fails_waiter_only: bool,
 }
 
 impl NcclEnqueuedOperation {
-    pub(super) fn new(
-        title: EnqueuedSummary,
-        deadline: Deadline,
-        mark: PooledEvent,
-        (failure_state, is_unwatched): (Arc<dyn GroupFailureState>, bool),
-    ) -> Self {
-        Self {
-            summary: title,
-            deadline,
-            end_event: mark,
-            is_done: AtomicBool::new(false),
-            failure_state,
-            fails_waiter_only: is_unwatched,
-        }
-    }
-
     /// Returns true if the device has completed the operation.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use crate::device::driver::CudaHandle;
 use crate::sys::library::function_table;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// The return type of NCCL's functions.
 pub(super) type NcclResult = c_int;
@@ -120,4 +120,9 @@ function_table! {
             window_deregister = c"ncclCommWindowDeregister": fn(CommHandle, usize) -> NcclResult;
         }
     }
+}
+
+/// Returns the names of the NCCL functions that libdist requires, and of the optional ones.
+pub fn function_names() -> [&'static [&'static CStr]; 2] {
+    [NcclFunctions::REQUIRED, NcclFunctions::OPTIONAL]
 }

@@ -17,23 +17,21 @@
 //! An error in step 3 fails all groups: NCCL drops all calls between start and end, and the other
 //! ranks may not have dropped theirs.
 
-use super::NcclBackend;
 use super::calls::{NcclCaller, NcclReduceOp};
 use super::comm::CommGuard;
 use super::enqueued::{EnqueuedSummary, NcclEnqueuedOperation};
 use super::functions::NcclResult;
+use super::group::{NAME, NcclBackend};
 use super::quiescence::{self, EnqueueGuard};
-use crate::backend::Operation;
-use crate::backend::device_backend::{DeviceBatch, DeviceMessage};
+use crate::backend::{DeviceBatch, DeviceMessage, JointEnqueuer, Operation};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::{EnqueueRequest, EnqueuedOperation, GpuTarget};
+use crate::base::gpu::{EnqueueRequest, EnqueuedOperation};
+use crate::base::ids::Rank;
 use crate::device::driver::CudaHandle;
+use std::any::Any;
 use std::sync::Arc;
-
-/// The NCCL back end of a group, which enqueues operations together with those of other groups.
-#[derive(Clone, Copy, Debug)]
-pub struct NcclEnqueuer<'a>(pub(super) &'a NcclBackend);
+use std::sync::atomic::AtomicBool;
 
 /// One call of a batch.
 #[derive(Clone, Copy)]
@@ -60,34 +58,54 @@ struct GroupLaunch<'a> {
     _enqueue_guard: EnqueueGuard,
 }
 
-/// Enqueues all batches as one, and returns one result per batch. If a group has the option
-/// `blocking_wait`, it also waits until the device has completed the group's operations.
-pub(in crate::backend) fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
-    let mut outcomes: Vec<Result<Vec<Arc<NcclEnqueuedOperation>>>> =
-        Vec::with_capacity(batches.len());
-    let (mut positions, mut launches) = (Vec::new(), Vec::new());
-    for (position, bundle) in batches.iter().enumerate() {
-        outcomes.push(GroupLaunch::begin(bundle).map(|launch| {
-            positions.push(position);
-            launches.push(launch);
-            Vec::new()
-        }));
+impl JointEnqueuer for NcclBackend {
+    /// Enqueues all batches as one. If a group has the option `blocking_wait`, it also waits until
+    /// the device has completed the group's operations.
+    fn enqueue_batches(&self, batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
+        let mut outcomes: Vec<Result<Vec<Arc<NcclEnqueuedOperation>>>> =
+            Vec::with_capacity(batches.len());
+        let (mut positions, mut launches) = (Vec::new(), Vec::new());
+        for (position, batch) in batches.iter().enumerate() {
+            outcomes.push(GroupLaunch::begin(batch).map(|launch| {
+                positions.push(position);
+                launches.push(launch);
+                Vec::new()
+            }));
+        }
+        let launched = issue_all(&launches);
+        for (position, launch) in positions.into_iter().zip(launches) {
+            outcomes[position] = match &launched {
+                Ok(code) => launch.finish_launch(*code),
+                Err(error) => Err(error.clone()),
+            };
+        }
+        let ended = outcomes.into_iter().zip(batches).map(|(outcome, batch)| {
+            let nccl = backend_of(batch)?;
+            // Any error fails the group, because other ranks may have enqueued the operation.
+            outcome
+                .and_then(|enqueued| nccl.wait_if_blocking(&enqueued))
+                .map_err(|error| nccl.watchdog.fail_with(error))
+        });
+        ended.collect()
     }
-    let launched = issue_all(&launches);
-    for (position, launch) in positions.into_iter().zip(launches) {
-        outcomes[position] = match &launched {
-            Ok(code) => launch.finish_launch(*code),
-            Err(error) => Err(error.clone()),
-        };
+
+    fn message_restriction(&self, peer: Option<Rank>, tag: Option<u32>) -> Option<&'static str> {
+        if peer.is_none() {
+            return Some("NCCL cannot receive from any rank: specify the source rank");
+        }
+        let has_tag = tag.is_some_and(|tag| tag != 0);
+        has_tag.then_some(
+            "NCCL has no tags and delivers the messages between two ranks in order: use tag 0",
+        )
     }
-    let ended = outcomes.into_iter().zip(batches).map(|(outcome, bundle)| {
-        let NcclEnqueuer(nccl) = bundle.enqueuer;
-        // Any error fails the group, because other ranks may have enqueued the operation.
-        outcome
-            .and_then(|flights| nccl.wait_if_blocking(&flights))
-            .map_err(|error| nccl.fail_group(error))
-    });
-    ended.collect()
+}
+
+/// Returns the NCCL back end of a batch.
+fn backend_of<'a>(batch: &DeviceBatch<'a>) -> Result<&'a NcclBackend> {
+    let enqueuer: &dyn Any = batch.enqueuer;
+    enqueuer
+        .downcast_ref()
+        .ok_or_else(|| Error::internal("a batch of another device back end was passed to NCCL"))
 }
 
 /// Makes all calls between one ncclGroupStart and one ncclGroupEnd.
@@ -103,7 +121,7 @@ fn issue_all(launches: &[GroupLaunch<'_>]) -> Result<NcclResult> {
 
 impl<'a> GroupLaunch<'a> {
     fn begin(batch: &DeviceBatch<'a>) -> Result<Self> {
-        let NcclEnqueuer(nccl) = batch.enqueuer;
+        let nccl = backend_of(batch)?;
         let deadline = batch.deadline;
         let enqueue_guard = quiescence::acquire_enqueue(deadline)?;
         let comm = nccl.watchdog.comm.acquire(Some("ncclGroupEnd"), deadline)?;
@@ -125,10 +143,10 @@ impl<'a> GroupLaunch<'a> {
             false => 0,
         };
         for (what, launch) in calls {
-            let stream = stream_of(launch.gpu, own_stream);
+            let stream = launch.gpu.stream.unwrap_or(own_stream);
             let folding = match what {
                 EnqueuedCall::Collective(operation) => {
-                    operation.observer.record_start("nccl");
+                    operation.observer.record_start(NAME);
                     member.caller(stream).create_reduce_op(operation)
                 }
                 EnqueuedCall::Message(_) => Ok(None),
@@ -179,14 +197,14 @@ impl<'a> GroupLaunch<'a> {
     fn track_stream(&self, stream: CudaHandle) -> Result<Arc<NcclEnqueuedOperation>> {
         let NcclBackend { watchdog, .. } = self.nccl;
         let mark = watchdog.event_pool.record_event(watchdog.comm.context(), stream)?;
-        let failure_handling =
-            (Arc::clone(&watchdog.failure_state), !watchdog.options.handles_errors);
-        let enqueued = Arc::new(NcclEnqueuedOperation::new(
-            self.summary(),
-            *self.deadline,
-            mark,
-            failure_handling,
-        ));
+        let enqueued = Arc::new(NcclEnqueuedOperation {
+            summary: self.summary(),
+            deadline: *self.deadline,
+            end_event: mark,
+            is_done: AtomicBool::new(false),
+            failure_state: Arc::clone(&watchdog.failure_state),
+            fails_waiter_only: !watchdog.options.handles_errors,
+        });
         watchdog.track(Arc::clone(&enqueued));
         for item in self.calls.iter().filter(|item| item.stream == stream) {
             // A slot takes one operation, so a second `set` has no effect.
@@ -206,31 +224,5 @@ impl<'a> GroupLaunch<'a> {
         });
         let first = collectives.map(|it| (it.kind.name(), it.sequence)).next();
         EnqueuedSummary { first, calls: self.calls.len() }
-    }
-}
-
-fn stream_of(gpu: GpuTarget, own: CudaHandle) -> CudaHandle {
-    gpu.stream.unwrap_or(own)
-}
-
-impl NcclBackend {
-    /// Returns the library's own stream, for callers that name none. The stream waits for the work
-    /// on the default stream.
-    fn own_stream(&self) -> Result<CudaHandle> {
-        let stream = &self.watchdog.stream;
-        self.default_stream_event.record(crate::device::stream::DEFAULT_STREAM)?;
-        self.default_stream_event.make_stream_wait(stream.handle())?;
-        Ok(stream.handle())
-    }
-
-    /// Waits for the device if the group has the option `blocking_wait`.
-    fn wait_if_blocking(&self, enqueued: &[Arc<NcclEnqueuedOperation>]) -> Result<()> {
-        if !self.watchdog.options.blocking_wait {
-            return Ok(());
-        }
-        enqueued.iter().try_for_each(|flight| match flight.wait(&flight.deadline)? {
-            true => Ok(()),
-            false => Err(self.watchdog.timeout_error(flight)),
-        })
     }
 }

@@ -79,12 +79,8 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     let mut memory = NcclMemory { library, context, start, len, registration: None };
     if watchdog.options.windows {
         let window = register_window(watchdog, &memory);
-        // Other ranks may have the window, or wait for it, so the group fails. Return the first
-        // failure, because this error may be its consequence.
-        memory.registration = window.map_err(|error| {
-            watchdog.fail(&error);
-            watchdog.failure_state.failure().unwrap_or(error)
-        })?;
+        // Other ranks may have the window, or wait for it, so the group fails.
+        memory.registration = window.map_err(|error| watchdog.fail_with(error))?;
         return Ok(Box::new(memory));
     }
     let registered = watchdog

@@ -1,13 +1,14 @@
 //! The options of the NCCL back end: `nccl.KEY=VALUE` in the back-end options of a group, and the
 //! environment variables of c10d.
 
+use crate::backend::device_factory::split_prefixed_options;
 use crate::base::config::{self, EnvVariable};
 use crate::base::error::{Error, Result};
 use crate::base::renamed::{self, NameKind};
 
 /// The options of a group's NCCL back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct NcclOptions {
+pub(super) struct NcclOptions {
     /// True if the library's stream has a high priority on the device.
     pub(super) high_priority: bool,
     /// True if a call ends only when the device has completed it.
@@ -27,14 +28,9 @@ const PREFIX: &str = "nccl.";
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option or the variable.
-pub(in crate::backend) fn split_options(options: &str) -> Result<(NcclOptions, String)> {
+pub(super) fn split_options(options: &str) -> Result<(NcclOptions, String)> {
     let mut parsed = from_environment()?;
-    let mut rest = Vec::new();
-    for option in options.split(';').map(str::trim).filter(|option| !option.is_empty()) {
-        let Some(own) = option.strip_prefix(PREFIX) else {
-            rest.push(option);
-            continue;
-        };
+    let rest = split_prefixed_options(options, PREFIX, |option, own| {
         let name = option.split('=').next().unwrap_or(option).trim();
         if let Some(error) = renamed::former_name_error(NameKind::BackendOption, name) {
             return Err(error);
@@ -58,8 +54,9 @@ pub(in crate::backend) fn split_options(options: &str) -> Result<(NcclOptions, S
             "blocking" => parsed.may_block = value,
             _ => return Err(invalid_option()),
         }
-    }
-    Ok((parsed, rest.join(";")))
+        Ok(())
+    })?;
+    Ok((parsed, rest))
 }
 
 /// Returns true if the environment allows several ranks per GPU.

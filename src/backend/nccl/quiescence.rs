@@ -14,7 +14,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
 use crate::wait::doorbell::Doorbell;
-use crate::wait::{WaitInterrupt, WaitPolicy, pause, wait_until};
+use crate::wait::{WaitPolicy, pause, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -146,21 +146,11 @@ pub(super) fn acquire_enqueue(deadline: &Deadline) -> Result<EnqueueGuard> {
         }
         drop(guard);
         let is_over = || (!ENQUEUE_STATE.is_destroying.load(Ordering::SeqCst)).then_some(());
-        match wait_until(
-            &ENQUEUE_STATE.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            deadline,
-            || None,
-            is_over,
-        ) {
-            Ok(()) => {}
-            Err(WaitInterrupt::Aborted(error)) => return Err(error),
-            Err(WaitInterrupt::Deadline) => {
-                let ms = deadline.elapsed().as_millis();
-                let message =
-                    format!("another group's communicator was being destroyed for {ms} ms");
-                return Err(Error::new(ErrorKind::Timeout, message));
-            }
+        let doorbell = &ENQUEUE_STATE.doorbell;
+        if wait_until(doorbell, WaitPolicy::SLEEP_SOON, deadline, || None, is_over).is_err() {
+            let ms = deadline.elapsed().as_millis();
+            let message = format!("another group's communicator was being destroyed for {ms} ms");
+            return Err(Error::new(ErrorKind::Timeout, message));
         }
     }
 }

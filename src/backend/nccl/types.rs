@@ -4,7 +4,7 @@
 //! maximum, AND the minimum. Complex numbers are summed and averaged as pairs of real numbers.
 
 use super::functions::NcclResult;
-use crate::backend::OpKind;
+use crate::backend::{OpKind, SupportQuery};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -78,7 +78,8 @@ pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
 pub(super) fn reduce_elements(
     dtype: DataType,
     op: ReduceOp,
-    (version, size): (i32, WorldSize),
+    version: i32,
+    size: WorldSize,
 ) -> Result<(NcclElements, NcclOperator)> {
     let is_f8 = matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2);
     let (real, parts) = match dtype {
@@ -126,6 +127,20 @@ pub(super) fn reduce_elements(
             Err(unsupported_reduction(dtype, op, &reason))
         }
     }
+}
+
+/// Checks whether an NCCL of this version (22703 for 2.27.3) with all optional functions supports a
+/// kind of call among `size` ranks, on GPU memory.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn check_support(query: &SupportQuery, version: i32, size: WorldSize) -> Result<()> {
+    let (Some(op), Some(dtype)) = (query.op, query.dtype) else { return Ok(()) };
+    op.check_defined_for(dtype, || "nccl")?;
+    if let Some(kind) = query.kind.filter(|kind| kind.is_prefix()) {
+        return Err(unsupported_prefix(kind));
+    }
+    reduce_elements(dtype, op, version, size).map(drop)
 }
 
 fn unsupported_reduction(dtype: DataType, op: ReduceOp, reason: &str) -> Error {
@@ -186,20 +201,20 @@ mod tests {
             (DataType::I32, ReduceOp::BitOr),
             (DataType::Bool, ReduceOp::BitAnd),
         ] {
-            let error = reduce_elements(dtype, op, (23_000, 2)).unwrap_err();
+            let error = reduce_elements(dtype, op, 23_000, 2).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             for word in [dtype.name(), op.name(), "nccl"] {
                 assert!(error.message().contains(word), "{error}");
             }
         }
-        let old = reduce_elements(DataType::F8E5M2, ReduceOp::Sum, (22_005, 2)).unwrap_err();
+        let old = reduce_elements(DataType::F8E5M2, ReduceOp::Sum, 22_005, 2).unwrap_err();
         assert!(old.message().contains("from 2.24 on"), "{old}");
     }
 
     #[test]
     fn single_rank_average_is_sum_and_refuses_f8_factor() {
         let operator =
-            |op, size| reduce_elements(DataType::F8E4M3, op, (23_000, size)).map(|(_, it)| it);
+            |op, size| reduce_elements(DataType::F8E4M3, op, 23_000, size).map(|(_, it)| it);
         assert_eq!(operator(ReduceOp::Avg, 1).unwrap(), NcclOperator::Builtin(SUM));
         assert_eq!(operator(ReduceOp::Avg, 2).unwrap(), NcclOperator::Builtin(AVG));
         assert_eq!(operator(ReduceOp::PremulSum, 2).unwrap(), NcclOperator::PreMultiplied);

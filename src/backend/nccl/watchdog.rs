@@ -9,10 +9,9 @@ use super::comm::NcclComm;
 use super::enqueued::{EventPool, NcclEnqueuedOperation};
 use super::options::NcclOptions;
 use super::quiescence::{self, CommUsage};
-use crate::backend::{DoorbellListener, GroupFailureState};
+use crate::backend::{DoorbellListener, GroupContext, GroupFailureState};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::GroupId;
 use crate::base::log::LogLevel;
 use crate::device::CudaStream;
 use crate::process::thread;
@@ -60,27 +59,25 @@ impl NcclWatchdog {
     /// Registers the communicator and starts the watchdog thread.
     pub(super) fn start_thread(
         comm: NcclComm,
-        (group, timeout): (GroupId, Duration),
+        context: &GroupContext<'_>,
         failure_state: Arc<dyn GroupFailureState>,
         options: NcclOptions,
     ) -> Result<Arc<Self>> {
         let stream = CudaStream::new(comm.context(), options.high_priority)?;
-        let (is_closing, has_logged_error) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (enqueued, doorbell, usage) =
-            (Mutex::default(), Doorbell::default(), CommUsage::register(group));
+        let usage = CommUsage::register(context.group);
         let end_guard = UsageEndGuard(Arc::clone(&usage));
         let watchdog = Arc::new(Self {
             comm,
-            timeout,
+            timeout: Duration::from_millis(context.timeout_ms),
             stream,
             failure_state,
             options,
             event_pool: Arc::default(),
-            enqueued,
-            doorbell,
-            is_closing,
+            enqueued: Mutex::default(),
+            doorbell: Doorbell::default(),
+            is_closing: AtomicBool::new(false),
             usage,
-            has_logged_error,
+            has_logged_error: AtomicBool::new(false),
         });
         let watcher = Arc::clone(&watchdog);
         thread::start("dist-nccl", move || {
@@ -136,6 +133,12 @@ impl NcclWatchdog {
     pub(super) fn fail(&self, error: &Error) {
         self.failure_state.fail(error);
         self.doorbell.notify();
+    }
+
+    /// Fails the group. Returns the first failure, because `error` may be its consequence.
+    pub(super) fn fail_with(&self, error: Error) -> Error {
+        self.fail(&error);
+        self.failure_state.failure().unwrap_or(error)
     }
 
     fn lock_enqueued(&self) -> MutexGuard<'_, VecDeque<Arc<NcclEnqueuedOperation>>> {

@@ -1,16 +1,62 @@
-//! The bootstrap of a plug-in's group: the ranks exchange peer infos, the plug-in creates its
-//! communicator, and the ranks confirm that all of them have one.
+//! The registration of a plug-in, and the bootstrap of its groups: the ranks exchange peer infos,
+//! the plug-in creates its communicator, and the ranks confirm that all of them have one.
 
-use super::super::peer_info::{self, PeerInfoFields};
-use super::super::{BootstrapExchange, GroupContext, PeerName, RankLocation};
+use super::communicator::CreatedCommunicator;
+use super::device_current::BoundCommunicator;
+use super::failure_state::PluginFailureState;
 use super::group::PluginGroup;
-use super::{Plugin, PluginFailureState, device_current};
+use crate::backend::peer_info::{self, PeerInfoFields};
+use crate::backend::registry::{self, BackendFactory};
+use crate::backend::{Backend, BootstrapExchange, GroupContext};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::nodes::NodeMap;
 use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
+use std::fmt::Debug;
 use std::sync::Arc;
+
+/// A back end of another library.
+pub trait Plugin: Send + Sync + Debug {
+    /// Creates the communicator of this rank. All ranks of the group call it at the same time.
+    /// `state` will have the failure of the group.
+    ///
+    /// # Errors
+    /// Any error that prevents the creation.
+    fn create(
+        &self,
+        context: &GroupContext<'_>,
+        exchange: &dyn BootstrapExchange,
+        state: &Arc<PluginFailureState>,
+    ) -> Result<CreatedCommunicator>;
+}
+
+#[derive(Debug)]
+struct RegisteredPlugin {
+    name: &'static str,
+    plugin: Arc<dyn Plugin>,
+}
+
+impl BackendFactory for RegisteredPlugin {
+    fn create(
+        &self,
+        context: &GroupContext<'_>,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(create_group(self.name, self.plugin.as_ref(), context, exchange)?))
+    }
+}
+
+/// Registers a plug-in as a back end; `make` gets the normalized name.
+///
+/// # Errors
+/// The errors of [`registry::register`].
+pub fn register(
+    name: &str,
+    make: impl FnOnce(&'static str) -> Arc<dyn Plugin>,
+) -> Result<&'static str> {
+    registry::register(name, |name| Arc::new(RegisteredPlugin { name, plugin: make(name) }))
+}
 
 /// The peer info of one rank for a plug-in.
 struct PluginPeerInfo {
@@ -41,7 +87,7 @@ impl PluginPeerInfo {
 }
 
 /// Creates a group over a plug-in. All ranks call it together.
-pub(super) fn create(
+fn create_group(
     name: &'static str,
     plugin: &dyn Plugin,
     context: &GroupContext<'_>,
@@ -80,12 +126,7 @@ fn bootstrap_group(
     };
     let created = created
         .context(|| format!("back end {name}, rank {} of {}", context.rank, context.size))?;
-    let created = match device {
-        Some(device) if created.serves_device => {
-            device_current::with_current_device(created, device)
-        }
-        _ => created,
-    };
+    let device = device.filter(|_| created.serves_device);
     state.attach_communicator(&created.communicator);
     let check_cancelled = || created.communicator.failure();
     let mut own_kinds = created.kinds.bits().to_le_bytes().to_vec();
@@ -103,16 +144,10 @@ fn bootstrap_group(
         context.group,
         context.size
     );
-    Ok(PluginGroup::new(name, context.rank, rank_locations(infos), created, state))
-}
-
-fn rank_locations(infos: Vec<PluginPeerInfo>) -> Vec<RankLocation> {
     let labels: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
-    let nodes = NodeMap::by_label(&labels);
-    let location = |(rank, info): (usize, &PluginPeerInfo)| RankLocation {
-        name: PeerName { rank, pid: info.pid, host: info.host_name.as_str().into() },
-        host_index: nodes.node_of(rank),
-        local_rank: nodes.local_rank(rank),
-    };
-    infos.iter().enumerate().map(location).collect()
+    let locations = peer_info::rank_locations(&NodeMap::by_label(&labels), |rank| {
+        (infos[rank].pid, infos[rank].host_name.as_str())
+    });
+    let bound = BoundCommunicator { communicator: created.communicator, device };
+    Ok(PluginGroup::new(name, context.rank, locations, bound, created.kinds, state))
 }

@@ -1,16 +1,14 @@
 //! Composes operations that a plug-in lacks from operations that it has, if the result is the same.
-//! [`CompositionTable`] selects the method of each operation.
+//! [`super::composition_table`] selects the method of each operation.
 //!
 //! The plug-in gets the sub-operations one after another. They have the sequence number of the
 //! original operation, and each has its own part number. The messages of
 //! [`CompositionMethod::Messages`] are submitted together instead, with a tag that no caller can
 //! use. Scratch memory of this rank exists for the length of the call.
 
-use super::super::{LARGEST_TAG, OpKind, SupportQuery};
-use super::messages::message_suboperation;
-use super::{
-    OperationKinds, PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind,
-};
+use super::composition_table::CompositionMethod;
+use super::task::{PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind};
+use crate::backend::{LARGEST_TAG, OpKind};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -20,74 +18,6 @@ use crate::kernel;
 
 /// The tag of the messages that compose an operation.
 const COMPOSED_TAG: u32 = LARGEST_TAG + 4;
-
-/// The method that runs an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompositionMethod {
-    /// The plug-in's own operation.
-    Direct,
-    /// One all_reduce; each rank copies its part of the result.
-    AllReduce,
-    /// One reduce to rank 0, and one broadcast from rank 0.
-    ReduceAndBroadcast,
-    /// One broadcast from each rank that has data.
-    Broadcasts,
-    /// One all_gather; each rank uses its part of the result.
-    AllGather,
-    /// Messages between each pair of ranks that have data for each other.
-    Messages,
-    /// No method exists.
-    Unavailable,
-}
-
-/// The method of each operation.
-#[derive(Debug)]
-pub(super) struct CompositionTable([CompositionMethod; OpKind::ALL.len()]);
-
-impl CompositionTable {
-    /// Selects the first possible method of each operation, given the operations of the plug-in.
-    pub(super) fn for_kinds(kinds: OperationKinds) -> Self {
-        Self(OpKind::ALL.map(|kind| {
-            let possible = candidates(kind).iter().copied();
-            possible
-                .into_iter()
-                .find(|method| method.is_possible(kinds, kind))
-                .unwrap_or(CompositionMethod::Unavailable)
-        }))
-    }
-
-    pub(super) fn method_for(&self, kind: OpKind) -> CompositionMethod {
-        self.0[kind as usize]
-    }
-}
-
-/// Returns the methods that can compose an operation, in the order of preference.
-fn candidates(kind: OpKind) -> &'static [CompositionMethod] {
-    match kind {
-        OpKind::AllReduce => &[CompositionMethod::Direct, CompositionMethod::ReduceAndBroadcast],
-        OpKind::Reduce | OpKind::ReduceScatter | OpKind::ReduceScatterV => {
-            &[CompositionMethod::Direct, CompositionMethod::AllReduce]
-        }
-        OpKind::Barrier => {
-            &[CompositionMethod::Direct, CompositionMethod::AllReduce, CompositionMethod::AllGather]
-        }
-        OpKind::AllGather | OpKind::AllGatherV => {
-            &[CompositionMethod::Direct, CompositionMethod::Broadcasts]
-        }
-        OpKind::Gather => {
-            &[CompositionMethod::Direct, CompositionMethod::Messages, CompositionMethod::AllGather]
-        }
-        OpKind::Scatter => {
-            &[CompositionMethod::Direct, CompositionMethod::Messages, CompositionMethod::Broadcasts]
-        }
-        OpKind::Broadcast
-        | OpKind::AllToAll
-        | OpKind::GatherV
-        | OpKind::ScatterV
-        | OpKind::AllToAllV => &[CompositionMethod::Direct, CompositionMethod::Messages],
-        OpKind::Scan | OpKind::Exscan => &[CompositionMethod::Direct, CompositionMethod::AllGather],
-    }
-}
 
 /// Runs sub-operations: the plug-in, with the group's failure state and deadlines.
 pub(super) trait SuboperationRunner {
@@ -107,82 +37,30 @@ pub(super) trait SuboperationRunner {
     fn cancel(&self, request: PluginRequest);
 }
 
-impl CompositionMethod {
-    fn is_possible(self, kinds: OperationKinds, kind: OpKind) -> bool {
-        match self {
-            Self::Direct => kinds.has(kind),
-            Self::AllReduce => kinds.has(OpKind::AllReduce),
-            Self::ReduceAndBroadcast => kinds.has(OpKind::Reduce) && kinds.has(OpKind::Broadcast),
-            Self::Broadcasts => kinds.has(OpKind::Broadcast),
-            Self::AllGather => kinds.has(OpKind::AllGather),
-            Self::Messages => kinds.has_messages(),
-            Self::Unavailable => true,
+/// Runs an operation with a method.
+pub(super) fn run_composed(
+    method: CompositionMethod,
+    runner: &dyn SuboperationRunner,
+    whole: &PluginTask<'_>,
+) -> Result<()> {
+    let TaskKind::Collective(kind) = whole.kind else {
+        return Err(Error::internal("a message cannot be composed of other operations"));
+    };
+    match method {
+        CompositionMethod::AllReduce => compose_from_all_reduce(runner, whole, kind),
+        CompositionMethod::ReduceAndBroadcast => compose_from_reduce_and_broadcast(runner, whole),
+        CompositionMethod::Broadcasts if kind == OpKind::Scatter => {
+            compose_from_one_broadcast(runner, whole)
         }
-    }
-
-    /// Returns the text for `dist_group_describe`.
-    pub(super) fn describe(self) -> &'static str {
-        match self {
-            Self::Direct => "own",
-            Self::AllReduce => "made of all_reduce",
-            Self::ReduceAndBroadcast => "made of reduce and broadcast",
-            Self::Broadcasts => "made of broadcast",
-            Self::AllGather => "made of all_gather",
-            Self::Messages => "made of send and recv",
-            Self::Unavailable => "none",
+        CompositionMethod::Broadcasts => compose_from_broadcasts(runner, whole),
+        CompositionMethod::AllGather if kind.is_prefix() => {
+            compose_from_gathered_vectors(runner, whole, kind)
         }
-    }
-
-    /// Returns the queries that the plug-in must support so that this method can run the original
-    /// operation.
-    pub(super) fn queries(self, whole: &SupportQuery) -> Vec<SupportQuery> {
-        let bytes = Some(DataType::U8);
-        let of = |kind: OpKind, dtype, op| SupportQuery {
-            name: kind.name(),
-            kind: Some(kind),
-            dtype,
-            op,
-            gpu: None,
-        };
-        match self {
-            Self::Direct | Self::Unavailable => vec![*whole],
-            Self::AllReduce if whole.op.is_none() => {
-                vec![of(OpKind::AllReduce, bytes, Some(ReduceOp::Max))]
-            }
-            Self::AllReduce => vec![of(OpKind::AllReduce, whole.dtype, whole.op)],
-            Self::ReduceAndBroadcast => vec![
-                of(OpKind::Reduce, whole.dtype, whole.op),
-                of(OpKind::Broadcast, whole.dtype, None),
-            ],
-            Self::Broadcasts => vec![of(OpKind::Broadcast, whole.dtype, None)],
-            Self::AllGather => vec![of(OpKind::AllGather, whole.dtype.or(bytes), None)],
-            Self::Messages => ["send", "recv"]
-                .map(|name| SupportQuery { name, kind: None, dtype: bytes, op: None, gpu: None })
-                .into(),
-        }
-    }
-
-    /// Runs an operation with this method.
-    pub(super) fn run(self, runner: &dyn SuboperationRunner, whole: &PluginTask<'_>) -> Result<()> {
-        let TaskKind::Collective(kind) = whole.kind else {
-            return Err(Error::internal("a message cannot be composed of other operations"));
-        };
-        match self {
-            Self::AllReduce => compose_from_all_reduce(runner, whole, kind),
-            Self::ReduceAndBroadcast => compose_from_reduce_and_broadcast(runner, whole),
-            Self::Broadcasts if kind == OpKind::Scatter => {
-                compose_from_one_broadcast(runner, whole)
-            }
-            Self::Broadcasts => compose_from_broadcasts(runner, whole),
-            Self::AllGather if kind.is_prefix() => {
-                compose_from_gathered_vectors(runner, whole, kind)
-            }
-            Self::AllGather => compose_from_all_gather(runner, whole, kind),
-            Self::Messages => compose_from_messages(runner, whole, kind),
-            Self::Direct | Self::Unavailable => {
-                let message = format!("{} cannot be composed of other operations", kind.name());
-                Err(Error::new(ErrorKind::Unsupported, message))
-            }
+        CompositionMethod::AllGather => compose_from_all_gather(runner, whole, kind),
+        CompositionMethod::Messages => compose_from_messages(runner, whole, kind),
+        CompositionMethod::Direct | CompositionMethod::Unavailable => {
+            let message = format!("{} cannot be composed of other operations", kind.name());
+            Err(Error::new(ErrorKind::Unsupported, message))
         }
     }
 }
@@ -418,7 +296,7 @@ fn compose_from_messages(
     let mut tasks: Vec<PluginTask<'_>> = Vec::new();
     for other in (0..runner.size()).filter(|&other| other != me) {
         let (send, recv) = blocks_for_peer(whole, kind, me, other);
-        let base = |what| message_suboperation(what, whole, (other, COMPOSED_TAG));
+        let base = |what| PluginTask::message_part(what, whole, other, COMPOSED_TAG);
         tasks.extend(recv.map(|recv| PluginTask {
             recv,
             count: recv.len(),
@@ -467,85 +345,4 @@ fn check_message_length(task: &PluginTask<'_>, received: PluginMessageStatus) ->
     let message =
         format!("rank {peer} sends {bytes} bytes, and this rank expects {}", task.recv.len());
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn table_for(kinds: &[OpKind], messages: bool) -> CompositionTable {
-        let bits =
-            kinds.iter().fold(u64::from(messages) << 32, |bits, &kind| bits | 1 << kind as u32);
-        CompositionTable::for_kinds(OperationKinds::from_bits(bits).unwrap())
-    }
-
-    #[test]
-    fn plugin_operations_are_never_composed() {
-        let all = CompositionTable::for_kinds(OperationKinds::from_bits(0).unwrap());
-        assert!(OpKind::ALL.iter().all(|&kind| all.method_for(kind) == CompositionMethod::Direct));
-        assert!(
-            OperationKinds::from_bits(1 << OpKind::ALL.len()).is_err()
-                && OperationKinds::from_bits(1 << 33).is_err()
-        );
-    }
-
-    #[test]
-    fn composition_uses_only_available_operations() {
-        let messages = table_for(&[], true);
-        for kind in OpKind::ALL {
-            let expected = match kind {
-                OpKind::Broadcast
-                | OpKind::Gather
-                | OpKind::Scatter
-                | OpKind::AllToAll
-                | OpKind::GatherV
-                | OpKind::ScatterV
-                | OpKind::AllToAllV => CompositionMethod::Messages,
-                _ => CompositionMethod::Unavailable,
-            };
-            assert_eq!(messages.method_for(kind), expected, "{}", kind.name());
-        }
-        let reduces = table_for(&[OpKind::AllReduce], false);
-        for kind in [OpKind::Reduce, OpKind::ReduceScatter, OpKind::ReduceScatterV, OpKind::Barrier]
-        {
-            assert_eq!(reduces.method_for(kind), CompositionMethod::AllReduce);
-        }
-        assert_eq!(reduces.method_for(OpKind::AllGather), CompositionMethod::Unavailable);
-        let pair = table_for(&[OpKind::Reduce, OpKind::Broadcast], false);
-        assert_eq!(pair.method_for(OpKind::AllReduce), CompositionMethod::ReduceAndBroadcast);
-        assert_eq!(pair.method_for(OpKind::Scatter), CompositionMethod::Broadcasts);
-        // Sub-operations must be the plug-in's own: no operation is composed of composed
-        // operations.
-        assert_eq!(pair.method_for(OpKind::Reduce), CompositionMethod::Direct);
-        assert_eq!(pair.method_for(OpKind::ReduceScatter), CompositionMethod::Unavailable);
-    }
-
-    #[test]
-    fn composed_queries_match_the_suboperations() {
-        let whole = SupportQuery {
-            name: "reduce",
-            kind: Some(OpKind::Reduce),
-            dtype: Some(DataType::F32),
-            op: Some(ReduceOp::Sum),
-            gpu: None,
-        };
-        let queries = CompositionMethod::AllReduce.queries(&whole);
-        assert_eq!(queries.len(), 1);
-        assert_eq!(queries[0].to_string(), "all_reduce (f32, SUM)");
-        let barrier = SupportQuery {
-            name: "barrier",
-            kind: Some(OpKind::Barrier),
-            dtype: None,
-            op: None,
-            gpu: None,
-        };
-        assert_eq!(
-            CompositionMethod::AllReduce.queries(&barrier)[0].to_string(),
-            "all_reduce (u8, MAX)"
-        );
-        assert_eq!(
-            CompositionMethod::AllGather.queries(&barrier)[0].to_string(),
-            "all_gather (u8)"
-        );
-    }
 }

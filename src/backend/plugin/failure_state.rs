@@ -3,8 +3,8 @@
 //!
 //! Owners of this state keep neither the group nor the plug-in's communicator alive.
 
-use super::super::{DoorbellListener, DoorbellListeners, GroupFailureState};
-use super::Communicator;
+use super::communicator::Communicator;
+use crate::backend::{DoorbellListener, DoorbellListeners, GroupFailureState};
 use crate::base::error::Error;
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, OnceLock, Weak};

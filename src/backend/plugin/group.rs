@@ -1,17 +1,20 @@
 //! The back end of a plug-in's group. It runs one operation after another, each with its deadline,
 //! until the first failure.
 
-use super::super::{
-    AlgorithmRequest, Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome,
-    GroupFailureState, OpKind, Operation, PointToPoint, RankLocation, SupportQuery,
-};
-use super::compose::{CompositionMethod, CompositionTable, SuboperationRunner};
+use super::communicator::{OperationKinds, replace_message};
+use super::compose::{SuboperationRunner, run_composed};
+use super::composition_table::{CompositionMethod, CompositionTable};
+use super::device_current::BoundCommunicator;
+use super::failure_state::PluginFailureState;
 use super::messages::PluginMessages;
-use super::{
-    Communicator, CreatedCommunicator, PluginFailureState, PluginMessageStatus, PluginRequest,
-    PluginTask, RunOutcome, SubmitOutcome,
+use super::task::{PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome};
+use crate::backend::memory::allocate_host_memory;
+use crate::backend::{
+    AlgorithmRequest, Backend, BackendMemory, BackendProperties, CallArguments, FastPath,
+    FastPathKind, FastProgress, GroupFailureState, OpKind, Operation, PendingWakeup, PointToPoint,
+    RankLocation, SupportQuery,
 };
-use crate::base::deadline::LazyDeadline;
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -46,7 +49,7 @@ pub(super) struct PluginGroup {
     rank_locations: Vec<RankLocation>,
     /// The messages. Declared before the communicator, because they must be dropped first.
     messages: Option<PluginMessages>,
-    communicator: Arc<dyn Communicator>,
+    bound: BoundCommunicator,
     compositions: CompositionTable,
     failure_state: Arc<PluginFailureState>,
     /// The kinds of calls that the plug-in supports. The library asks once for each type and
@@ -62,26 +65,23 @@ impl PluginGroup {
         name: &'static str,
         rank: Rank,
         places: Vec<RankLocation>,
-        created: CreatedCommunicator,
+        bound: BoundCommunicator,
+        kinds: OperationKinds,
         state: Arc<PluginFailureState>,
     ) -> Self {
-        let CreatedCommunicator { communicator, kinds, .. } = created;
-        let messages = kinds.has_messages().then(|| {
-            PluginMessages::new(name, places.len(), Arc::clone(&communicator), Arc::clone(&state))
-        });
-        let supported = (0..SUPPORT_CELLS).map(|_| AtomicU8::new(0)).collect();
-        let compositions = CompositionTable::for_kinds(kinds);
-        let pending_fast_call = Mutex::default();
+        let messages = kinds
+            .has_messages()
+            .then(|| PluginMessages::new(name, places.len(), bound.clone(), Arc::clone(&state)));
         Self {
             name,
             rank,
             rank_locations: places,
             messages,
-            communicator,
-            compositions,
+            bound,
+            compositions: CompositionTable::for_kinds(kinds),
             failure_state: state,
-            support_cells: supported,
-            pending_fast_call,
+            support_cells: (0..SUPPORT_CELLS).map(|_| AtomicU8::new(0)).collect(),
+            pending_fast_call: Mutex::default(),
         }
     }
 
@@ -91,7 +91,7 @@ impl PluginGroup {
         if cell.is_some_and(|known| known.load(Ordering::Relaxed) == SUPPORTED) {
             return Ok(());
         }
-        self.communicator.supports(query)?;
+        self.bound.communicator.supports(query)?;
         if let Some(cell) = cell {
             cell.store(SUPPORTED, Ordering::Relaxed);
         }
@@ -107,17 +107,20 @@ impl PluginGroup {
         self.support_cells.get((kind * DTYPE_SLOTS + dtype) * OP_SLOTS + op)
     }
 
-    /// Fails the group after an operation that began has failed.
-    fn fail_group(&self, error: Error) -> Error {
-        self.failure_state.fail(&error);
-        // Return the first failure, because this error may be its consequence.
-        self.failure_state.known_failure().cloned().unwrap_or(error)
+    /// Returns the error for a call that the plug-in does not support and that cannot be composed.
+    fn unsupported_error(&self, query: &SupportQuery) -> Error {
+        let message = format!(
+            "{query}: the back end {} supports neither this operation nor the operations of which \
+             it could be composed",
+            self.name
+        );
+        Error::new(ErrorKind::Unsupported, message)
     }
 
     /// Runs an operation of the plug-in.
     fn run_direct(&self, task: &PluginTask<'_>, operation: &Operation<'_>) -> Result<()> {
         let time_left = task.time_left();
-        let submitted = match self.communicator.run(task, time_left.min(MAX_WAIT_SLICE)) {
+        let submitted = match self.bound.run(task, time_left.min(MAX_WAIT_SLICE)) {
             Some(Ok(RunOutcome::DoneQuickly)) => {
                 operation.observer.record_short_wait();
                 return Ok(());
@@ -128,18 +131,20 @@ impl PluginGroup {
             Some(Err(error)) => {
                 Err(self.annotate_timing(error, task, wait_overrun(task, time_left)))
             }
-            None => self.communicator.submit(task),
+            None => self.bound.submit(task),
         };
         match submitted {
             Ok(SubmitOutcome::Done(_)) => Ok(()),
             Ok(SubmitOutcome::Pending(request)) => {
                 // The wait in `run` used a part of the time.
                 let task = &PluginTask { has_full_time: false, ..*task };
-                self.wait(request, task).map(drop).map_err(|error| self.fail_group(error))
+                self.wait(request, task)
+                    .map(drop)
+                    .map_err(|error| self.failure_state.fail_with(error))
             }
             // A refusal is the same on all ranks and does not change the group.
             Err(error) if is_refusal(&error) => Err(error),
-            Err(error) => Err(self.fail_group(error)),
+            Err(error) => Err(self.failure_state.fail_with(error)),
         }
     }
 
@@ -152,7 +157,7 @@ impl PluginGroup {
         loop {
             // Read the clock once per turn: it costs a tenth of a short operation.
             let time_left = task.deadline.remaining();
-            let outcome = self.communicator.wait(request, time_left.min(MAX_WAIT_SLICE));
+            let outcome = self.bound.wait(request, time_left.min(MAX_WAIT_SLICE));
             if let Ok(Some(received)) = outcome {
                 return Ok(received);
             }
@@ -171,7 +176,7 @@ impl PluginGroup {
 
     /// Releases a request that will not complete by itself.
     fn release_request(&self, request: PluginRequest, error: Error) -> Error {
-        match self.communicator.release(request) {
+        match self.bound.release(request) {
             Ok(awaited) => awaited.annotate(error),
             Err(release_error) => {
                 let message = format!(
@@ -179,8 +184,7 @@ impl PluginGroup {
                     self.name,
                     release_error.message()
                 );
-                let annotated = Error::new(error.kind(), message);
-                error.culprit().map_or(annotated.clone(), |culprit| annotated.with_culprit(culprit))
+                replace_message(&error, message, error.culprit())
             }
         }
     }
@@ -202,13 +206,8 @@ impl PluginGroup {
             }
             None => return error,
         };
-        let (kind, culprit) = (error.kind(), error.culprit());
-        let annotated =
-            Error::new(kind, format!("{error} (the wait of back end {} {timing})", self.name));
-        match culprit {
-            Some(culprit) => annotated.with_culprit(culprit),
-            None => annotated,
-        }
+        let message = format!("{error} (the wait of back end {} {timing})", self.name);
+        replace_message(&error, message, error.culprit())
     }
 }
 
@@ -244,7 +243,7 @@ impl SuboperationRunner for PluginGroup {
     }
 
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome> {
-        self.communicator.submit(task)
+        self.bound.submit(task)
     }
 
     fn finish(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus> {
@@ -252,9 +251,47 @@ impl SuboperationRunner for PluginGroup {
     }
 
     fn cancel(&self, request: PluginRequest) {
-        if let Err(error) = self.communicator.release(request) {
+        if let Err(error) = self.bound.release(request) {
             crate::log!(crate::base::log::LogLevel::Error, "back end {}: {error}", self.name);
         }
+    }
+}
+
+impl FastPath for PluginGroup {
+    fn run_fast_call(
+        &self,
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        deadline: &Deadline,
+    ) -> Result<FastProgress<'static>> {
+        // If the group has failed, the full path reports the reason.
+        if self.failure_state.known_failure().is_some()
+            || self.compositions.method_for(arguments.kind) != CompositionMethod::Direct
+        {
+            return Ok(FastProgress::NotStarted);
+        }
+        let task = PluginTask::from_fast_call(arguments, sequence, deadline);
+        match self.bound.communicator.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
+            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastProgress::Done(PendingWakeup::NONE)),
+            Some(Ok(RunOutcome::Done)) => Ok(FastProgress::DoneAfterWait),
+            Some(Ok(RunOutcome::Pending(request))) => {
+                *self.lock_pending_fast_call() = Some(request);
+                Ok(FastProgress::Accepted)
+            }
+            Some(Err(error)) if is_refusal(&error) => Err(error),
+            Some(Err(error)) => {
+                Err(self.failure_state.fail_with(self.annotate_timing(error, &task, None)))
+            }
+            None => Ok(FastProgress::NotStarted),
+        }
+    }
+
+    fn finish_fast_call(&self, operation: &Operation<'_>) -> Result<()> {
+        let Some(request) = self.lock_pending_fast_call().take() else {
+            return self.run(operation);
+        };
+        let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
+        self.wait(request, &task).map(drop).map_err(|error| self.failure_state.fail_with(error))
     }
 }
 
@@ -263,20 +300,32 @@ impl Backend for PluginGroup {
         self.name
     }
 
+    fn properties(&self) -> BackendProperties<'_> {
+        BackendProperties {
+            fast_path: match self.bound.device {
+                None if self.bound.communicator.has_fast_path() => FastPathKind::Delegated,
+                _ => FastPathKind::None,
+            },
+            can_refuse_calls: true,
+            ..BackendProperties::default()
+        }
+    }
+
     fn check_algorithm_request(
         &self,
         kind: OpKind,
         _: usize,
         wanted: AlgorithmRequest<'_>,
     ) -> Result<()> {
-        let (what, name) = match wanted.name {
-            Some(name) => (format!("algorithm \"{name}\""), self.name),
-            None if wanted.canonical => ("DIST_CALL_CANONICAL".to_owned(), self.name),
+        let what = match wanted.name {
+            Some(name) => format!("algorithm \"{name}\""),
+            None if wanted.canonical => "DIST_CALL_CANONICAL".to_owned(),
             None => return Ok(()),
         };
         let message = format!(
-            "{what} for {}: the back end {name} selects its algorithms itself",
-            kind.name()
+            "{what} for {}: the back end {} selects its algorithms itself",
+            kind.name(),
+            self.name
         );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -295,7 +344,7 @@ impl Backend for PluginGroup {
         }
         let Some(kind) = query.kind else {
             return match self.messages {
-                Some(_) => self.communicator.supports(query),
+                Some(_) => self.bound.communicator.supports(query),
                 None => Err(self.unsupported_error(query)),
             };
         };
@@ -323,17 +372,7 @@ impl Backend for PluginGroup {
         }
     }
 
-    fn can_refuse_calls(&self) -> bool {
-        true
-    }
-
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        if operation.is_published
-            && let Some(request) = self.lock_pending_fast_call().take()
-        {
-            let task = PluginTask { has_full_time: false, ..PluginTask::from_operation(operation) };
-            return self.wait(request, &task).map(drop).map_err(|error| self.fail_group(error));
-        }
         if let Some(failure) = self.failure_state.known_failure() {
             return Err(failure.clone());
         }
@@ -345,40 +384,7 @@ impl Backend for PluginGroup {
         }
         // The sub-operations begin later, so the full time is not available.
         let task = PluginTask { has_full_time: false, ..task };
-        method.run(self, &task).map_err(|error| self.fail_group(error))
-    }
-
-    fn has_fast_path(&self) -> bool {
-        self.communicator.has_fast_path()
-    }
-
-    fn prepare_fast_path(&self, plain: &CallArguments<'_>, _: FastCallKey) -> bool {
-        self.compositions.method_for(plain.kind) == CompositionMethod::Direct
-    }
-
-    fn run_fast_path(
-        &self,
-        (plain, _): (&CallArguments<'_>, FastCallKey),
-        (sequence, deadline): (u64, &LazyDeadline),
-        begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<FastPathOutcome> {
-        // If the group has failed, the slow path reports the reason.
-        if self.failure_state.known_failure().is_some() {
-            return Ok(FastPathOutcome::NotStarted);
-        }
-        begins(&plain.descriptor(sequence).encode());
-        let task = PluginTask::from_fast_call(plain, sequence, deadline.get_or_start());
-        match self.communicator.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
-            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastPathOutcome::Done),
-            Some(Ok(RunOutcome::Done)) => Ok(FastPathOutcome::DoneAfterWait),
-            Some(Ok(RunOutcome::Pending(request))) => {
-                *self.lock_pending_fast_call() = Some(request);
-                Ok(FastPathOutcome::Published)
-            }
-            Some(Err(error)) if is_refusal(&error) => Err(error),
-            Some(Err(error)) => Err(self.fail_group(self.annotate_timing(error, &task, None))),
-            None => Ok(FastPathOutcome::NotStarted),
-        }
+        run_composed(method, self, &task).map_err(|error| self.failure_state.fail_with(error))
     }
 
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
@@ -386,9 +392,9 @@ impl Backend for PluginGroup {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
-        match self.communicator.allocate(bytes)? {
+        match self.bound.communicator.allocate(bytes)? {
             Some(memory) => Ok(memory),
-            None => super::super::allocate_host_memory(bytes),
+            None => allocate_host_memory(bytes),
         }
     }
 
@@ -415,18 +421,6 @@ impl Backend for PluginGroup {
         let mut operations: Map<String, Value> = descriptions.into_iter().collect();
         let messages = if self.messages.is_some() { "own" } else { "none" };
         operations.insert("send, recv".to_owned(), messages.into());
-        json!({ "operations": operations, "details": self.communicator.describe() })
-    }
-}
-
-impl PluginGroup {
-    /// Returns the error for a call that the plug-in does not support and that cannot be composed.
-    fn unsupported_error(&self, query: &SupportQuery) -> Error {
-        let message = format!(
-            "{query}: the back end {} supports neither this operation nor the operations of which \
-             it could be composed",
-            self.name
-        );
-        Error::new(ErrorKind::Unsupported, message)
+        json!({ "operations": operations, "details": self.bound.communicator.describe() })
     }
 }

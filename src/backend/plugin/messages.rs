@@ -6,18 +6,16 @@
 //!
 //! This module does not depend on how messages are matched.
 
-use super::super::{
-    Completion, Delivery, LARGEST_TAG, PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer,
-    ReceiveRequest, SendRequest,
+use super::device_current::BoundCommunicator;
+use super::failure_state::PluginFailureState;
+use super::task::{
+    GrowableBuffer, PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind,
 };
-use super::{
-    Communicator, GrowableBuffer, PluginFailureState, PluginMessageStatus, PluginRequest,
-    PluginTask, SubmitOutcome, TaskKind,
+use crate::backend::{
+    Completion, Delivery, GroupFailureState as _, LARGEST_TAG, PointToPoint, ProbeRequest,
+    ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
 };
-use crate::backend::GroupFailureState as _;
-use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
-use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
@@ -54,7 +52,7 @@ pub(super) struct PluginMessages(Arc<PluginMessagesShared>);
 struct PluginMessagesShared {
     name: &'static str,
     size: usize,
-    communicator: Arc<dyn Communicator>,
+    communicator: BoundCommunicator,
     failure_state: Arc<PluginFailureState>,
     poll_count: AtomicU32,
     list: Mutex<OutstandingList>,
@@ -87,17 +85,16 @@ impl PluginMessages {
     pub(super) fn new(
         name: &'static str,
         size: usize,
-        communicator: Arc<dyn Communicator>,
+        communicator: BoundCommunicator,
         state: Arc<PluginFailureState>,
     ) -> Self {
-        let (looks, list) = (AtomicU32::new(1), Mutex::default());
         Self(Arc::new(PluginMessagesShared {
             name,
             size,
             communicator,
             failure_state: state,
-            poll_count: looks,
-            list,
+            poll_count: AtomicU32::new(1),
+            list: Mutex::default(),
         }))
     }
 }
@@ -148,8 +145,7 @@ impl PointToPoint for PluginMessages {
         message: SendRequest,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: synchronous } = message;
-        if synchronous {
+        if message.is_synchronous {
             let message = format!(
                 "the back end {} has no synchronous send: omit DIST_CALL_SYNCHRONOUS, and let the \
                  receiver send a reply",
@@ -157,16 +153,7 @@ impl PointToPoint for PluginMessages {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let task = PluginTask {
-            dtype: Some(dtype),
-            peer: Some(to),
-            tag: Some(tag),
-            count: bytes.len() / dtype.size(),
-            send: bytes,
-            gpu,
-            ..empty_message_task(TaskKind::Send, &deadline)
-        };
-        self.0.post(&task, None, bytes.len(), done)
+        self.0.post(&PluginTask::from_send(&message, gpu), None, message.bytes.len(), done)
     }
 
     fn receive_to_gpu(
@@ -175,24 +162,14 @@ impl PointToPoint for PluginMessages {
         message: ReceiveRequest,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let ReceiveRequest { from, tag, dtype, buffer: into, deadline } = message;
-        let (recv, growable_buffer) = match into {
-            ReceiveBuffer::Borrowed(bytes) => (bytes, None),
-            ReceiveBuffer::Allocated { max_bytes: most } => {
-                (Dst::empty(), Some(Arc::new(GrowableBuffer::new(most))))
+        let growable_buffer = match message.buffer {
+            ReceiveBuffer::Borrowed(_) => None,
+            ReceiveBuffer::Allocated { max_bytes } => {
+                Some(Arc::new(GrowableBuffer::new(max_bytes)))
             }
         };
-        let task = PluginTask {
-            dtype: Some(dtype),
-            peer: from,
-            tag,
-            count: into.max_bytes() / dtype.size(),
-            recv,
-            growable_buffer: growable_buffer.as_deref(),
-            gpu,
-            ..empty_message_task(TaskKind::Receive, &deadline)
-        };
-        self.0.post(&task, growable_buffer.clone(), into.max_bytes(), done)
+        let task = PluginTask::from_receive(&message, growable_buffer.as_deref(), gpu);
+        self.0.post(&task, growable_buffer.clone(), message.buffer.max_bytes(), done)
     }
 
     fn probe(&self, _: &ProbeRequest, _: &Deadline) -> Result<Option<ProbedMessage>> {
@@ -238,48 +215,6 @@ impl PointToPoint for PluginMessages {
     }
 }
 
-/// Returns a message task without buffer, peer and tag.
-fn empty_message_task(what: TaskKind, deadline: &Deadline) -> PluginTask<'_> {
-    PluginTask {
-        kind: what,
-        dtype: None,
-        op: None,
-        root: None,
-        peer: None,
-        tag: None,
-        count: 0,
-        send: Src::empty(),
-        recv: Dst::empty(),
-        sends: None,
-        recvs: None,
-        growable_buffer: None,
-        factor: 1.0,
-        deadline,
-        has_full_time: false,
-        sequence: 0,
-        part: 0,
-        gpu: None,
-    }
-}
-
-/// Returns the task of a message between two ranks that is a sub-operation of `whole`. The caller
-/// sets its buffer.
-pub(super) fn message_suboperation<'a>(
-    what: TaskKind,
-    whole: &PluginTask<'a>,
-    peer_and_tag: (Rank, u32),
-) -> PluginTask<'a> {
-    let dtype = Some(DataType::U8);
-    let (peer, tag) = (Some(peer_and_tag.0), Some(peer_and_tag.1));
-    PluginTask {
-        dtype,
-        peer,
-        tag,
-        sequence: whole.sequence,
-        ..empty_message_task(what, whole.deadline)
-    }
-}
-
 impl PluginMessagesShared {
     fn lock_list(&self) -> MutexGuard<'_, OutstandingList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
@@ -302,20 +237,17 @@ impl PluginMessagesShared {
         }
         self.ensure_worker()?;
         let submitted = self.communicator.submit(task)?;
-        let PluginTask { kind: what, peer, tag, deadline, .. } = *task;
-        let (handle, ticket) = (0, 0);
-        let request = match submitted {
-            SubmitOutcome::Pending(request) => request,
-            SubmitOutcome::Done(_) => PluginRequest { handle, ticket },
-        };
         let outstanding = OutstandingMessage {
-            request,
-            kind: what,
-            peer,
-            tag,
+            request: match submitted {
+                SubmitOutcome::Pending(request) => request,
+                SubmitOutcome::Done(_) => PluginRequest { handle: 0, ticket: 0 },
+            },
+            kind: task.kind,
+            peer: task.peer,
+            tag: task.tag,
             max_bytes,
             growable_buffer,
-            deadline: *deadline,
+            deadline: *task.deadline,
             done,
         };
         match submitted {
@@ -444,13 +376,11 @@ impl PluginMessagesShared {
         match self.communicator.release(outstanding.request) {
             Ok(awaited) => awaited.annotate(error),
             Err(release_error) => {
-                let error = Error::new(
-                    error.kind(),
-                    format!(
-                        "{error}; the back end {} may still use its buffer: {release_error}",
-                        self.name
-                    ),
+                let message = format!(
+                    "{error}; the back end {} may still use its buffer: {release_error}",
+                    self.name
                 );
+                let error = Error::new(error.kind(), message);
                 self.failure_state.fail(&error);
                 error
             }

@@ -1,6 +1,8 @@
 //! The arguments and the outcome of one operation of a plug-in.
 
-use super::super::{CallArguments, OpKind, Operation};
+use crate::backend::{
+    CallArguments, OpKind, Operation, ReceiveBuffer, ReceiveRequest, SendRequest,
+};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -76,30 +78,50 @@ pub struct PluginTask<'a> {
 }
 
 impl<'a> PluginTask<'a> {
+    /// Returns a task without arguments.
+    fn empty(kind: TaskKind, deadline: &'a Deadline) -> Self {
+        Self {
+            kind,
+            dtype: None,
+            op: None,
+            root: None,
+            peer: None,
+            tag: None,
+            count: 0,
+            send: Src::empty(),
+            recv: Dst::empty(),
+            sends: None,
+            recvs: None,
+            growable_buffer: None,
+            factor: 1.0,
+            deadline,
+            has_full_time: false,
+            sequence: 0,
+            part: 0,
+            gpu: None,
+        }
+    }
+
     /// Returns the task of a collective.
     pub(super) fn from_operation(operation: &Operation<'a>) -> Self {
         let descriptor = &operation.descriptor;
         let has_blocks = descriptor.kind.has_per_rank_counts();
         Self {
-            kind: TaskKind::Collective(descriptor.kind),
             // Internal calls of the library have an element type too.
             dtype: (descriptor.kind != OpKind::Barrier).then(|| operation.dtype()),
             op: descriptor.op,
             root: descriptor.root,
-            peer: None,
-            tag: None,
             count: if has_blocks { 0 } else { operation.count },
             send: operation.send,
             recv: operation.recv,
             sends: operation.sends,
             recvs: operation.recvs,
-            growable_buffer: None,
             factor: operation.factor,
-            deadline: operation.deadline(),
             has_full_time: operation.has_new_deadline,
             sequence: descriptor.sequence,
             part: u64::from(descriptor.part) << 32,
             gpu: operation.enqueue_request.as_ref().map(|launch| launch.gpu),
+            ..Self::empty(TaskKind::Collective(descriptor.kind), operation.deadline())
         }
     }
 
@@ -110,24 +132,62 @@ impl<'a> PluginTask<'a> {
         deadline: &'a Deadline,
     ) -> Self {
         Self {
-            kind: TaskKind::Collective(fast_call.kind),
             dtype: (fast_call.kind != OpKind::Barrier).then(|| fast_call.dtype()),
             op: fast_call.op,
             root: fast_call.root,
-            peer: None,
-            tag: None,
             count: fast_call.count,
             send: fast_call.send,
             recv: fast_call.recv,
-            sends: None,
-            recvs: None,
-            growable_buffer: None,
             factor: fast_call.factor,
-            deadline,
             has_full_time: true,
             sequence,
-            part: 0,
-            gpu: None,
+            ..Self::empty(TaskKind::Collective(fast_call.kind), deadline)
+        }
+    }
+
+    /// Returns the task of a send.
+    pub(super) fn from_send(message: &'a SendRequest, gpu: Option<GpuTarget>) -> Self {
+        Self {
+            dtype: Some(message.dtype),
+            peer: Some(message.to),
+            tag: Some(message.tag),
+            count: message.bytes.len() / message.dtype.size(),
+            send: message.bytes,
+            gpu,
+            ..Self::empty(TaskKind::Send, &message.deadline)
+        }
+    }
+
+    /// Returns the task of a receive into the caller's buffer or into `growable_buffer`.
+    pub(super) fn from_receive(
+        message: &'a ReceiveRequest,
+        growable_buffer: Option<&'a GrowableBuffer>,
+        gpu: Option<GpuTarget>,
+    ) -> Self {
+        Self {
+            dtype: Some(message.dtype),
+            peer: message.from,
+            tag: message.tag,
+            count: message.buffer.max_bytes() / message.dtype.size(),
+            recv: match message.buffer {
+                ReceiveBuffer::Borrowed(bytes) => bytes,
+                ReceiveBuffer::Allocated { .. } => Dst::empty(),
+            },
+            growable_buffer,
+            gpu,
+            ..Self::empty(TaskKind::Receive, &message.deadline)
+        }
+    }
+
+    /// Returns the task of a message between two ranks that is a sub-operation of `whole`. The
+    /// caller sets its buffer.
+    pub(super) fn message_part(kind: TaskKind, whole: &Self, peer: Rank, tag: u32) -> Self {
+        Self {
+            dtype: Some(DataType::U8),
+            peer: Some(peer),
+            tag: Some(tag),
+            sequence: whole.sequence,
+            ..Self::empty(kind, whole.deadline)
         }
     }
 

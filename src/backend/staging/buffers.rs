@@ -6,6 +6,7 @@
 //! hangs, this never happens, and the memory is leaked.
 #![allow(unsafe_code, reason = "the device copies memory without the compiler's knowledge")]
 
+use crate::backend::GroupFailureState;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -19,20 +20,23 @@ use std::time::Duration;
 /// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The time that the device gets to complete its copies after an operation failed.
-const DRAIN_WAIT: Duration = Duration::from_secs(5);
+/// The time that the device gets to complete its copies after an operation or the group failed.
+pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
 /// The conditions that end a wait for the device early.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct StagingWaitLimits<'a> {
     pub(super) deadline: &'a Deadline,
-    pub(super) check_failure: &'a dyn Fn() -> Option<Error>,
+    /// The failure state of the group; `None` if the wait continues after a failure.
+    pub(super) failure_state: Option<&'a dyn GroupFailureState>,
 }
 
 /// The double buffer of one direction.
 #[derive(Debug)]
 pub(super) struct StagingDoubleBuffer {
     context: Arc<CudaContext>,
+    /// True if the copies go from the device to the host.
+    is_from_device: bool,
     stream: CudaStream,
     events: [CudaEvent; 2],
     is_busy: [bool; 2],
@@ -60,7 +64,7 @@ impl StagingWaitLimits<'_> {
     /// Polls the device until `is_over` returns true.
     ///
     /// # Errors
-    /// The error of `is_over`, the failure from `check_failure`, or `Timeout`.
+    /// The error of `is_over`, the failure of the group, or `Timeout`.
     pub(super) fn wait(
         &self,
         what: &dyn Display,
@@ -68,9 +72,7 @@ impl StagingWaitLimits<'_> {
     ) -> Result<()> {
         let mut poller = PollBackoff::new(MAX_POLL_INTERVAL);
         while !is_over()? {
-            if let Some(error) = (self.check_failure)() {
-                return Err(error);
-            }
+            self.failure_state.map_or(Ok(()), GroupFailureState::check_failure)?;
             if self.deadline.has_passed() {
                 let ms = self.deadline.elapsed().as_millis();
                 let message = format!("{what} did not complete on the device within {ms} ms");
@@ -80,17 +82,23 @@ impl StagingWaitLimits<'_> {
         }
         Ok(())
     }
+
+    /// Polls the device until it has completed the earlier work of a stream.
+    ///
+    /// # Errors
+    /// The errors of [`StagingWaitLimits::wait`].
+    pub(super) fn await_stream(&self, is_complete: impl Fn() -> Result<bool>) -> Result<()> {
+        self.wait(&"the earlier work of the stream", is_complete)
+    }
 }
 
 impl StagingDoubleBuffer {
-    pub(super) fn new(context: &Arc<CudaContext>, chunk: usize) -> Result<Self> {
-        let stream = CudaStream::new(context, false)?;
-        let events = [CudaEvent::new(context)?, CudaEvent::new(context)?];
-        let context = Arc::clone(context);
+    fn new(context: &Arc<CudaContext>, is_from_device: bool, chunk: usize) -> Result<Self> {
         Ok(Self {
-            context,
-            stream,
-            events,
+            context: Arc::clone(context),
+            is_from_device,
+            stream: CudaStream::new(context, false)?,
+            events: [CudaEvent::new(context)?, CudaEvent::new(context)?],
             is_busy: [false; 2],
             newest_half: 0,
             is_untracked: false,
@@ -110,37 +118,12 @@ impl StagingDoubleBuffer {
         Ok(view)
     }
 
-    /// Begins copies from device memory into a half, which must not be busy.
-    pub(super) fn copy_from_device(
+    /// Begins copies between device memory and a half, which must not be busy, in the direction of
+    /// the buffer.
+    pub(super) fn begin_copies(
         &mut self,
         half: usize,
         copies: &[(Src<'_>, Dst<'_>)],
-    ) -> Result<()> {
-        self.begin_copies(half, copies, |stream, from, into| {
-            // SAFETY: the staging memory stays allocated while it is busy. The caller's memory is
-            // lent until the operation ends, which waits for the event or reports that it could
-            // not.
-            unsafe { stream.copy_to_host(from, into) }
-        })
-    }
-
-    /// Begins copies from a half, which must not be busy, into device memory.
-    pub(super) fn copy_to_device(
-        &mut self,
-        half: usize,
-        copies: &[(Src<'_>, Dst<'_>)],
-    ) -> Result<()> {
-        self.begin_copies(half, copies, |stream, from, into| {
-            // SAFETY: as in `copy_from_device`.
-            unsafe { stream.copy_to_device(from, into) }
-        })
-    }
-
-    fn begin_copies(
-        &mut self,
-        half: usize,
-        copies: &[(Src<'_>, Dst<'_>)],
-        copy: impl Fn(&CudaStream, Src<'_>, Dst<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut copies = copies.iter().filter(|(from, _)| !from.is_empty()).peekable();
         if copies.peek().is_none() {
@@ -152,7 +135,14 @@ impl StagingDoubleBuffer {
         // Before the first copy: a later copy may fail.
         self.is_busy[half] = true;
         self.newest_half = half;
-        let submitted = copies.try_for_each(|(from, into)| copy(&self.stream, *from, *into));
+        let submitted = copies.try_for_each(|&(from, into)| match self.is_from_device {
+            // SAFETY: the staging memory stays allocated while it is busy. The caller's memory is
+            // lent until the operation ends, which waits for the event or reports that it could
+            // not.
+            true => unsafe { self.stream.copy_to_host(from, into) },
+            // SAFETY: as above.
+            false => unsafe { self.stream.copy_to_device(from, into) },
+        });
         // Record the event behind the copies that began, even if one failed.
         let marked = self.events[half].record(self.stream.handle());
         self.is_untracked |= marked.is_err();
@@ -195,7 +185,7 @@ impl StagingDoubleBuffer {
     /// Waits after an error until the device has completed all copies. Returns false if that is not
     /// certain at the limit.
     fn drain(&mut self, limit: &Deadline) -> bool {
-        let limits = StagingWaitLimits { deadline: limit, check_failure: &|| None };
+        let limits = StagingWaitLimits { deadline: limit, failure_state: None };
         let halves_done = [0, 1].map(|half| self.wait_half(half, limits).is_ok());
         halves_done == [true; 2] && !self.is_untracked
     }
@@ -221,8 +211,8 @@ impl Drop for StagingDoubleBuffer {
 impl StagingBuffers {
     pub(super) fn new(context: &Arc<CudaContext>, chunk: usize) -> Result<Self> {
         Ok(Self {
-            from_device: StagingDoubleBuffer::new(context, chunk)?,
-            to_device: StagingDoubleBuffer::new(context, chunk)?,
+            from_device: StagingDoubleBuffer::new(context, true, chunk)?,
+            to_device: StagingDoubleBuffer::new(context, false, chunk)?,
         })
     }
 
@@ -231,9 +221,11 @@ impl StagingBuffers {
     pub(super) fn drain(&mut self, error: Error) -> Error {
         let limit = Deadline::after(DRAIN_WAIT);
         let is_drained = self.from_device.drain(&limit) & self.to_device.drain(&limit);
-        if is_drained {
-            return error;
-        }
-        error.context("the device did not complete its copies, and may still use the buffers")
+        if is_drained { error } else { undrained_error(error) }
     }
+}
+
+/// Adds to an error that the device may still use the buffers.
+pub(super) fn undrained_error(error: Error) -> Error {
+    error.context("the device did not complete its copies, and may still use the buffers")
 }

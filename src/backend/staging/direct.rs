@@ -5,18 +5,15 @@
 //! The host back end (a plug-in) reports the supported calls, identically on all ranks. The library
 //! asks for each call.
 
-use super::buffers::StagingWaitLimits;
+use super::host::StagingHost;
 use crate::backend::{
-    Backend, Completion, DevicePointToPoint, GroupFailureState, OpKind, Operation, PointToPoint,
-    ReceiveRequest, SendRequest, SupportQuery,
+    Completion, DevicePointToPoint, OpKind, Operation, ReceiveRequest, SendRequest, SupportQuery,
 };
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::gpu::GpuTarget;
 use crate::base::op::ReduceOp;
-use crate::device::stream::DEFAULT_STREAM;
-use crate::device::{CudaContext, CudaEvent};
 use std::sync::Arc;
 
 /// The names of the calls that a message needs.
@@ -25,42 +22,32 @@ const MESSAGE_NAMES: [&str; 2] = ["send", "recv"];
 /// The host back end for calls on device memory.
 #[derive(Debug)]
 pub(super) struct DirectDevicePath {
-    context: Arc<CudaContext>,
-    cpu: Arc<dyn Backend>,
-    failure_state: Arc<dyn GroupFailureState>,
+    host: StagingHost,
     /// The operations that the host back end supports for at least f32 and SUM.
     kinds: Vec<OpKind>,
     has_messages: bool,
 }
 
 impl DirectDevicePath {
-    pub(super) fn new(
-        context: &Arc<CudaContext>,
-        (cpu, failure_state): (&Arc<dyn Backend>, &Arc<dyn GroupFailureState>),
-    ) -> Self {
+    pub(super) fn new(host: &StagingHost) -> Self {
         let can_run = |name: &'static str, kind: Option<OpKind>| {
             let op = kind.filter(|kind| kind.is_reduction()).map(|_| ReduceOp::Sum);
-            let (dtype, gpu) = (Some(DataType::F32), Some(context.device()));
-            cpu.supports(&SupportQuery { name, kind, dtype, op, gpu }).is_ok()
+            let (dtype, gpu) = (Some(DataType::F32), Some(host.context.device()));
+            host.backend.supports(&SupportQuery { name, kind, dtype, op, gpu }).is_ok()
         };
         let kinds = OpKind::ALL.into_iter().filter(|kind| can_run(kind.name(), Some(*kind)));
         Self {
             kinds: kinds.collect(),
             has_messages: MESSAGE_NAMES.iter().all(|name| can_run(name, None)),
-            context: Arc::clone(context),
-            cpu: Arc::clone(cpu),
-            failure_state: Arc::clone(failure_state),
+            host: host.clone(),
         }
     }
 
     /// Returns true if the host back end supports the call on device memory.
     pub(super) fn can_run(&self, query: &SupportQuery) -> bool {
         let is_among = query.kind.map_or(self.has_messages, |kind| self.kinds.contains(&kind));
-        is_among
-            && self
-                .cpu
-                .supports(&SupportQuery { gpu: Some(self.context.device()), ..*query })
-                .is_ok()
+        let gpu = Some(self.host.context.device());
+        is_among && self.host.backend.supports(&SupportQuery { gpu, ..*query }).is_ok()
     }
 
     /// Returns true if the host back end supports the operation on device memory.
@@ -87,12 +74,6 @@ impl DirectDevicePath {
         self.kinds.iter().map(|kind| kind.name()).chain(messages).collect()
     }
 
-    fn point_to_point(&self) -> Result<&dyn PointToPoint> {
-        self.cpu
-            .point_to_point()
-            .ok_or_else(|| Error::internal("the host back end has no messages"))
-    }
-
     /// Waits until the earlier work of the stream is complete, so that the buffer of a message is
     /// ready.
     fn await_stream(
@@ -100,15 +81,10 @@ impl DirectDevicePath {
         stream: Option<usize>,
         deadline: &Deadline,
     ) -> Result<Option<GpuTarget>> {
-        if let Some(failure) = self.failure_state.failure() {
-            return Err(failure);
-        }
-        let stream_event = CudaEvent::new(&self.context)?;
-        stream_event.record(stream.unwrap_or(DEFAULT_STREAM))?;
-        let limits =
-            StagingWaitLimits { deadline, check_failure: &|| self.failure_state.failure() };
-        limits.wait(&"the earlier work of the stream", || stream_event.is_over())?;
-        Ok(Some(GpuTarget { device: self.context.device(), stream }))
+        self.host.failure_state.check_failure()?;
+        let event = self.host.record_event(stream)?;
+        self.host.wait_limits(deadline).await_stream(|| event.is_over())?;
+        Ok(Some(GpuTarget { device: self.host.context.device(), stream }))
     }
 }
 
@@ -120,7 +96,7 @@ impl DevicePointToPoint for DirectDevicePath {
         done: Arc<dyn Completion>,
     ) -> Result<()> {
         let gpu = self.await_stream(stream, &message.deadline)?;
-        self.point_to_point()?.send_from_gpu(gpu, message, done)
+        self.host.point_to_point()?.send_from_gpu(gpu, message, done)
     }
 
     fn receive(
@@ -130,6 +106,6 @@ impl DevicePointToPoint for DirectDevicePath {
         done: Arc<dyn Completion>,
     ) -> Result<()> {
         let gpu = self.await_stream(stream, &message.deadline)?;
-        self.point_to_point()?.receive_to_gpu(gpu, message, done)
+        self.host.point_to_point()?.receive_to_gpu(gpu, message, done)
     }
 }

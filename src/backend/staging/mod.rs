@@ -6,7 +6,7 @@
 //! memory and owns the failure state ([`super::device_map`]). A collective is split into pieces
 //! that fit the staging buffers ([`plan`]). The copies of one piece overlap with the operation on
 //! another ([`rounds`], [`buffers`]). A worker thread transfers messages piece by piece
-//! ([`messages`]). The ranks agree on the chunk size at the bootstrap ([`agreement`]).
+//! ([`messages`]). The ranks agree on the chunk size at the bootstrap.
 //!
 //! * **The host waits, not the device.** Only copies are enqueued. An operation begins when the
 //!   device has completed the work that was in the stream at the call. It ends when the device has
@@ -18,23 +18,21 @@
 //!
 //! This module does not depend on NCCL, on a specific host back end, or on its callers.
 
-mod agreement;
 mod buffers;
 mod direct;
+mod host;
 mod messages;
 mod options;
 mod plan;
 mod rounds;
 
-pub(super) use agreement::StagingRequest;
-pub(super) use options::{StagingOptions, split_options};
-
-use super::device_backend::{
-    DeviceBackend, DevicePointToPoint, graph_capture_error, needs_no_device_memory,
+use super::device_factory::{
+    DeviceBackendCreator, DeviceBackendFactory, DeviceBackendOrReason, DeviceBackendSetup,
+    agree_on_device, check_not_capturing, device_context,
 };
 use super::{
-    Backend, BackendMemory, BootstrapExchange, CountSpec, Descriptor, GroupContext,
-    GroupFailureState, OpKind, Operation, SupportQuery,
+    BackendMemory, CountSpec, Descriptor, DeviceBackend, DevicePointToPoint, OpKind, Operation,
+    SupportQuery,
 };
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
@@ -42,13 +40,14 @@ use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::device::driver;
 use crate::device::memory::DeviceMemory;
-use crate::device::stream::{DEFAULT_STREAM, is_capturing};
-use crate::device::{self, CudaEvent};
 use buffers::{StagingBuffers, StagingWaitLimits};
 use direct::DirectDevicePath;
+use host::StagingHost;
 use messages::StagingMessages;
-use plan::{StagingBlocks, StagingPlan};
+use options::StagingOptions;
+use plan::{CHUNK_ALIGN_BYTES, StagingBlocks, StagingPlan};
 use rounds::StagedCollective;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,16 +62,33 @@ const LONGEST_BLOCK_QUERY: SupportQuery = SupportQuery {
     gpu: None,
 };
 
+/// The factory of the staging back ends.
+#[derive(Debug)]
+pub(super) struct StagingFactory;
+
+impl DeviceBackendFactory for StagingFactory {
+    fn name(&self) -> &'static str {
+        "staging"
+    }
+
+    fn check(&self) -> Result<()> {
+        driver::get_or_load().map(drop)
+    }
+
+    fn split_options(&self, options: &str) -> Result<(DeviceBackendCreator, String)> {
+        let (options, rest) = options::split_options(options)?;
+        Ok((Box::new(move |setup| StagingBackend::create(setup, options)), rest))
+    }
+}
+
 /// The staging back end of a group.
 #[derive(Debug)]
-pub(super) struct StagingBackend {
+struct StagingBackend {
     rank: Rank,
     size: WorldSize,
     /// The size in bytes of one half of a staging buffer.
     chunk: usize,
-    context: Arc<device::CudaContext>,
-    cpu: Arc<dyn Backend>,
-    failure_state: Arc<dyn GroupFailureState>,
+    host: StagingHost,
     /// The reason why NCCL is not used, if it was requested first.
     nccl_missing: Option<String>,
     /// The staging buffers, created by the first collective. The running collective holds the lock.
@@ -82,32 +98,40 @@ pub(super) struct StagingBackend {
 }
 
 impl StagingBackend {
-    /// Creates the staging back end of this rank. All ranks call it together.
-    pub(super) fn create(
-        context: &GroupContext<'_>,
-        exchange: &dyn BootstrapExchange,
-        (cpu, failure_state): (&Arc<dyn Backend>, &Arc<dyn GroupFailureState>),
-        request: &StagingRequest<'_>,
-    ) -> Result<std::result::Result<Self, String>> {
-        let agreed = match agreement::agree_on_staging(context, exchange, failure_state, request)? {
+    /// Creates the staging back end of this rank. All ranks call it together. If staging is
+    /// optional and a rank has no device, it returns the reason instead.
+    fn create(
+        setup: &DeviceBackendSetup<'_>,
+        options: StagingOptions,
+    ) -> Result<DeviceBackendOrReason> {
+        let agreed = agree_on_device(
+            setup,
+            "staging",
+            device_context(setup.context),
+            json!({ "chunk": options.chunk_bytes }),
+            |fields| fields.integer::<usize>("chunk"),
+            |rank, reason| format!("rank {rank} has no device: {reason}"),
+        )?;
+        let (context, chunks) = match agreed {
             Ok(agreed) => agreed,
             Err(reason) => return Ok(Err(reason)),
         };
-        let parts = (cpu, failure_state);
-        let messages = StagingMessages::new(&agreed.context, agreed.chunk, context.size, parts);
-        let direct = DirectDevicePath::new(&agreed.context, parts);
-        Ok(Ok(Self {
-            rank: context.rank,
-            size: context.size,
-            chunk: agreed.chunk,
-            context: agreed.context,
-            cpu: Arc::clone(cpu),
-            failure_state: Arc::clone(failure_state),
-            nccl_missing: request.nccl_missing.clone(),
+        let (rank, size) = (setup.context.rank, setup.context.size);
+        let chunk = chunks.into_iter().min();
+        let chunk = chunk.ok_or_else(|| Error::internal("no rank sent a chunk size"))?;
+        let chunk = chunk.max(CHUNK_ALIGN_BYTES * size).next_multiple_of(CHUNK_ALIGN_BYTES);
+        let (backend, failure_state) = (Arc::clone(setup.host), Arc::clone(setup.failure_state));
+        let host = StagingHost { context, backend, failure_state };
+        Ok(Ok(Box::new(Self {
+            rank,
+            size,
+            chunk,
+            nccl_missing: setup.missing_reason.map(str::to_owned),
             buffers: Mutex::default(),
-            messages,
-            direct,
-        }))
+            messages: StagingMessages::new(&host, chunk, size),
+            direct: DirectDevicePath::new(&host),
+            host,
+        })))
     }
 
     /// Returns the maximum block length of all ranks in bytes.
@@ -132,7 +156,7 @@ impl StagingBackend {
             group: operation.group,
             ..Operation::of(descriptor, view.as_src(), view, operation.deadline)
         };
-        self.cpu.run(&query_operation)?;
+        self.host.backend.run(&query_operation)?;
         let longest = u64::from_le_bytes(word);
         usize::try_from(longest).map_err(|_| {
             Error::internal(format!(
@@ -148,28 +172,25 @@ impl StagingBackend {
         launch: &EnqueueRequest<'_>,
     ) -> Result<()> {
         let Some(ready) = launch.buffers_ready else { return Ok(()) };
-        let wait = limits.wait(&"the earlier work of the stream", || ready.is_complete());
-        wait.map_err(|error| self.with_own_culprit(error))
+        // A timeout has this rank as culprit, because its own stream is late.
+        limits.await_stream(|| ready.is_complete()).map_err(|error| match error.kind() {
+            ErrorKind::Timeout => error.with_culprit(self.rank),
+            _ => error,
+        })
     }
 
     /// Runs the operation in the host back end on device memory. Its errors and refusals stay
     /// unchanged.
     fn run_direct(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
-        let check_failure = || self.failure_state.failure();
-        let limits =
-            StagingWaitLimits { deadline: operation.deadline(), check_failure: &check_failure };
-        let ready = self.await_stream(limits, launch);
-        ready
+        self.await_stream(self.host.wait_limits(operation.deadline()), launch)
             .context(|| format!("from device {}", self.device()))
-            .map_err(|error| self.fail_group(error))?;
-        self.cpu.run(&Operation { has_new_deadline: false, ..*operation })
+            .map_err(|error| self.host.failure_state.fail_with(error))?;
+        self.host.backend.run(&Operation { has_new_deadline: false, ..*operation })
     }
 
     fn run_staged(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
         operation.observer.record_start("staging");
-        let check_failure = || self.failure_state.failure();
-        let limits =
-            StagingWaitLimits { deadline: operation.deadline(), check_failure: &check_failure };
+        let limits = self.host.wait_limits(operation.deadline());
         self.await_stream(limits, launch)?;
         let blocks = StagingBlocks::of(operation, self.rank, self.size);
         let longest = self.longest_block(operation, blocks.longest_block())?;
@@ -180,10 +201,10 @@ impl StagingBackend {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let buffers = match &mut *buffers {
             Some(desk) => desk,
-            none => none.insert(StagingBuffers::new(&self.context, self.chunk)?),
+            none => none.insert(StagingBuffers::new(&self.host.context, self.chunk)?),
         };
         let collective = StagedCollective {
-            cpu: self.cpu.as_ref(),
+            host: self.host.backend.as_ref(),
             whole: operation,
             blocks,
             plan,
@@ -191,37 +212,28 @@ impl StagingBackend {
         };
         collective.run_rounds(buffers, limits).map_err(|error| buffers.drain(error))
     }
-
-    /// Names this rank as the culprit of a timeout, because its own stream is late.
-    fn with_own_culprit(&self, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Timeout => error.with_culprit(self.rank),
-            _ => error,
-        }
-    }
-
-    fn fail_group(&self, error: Error) -> Error {
-        self.failure_state.fail(&error);
-        // Return the first failure, because this error may be its consequence.
-        self.failure_state.failure().unwrap_or(error)
-    }
 }
 
 impl DeviceBackend for StagingBackend {
+    fn name(&self) -> &'static str {
+        self.host.backend.name()
+    }
+
     fn device(&self) -> usize {
-        self.context.device()
+        self.host.context.device()
     }
 
     fn supports(&self, query: &SupportQuery) -> Result<()> {
-        if needs_no_device_memory(query) || self.direct.can_run(query) {
+        // A barrier has no buffers.
+        if query.kind == Some(OpKind::Barrier) || self.direct.can_run(query) {
             return Ok(());
         }
+        let host = &self.host.backend;
         if query.kind.is_some_and(OpKind::is_pairwise) {
-            self.cpu
-                .supports(&LONGEST_BLOCK_QUERY)
+            host.supports(&LONGEST_BLOCK_QUERY)
                 .context(|| format!("{query}, staged through host memory"))?;
         }
-        self.cpu.supports(&SupportQuery { gpu: None, ..*query })
+        host.supports(&SupportQuery { gpu: None, ..*query })
     }
 
     fn is_stream_ordered(&self) -> bool {
@@ -229,20 +241,17 @@ impl DeviceBackend for StagingBackend {
     }
 
     fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
-        if let Some(failure) = self.failure_state.failure() {
-            return Err(failure);
-        }
+        self.host.failure_state.check_failure()?;
         if self.direct.can_run_operation(operation) {
             return self.run_direct(operation, launch);
         }
-        let outcome = self.run_staged(operation, launch);
-        let outcome =
-            outcome.context(|| format!("staged through host memory, device {}", self.device()));
         // Any early end fails the group, because other ranks may be within the operation.
-        outcome.map_err(|error| self.fail_group(error))
+        self.run_staged(operation, launch)
+            .context(|| format!("staged through host memory, device {}", self.device()))
+            .map_err(|error| self.host.failure_state.fail_with(error))
     }
 
-    fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
+    fn point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         Some(if self.direct.has_messages() { &self.direct } else { &self.messages })
     }
 
@@ -250,28 +259,22 @@ impl DeviceBackend for StagingBackend {
         self.messages.on_group_failure();
     }
 
-    fn check_stream(&self, stream: usize) -> Result<()> {
-        let _current = self.context.make_current()?;
-        match is_capturing(&self.context, stream)? {
-            true => Err(graph_capture_error(self.cpu.name())),
-            false => Ok(()),
-        }
+    fn check_stream(&self, gpu: GpuTarget) -> Result<()> {
+        check_not_capturing(&self.host.context, gpu, self.name())
     }
 
     fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
-        let event = CudaEvent::new(&self.context)?;
-        event.record(gpu.stream.unwrap_or(DEFAULT_STREAM))?;
-        Ok(Some(Arc::new(event)))
+        Ok(Some(Arc::new(self.host.record_event(gpu.stream)?)))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
-        Ok(Box::new(DeviceMemory::new(&self.context, bytes)?))
+    fn allocate(&self, _: usize, bytes: usize) -> Result<Box<dyn BackendMemory>> {
+        Ok(Box::new(DeviceMemory::new(&self.host.context, bytes)?))
     }
 
     fn describe(&self) -> Value {
         json!({
             "device": self.device(),
-            "driver": self.context.driver().file(),
+            "driver": self.host.context.driver().file(),
             "chunk_bytes": self.chunk,
             "direct": self.direct.supported_names(),
             "nccl_unavailable": self.nccl_missing,

@@ -1,5 +1,6 @@
 //! The options of the staging back end: `staging.KEY=VALUE` in the back-end options of a group.
 
+use crate::backend::device_factory::split_prefixed_options;
 use crate::base::error::{Error, Result};
 
 /// The prefix of the staging options.
@@ -15,7 +16,7 @@ const MAX_CHUNK_BYTES: usize = 1 << 30;
 
 /// The options of a group's staging back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct StagingOptions {
+pub(super) struct StagingOptions {
     /// The bytes that one round copies and sends.
     pub(super) chunk_bytes: usize,
 }
@@ -24,14 +25,9 @@ pub(in crate::backend) struct StagingOptions {
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option.
-pub(in crate::backend) fn split_options(options: &str) -> Result<(StagingOptions, String)> {
+pub(super) fn split_options(options: &str) -> Result<(StagingOptions, String)> {
     let mut parsed = StagingOptions { chunk_bytes: DEFAULT_CHUNK_BYTES };
-    let mut rest = Vec::new();
-    for option in options.split(';').map(str::trim).filter(|option| !option.is_empty()) {
-        let Some(own) = option.strip_prefix(PREFIX) else {
-            rest.push(option);
-            continue;
-        };
+    let rest = split_prefixed_options(options, PREFIX, |option, own| {
         let chunk = own.split_once('=').filter(|(key, _)| key.trim() == "chunk_bytes");
         let chunk = chunk.and_then(|(_, value)| value.trim().parse::<usize>().ok());
         let chunk = chunk
@@ -43,8 +39,9 @@ pub(in crate::backend) fn split_options(options: &str) -> Result<(StagingOptions
                 ))
             })?;
         parsed.chunk_bytes = chunk;
-    }
-    Ok((parsed, rest.join(";")))
+        Ok(())
+    })?;
+    Ok((parsed, rest))
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 //!
 //! This module only computes; it does not access buffers.
 
-use super::agreement::CHUNK_ALIGN_BYTES;
 use crate::backend::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
+
+/// The minimum part of a chunk in bytes per rank: an element of any type, on its own cache line.
+pub(super) const CHUNK_ALIGN_BYTES: usize = 64;
 
 /// The buffers of one operation on this rank: one block per rank, or one block.
 #[derive(Debug)]

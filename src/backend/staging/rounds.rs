@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A collective that runs in rounds.
 pub(super) struct StagedCollective<'a> {
-    pub(super) cpu: &'a dyn Backend,
+    pub(super) host: &'a dyn Backend,
     pub(super) whole: &'a Operation<'a>,
     pub(super) blocks: StagingBlocks<'a>,
     pub(super) plan: StagingPlan,
@@ -50,14 +50,6 @@ impl ProgressObserver for PartProbe<'_> {
     }
 }
 
-/// Returns the offsets and lengths of the pieces of a round in a half.
-fn piece_offsets(
-    lens: impl Iterator<Item = usize>,
-    width: usize,
-) -> impl Iterator<Item = (usize, usize)> {
-    lens.enumerate().map(move |(block, len)| (block * width, len))
-}
-
 impl StagedCollective<'_> {
     /// Runs all rounds.
     pub(super) fn run_rounds(
@@ -78,19 +70,9 @@ impl StagedCollective<'_> {
             self.unload_round(buffers, round)?;
         }
         // The operation is complete, so the failure of another rank has no effect on it.
-        let last = StagingWaitLimits { check_failure: &|| None, ..limits };
+        let last = StagingWaitLimits { failure_state: None, ..limits };
         buffers.to_device.wait_half(0, last)?;
         buffers.to_device.wait_half(1, last)
-    }
-
-    /// Returns the lengths of the input pieces of a round. `lens_out` returns those of the output
-    /// pieces.
-    fn lens_in(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.inputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
-    }
-
-    fn lens_out(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.outputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
     }
 
     fn load_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
@@ -104,13 +86,13 @@ impl StagedCollective<'_> {
             // Copy the contiguous buffer at once instead of one block per rank.
             return buffers
                 .from_device
-                .copy_from_device(round % 2, &[(whole, area.slice(0, whole.len()))]);
+                .begin_copies(round % 2, &[(whole, area.slice(0, whole.len()))]);
         }
         let pieces = self.blocks.inputs.iter().enumerate().map(|(block, from)| {
             let (start, len) = self.plan.piece_range(from.len(), round);
             (from.slice(start, len), area.slice(block * width, len))
         });
-        buffers.from_device.copy_from_device(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.from_device.begin_copies(round % 2, &pieces.collect::<Vec<_>>())
     }
 
     fn unload_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
@@ -123,13 +105,13 @@ impl StagedCollective<'_> {
         if self.plan.round_count() == 1 && self.whole.recvs.is_none() {
             return buffers
                 .to_device
-                .copy_to_device(round % 2, &[(area.slice(0, whole.len()), whole)]);
+                .begin_copies(round % 2, &[(area.slice(0, whole.len()), whole)]);
         }
         let pieces = self.blocks.outputs.iter().enumerate().map(|(block, into)| {
             let (start, len) = self.plan.piece_range(into.len(), round);
             (area.slice(block * width, len), into.slice(start, len))
         });
-        buffers.to_device.copy_to_device(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.to_device.begin_copies(round % 2, &pieces.collect::<Vec<_>>())
     }
 
     /// Runs the operation of a round on staging memory.
@@ -143,23 +125,24 @@ impl StagedCollective<'_> {
             true => Dst::empty(),
             false => buffers.to_device.half_memory(round % 2)?,
         };
-        let sends: Vec<Src<'_>> = piece_offsets(self.lens_in(round), width)
-            .map(|(at, len)| from.slice(at, len))
-            .collect();
-        let recvs: Vec<Dst<'_>> = piece_offsets(self.lens_out(round), width)
-            .map(|(at, len)| into.slice(at, len))
-            .collect();
+        let piece_len = |len: usize| self.plan.piece_range(len, round).1;
+        let inputs = self.blocks.inputs.iter().enumerate();
+        let sends: Vec<Src<'_>> =
+            inputs.map(|(at, block)| from.slice(at * width, piece_len(block.len()))).collect();
+        let outputs = self.blocks.outputs.iter().enumerate();
+        let recvs: Vec<Dst<'_>> =
+            outputs.map(|(at, block)| into.slice(at * width, piece_len(block.len()))).collect();
         // Blocks of equal length are contiguous; a single block may be shorter than the block of
         // another rank.
-        let send_len: usize = self.lens_in(round).sum();
-        let recv_len: usize = self.lens_out(round).sum();
+        let send_len: usize = sends.iter().map(|piece| piece.len()).sum();
+        let recv_len: usize = recvs.iter().map(|piece| piece.len()).sum();
         let probe = PartProbe(whole.observer);
         let part = self.part_before_first + 1 + u16::try_from(round).unwrap_or(u16::MAX);
         let count = match whole.count {
             usize::MAX => usize::MAX,
             _ => width / whole.element_bytes(),
         };
-        self.cpu.run(&Operation {
+        self.host.run(&Operation {
             descriptor: Descriptor { part, ..whole.descriptor },
             count,
             send: whole.sends.map_or(from.slice(0, send_len), |_| Src::empty()),

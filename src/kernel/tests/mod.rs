@@ -379,7 +379,8 @@ fn invalid_arguments_panic_with_a_reason() {
     let short = panic_message(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
     let short = panic_message(|dst, src| {
-        fold_to_all(DataType::U8, max, (dst, &[dst.slice(0, 5)]), &[src]);
+        let target = FoldTarget { dst, extra_dsts: &[dst.slice(0, 5)] };
+        fold_to_all(DataType::U8, max, target, &[src]);
     });
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
     let short = panic_message(|dst, src| copy(dst, src.slice(0, 5)));

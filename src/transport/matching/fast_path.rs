@@ -119,9 +119,9 @@ impl MatchingState {
             return false;
         }
         let is_put = if self.should_use_bulk_ring(to, bytes.len()) {
-            self.write_to_bulk_ring(to, (tag, dtype), bytes)
+            self.write_to_bulk_ring(to, tag, dtype, bytes)
         } else {
-            self.write_to_ring(to, (tag, dtype), bytes)
+            self.write_to_ring(to, tag, dtype, bytes)
         };
         if is_put {
             self.links[to].used_credit += cost;
@@ -130,7 +130,7 @@ impl MatchingState {
     }
 
     /// Writes a message to the ring, if the ring has room for all of it.
-    fn write_to_ring(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
+    fn write_to_ring(&mut self, to: Rank, tag: u32, dtype: DataType, bytes: Src<'_>) -> bool {
         let PeerStreams::Rings { peer, writer: out, .. } = &mut self.links[to].streams else {
             return false;
         };
@@ -146,12 +146,7 @@ impl MatchingState {
 
     /// Writes a message to the bulk ring, if the bulk ring has room for all of it. The receiver
     /// takes one part while the sender writes the next.
-    fn write_to_bulk_ring(
-        &mut self,
-        to: Rank,
-        (tag, dtype): (u32, DataType),
-        bytes: Src<'_>,
-    ) -> bool {
+    fn write_to_bulk_ring(&mut self, to: Rank, tag: u32, dtype: DataType, bytes: Src<'_>) -> bool {
         let head =
             MessageFrame::Eager { tag, dtype, len: bytes.len() as u64, is_bulk: true }.encode();
         let wire = &mut self.links[to].streams;

@@ -2,10 +2,10 @@
 //! and passes these slices around the ring of nodes.
 
 use crate::algo::Operation;
-use crate::algo::hierarchical::{HierarchicalOperation, rail_slice, with_scratch};
+use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
 use crate::algo::message::{Team, all_gather};
-use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::pattern::slices::{chunks, owned_slice};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -17,10 +17,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "split_rail",
     description: "each rank of a node sends one slice of the node's blocks around a ring of the nodes",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Works on one chunk of each block at a time, so that the chunks of all ranks fit in a data slot.
@@ -53,18 +50,15 @@ fn run_chunk(
     match levels.own_rail() {
         None => levels.sequencer.publish_unnotified()?,
         Some(rail) => {
-            let own_slice = rail_slice(len, rails, rail);
+            let own_slice = owned_slice(len, rails, rail);
             let packed = memory.slice(0, levels.nodes.rank_count() * own_slice.len());
-            let ours = levels.node_blocks(packed, node, own_slice.len());
+            let blocks = levels.node_blocks(packed, own_slice.len());
             for local in 0..levels.sequencer.size() {
-                let from = levels.sequencer.slot(local).slice(own_slice.start, own_slice.len());
-                kernel::copy(ours.slice(local * own_slice.len(), own_slice.len()), from);
+                let from = levels.sequencer.slot(local).range(&own_slice);
+                kernel::copy(blocks[node].slice(local * own_slice.len(), own_slice.len()), from);
             }
             let owners = levels.rail_owners(rail);
             let team = Team::of(&owners, levels.messages.rank())?;
-            let blocks: Vec<Dst<'_>> = (0..team.size())
-                .map(|node| levels.node_blocks(packed, node, own_slice.len()))
-                .collect();
             all_gather::ring::run_team(&mut levels.messages, team, &|node| blocks[node])?;
             let slot = levels.sequencer.next_slot()?.slice(0, packed.len());
             kernel::stage(slot, packed.as_src());
@@ -75,12 +69,12 @@ fn run_chunk(
         if Some(rail) != levels.own_rail() {
             levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, rail);
+        let part = owned_slice(len, rails, rail);
         let packed = levels.sequencer.slot(rail);
         for (position, rank) in levels.in_node_order().enumerate() {
             if levels.nodes.node_of(rank) != node {
                 let from = packed.slice(position * part.len(), part.len());
-                kernel::copy(recv_part(rank).slice(part.start, part.len()), from);
+                kernel::copy(recv_part(rank).range(&part), from);
             }
         }
     }

@@ -5,11 +5,9 @@
 use super::all_reduce_between_nodes;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
-use crate::algo::hierarchical::{
-    HierarchicalOperation, SLICE_ALIGNMENT, clip_to_slice, rail_slice,
-};
-use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::hierarchical::{HierarchicalOperation, SLICE_ALIGNMENT, clip_to_slice};
+use crate::algo::pattern::slices::{chunks, longest_slice, owned_slice};
+use crate::algo::row::Algorithm;
 use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
@@ -19,10 +17,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "split_rail",
     description: "each rank of a node reduces one slice and exchanges messages about it with the other nodes",
-    fits: ALWAYS,
-    pays: ALWAYS,
     ordered: false,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Reduces in the node, exchanges between nodes, and distributes in the node.
@@ -33,16 +29,11 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     reduce_slices_in_node(levels, operation)?;
     if let Some(rail) = levels.own_rail() {
         let owners = levels.rail_owners(rail);
-        let own_slice = rail_slice(operation.bytes(), levels.rail_count(), rail);
-        let result = operation.recv.slice(own_slice.start, own_slice.len());
+        let own_slice = owned_slice(operation.bytes(), levels.rail_count(), rail);
+        let result = operation.recv.range(&own_slice);
         all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, operation, result)?;
     }
     gather_slices_in_node(levels, operation)
-}
-
-/// Returns the length of the longest slice, which determines the number of rounds.
-fn longest_slice(bytes: usize, rails: usize) -> usize {
-    (0..rails).map(|rail| rail_slice(bytes, rails, rail).len()).max().unwrap_or(0)
 }
 
 /// Folds each rail owner's slice of the node's vectors into the owner's receive buffer.
@@ -56,8 +47,8 @@ fn reduce_slices_in_node(
     for part in chunks(longest_slice(bytes, rails), rail_bytes) {
         let slot = levels.sequencer.next_slot()?;
         for rail in 0..rails {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
-            let src = operation.send.slice(clipped.start, clipped.len());
+            let clipped = clip_to_slice(&owned_slice(bytes, rails, rail), &part);
+            let src = operation.send.range(&clipped);
             let mut stager = Stager::for_total(clipped.len());
             stage_contribution(
                 operation,
@@ -69,8 +60,8 @@ fn reduce_slices_in_node(
         levels.sequencer.publish(&[])?;
         levels.sequencer.await_all()?;
         if let Some(rail) = levels.own_rail() {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
-            let own = operation.recv.slice(clipped.start, clipped.len());
+            let clipped = clip_to_slice(&owned_slice(bytes, rails, rail), &part);
+            let own = operation.recv.range(&clipped);
             fold.fold_in_order(own, levels.sequencer.size(), |rank| {
                 levels.sequencer.slot(rank).slice(rail * rail_bytes, own.len())
             });
@@ -88,18 +79,18 @@ fn gather_slices_in_node(
     for part in chunks(longest_slice(bytes, rails), levels.sequencer.slot_bytes()) {
         match own_rail {
             Some(rail) => {
-                let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
+                let clipped = clip_to_slice(&owned_slice(bytes, rails, rail), &part);
                 let slot = levels.sequencer.next_slot()?.slice(0, clipped.len());
-                kernel::stage(slot, operation.recv.as_src().slice(clipped.start, clipped.len()));
+                kernel::stage(slot, operation.recv.as_src().range(&clipped));
                 levels.sequencer.publish(&[])?;
             }
             None => levels.sequencer.publish_unnotified()?,
         }
         for rail in (0..rails).filter(|&rail| Some(rail) != own_rail) {
-            let clipped = clip_to_slice(&rail_slice(bytes, rails, rail), &part);
+            let clipped = clip_to_slice(&owned_slice(bytes, rails, rail), &part);
             levels.sequencer.await_rank(rail)?;
             let from = levels.sequencer.slot(rail).slice(0, clipped.len());
-            kernel::copy(operation.recv.slice(clipped.start, clipped.len()), from);
+            kernel::copy(operation.recv.range(&clipped), from);
         }
     }
     Ok(())

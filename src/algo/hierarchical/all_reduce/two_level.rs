@@ -6,8 +6,7 @@ use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::hierarchical::HierarchicalOperation;
 use crate::algo::pattern::slices::chunks;
-use crate::algo::select::GroupShape;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::{Algorithm, GroupShape};
 use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
@@ -18,10 +17,9 @@ pub static ROW: Algorithm = Algorithm {
     name: "two_level",
     description: "the leader of each node reduces the vectors of its node and exchanges messages with the other \
                   leaders",
-    fits: ALWAYS,
     pays,
     ordered: false,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Returns whether one communicating rank per node is enough. More ranks share the work, but add

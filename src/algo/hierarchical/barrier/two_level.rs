@@ -3,7 +3,7 @@
 use crate::algo::Operation;
 use crate::algo::hierarchical::HierarchicalOperation;
 use crate::algo::message::{Team, barrier};
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -12,10 +12,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "two_level",
     description: "through the leader of each node, and messages between the leaders",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Each rank notifies its node leader, the leaders run a barrier over messages, and each leader

@@ -6,7 +6,7 @@ use crate::algo::hierarchical::HierarchicalOperation;
 use crate::algo::message::Team;
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -16,10 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "two_level",
     description: "messages down a tree of node leaders, data slots inside each node",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// The maximum number of posted stripes.
@@ -38,7 +35,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
             levels.sequencer.publish_unnotified()?;
             levels.sequencer.await_rank(leader)?;
             let from = levels.sequencer.slot(leader).slice(0, chunk.len());
-            kernel::copy(operation.recv.slice(chunk.start, chunk.len()), from);
+            kernel::copy(operation.recv.range(&chunk), from);
             levels.sequencer.checkpoint();
         }
         return Ok(());

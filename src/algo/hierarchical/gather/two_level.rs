@@ -3,13 +3,14 @@
 //! to their positions.
 
 use crate::algo::Operation;
-use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
+use crate::algo::hierarchical::{
+    HierarchicalOperation, LeaderBlocks, root_chunk_bytes, run_on_leader,
+};
 use crate::algo::message::{MAX_POSTED_STRIPES, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
-use crate::base::ids::Rank;
 use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
@@ -19,10 +20,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
     name: "two_level",
     description: "the leader of each node sends the blocks of its node to the root",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Works on one chunk of each block at a time, which fits in the data slot of its rank.
@@ -35,32 +33,21 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     let max_chunk =
         root_chunk_bytes(levels.sequencer.slot_bytes(), ranks, operation.element_bytes());
     if levels.sequencer.rank() == levels.local_leader(root) {
-        let leaders = levels.node_leaders(root);
-        // Only the root needs the start of each node's blocks, because it receives them all.
-        let is_root = levels.messages.rank() == root;
-        let spans = if is_root { levels.node_spans() } else { Vec::new() };
-        let blocks = if is_root { ranks } else { levels.sequencer.size() };
-        let room = blocks * max_chunk.min(operation.bytes());
-        return with_scratch(levels, room, |levels, memory| {
-            let mut all = chunks(operation.bytes(), max_chunk);
-            all.try_for_each(|chunk| {
-                run_leader_chunk(levels, operation, (&leaders, &spans), &chunk, memory)
-            })
-        });
+        return run_on_leader(levels, operation, max_chunk, run_leader_chunk);
     }
     for chunk in chunks(operation.bytes(), max_chunk) {
         let own = levels.sequencer.next_slot()?.slice(0, chunk.len());
-        kernel::copy(own, operation.send.slice(chunk.start, chunk.len()));
+        kernel::copy(own, operation.send.range(&chunk));
         levels.sequencer.publish_finished(&[])?;
     }
     Ok(())
 }
 
-/// Gathers one chunk, on a leader. `spans` is only for the root.
+/// Gathers one chunk, on a leader.
 fn run_leader_chunk(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,
-    (leaders, spans): (&[Rank], &[Range<usize>]),
+    blocks: &LeaderBlocks,
     chunk: &Range<usize>,
     memory: Dst<'_>,
 ) -> Result<()> {
@@ -68,8 +55,9 @@ fn run_leader_chunk(
     levels.sequencer.publish_unnotified()?;
     levels.sequencer.await_all()?;
     let me = levels.sequencer.rank();
-    let node_memory = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
-    let own_node_blocks = node_memory(spans.get(node).unwrap_or(&(0..levels.sequencer.size())));
+    let node_size = levels.sequencer.size();
+    let node_memory = |node| blocks.of_node(memory, node, node_size, len);
+    let own_node_blocks = node_memory(node);
     for local in 0..levels.sequencer.size() {
         let from = match local {
             _ if local == me => operation.send.slice(chunk.start, len),
@@ -78,15 +66,15 @@ fn run_leader_chunk(
         kernel::copy(own_node_blocks.slice(local * len, len), from);
     }
     levels.sequencer.checkpoint();
-    let team = Team::of(leaders, levels.messages.rank())?;
+    let team = Team::of(&blocks.leaders, levels.messages.rank())?;
     let nodes = levels.nodes;
     let mut exchange = levels.messages.exchange(team);
-    if leaders[node] != root {
+    if blocks.leaders[node] != root {
         exchange.send(nodes.node_of(root), own_node_blocks.as_src());
         return exchange.finish();
     }
     for other in (0..team.size()).filter(|&other| other != node) {
-        exchange.receive(other, node_memory(&spans[other]));
+        exchange.receive(other, node_memory(other));
         exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }
     exchange.finish()?;

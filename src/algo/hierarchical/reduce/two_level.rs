@@ -7,7 +7,7 @@ use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
 use crate::algo::message::{Team, reduce};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel::Stager;
@@ -18,10 +18,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "two_level",
     description: "the leader of each node reduces the vectors of its node, messages up a tree of leaders",
-    fits: ALWAYS,
-    pays: ALWAYS,
     ordered: false,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Works on one chunk at a time.
@@ -39,12 +37,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     let mut stager = Stager::for_total(bytes);
     for chunk in chunks(bytes, slot) {
         let own = levels.sequencer.next_slot()?.slice(0, chunk.len());
-        stage_contribution(
-            operation,
-            &mut stager,
-            own,
-            operation.send.slice(chunk.start, chunk.len()),
-        )?;
+        stage_contribution(operation, &mut stager, own, operation.send.range(&chunk))?;
         levels.sequencer.publish_finished(&[])?;
     }
     Ok(())

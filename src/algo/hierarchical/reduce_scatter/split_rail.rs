@@ -4,10 +4,10 @@
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, finish_average, stage_contribution};
-use crate::algo::hierarchical::{HierarchicalOperation, rail_slice, with_scratch};
+use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
 use crate::algo::message::{Team, reduce_scatter};
-use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::pattern::slices::{chunks, owned_slice};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel::{self, Stager};
@@ -20,10 +20,8 @@ pub static ROW: Algorithm = Algorithm {
     name: "split_rail",
     description: "each rank of a node reduces one slice of all blocks and exchanges messages about it with the \
                   other nodes",
-    fits: ALWAYS,
-    pays: ALWAYS,
     ordered: false,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Works on one chunk of each block at a time, so that the chunks for all ranks fit in a data slot.
@@ -62,7 +60,7 @@ fn run_chunk(
         if Some(rail) != levels.own_rail() {
             levels.sequencer.await_rank(rail)?;
         }
-        let part = rail_slice(len, rails, rail);
+        let part = owned_slice(len, rails, rail);
         let recv_part = operation.recv.slice(start + part.start, part.len());
         let offset = levels.sequencer.rank() * part.len();
         kernel::copy(recv_part, levels.sequencer.slot(rail).slice(offset, part.len()));
@@ -81,7 +79,7 @@ fn run_rail_owner(
 ) -> Result<()> {
     let (node, fold) = (levels.node(), Fold::partial(operation)?);
     let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;
-    let own_slice = rail_slice(len, levels.rail_count(), rail);
+    let own_slice = owned_slice(len, levels.rail_count(), rail);
     let total = levels.nodes.rank_count() * own_slice.len();
     let (packed, scratch) = (memory.slice(0, total), memory.slice(total, memory.len() - total));
     for position in 0..levels.nodes.rank_count() {
@@ -92,8 +90,7 @@ fn run_rail_owner(
     }
     let owners = levels.rail_owners(rail);
     let team = Team::of(&owners, levels.messages.rank())?;
-    let blocks: Vec<Dst<'_>> =
-        (0..team.size()).map(|node| levels.node_blocks(packed, node, own_slice.len())).collect();
+    let blocks = levels.node_blocks(packed, own_slice.len());
     let own_block = blocks[node];
     let outgoing_block = |node: usize| blocks[node].as_src();
     reduce_scatter::pairwise::run_team(

@@ -2,13 +2,14 @@
 //! node the blocks of that node in one message. Each rank reads its block from its leader.
 
 use crate::algo::Operation;
-use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
+use crate::algo::hierarchical::{
+    HierarchicalOperation, LeaderBlocks, root_chunk_bytes, run_on_leader,
+};
 use crate::algo::message::{MAX_POSTED_STRIPES, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
-use crate::base::ids::Rank;
 use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
@@ -18,10 +19,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "two_level",
     description: "the root sends the leader of each node the blocks of its node, data slots inside each node",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Hierarchical(run),
+    ..Algorithm::hierarchical(run)
 };
 
 /// Works on one chunk of each block at a time, so that the chunks of a node fit in the data slot of
@@ -35,18 +33,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     let room = levels.sequencer.slot_bytes() / levels.nodes.max_ranks_per_node();
     let max_chunk = root_chunk_bytes(room, ranks, operation.element_bytes());
     if levels.sequencer.rank() == leader {
-        let leaders = levels.node_leaders(root);
-        // Only the root needs the start of each node's blocks, because it sends them all.
-        let is_root = levels.messages.rank() == root;
-        let spans = if is_root { levels.node_spans() } else { Vec::new() };
-        let blocks = if is_root { ranks } else { levels.sequencer.size() };
-        let room = blocks * max_chunk.min(operation.bytes());
-        return with_scratch(levels, room, |levels, memory| {
-            let mut all = chunks(operation.bytes(), max_chunk);
-            all.try_for_each(|chunk| {
-                run_leader_chunk(levels, operation, (&leaders, &spans), &chunk, memory)
-            })
-        });
+        return run_on_leader(levels, operation, max_chunk, run_leader_chunk);
     }
     let me = levels.sequencer.rank();
     for chunk in chunks(operation.bytes(), max_chunk) {
@@ -60,29 +47,30 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     Ok(())
 }
 
-/// Scatters one chunk, on a leader. `spans` is only for the root.
+/// Scatters one chunk, on a leader.
 fn run_leader_chunk(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,
-    (leaders, spans): (&[Rank], &[Range<usize>]),
+    blocks: &LeaderBlocks,
     chunk: &Range<usize>,
     memory: Dst<'_>,
 ) -> Result<()> {
     let (node, len, root) = (levels.node(), chunk.len(), operation.root()?);
-    let node_memory = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
-    let own_node_blocks = node_memory(spans.get(node).unwrap_or(&(0..levels.sequencer.size())));
-    let team = Team::of(leaders, levels.messages.rank())?;
+    let node_size = levels.sequencer.size();
+    let node_memory = |node| blocks.of_node(memory, node, node_size, len);
+    let own_node_blocks = node_memory(node);
+    let team = Team::of(&blocks.leaders, levels.messages.rank())?;
     let nodes = levels.nodes;
-    if leaders[node] == root {
+    if blocks.leaders[node] == root {
         for (position, rank) in levels.in_node_order().enumerate() {
             let from = operation.send_block(rank).slice(chunk.start, len);
             kernel::copy(memory.slice(position * len, len), from);
         }
     }
     let mut exchange = levels.messages.exchange(team);
-    if leaders[node] == root {
+    if blocks.leaders[node] == root {
         for other in (0..team.size()).filter(|&other| other != node) {
-            exchange.send(other, node_memory(&spans[other]).as_src());
+            exchange.send(other, node_memory(other).as_src());
             exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
         }
     } else {

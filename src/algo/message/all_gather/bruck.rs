@@ -1,12 +1,10 @@
 //! Bruck's all-gather, for small blocks: the number of blocks that each member has doubles with
 //! each message.
 
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::bruck::{BruckRound, rounds};
 use crate::algo::pattern::pairwise;
-use crate::algo::select::GroupShape;
-use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::algo::row::{Algorithm, GroupShape};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::kernel;
@@ -19,8 +17,7 @@ pub static ROW: Algorithm = Algorithm {
     description: "messages, the blocks of each rank double in each round; at most 1 MiB in total",
     fits,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// The algorithm needs scratch memory for all blocks. The limit keeps it small.
@@ -37,11 +34,8 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     run_team(call, team, operation.send, operation.recv)
 }
 

@@ -1,9 +1,8 @@
 //! Ring all-gather: each member sends only to its neighbour, and receives each block once.
 
-use crate::algo::Operation;
 use crate::algo::message::segmented_ring::SegmentedRing;
 use crate::algo::message::{MessageOperation, Team};
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -14,21 +13,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "ring",
     description: "messages, blocks pass around the ring",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let block = |rank: usize| operation.recv_block(rank);
     kernel::copy(block(team.own_position()), operation.send);
     run_team(call, team, &block)

@@ -1,12 +1,10 @@
 //! Linear all-reduce, for few members and small vectors: each member sends its vector to all
 //! members, and folds all vectors in the order of the team. This takes one hop.
 
-use crate::algo::Operation;
+use super::in_place::run_in_chunks;
 use crate::algo::fold::{Fold, copy_contribution};
-use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::pattern::pairwise;
-use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -17,10 +15,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "linear",
     description: "messages between all ranks, each rank reduces all vectors; one hop",
-    fits: ALWAYS,
     pays: |bytes, shape| pays(bytes, shape.ranks),
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks. It folds all vectors at once, so nothing is rounded in
@@ -28,11 +24,8 @@ pub static ROW: Algorithm = Algorithm {
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     copy_contribution(operation, operation.recv, operation.send)?;
     run_team(call, team, Fold::of(operation)?, operation.recv)
 }
@@ -56,35 +49,18 @@ pub fn run_team(
     fold: Fold,
     data: Dst<'_>,
 ) -> Result<()> {
-    let max_chunk = (SEGMENT_BYTES / team.size() / MIN_CHUNK).max(1) * MIN_CHUNK;
-    let mut scratch = call.scratch(team.size() * max_chunk.min(data.len()))?;
-    let memory = Dst::from(scratch.as_mut_slice());
-    for chunk in chunks(data.len(), max_chunk) {
-        run_chunk(call, team, fold, data.slice(chunk.start, chunk.len()), memory)?;
-    }
-    call.return_scratch(scratch);
-    Ok(())
-}
-
-fn run_chunk(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    fold: Fold,
-    data: Dst<'_>,
-    memory: Dst<'_>,
-) -> Result<()> {
-    let (size, me, len) = (team.size(), team.own_position(), data.len());
-    let vector = |member: usize| if member == me { data } else { memory.slice(member * len, len) };
-    let mut exchange = call.exchange(team);
-    for distance in 1..size {
-        let from = pairwise::receive_peer(size, me, distance);
-        exchange.receive(from, vector(from));
-        exchange.send(pairwise::send_peer(size, me, distance), data.as_src());
-        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
-    }
-    exchange.finish()?;
-    if size > 1 {
-        fold.fold_in_order(data, size, |member| vector(member).as_src());
-    }
-    Ok(())
+    let (size, me) = (team.size(), team.own_position());
+    let max_chunk = (SEGMENT_BYTES / size / MIN_CHUNK).max(1) * MIN_CHUNK;
+    let scratch_bytes = size * max_chunk.min(data.len());
+    run_in_chunks(call, data, max_chunk, scratch_bytes, |call, data, memory| {
+        let vector = |member: usize| match member == me {
+            true => data,
+            false => memory.slice(member * data.len(), data.len()),
+        };
+        call.exchange(team).exchange_with_all(|_| data.as_src(), vector)?;
+        if size > 1 {
+            fold.fold_in_order(data, size, |member| vector(member).as_src());
+        }
+        Ok(())
+    })
 }

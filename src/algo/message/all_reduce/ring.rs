@@ -3,12 +3,12 @@
 //! neighbour. Blocks are cut into segments, so that a member folds one segment while the next
 //! arrives.
 
-use crate::algo::Operation;
+use super::in_place::reduce_in_place;
 use crate::algo::fold::Fold;
 use crate::algo::message::segmented_ring::{SEGMENT_WINDOW, SegmentedRing};
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::slices::owned_slice;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -18,22 +18,16 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "ring",
     description: "messages, blocks pass around the ring twice in segments",
-    fits: ALWAYS,
-    pays: ALWAYS,
     ordered: false,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
-    super::reduce_in_place(call, team, operation, run_team)
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    reduce_in_place(call, team, run_team)
 }
 
 /// Runs both passes within a team.
@@ -47,10 +41,7 @@ pub fn run_team(
     data: Dst<'_>,
 ) -> Result<()> {
     let size = team.size();
-    let block = |member: usize| {
-        let owned = owned_slice(data.len(), size, member);
-        data.slice(owned.start, owned.len())
-    };
+    let block = |member: usize| data.range(&owned_slice(data.len(), size, member));
     let ring = SegmentedRing::new(size, &block);
     let mut scratch = call.scratch(SEGMENT_WINDOW * ring.segment_bytes())?;
     ring.run(call, team, 2 * (size - 1), Some((fold, Dst::from(scratch.as_mut_slice()))))?;

@@ -1,11 +1,9 @@
 //! Bruck's all-to-all, for small blocks: each message forwards at most half of all blocks, over
 //! distances that double. A block moves in the rounds that the bits of its total distance select.
 
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{bruck, pairwise};
-use crate::algo::select::GroupShape;
-use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::algo::row::{Algorithm, GroupShape};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -18,8 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     description: "messages, half of all blocks over distances that double; at most 1 MiB in total",
     fits,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// The algorithm needs scratch memory for all blocks twice. The limit keeps it small.
@@ -37,11 +34,8 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me, len) = (team.size(), team.own_position(), operation.bytes());
     let half = size.div_ceil(2) * len;
     let mut scratch = call.scratch(size * len + 2 * half)?;

@@ -1,11 +1,10 @@
 //! Dissemination barrier: empty messages over distances that double. The number of hops is about
 //! log2 of the number of members.
 
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::bruck::rounds;
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -15,19 +14,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "dissemination",
     description: "messages over distances that double",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run_team)
 };
-
-/// Runs the algorithm between all ranks.
-///
-/// # Errors
-/// As [`run_team`].
-pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>, _: &Operation<'_>) -> Result<()> {
-    run_team(call, team)
-}
 
 /// Runs the algorithm within a team. Each member learns of the arrival of all members, directly or
 /// through other members.

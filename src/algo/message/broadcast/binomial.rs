@@ -2,11 +2,9 @@
 //! the root sends the whole vector several times.
 
 use super::send_down_tree;
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::tree;
-use crate::algo::select::GroupShape;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::{Algorithm, GroupShape};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -15,10 +13,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "binomial",
     description: "messages down a binomial tree",
-    fits: ALWAYS,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Returns whether a tree, with fewer hops, beats a chain, in which each rank sends the vector
@@ -31,11 +27,8 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let position = tree::binomial_position(team.size(), operation.root()?, team.own_position());
     send_down_tree(call, team, &position, operation.send, operation.recv)
 }

@@ -1,10 +1,9 @@
 //! Broadcast along a chain: each rank sends the vector once.
 
 use super::send_down_tree;
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::tree;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -13,21 +12,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "chain",
     description: "messages along a chain, in segments",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let position = tree::chain_position(team.size(), operation.root()?, team.own_position());
     send_down_tree(call, team, &position, operation.send, operation.recv)
 }

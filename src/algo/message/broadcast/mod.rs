@@ -29,8 +29,7 @@ fn send_down_tree(
     for i in 0..=segments.len() {
         let received = token.take();
         if let (Some(parent), Some(next_segment)) = (position.parent, segments.get(i)) {
-            token =
-                Some(exchange.receive(parent, recv.slice(next_segment.start, next_segment.len())));
+            token = Some(exchange.receive(parent, recv.range(next_segment)));
         }
         // A member forwards segment i - 1 after it has posted the receive of segment i.
         let Some(segment) = i.checked_sub(1).and_then(|i| segments.get(i)) else { continue };
@@ -39,7 +38,7 @@ fn send_down_tree(
             exchange.wait(incoming)?;
         }
         for &child in &position.children {
-            exchange.send(child, from.slice(segment.start, segment.len()));
+            exchange.send(child, from.range(segment));
         }
         exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }

@@ -1,11 +1,9 @@
 //! Gather up a binomial tree, for small blocks: each rank sends the blocks of its subtree in one
 //! message.
 
-use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{pairwise, tree};
-use crate::algo::select::GroupShape;
-use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::algo::row::{Algorithm, GroupShape};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -18,8 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     description: "messages up a binomial tree, which collect the blocks; at most 1 MiB in total",
     fits,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// The algorithm needs scratch memory for all blocks. The limit keeps it small.
@@ -36,11 +33,8 @@ pub(in crate::algo::message) fn pays(bytes: usize, shape: &GroupShape) -> bool {
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me, root, len) =
         (team.size(), team.own_position(), operation.root()?, operation.bytes());
     let position = tree::binomial_position(size, root, me);

@@ -1,12 +1,11 @@
 //! Reduce up a binomial tree: each member folds the partial results of its children into its own
 //! part.
 
-use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree::{TreePosition, binomial_position};
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -16,21 +15,16 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "binomial",
     description: "messages up a binomial tree",
-    fits: ALWAYS,
-    pays: ALWAYS,
     ordered: false,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks, one segment at a time.
 ///
 /// # Errors
 /// As [`reduce_up_tree`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (root, fold) = (operation.root()?, Fold::partial(operation)?);
     let position = binomial_position(team.size(), root, team.own_position());
     let max_chunk = SEGMENT_BYTES.min(operation.bytes());

@@ -2,13 +2,11 @@
 //! and in rank order. The result thus does not depend on which ranks share a node. Only the root
 //! waits.
 
-use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::reduce_scatter::ordered::chunk_per_vector;
-use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
-use crate::algo::pattern::pairwise;
+use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -18,21 +16,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "ordered",
     description: "messages, each rank sends its vector to the root, which reduces all at once in rank order",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks, one part of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me, root) = (team.size(), team.own_position(), operation.root()?);
     let max_chunk = chunk_per_vector(size);
     let vectors = if me == root { size } else { 1 };
@@ -49,12 +41,7 @@ pub fn run(
             exchange.finish()?;
             continue;
         }
-        for distance in 1..size {
-            let from = pairwise::send_peer(size, me, distance);
-            exchange.receive(from, vector_memory(from));
-            exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
-        }
-        exchange.finish()?;
+        exchange.receive_from_all(vector_memory)?;
         let result = operation.recv.slice(start, len);
         Fold::of(operation)?.fold_in_order(result, size, |rank| vector_memory(rank).as_src());
     }

@@ -5,7 +5,6 @@ pub mod pairwise;
 pub mod ring;
 
 use super::{MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::Operation;
 use crate::algo::fold::{
     Fold, copy_partial_contribution, finish_average, is_partial_contribution_scaled,
 };
@@ -18,7 +17,6 @@ use crate::base::error::Result;
 fn reduce_in_chunks(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
-    operation: &Operation<'_>,
     run_chunk: impl for<'d> Fn(
         &mut MessageOperation<'_>,
         Fold,
@@ -27,6 +25,7 @@ fn reduce_in_chunks(
         Dst<'d>,
     ) -> Result<()>,
 ) -> Result<()> {
+    let operation = call.operation;
     let (size, bytes, fold) = (team.size(), operation.bytes(), Fold::partial(operation)?);
     // Scaled contributions need scratch memory for all blocks.
     let is_scaled = is_partial_contribution_scaled(operation)?;
@@ -40,8 +39,7 @@ fn reduce_in_chunks(
         let len = chunk.len();
         let part = |rank: usize| {
             let block = operation.send_block(rank);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
         if is_scaled {
             for rank in 0..size {
@@ -58,8 +56,8 @@ fn reduce_in_chunks(
             part if is_scaled => scaled.as_src().slice(rank * len, part.len()),
             part => part,
         };
-        let own = clip_to_block(&chunk, operation.recv.len());
-        run_chunk(call, fold, &outgoing_part, operation.recv.slice(own.start, own.len()), memory)?;
+        let result = operation.recv.range(&clip_to_block(&chunk, operation.recv.len()));
+        run_chunk(call, fold, &outgoing_part, result, memory)?;
     }
     call.return_scratch(scratch);
     finish_average(operation, operation.recv, size)

@@ -2,12 +2,10 @@
 //! all ranks at once and in rank order. The result thus does not depend on which ranks share a
 //! node. An owner needs memory for a part of the blocks of all ranks.
 
-use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
-use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::pattern::pairwise;
+use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::slices::{bytes_per_block, chunks, clip_to_block};
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -19,22 +17,16 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ordered",
     description: "messages, each rank sends each block to its owner, which reduces all at once in rank order",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
-    run_team(call, team, operation, &|rank| operation.send_block(rank), operation.recv)
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
+    run_team(call, team, &|rank| operation.send_block(rank), operation.recv)
 }
 
 /// Returns the number of bytes of each of `vectors` vectors that are kept at a time: whole
@@ -51,10 +43,10 @@ pub(in crate::algo::message) fn chunk_per_vector(vectors: WorldSize) -> usize {
 pub fn run_team<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
-    operation: &Operation<'_>,
     block: &dyn Fn(usize) -> Src<'d>,
     result: Dst<'_>,
 ) -> Result<()> {
+    let operation = call.operation;
     let (size, fold) = (team.size(), Fold::of(operation)?);
     let longest = (0..size).map(|member| block(member).len()).max().unwrap_or(0);
     let max_chunk = chunk_per_vector(size).min(longest);
@@ -65,8 +57,7 @@ pub fn run_team<'d>(
     for chunk in chunks(longest, max_chunk.max(1)) {
         let part = |member: usize| {
             let block = block(member);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
         let scaled = |member: usize| memory.slice((size + member) * max_chunk, part(member).len());
         if is_scaled {
@@ -74,8 +65,7 @@ pub fn run_team<'d>(
         }
         let outgoing_part =
             |member: usize| if is_scaled { scaled(member).as_src() } else { part(member) };
-        let own = clip_to_block(&chunk, result.len());
-        let result = result.slice(own.start, own.len());
+        let result = result.range(&clip_to_block(&chunk, result.len()));
         run_chunk(call, team, fold, &outgoing_part, result, memory.slice(0, size * max_chunk))?;
     }
     call.return_scratch(scratch);
@@ -93,15 +83,7 @@ fn run_chunk<'d>(
 ) -> Result<()> {
     let (size, me, len) = (team.size(), team.own_position(), result.len());
     let peer_part = |member: usize| memory.slice(member * len, len);
-    let mut exchange = call.exchange(team);
-    for distance in 1..size {
-        let (to, from) =
-            (pairwise::send_peer(size, me, distance), pairwise::receive_peer(size, me, distance));
-        exchange.receive(from, peer_part(from));
-        exchange.send(to, outgoing_part(to));
-        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
-    }
-    exchange.finish()?;
+    call.exchange(team).exchange_with_all(outgoing_part, peer_part)?;
     fold.fold_in_order(result, size, |m| {
         if m == me { outgoing_part(m) } else { peer_part(m).as_src() }
     });

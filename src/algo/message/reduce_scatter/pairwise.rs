@@ -2,11 +2,10 @@
 //! blocks into its own.
 
 use super::reduce_in_chunks;
-use crate::algo::Operation;
 use crate::algo::fold::Fold;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::kernel;
@@ -17,24 +16,19 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
     description: "messages, each rank sends each block to its owner",
-    fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
-    reduce_in_chunks(call, team, operation, |call, fold, give, result, scratch| {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    reduce_in_chunks(call, team, |call, fold, give, result, scratch| {
         kernel::copy(result, give(team.own_position()));
         run_team(call, team, fold, give, result, scratch)
     })

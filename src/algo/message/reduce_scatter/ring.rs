@@ -2,11 +2,10 @@
 //! member sends only to its neighbour.
 
 use super::reduce_in_chunks;
-use crate::algo::Operation;
 use crate::algo::fold::Fold;
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::ring;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -16,24 +15,19 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
     description: "messages, each block passes around the ring to its owner",
-    fits: ALWAYS,
     // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
     // rank.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
-    reduce_in_chunks(call, team, operation, |call, fold, give, result, scratch| {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    reduce_in_chunks(call, team, |call, fold, give, result, scratch| {
         run_team(call, team, fold, give, result, scratch)
     })
 }

@@ -2,11 +2,10 @@
 //! folds its own vector in, and sends the result to the next rank, one segment at a time. Every
 //! rank sends and receives each element once.
 
-use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -18,12 +17,11 @@ pub static ROW: Algorithm = Algorithm {
     name: "chain",
     description: "messages along the ranks, each rank reduces its vector into the received one and sends the result \
                   on",
-    fits: ALWAYS,
     pays: |bytes, shape| {
         shape.max_ranks_per_node == 1 && shape.ranks > 2 && bytes > MIN_CHAIN_BYTES
     },
     ordered: false,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Up to this number of bytes, one hop is faster than a chain, whose last rank waits for all other
@@ -37,11 +35,8 @@ const MAX_SEGMENTS_AHEAD: usize = 2;
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me) = (team.size(), team.own_position());
     let fold = Fold::of(operation)?;
     let is_inclusive = operation.descriptor.kind == OpKind::Scan;

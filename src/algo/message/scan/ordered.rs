@@ -2,12 +2,11 @@
 //! lower ranks at once and in rank order. This takes one hop; rank 0 sends its vector to all other
 //! ranks.
 
-use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::reduce_scatter::ordered::chunk_per_vector;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -17,21 +16,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "ordered",
     description: "messages from each rank to all higher ranks, each rank reduces all at once in rank order; one hop",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks, one part of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me) = (team.size(), team.own_position());
     let vectors = operation.descriptor.kind.prefix_len(me);
     let fold = Fold::of(operation)?;

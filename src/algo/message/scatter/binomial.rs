@@ -1,11 +1,10 @@
 //! Scatter down a binomial tree, for small blocks: each rank receives the blocks of its subtree in
 //! one message.
 
-use crate::algo::Operation;
 use crate::algo::message::gather::binomial::{fits, pays};
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{pairwise, tree};
-use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -18,19 +17,15 @@ pub static ROW: Algorithm = Algorithm {
     description: "messages down a binomial tree, which distribute the blocks; at most 1 MiB in total",
     fits,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me, root, len) =
         (team.size(), team.own_position(), operation.root()?, operation.bytes());
     let position = tree::binomial_position(size, root, me);

@@ -1,10 +1,9 @@
 //! Linear scatter: the root sends each rank its block. This takes one hop, and sends each block
 //! once.
 
-use crate::algo::Operation;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::algo::row::Algorithm;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -13,10 +12,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "linear",
     description: "messages, the root sends each rank its block",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Message(run),
+    ..Algorithm::message(run)
 };
 
 /// Runs the algorithm between all ranks.
@@ -24,11 +20,8 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`]; `Mismatch` if a rank expects a length that
 /// the root does not send.
-pub fn run(
-    call: &mut MessageOperation<'_>,
-    team: Team<'_>,
-    operation: &Operation<'_>,
-) -> Result<()> {
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let operation = call.operation;
     let (size, me, root) = (team.size(), team.own_position(), operation.root()?);
     if me == root {
         call.copy_own_block(operation.recv, operation.send_block(me))?;

@@ -1,10 +1,10 @@
 //! All-gather of large blocks by CMA reads: each receiver copies each block once, directly from its
 //! owner's buffer.
 
-use super::{arena_access, staged};
+use super::staged;
 use crate::algo::Operation;
+use crate::algo::row::{Algorithm, HAS_CMA};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -19,19 +19,15 @@ pub static ROW: Algorithm = Algorithm {
         shape.has_cheap_cma_read
             && bytes >= if shape.is_oversubscribed { 8 << 20 } else { 128 << 10 }
     },
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their blocks, and end
+/// Takes two steps: the ranks expose their blocks, and end
 /// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     steps.expose_sent(operation)?;
     let own = operation.recv_block(steps.rank());
     kernel::copy_part(operation.recv.len(), own, operation.send);

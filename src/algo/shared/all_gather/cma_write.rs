@@ -1,10 +1,10 @@
 //! All-gather of large blocks by CMA writes: each rank copies its own block, which its cache
 //! probably holds, to all other ranks.
 
-use super::{arena_access, staged};
+use super::staged;
 use crate::algo::Operation;
+use crate::algo::row::{Algorithm, HAS_CMA_WRITE};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -21,19 +21,15 @@ pub static ROW: Algorithm = Algorithm {
             && !shape.is_oversubscribed
             && (128 << 10..1 << 20).contains(&bytes)
     },
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their receive buffers,
+/// Takes two steps: the ranks expose their receive buffers,
 /// and end the exposure after all writes.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let outcome = write_own_block(steps, operation);
     if steps.or_revoke_access(operation.recv, outcome)? {
         Ok(())

@@ -1,12 +1,11 @@
 //! All-gather of blocks of any size: each rank stages one chunk of its block at a time in a data
 //! slot, and copies the chunks of all ranks.
 
-use super::arena_access;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clip_to_block};
-use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::row::Algorithm;
+use crate::algo::shared::arena_state::NO_ARENA_OFFER;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -16,29 +15,21 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "staged",
     description: "blocks staged in data slots, each rank copies all",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes one step per chunk of the longest block.
+/// Takes one step per chunk of the longest block.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let (send, all) = (operation.send, operation.recv.len());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let recv_part = |rank| {
             let block = operation.recv_block(rank);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
-        let own = clip_to_block(&chunk, send.len());
-        let own = send.slice(own.start, own.len());
+        let own = send.range(&clip_to_block(&chunk, send.len()));
         kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), own);
         steps.publish(&NO_ARENA_OFFER)?;
         kernel::copy_part(all, recv_part(steps.rank()), own);

@@ -2,13 +2,12 @@
 //! vectors, and writes the folded slice to the results of all ranks. It writes each chunk while its
 //! cache still holds the folded data and the destination's cache lines.
 
-use super::{arena_access, two_shot};
+use super::two_shot;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::owned_slice;
-use crate::algo::select::GroupShape;
+use crate::algo::row::{Algorithm, GroupShape, HAS_CMA_WRITE_AND_FEW_RANKS};
 use crate::algo::shared::reduce_scatter::cma_read::read_and_fold_part;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE_AND_FEW_RANKS};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -20,8 +19,7 @@ pub static ROW: Algorithm = Algorithm {
                   one hop",
     fits: HAS_CMA_WRITE_AND_FEW_RANKS,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Returns whether the vector reaches the minimum size. On an oversubscribed host the minimum
@@ -31,15 +29,12 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.has_cheap_cma_read && bytes >= min_bytes
 }
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their vectors, and end
+/// Takes two steps: the ranks expose their vectors, and end
 /// the exposure after all slices are folded and written.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let folded = fold_and_write_slice(steps, operation);
     if steps.or_revoke_access(operation.recv, folded)? {
         Ok(())
@@ -56,9 +51,9 @@ fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>)
         return Ok(false);
     }
     let own_slice = owned_slice(operation.bytes(), steps.size(), steps.rank());
-    let result = operation.recv.slice(own_slice.start, own_slice.len());
+    let result = operation.recv.range(&own_slice);
     read_and_fold_part(steps, operation, own_slice.clone(), result, |steps, chunk| {
-        let folded = result.slice(chunk.start, chunk.len()).as_src();
+        let folded = result.range(&chunk).as_src();
         steps.others().try_for_each(|rank| {
             let peer_buffers = steps.await_exposed(rank)?;
             steps.cma_write(folded, peer_buffers, own_slice.start + chunk.start)

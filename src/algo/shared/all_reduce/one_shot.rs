@@ -1,14 +1,12 @@
 //! All-reduce of small vectors: each rank stages its vector, and folds the vectors of all ranks.
 //! This takes one hop, but every rank reads all the data. It pays if a hop costs more than that.
 
-use super::arena_access;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::select::GroupShape;
-use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::row::{Algorithm, GroupShape};
+use crate::algo::shared::arena_state::NO_ARENA_OFFER;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -18,22 +16,17 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "one_shot",
     description: "staged in data slots, each rank reduces all vectors; one hop",
-    fits: ALWAYS,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes one step per chunk: stage, publish, await all
+/// Takes one step per chunk: stage, publish, await all
 /// ranks, fold. A rank folds its own vector from the caller's buffer, because the cache lines of
 /// its data slot go to the peers.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let (rank, is_unscaled) = (steps.rank(), is_contribution_unscaled(operation)?);
     let mut stager = Stager::for_total(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {

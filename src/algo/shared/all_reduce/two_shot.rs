@@ -2,14 +2,13 @@
 //! gathers the folded slices of the other ranks. This takes two hops. Each rank reads two vectors'
 //! worth of data, whatever the number of ranks.
 
-use super::arena_access;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
 use crate::algo::pattern::slices::{chunks, max_slice_bytes, owned_slice};
-use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::row::Algorithm;
+use crate::algo::shared::arena_state::NO_ARENA_OFFER;
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::algo::shared::stagers::RankStagers;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -21,13 +20,10 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_shot",
     description: "staged in data slots, each rank reduces its slice, all gather; two hops",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes two steps per chunk. In the first step, each rank
+/// Takes two steps per chunk. In the first step, each rank
 /// stages the slices that its peers fold, publishes, and awaits all ranks. It then folds its own
 /// slice into the result and into its data slot. In the second step, it publishes that slot, awaits
 /// the other ranks, and gathers their slices. For the fold, a rank reads its own vector from the
@@ -36,9 +32,6 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let (rank, size, is_unscaled) =
         (steps.rank(), steps.size(), is_contribution_unscaled(operation)?);
     let bytes_per_rank = operation.bytes() / size;
@@ -50,8 +43,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         let slot = steps.next_part(len)?;
         for peer in steps.others().chain((!is_unscaled).then_some(rank)) {
             let theirs = owned_slice(len, size, peer);
-            let part = slot.slice(theirs.start, theirs.len());
-            let own = own.slice(theirs.start, theirs.len());
+            let (part, own) = (slot.range(&theirs), own.range(&theirs));
             stage_contribution(operation, stagers.stager_for(peer), part, own)?;
         }
         steps.publish(&NO_ARENA_OFFER)?;
@@ -66,9 +58,9 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         let result = operation.recv.slice(start + own_slice.start, own_slice.len());
         let vector = |peer| {
             let vector = if peer == rank && is_unscaled { own } else { steps.part(peer, len) };
-            vector.slice(own_slice.start, own_slice.len())
+            vector.range(&own_slice)
         };
-        fold_to_both(&mut gatherer, (Fold::of(operation)?, size), (result, folded), vector);
+        fold_to_both(&mut gatherer, Fold::of(operation)?, size, result, folded, vector);
         steps.publish(&[])?;
 
         for peer in steps.others() {
@@ -89,8 +81,10 @@ const FAR_FOLD_BYTES: usize = 16 << 10;
 /// read.
 fn fold_to_both<'a>(
     stager: &mut Stager,
-    (fold, size): (Fold, WorldSize),
-    (result, slot): (Dst<'_>, Dst<'_>),
+    fold: Fold,
+    size: WorldSize,
+    result: Dst<'_>,
+    slot: Dst<'_>,
     vector: impl Fn(usize) -> Src<'a>,
 ) {
     let mut done = 0;
@@ -105,7 +99,7 @@ fn fold_to_both<'a>(
         let (into, slot_part) = (result.slice(done, len), slot.slice(done, len));
         let part = |peer| vector(peer).slice(done, len);
         if is_near {
-            fold.fold_to_all((slot_part, &[into]), size, part);
+            fold.fold_to_all(slot_part, &[into], size, part);
             stager.record_staged(len);
         } else {
             fold.fold_in_order(into, size, part);

@@ -1,11 +1,10 @@
 //! All-to-all of large blocks by CMA reads: each block is copied once, directly from the sender's
 //! buffer.
 
-use super::{arena_access, staged};
+use super::staged;
 use crate::algo::Operation;
-use crate::algo::select::GroupShape;
+use crate::algo::row::{Algorithm, GroupShape, HAS_CMA};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -17,8 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     description: "blocks read from the memory of their ranks; one hop",
     fits: HAS_CMA,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Returns whether the blocks reach the minimum size. On an oversubscribed host the minimum applies
@@ -29,15 +27,12 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
         && if shape.is_oversubscribed { total_bytes >= 2 << 20 } else { bytes >= 128 << 10 }
 }
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their blocks, and end
+/// Takes two steps: the ranks expose their blocks, and end
 /// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let me = steps.rank();
     steps.expose_sent(operation)?;
     kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));

@@ -1,11 +1,10 @@
 //! All-to-all of large blocks by CMA writes: the sender, whose cache probably holds the block,
 //! copies it directly to the receiver's buffer.
 
-use super::{arena_access, staged};
+use super::staged;
 use crate::algo::Operation;
-use crate::algo::select::GroupShape;
+use crate::algo::row::{Algorithm, GroupShape, HAS_CMA_WRITE};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -17,8 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     description: "blocks written to the memory of their ranks; one hop",
     fits: HAS_CMA_WRITE,
     pays,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Returns whether the size is in the range for this algorithm. On an oversubscribed host the range
@@ -34,15 +32,12 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
     }
 }
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their receive buffers,
+/// Takes two steps: the ranks expose their receive buffers,
 /// and end the exposure after all writes.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let outcome = write_blocks(steps, operation);
     if steps.or_revoke_access(operation.recv, outcome)? {
         Ok(())

@@ -1,16 +1,17 @@
 //! All-to-all of blocks of any size: each rank stages one chunk of each of its blocks at a time,
 //! and copies the chunks that its peers staged for it. This takes one hop.
 
-use super::arena_access;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{
     bytes_per_block, chunks, clip_to_block, part_index, part_stride,
 };
-use crate::algo::shared::arena_access::NO_ARENA_OFFER;
-use crate::algo::shared::count_exchange::{check_counts, exchange_block_lengths, longest_block};
+use crate::algo::row::Algorithm;
+use crate::algo::shared::arena_state::NO_ARENA_OFFER;
+use crate::algo::shared::count_exchange::{
+    TransferEnd, check_counts, exchange_block_lengths, longest_block,
+};
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::algo::shared::stagers::RankStagers;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -20,27 +21,23 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
     name: "staged",
     description: "staged in data slots, which hold a chunk for each rank, each rank copies its own; one hop",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise takes one step per chunk of the longest block.
+/// Takes one step per chunk of the longest block.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`], and `Mismatch` if a rank sends a length that the receiver does
 /// not expect.
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let (me, size, all) = (steps.rank(), steps.size(), operation.recv.len());
     let others = (size - 1).max(1);
     let longest = longest_block(steps, operation, |steps| {
         let mine = |rank| operation.send_block(rank).len();
         exchange_block_lengths(steps, mine, |steps, rank, sent| {
-            check_counts(steps, (rank, sent), (me, operation.recv_block(rank).len() as u64))
+            let expected = operation.recv_block(rank).len() as u64;
+            let sender = TransferEnd { rank, bytes: sent };
+            check_counts(steps, sender, TransferEnd { rank: me, bytes: expected })
         })
     })?;
     let max_chunk = bytes_per_block(steps.slot_bytes(), others);
@@ -48,13 +45,11 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     for chunk in chunks(longest, max_chunk) {
         let send_part = |rank| {
             let block = operation.send_block(rank);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
         let recv_part = |rank| {
             let block = operation.recv_block(rank);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
         let stride = part_stride(chunk.len(), max_chunk);
         let slot = steps.next_part(stride * others)?;

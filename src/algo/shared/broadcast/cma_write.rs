@@ -6,8 +6,8 @@
 use super::staged;
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, owned_slice};
+use crate::algo::row::{Algorithm, HAS_CMA_WRITE};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -19,8 +19,7 @@ pub static ROW: Algorithm = Algorithm {
                   one hop",
     fits: HAS_CMA_WRITE,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 192 << 10,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// The number of bytes that a receiver writes from the cache into which it has read them.
@@ -46,7 +45,7 @@ fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) ->
     let (me, root) = (steps.rank(), operation.root()?);
     let own_slice = owned_slice(operation.bytes(), steps.size(), me);
     let is_complete = if me == root {
-        let share = operation.send.slice(own_slice.start, own_slice.len());
+        let share = operation.send.range(&own_slice);
         steps.try_cma_write_all(steps.others(), share, own_slice.start)?
     } else {
         let from = steps.await_exposed(root)?;

@@ -3,8 +3,8 @@
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::chunks;
+use crate::algo::row::Algorithm;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
@@ -14,10 +14,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "staged",
     description: "through the root's data slots",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// The number of chunks of a vector, so that the readers copy the first chunk while the root stages

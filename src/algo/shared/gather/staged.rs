@@ -3,9 +3,11 @@
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clip_to_block};
-use crate::algo::shared::count_exchange::{check_counts, exchange_block_length, longest_block};
+use crate::algo::row::Algorithm;
+use crate::algo::shared::count_exchange::{
+    TransferEnd, check_counts, exchange_block_length, longest_block,
+};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -15,10 +17,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
     name: "staged",
     description: "blocks staged in data slots, the root copies all",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Takes one step per chunk of the longest block.
@@ -32,27 +31,29 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     let longest = longest_block(steps, operation, |steps| {
         exchange_block_length(steps, send.len(), |steps, rank, sent| match is_root {
             true => {
-                check_counts(steps, (rank, sent), (root, operation.recv_block(rank).len() as u64))
+                let expected = operation.recv_block(rank).len() as u64;
+                let sender = TransferEnd { rank, bytes: sent };
+                check_counts(steps, sender, TransferEnd { rank: root, bytes: expected })
             }
             false => Ok(()),
         })
     })?;
     for chunk in chunks(longest, steps.slot_bytes()) {
         let own = clip_to_block(&chunk, send.len());
-        let part = send.slice(own.start, own.len());
+        let part = send.range(&own);
         if !is_root {
             kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), part);
             steps.publish_finished(&[])?;
             continue;
         }
         steps.publish_unnotified()?;
-        kernel::copy_part(all, operation.recv_block(root).slice(own.start, own.len()), part);
+        kernel::copy_part(all, operation.recv_block(root).range(&own), part);
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let block = operation.recv_block(rank);
             let part = clip_to_block(&chunk, block.len());
             let from = steps.part(rank, chunk.len()).slice(0, part.len());
-            kernel::copy_part(all, block.slice(part.start, part.len()), from);
+            kernel::copy_part(all, block.range(&part), from);
         }
         steps.checkpoint();
     }

@@ -5,8 +5,8 @@
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::pattern::slices::chunks;
+use crate::algo::row::Algorithm;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -16,10 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "staged",
     description: "staged in data slots, the root reduces",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Takes one step per chunk.

@@ -1,12 +1,12 @@
 //! Reduce-scatter of large vectors by CMA reads: each rank reads and folds its own block of all
 //! vectors.
 
-use super::{arena_access, staged};
+use super::staged;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::pattern::slices::{bytes_per_block, chunks, part_index};
+use crate::algo::row::{Algorithm, HAS_CMA_AND_FEW_RANKS};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_AND_FEW_RANKS};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
@@ -22,23 +22,19 @@ pub static ROW: Algorithm = Algorithm {
     description: "vectors read from the memory of their ranks, each rank reduces its own block; one hop",
     fits: HAS_CMA_AND_FEW_RANKS,
     pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 512 << 10,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// The maximum number of bytes that a rank reads at once from each peer, if its data slots are
 /// larger. The L2 cache of a core holds this several times.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their vectors, and end
+/// Takes two steps: the ranks expose their vectors, and end
 /// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let len = operation.recv.len();
     let start = steps.rank() * len;
     if !steps.expose_all(operation, Src::empty())? {
@@ -62,7 +58,7 @@ pub(in crate::algo::shared) fn read_and_fold_part(
     let scratch = steps.own_slots()?;
     let parts = if op == ReduceOp::PremulSum { size } else { (size - 1).max(1) };
     let max_chunk = bytes_per_block(scratch.len(), parts).min(MAX_READ_BYTES);
-    let own = operation.send.slice(part.start, part.len());
+    let own = operation.send.range(&part);
     for chunk in chunks(part.len(), max_chunk) {
         let scratch_part =
             |rank: Rank| scratch.slice(part_index(rank, me, size) * max_chunk, chunk.len());
@@ -78,14 +74,14 @@ pub(in crate::algo::shared) fn read_and_fold_part(
                 );
             }
         }
-        let mut own_chunk = own.slice(chunk.start, chunk.len());
+        let mut own_chunk = own.range(&chunk);
         if op == ReduceOp::PremulSum {
             copy_contribution(operation, scratch_part(me), own_chunk)?;
             own_chunk = scratch_part(me).as_src();
         }
         let vector =
             |rank| -> Src<'_> { if rank == me { own_chunk } else { scratch_part(rank).as_src() } };
-        Fold::of(operation)?.fold_in_order(result.slice(chunk.start, chunk.len()), size, vector);
+        Fold::of(operation)?.fold_in_order(result.range(&chunk), size, vector);
         on_folded_chunk(steps, chunk)?;
     }
     Ok(())

@@ -2,14 +2,13 @@
 //! blocks that its peers staged for it. This takes one hop, and a rank folds only the block that it
 //! keeps.
 
-use super::arena_access;
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
 use crate::algo::pattern::slices::{chunks, clip_to_block, part_index, part_stride};
-use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::row::Algorithm;
+use crate::algo::shared::arena_state::NO_ARENA_OFFER;
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::algo::shared::stagers::RankStagers;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -18,21 +17,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "staged",
     description: "staged in data slots, each rank reduces its own block; one hop",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
-/// Uses the arenas if possible. Otherwise each step stages one chunk per peer in the data slot. The
+/// Each step stages one chunk per peer in the data slot. The
 /// slot also holds a chunk for this rank if its contribution must be scaled first.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
-    if arena_access::run(steps, operation)? {
-        return Ok(());
-    }
     let (me, size, element) = (steps.rank(), steps.size(), operation.element_bytes());
     let is_unscaled = is_contribution_unscaled(operation)?;
     let parts = if is_unscaled { (size - 1).max(1) } else { size };
@@ -43,8 +36,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         let slot = steps.next_part(stride * parts)?;
         let send_part = |rank| {
             let block = operation.send_block(rank);
-            let part = clip_to_block(&chunk, block.len());
-            block.slice(part.start, part.len())
+            block.range(&clip_to_block(&chunk, block.len()))
         };
         for rank in steps.others().chain((!is_unscaled).then_some(me)) {
             let part = send_part(rank);
@@ -57,13 +49,12 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
             return run(steps, operation);
         }
         steps.await_all()?;
-        let own = clip_to_block(&chunk, operation.recv.len());
-        let result = operation.recv.slice(own.start, own.len());
+        let result = operation.recv.range(&clip_to_block(&chunk, operation.recv.len()));
         Fold::of(operation)?.fold_in_order(result, size, |rank| match rank == me && is_unscaled {
             true => send_part(me),
             false => {
                 let staged = steps.part(rank, stride * parts);
-                staged.slice(part_index(me, rank, size) * stride, own.len())
+                staged.slice(part_index(me, rank, size) * stride, result.len())
             }
         });
     }

@@ -4,8 +4,8 @@
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::pattern::slices::chunks;
+use crate::algo::row::Algorithm;
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -15,10 +15,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "staged",
     description: "staged in data slots, each rank reduces the vectors of the ranks before it",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Takes one step per chunk. All ranks wait for each other in each step, so every data slot is free

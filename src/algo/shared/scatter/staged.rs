@@ -5,9 +5,11 @@ use crate::algo::Operation;
 use crate::algo::pattern::slices::{
     bytes_per_block, chunks, clip_to_block, part_index, part_stride,
 };
-use crate::algo::shared::count_exchange::{check_counts, exchange_block_length, longest_block};
+use crate::algo::row::Algorithm;
+use crate::algo::shared::count_exchange::{
+    TransferEnd, check_counts, exchange_block_length, longest_block,
+};
 use crate::algo::shared::sequencer::ShmSequencer;
-use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -17,10 +19,7 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "staged",
     description: "through the root's data slots, which hold a chunk for each rank",
-    fits: ALWAYS,
-    pays: ALWAYS,
-    ordered: true,
-    body: AlgorithmBody::Shared(run),
+    ..Algorithm::shared(run)
 };
 
 /// Takes one step per chunk of the longest block.
@@ -32,11 +31,11 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     let (root, recv, me) = (operation.root()?, operation.recv, steps.rank());
     let longest = longest_block(steps, operation, |steps| {
         exchange_block_length(steps, recv.len(), |steps, rank, expected| match me == root {
-            true => check_counts(
-                steps,
-                (root, operation.send_block(rank).len() as u64),
-                (rank, expected),
-            ),
+            true => {
+                let sent = operation.send_block(rank).len() as u64;
+                let receiver = TransferEnd { rank, bytes: expected };
+                check_counts(steps, TransferEnd { rank: root, bytes: sent }, receiver)
+            }
             false => Ok(()),
         })
     })?;
@@ -45,7 +44,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     for chunk in chunks(longest, max_chunk) {
         let stride = part_stride(chunk.len(), max_chunk);
         let own = clip_to_block(&chunk, recv.len());
-        let dst = recv.slice(own.start, own.len());
+        let dst = recv.range(&own);
         if me != root {
             steps.publish_unnotified()?;
             steps.await_rank(root)?;
@@ -59,11 +58,11 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
         for rank in steps.others() {
             let block = operation.send_block(rank);
             let part = clip_to_block(&chunk, block.len());
-            let from = block.slice(part.start, part.len());
+            let from = block.range(&part);
             kernel::stage(slot.slice(part_index(rank, me, size) * stride, part.len()), from);
         }
         steps.publish_finished(&[])?;
-        let part = operation.send_block(root).slice(own.start, own.len());
+        let part = operation.send_block(root).range(&own);
         kernel::copy_part(recv.len(), dst, part);
     }
     Ok(())

@@ -22,7 +22,7 @@ const MAX_YIELDS: u32 = 4;
 impl SequencerCore<'_> {
     /// Polls, and between the polls yields the core to the ranks of the core that have not arrived,
     /// at most [`MAX_YIELDS`] times. Returns the result of the successful poll.
-    pub(super) fn yield_to_missing<T>(
+    pub(in crate::algo) fn yield_to_missing<T>(
         &self,
         ready: impl FnMut() -> Option<T>,
         has_arrived: impl Fn(Rank) -> bool,

@@ -2,8 +2,7 @@
 //! and the first mismatch between two ranks.
 
 use super::ShmSequencer;
-use crate::algo::count_mismatch::LabelMismatch;
-use crate::algo::select::describe_against;
+use crate::algo::mismatch_text::{LabelMismatch, describe_against};
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
@@ -93,9 +92,10 @@ impl ShmSequencer<'_> {
             slot.descriptor().map(|descriptor| region.with_label(rank, descriptor))
         };
         let (one, other) = (called(self.shm.rank, ours), called(rank, theirs));
+        let algorithm_name = self.shm.cursor.algorithm_name;
         let describe = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
             None => "an unreadable operation".to_owned(),
-            Some(one) => describe_against(&one, &other.unwrap_or(one)),
+            Some(one) => describe_against(&one, &other.unwrap_or(one), algorithm_name),
         };
         let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
         let (own_call, peer_call) = (describe(one, other), describe(other, one));

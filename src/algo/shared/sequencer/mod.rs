@@ -31,75 +31,30 @@
 
 mod core_yield;
 mod error_reports;
-pub mod fast_path;
 mod sequencer_core;
 mod waits;
 
+pub use sequencer_core::ShmCursor;
+pub(in crate::algo) use sequencer_core::{SequencerCore, wake_ranks_fenced};
+
 use crate::algo::arrival_skew::ArrivalSkew;
-use crate::algo::shared::arena_access::ArenaAccess;
-use crate::algo::shared::one_step::Contributions;
-use crate::algo::{Operation, fingerprint};
+use crate::algo::operation::{EAGER_BYTES, Operation, RunningAlgorithm};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
-use crate::base::ids::{GroupId, Rank, WorldSize};
-use crate::base::sync::AtomicU64;
-use crate::kernel::ResolvedFold;
+use crate::base::ids::{Rank, WorldSize};
 use crate::transport::ctrl_slot::CtrlSlot;
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{Descriptor, PeerName, SharedDomain};
-use sequencer_core::SequencerCore;
 use std::cell::Cell;
 use std::time::Duration;
 
 /// The time for which a rank that cannot name the late rank lets other ranks report first.
 const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
 
-/// The state that a rank keeps between the operations of one domain.
-#[derive(Debug)]
-pub struct ShmCursor {
-    /// The last step that this rank has published.
-    step: u64,
-    /// The call fingerprint of all steps up to `step`.
-    call_fingerprint: u64,
-    /// For each rank, a step that this rank knows it has finished.
-    finished_steps: Vec<u64>,
-    /// A step that all other ranks have finished.
-    finished_by_all: u64,
-    /// For each rank, whether its control slot was already published at this rank's first poll of
-    /// the last step in which this rank polled for it.
-    is_early_rank: Vec<bool>,
-    /// The word for the read-modify-write that acts as a fence.
-    fence_word: AtomicU64,
-    arena_access: ArenaAccess,
-}
-
-impl ShmCursor {
-    /// Returns the cursor of a new group of `size` ranks.
-    pub fn new(group: GroupId, size: WorldSize) -> Self {
-        let call_fingerprint = fingerprint::seed(group, size);
-        let (is_early_rank, fence_word) = (vec![false; size], AtomicU64::new(0));
-        let (finished_steps, arena_access) = (vec![0; size], ArenaAccess::default());
-        Self {
-            step: 0,
-            call_fingerprint,
-            finished_steps,
-            finished_by_all: 0,
-            is_early_rank,
-            fence_word,
-            arena_access,
-        }
-    }
-
-    /// Returns the state of the operations that accessed arenas in place.
-    pub fn arena_access(&self) -> &ArenaAccess {
-        &self.arena_access
-    }
-}
-
 /// The sequencer of one operation on one rank.
 #[derive(Debug)]
 pub struct ShmSequencer<'a> {
-    shm: SequencerCore<'a>,
+    pub(in crate::algo::shared) shm: SequencerCore<'a>,
     operation: &'a Operation<'a>,
     words: [u64; 3],
     report_grace: Duration,
@@ -109,41 +64,24 @@ pub struct ShmSequencer<'a> {
     /// Whether this rank has published a step as finished without a wakeup. A rank that runs ahead
     /// may sleep until this rank has finished that step.
     has_pending_wakeup: bool,
-    /// Whether the first step is already published.
-    is_published: bool,
     /// Whether the ranks have decided already if the operation accesses arenas in place.
-    is_arena_use_decided: bool,
+    pub(in crate::algo::shared) is_arena_use_decided: bool,
     arrival_skew: ArrivalSkew<'a>,
 }
 
 impl<'a> ShmSequencer<'a> {
-    /// Starts an operation that runs the algorithm with this name and number.
+    /// Starts an operation that runs this algorithm.
     pub fn begin(
         domain: &'a dyn SharedDomain,
         cursor: &'a mut ShmCursor,
         operation: &'a Operation<'a>,
-        (algorithm, number): (&'static str, u8),
+        algorithm: RunningAlgorithm,
     ) -> Self {
         // The words contain the algorithm's number, so ranks that chose different algorithms detect
         // a mismatch.
-        let words = operation.descriptor.encode_with(number);
-        let (shm, is_published) = (SequencerCore::of(domain, cursor), operation.is_published);
-        let sequencer = Self {
-            shm,
-            operation,
-            words,
-            report_grace: NODE_REPORT_GRACE,
-            algorithm,
-            has_recorded_start: Cell::new(is_published),
-            has_pending_wakeup: false,
-            is_published,
-            is_arena_use_decided: false,
-            arrival_skew: ArrivalSkew::of(operation),
-        };
-        if is_published {
-            return sequencer;
-        }
-        sequencer.shm.enter(&sequencer.words, &operation.descriptor.label);
+        let words = operation.descriptor.encode_with(algorithm.number);
+        let sequencer = Self::of(domain, cursor, operation, algorithm.name, words);
+        sequencer.shm.enter(&words, &operation.descriptor.label);
         if !operation.labels.is_empty() {
             let labels = sequencer.shm.region.labels(sequencer.shm.rank);
             labels.publish_list(operation.descriptor.sequence, operation.labels);
@@ -153,6 +91,40 @@ impl<'a> ShmSequencer<'a> {
             sequencer.record_start();
         }
         sequencer
+    }
+
+    /// Continues an operation whose first and only step the fast path has published, with these
+    /// words of the descriptor.
+    pub(in crate::algo) fn resume(
+        domain: &'a dyn SharedDomain,
+        cursor: &'a mut ShmCursor,
+        operation: &'a Operation<'a>,
+        words: [u64; 3],
+    ) -> Self {
+        let sequencer = Self::of(domain, cursor, operation, "", words);
+        // The caller has recorded the start.
+        sequencer.has_recorded_start.set(true);
+        Self { has_pending_wakeup: true, ..sequencer }
+    }
+
+    fn of(
+        domain: &'a dyn SharedDomain,
+        cursor: &'a mut ShmCursor,
+        operation: &'a Operation<'a>,
+        algorithm: &'static str,
+        words: [u64; 3],
+    ) -> Self {
+        Self {
+            shm: SequencerCore::of(domain, cursor),
+            operation,
+            words,
+            report_grace: NODE_REPORT_GRACE,
+            algorithm,
+            has_recorded_start: Cell::new(false),
+            has_pending_wakeup: false,
+            is_arena_use_decided: false,
+            arrival_skew: ArrivalSkew::of(operation),
+        }
     }
 
     /// Notifies the observer once that the operation starts. This happens after this rank has
@@ -186,26 +158,6 @@ impl<'a> ShmSequencer<'a> {
     /// Returns the shared-memory domain.
     pub(super) fn domain(&self) -> &'a dyn SharedDomain {
         self.shm.domain
-    }
-
-    /// Returns this rank's state of the operations that accessed arenas in place.
-    pub(super) fn arena_access(&self) -> &ArenaAccess {
-        &self.shm.cursor.arena_access
-    }
-
-    /// Returns whether the ranks have decided already if the operation accesses arenas in place.
-    pub(super) fn is_arena_use_decided(&self) -> bool {
-        self.is_arena_use_decided
-    }
-
-    /// Marks that decision as made, so that the operation does not repeat it.
-    pub(super) fn decide_arena_use(&mut self) {
-        self.is_arena_use_decided = true;
-    }
-
-    /// Returns the state of [`ShmSequencer::arena_access`] for changes.
-    pub(super) fn arena_access_mut(&mut self) -> &mut ArenaAccess {
-        &mut self.shm.cursor.arena_access
     }
 
     /// Returns the name of a rank.
@@ -265,15 +217,6 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.own_data_slots(self.shm.rank)
     }
 
-    /// Returns [`ShmSequencer::next_part`], or `None` if the fast path has already filled that part
-    /// and published the step.
-    ///
-    /// # Errors
-    /// As [`ShmSequencer::next_slot`].
-    pub(super) fn unpublished_part(&mut self, slot_bytes_used: usize) -> Result<Option<Dst<'a>>> {
-        if self.is_published { Ok(None) } else { self.next_part(slot_bytes_used).map(Some) }
-    }
-
     /// Returns the first part of [`ShmSequencer::next_slot`], for a step in which every rank uses
     /// at most `slot_bytes_used` bytes of its data slot. [`ShmSequencer::part`] reads it.
     ///
@@ -290,36 +233,7 @@ impl<'a> ShmSequencer<'a> {
     /// As [`ShmSequencer::next_slot`].
     #[inline]
     pub fn publish(&mut self, payload: &[u8]) -> Result<()> {
-        self.publish_step(payload, self.shm.cursor.step)?;
-        self.wake_others_fenced();
-        self.record_start();
-        Ok(())
-    }
-
-    /// Publishes the next step with an inline payload, and waits until every other rank has
-    /// published it too.
-    ///
-    /// # Errors
-    /// As [`ShmSequencer::await_all`].
-    pub fn publish_and_await_all(&mut self, payload: &[u8]) -> Result<()> {
-        if self.is_oversubscribed() {
-            // On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
-            self.publish(payload)?;
-            return self.await_all();
-        }
-        // The control slot travels to the peers' cores while this rank notifies the observer and
-        // polls the peers' control slots.
-        self.store_step(payload, self.shm.cursor.step, CtrlSlot::publish_unfenced)?;
-        self.record_start();
-        self.others().for_each(|rank| self.poll_first(rank));
-        self.wake_others();
-        self.await_all()
-    }
-
-    /// Polls for the first time whether a rank has published the current step.
-    #[inline]
-    pub fn poll_first(&mut self, rank: Rank) {
-        self.shm.poll_first(rank);
+        self.publish_and_wake(payload, self.shm.cursor.step)
     }
 
     /// Publishes the next step and marks it as finished, because this rank reads nothing of it.
@@ -327,10 +241,41 @@ impl<'a> ShmSequencer<'a> {
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
     pub fn publish_finished(&mut self, payload: &[u8]) -> Result<()> {
-        self.publish_step(payload, self.shm.cursor.step + 1)?;
-        self.wake_others_fenced();
+        self.publish_and_wake(payload, self.shm.cursor.step + 1)
+    }
+
+    #[inline]
+    fn publish_and_wake(&mut self, payload: &[u8], finished: u64) -> Result<()> {
+        self.store_step(payload, finished, CtrlSlot::publish)?;
+        self.has_pending_wakeup = false;
+        self.shm.wake_others_fenced();
         self.record_start();
         Ok(())
+    }
+
+    /// Publishes the next step with an inline payload, and polls once for the same step of every
+    /// other rank.
+    ///
+    /// # Errors
+    /// As [`ShmSequencer::next_slot`].
+    pub fn publish_and_poll(&mut self, payload: &[u8]) -> Result<()> {
+        if self.is_oversubscribed() {
+            // On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
+            return self.publish(payload);
+        }
+        // The control slot travels to the peers' cores while this rank notifies the observer and
+        // polls the peers' control slots.
+        self.store_step(payload, self.shm.cursor.step, CtrlSlot::publish_unfenced)?;
+        self.record_start();
+        self.others().for_each(|rank| self.poll_first(rank));
+        self.wake_others();
+        Ok(())
+    }
+
+    /// Polls for the first time whether a rank has published the current step.
+    #[inline]
+    pub fn poll_first(&mut self, rank: Rank) {
+        self.shm.poll_first(rank);
     }
 
     /// Publishes the next step without a wakeup, because no rank waits for this rank in it. A rank
@@ -379,28 +324,6 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.ctrl_slot(rank, self.shm.cursor.step).read_payload(into);
     }
 
-    /// Returns the contributions of the current step, which all senders must have published.
-    /// `own_payload` is this rank's payload. `slot_bytes_used` is the number of bytes in each data
-    /// slot, or 0 for inline payloads. `resolved_fold` is the fold of a reduction.
-    pub(super) fn contributions<'h>(
-        &self,
-        (own_payload, slot_bytes_used): (Src<'h>, usize),
-        resolved_fold: Option<ResolvedFold>,
-    ) -> Contributions<'h>
-    where
-        'a: 'h,
-    {
-        let SequencerCore { region, rank, .. } = self.shm;
-        Contributions {
-            region,
-            rank,
-            step: self.shm.cursor.step,
-            slot_bytes_used,
-            own_payload,
-            resolved_fold,
-        }
-    }
-
     /// Returns the data slot of a rank that has published the current step.
     pub fn slot(&self, rank: Rank) -> Src<'a> {
         self.shm.region.data_slot(rank, self.shm.cursor.step)
@@ -419,9 +342,12 @@ impl<'a> ShmSequencer<'a> {
         self.wake_others();
     }
 
-    /// Returns whether the operation had a long wait.
-    pub fn has_waited_long(&self) -> bool {
-        self.arrival_skew.has_long_wait()
+    /// Finishes an operation within a node, and records whether it was small and had no long wait.
+    pub fn finish_within_node(self) {
+        if self.operation.bytes() <= EAGER_BYTES && !self.arrival_skew.has_long_wait() {
+            self.operation.observer.record_short_wait();
+        }
+        self.finish();
     }
 
     /// Finishes the operation: this rank reads nothing of it any more.
@@ -434,15 +360,10 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// Publishes the next step, after all ranks have finished with the control slot's old contents.
-    /// Marks all steps up to `finished` as finished. `finished` is at least the previous step. In
-    /// the middle of a rooted operation, the peers learn this rank's progress only from this mark.
-    fn publish_step(&mut self, payload: &[u8], finished: u64) -> Result<()> {
-        self.store_step(payload, finished, CtrlSlot::publish)
-    }
-
-    /// Does the work of [`ShmSequencer::publish_step`], with `write_line` as the function that
-    /// writes the control slot.
+    /// Publishes the next step by `write_line`, after all ranks have finished with the control
+    /// slot's old contents. Marks all steps up to `finished` as finished. `finished` is at least
+    /// the previous step. In the middle of a rooted operation, the peers learn this rank's progress
+    /// only from this mark.
     #[inline]
     fn store_step(
         &mut self,
@@ -450,26 +371,15 @@ impl<'a> ShmSequencer<'a> {
         finished: u64,
         write_line: impl Fn(&CtrlSlot, u64, u64, &[u64; 3], &[u8]),
     ) -> Result<()> {
-        if std::mem::take(&mut self.is_published) {
-            return Ok(());
-        }
         self.await_finished((self.shm.cursor.step + 1).saturating_sub(CTRL_SLOT_COUNT))?;
-        let descriptor_and_label = (&self.words, &self.operation.descriptor.label);
-        self.shm.store(descriptor_and_label, payload, finished, write_line);
+        let label = &self.operation.descriptor.label;
+        self.shm.store(&self.words, label, payload, finished, write_line);
         Ok(())
-    }
-
-    /// Wakes the peers that wait for this rank's last store. That store must be a sequentially
-    /// consistent read-modify-write, or a fence must follow it.
-    #[inline]
-    fn wake_others_fenced(&mut self) {
-        self.has_pending_wakeup = false;
-        self.shm.wake_others_fenced();
     }
 
     /// Issues a fence, then wakes the peers that wait for this rank's last store.
     #[inline]
-    fn wake_others(&mut self) {
+    pub(in crate::algo::shared) fn wake_others(&mut self) {
         self.has_pending_wakeup = false;
         self.shm.wake_others();
     }

@@ -1,27 +1,70 @@
 //! The sequencer core: the stores of one rank to the control slots of its domain, and the polls
-//! that do not wait.
+//! that do not wait. The full path and the fast path use it.
 
-use super::{ShmCursor, fingerprint};
-use crate::base::ids::{Rank, WorldSize};
+use crate::algo::fingerprint;
+use crate::algo::mismatch_text::AlgorithmNameFn;
+use crate::algo::shared::arena_state::ArenaAccess;
+use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::label::Label;
-use crate::base::sync::fence_with_rmw;
+use crate::base::sync::{AtomicU64, fence_with_rmw};
 use crate::transport::ctrl_slot::CtrlSlot;
 use crate::transport::region::Region;
 use crate::transport::{Descriptor, SharedDomain};
 
+/// The state that a rank keeps between the operations of one domain.
+#[derive(Debug)]
+pub struct ShmCursor {
+    /// The last step that this rank has published.
+    pub(in crate::algo) step: u64,
+    /// The call fingerprint of all steps up to `step`.
+    call_fingerprint: u64,
+    /// For each rank, a step that this rank knows it has finished.
+    pub(in crate::algo::shared) finished_steps: Vec<u64>,
+    /// A step that all other ranks have finished.
+    pub(in crate::algo) finished_by_all: u64,
+    /// For each rank, whether its control slot was already published at this rank's first poll of
+    /// the last step in which this rank polled for it.
+    is_early_rank: Vec<bool>,
+    /// The word for the read-modify-write that acts as a fence.
+    fence_word: AtomicU64,
+    pub(in crate::algo::shared) arena_access: ArenaAccess,
+    pub(super) algorithm_name: AlgorithmNameFn,
+}
+
+impl ShmCursor {
+    /// Returns the cursor of a new group of `size` ranks.
+    pub fn new(group: GroupId, size: WorldSize, algorithm_name: AlgorithmNameFn) -> Self {
+        Self {
+            step: 0,
+            call_fingerprint: fingerprint::seed(group, size),
+            finished_steps: vec![0; size],
+            finished_by_all: 0,
+            is_early_rank: vec![false; size],
+            fence_word: AtomicU64::new(0),
+            arena_access: ArenaAccess::default(),
+            algorithm_name,
+        }
+    }
+
+    /// Returns the state of the operations that accessed arenas in place.
+    pub fn arena_access(&self) -> &ArenaAccess {
+        &self.arena_access
+    }
+}
+
 /// The sequencer core of the rank that owns the cursor.
 #[derive(Debug)]
-pub(super) struct SequencerCore<'a> {
-    pub(super) domain: &'a dyn SharedDomain,
+pub(in crate::algo) struct SequencerCore<'a> {
+    pub(in crate::algo) domain: &'a dyn SharedDomain,
     /// The domain's region. The copy avoids a virtual call for each access.
-    pub(super) region: &'a Region,
-    pub(super) rank: Rank,
-    pub(super) cursor: &'a mut ShmCursor,
+    pub(in crate::algo) region: &'a Region,
+    pub(in crate::algo) rank: Rank,
+    pub(in crate::algo) cursor: &'a mut ShmCursor,
 }
 
 /// Wakes the sleeping ranks of `ranks`. A fence must precede the call.
 #[inline]
-pub(super) fn wake_ranks_fenced(
+pub(in crate::algo) fn wake_ranks_fenced(
     domain: &dyn SharedDomain,
     region: &Region,
     ranks: impl Iterator<Item = Rank>,
@@ -32,17 +75,17 @@ pub(super) fn wake_ranks_fenced(
 }
 
 impl<'a> SequencerCore<'a> {
-    pub(super) fn of(domain: &'a dyn SharedDomain, cursor: &'a mut ShmCursor) -> Self {
+    pub(in crate::algo) fn of(domain: &'a dyn SharedDomain, cursor: &'a mut ShmCursor) -> Self {
         Self { domain, region: domain.region(), rank: domain.rank(), cursor }
     }
 
-    pub(super) fn size(&self) -> WorldSize {
+    pub(in crate::algo) fn size(&self) -> WorldSize {
         self.region.geometry().ranks
     }
 
     /// Iterates over the other ranks, starting with the next rank, so that the ranks do not all
     /// read from the same rank at once.
-    pub(super) fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+    pub(in crate::algo) fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (rank, size) = (self.rank, self.size());
         // The code avoids a division, which takes as long as the rest of a step.
         (rank + 1..size).chain(0..rank)
@@ -50,7 +93,7 @@ impl<'a> SequencerCore<'a> {
 
     /// Enters an operation, with the label of the call.
     #[inline]
-    pub(super) fn enter(&self, words: &[u64; 3], label: &Label) {
+    pub(in crate::algo) fn enter(&self, words: &[u64; 3], label: &Label) {
         if !label.is_none() {
             let sequence =
                 Descriptor::sequence_from_order_key(Descriptor::order_key_from_word(words[2]));
@@ -75,9 +118,10 @@ impl<'a> SequencerCore<'a> {
     /// previous step. In the middle of a rooted operation, the peers learn this rank's progress
     /// only from this mark.
     #[inline]
-    pub(super) fn store(
+    pub(in crate::algo) fn store(
         &mut self,
-        (words, label): (&[u64; 3], &Label),
+        words: &[u64; 3],
+        label: &Label,
         payload: &[u8],
         finished: u64,
         write_line: impl Fn(&CtrlSlot, u64, u64, &[u64; 3], &[u8]),
@@ -92,14 +136,14 @@ impl<'a> SequencerCore<'a> {
 
     /// Returns whether a rank has published the current step.
     #[inline]
-    pub(super) fn has_published(&self, rank: Rank) -> bool {
+    pub(in crate::algo) fn has_published(&self, rank: Rank) -> bool {
         let step = self.cursor.step;
         self.region.ctrl_slot(rank, step).step() >= step
     }
 
     /// Polls for the first time whether a rank has published the current step.
     #[inline]
-    pub(super) fn poll_first(&mut self, rank: Rank) -> bool {
+    pub(in crate::algo) fn poll_first(&mut self, rank: Rank) -> bool {
         let is_published = self.has_published(rank);
         self.cursor.is_early_rank[rank] = is_published;
         is_published
@@ -108,7 +152,7 @@ impl<'a> SequencerCore<'a> {
     /// Records that a rank has published the current step. Returns false if the rank's call
     /// fingerprint or step differs from this rank's.
     #[inline]
-    pub(super) fn verify_rank(&mut self, rank: Rank) -> bool {
+    pub(in crate::algo) fn verify_rank(&mut self, rank: Rank) -> bool {
         let step = self.cursor.step;
         let slot = self.region.ctrl_slot(rank, step);
         if slot.call_fingerprint() != self.cursor.call_fingerprint || slot.step() != step {
@@ -121,27 +165,27 @@ impl<'a> SequencerCore<'a> {
 
     /// Records that all other ranks have published the current step, and so have finished the
     /// previous one.
-    pub(super) fn record_all_arrived(&mut self) {
+    pub(in crate::algo) fn record_all_arrived(&mut self) {
         self.cursor.finished_by_all = self.cursor.finished_by_all.max(self.cursor.step - 1);
     }
 
     /// Wakes the peers that wait for this rank's last store. That store must be a sequentially
     /// consistent read-modify-write, or a fence must precede the call.
     #[inline]
-    pub(super) fn wake_others_fenced(&self) {
+    pub(in crate::algo) fn wake_others_fenced(&self) {
         wake_ranks_fenced(self.domain, self.region, self.others());
     }
 
     /// Issues a fence, then wakes the peers that wait for this rank's last store.
     #[inline]
-    pub(super) fn wake_others(&self) {
+    pub(in crate::algo) fn wake_others(&self) {
         fence_with_rmw(&self.cursor.fence_word);
         self.wake_others_fenced();
     }
 
     /// Finishes the operation. `word` is the last word of its descriptor.
     #[inline]
-    pub(super) fn finish(&self, word: u64) {
+    pub(in crate::algo) fn finish(&self, word: u64) {
         self.region.progress(self.rank).finish_operation(self.cursor.step, word);
     }
 }

@@ -1,9 +1,9 @@
-//! A collective call with its arguments, before it has a sequence number, and the checks that need
-//! no other rank.
+//! A collective call with its arguments, before it has a sequence number. `checks` has the checks
+//! that need no other rank.
 //!
 //! This module does not depend on groups, on the order of calls, or on back ends.
 
-mod buffer_checks;
+mod checks;
 
 pub use crate::api::collective::call_options::{BufferLocation, CallOptions};
 
@@ -23,19 +23,21 @@ use crate::transport::{CountSpec, Descriptor, OpKind};
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
     kind: OpKind,
-    dtype: Option<DataType>,
-    op: Option<ReduceOp>,
-    root: Option<Rank>,
+    pub(super) dtype: Option<DataType>,
+    pub(super) op: Option<ReduceOp>,
+    pub(super) root: Option<Rank>,
     extent: CountSpec,
-    count: usize,
-    send: Src<'a>,
-    recv: Dst<'a>,
+    /// The count argument, in forms that have one.
+    pub(super) count: usize,
+    /// This rank's contiguous input and output.
+    pub(super) send: Src<'a>,
+    pub(super) recv: Dst<'a>,
     sends: Option<Box<[Src<'a>]>>,
     recvs: Option<Box<[Dst<'a>]>>,
     /// The GPU and stream of the buffers, if they are in device memory.
-    gpu: Option<GpuTarget>,
+    pub(super) gpu: Option<GpuTarget>,
     /// True if the buffers were located and all are empty.
-    is_empty: bool,
+    pub(super) is_empty: bool,
 }
 
 /// Returns the size in bytes of `blocks` times `count` elements.
@@ -216,38 +218,6 @@ impl<'a> Call<'a> {
         self.kind
     }
 
-    pub(in crate::api) fn dtype(&self) -> Option<DataType> {
-        self.dtype
-    }
-
-    pub(in crate::api) fn op(&self) -> Option<ReduceOp> {
-        self.op
-    }
-
-    pub(in crate::api) fn root(&self) -> Option<Rank> {
-        self.root
-    }
-
-    /// Returns the count argument of forms that have one.
-    pub(in crate::api) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Returns the GPU and stream of the buffers, if they are in device memory.
-    pub(in crate::api) fn gpu(&self) -> Option<GpuTarget> {
-        self.gpu
-    }
-
-    /// Returns whether all buffers are known to be empty.
-    pub(in crate::api) fn is_empty(&self) -> bool {
-        self.is_empty
-    }
-
-    pub(in crate::api) fn set_location(&mut self, gpu: Option<GpuTarget>, is_empty: bool) {
-        self.gpu = gpu;
-        self.is_empty = is_empty;
-    }
-
     /// Returns the enqueue request, if the buffers are in device memory.
     pub(in crate::api) fn device_launch<'s>(
         &self,
@@ -259,16 +229,6 @@ impl<'a> Call<'a> {
             operation_slot: completion,
             buffers_ready: ready_event,
         })
-    }
-
-    /// Returns this rank's contiguous input.
-    pub(in crate::api) fn send(&self) -> Src<'a> {
-        self.send
-    }
-
-    /// Returns this rank's contiguous output.
-    pub(in crate::api) fn recv(&self) -> Dst<'a> {
-        self.recv
     }
 
     /// Calls `visit` for each buffer, with true if the operation writes it. The buffer of a
@@ -335,7 +295,8 @@ impl<'a> Call<'a> {
         &'o self,
         descriptor: Descriptor,
         options: &'o CallOptions,
-        (group, deadline): (&'o str, &'o LazyDeadline),
+        group: &'o str,
+        deadline: &'o LazyDeadline,
         probe: &'o dyn ProgressObserver,
     ) -> Operation<'o> {
         Operation {
@@ -350,7 +311,6 @@ impl<'a> Call<'a> {
             algorithm: options.algorithm.as_deref(),
             deadline,
             has_new_deadline: false,
-            is_published: false,
             enqueue_request: None,
             labels: &[],
             observer: probe,
@@ -361,31 +321,6 @@ impl<'a> Call<'a> {
     /// Returns the count argument in bytes, as [`Operation::bytes`] does.
     pub(in crate::api) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.map_or(1, DataType::size))
-    }
-
-    /// Runs the checks that do not depend on a back end, for rank `rank` of `size`.
-    pub(in crate::api) fn check(
-        &self,
-        options: &CallOptions,
-        rank: Rank,
-        size: WorldSize,
-    ) -> Result<()> {
-        if self.op == Some(ReduceOp::PremulSum) && options.premul_scale == 0.0 {
-            let message = "PREMUL_SUM needs a nonzero premul_scale in the call's options";
-            return Err(Error::invalid(message));
-        }
-        if let Some(op) = self.op.filter(|_| self.kind.is_prefix()) {
-            self.kind.check_op(op)?;
-        }
-        if let Some(root) = self.root
-            && root >= size
-        {
-            return Err(Error::invalid(format!("root {root} does not exist in a group of {size}")));
-        }
-        if self.sends.is_none() && self.recvs.is_none() {
-            return self.check_overlap(rank);
-        }
-        self.check_blocks(rank, size)
     }
 
     /// Returns the operator and the type, so that the caller can check their combination.

@@ -1,20 +1,44 @@
 //! The part of one group in a batch of enqueued operations: its collectives, which take a turn of
 //! the group's queue, and its messages.
 
-use crate::api::collective::buffer_location::PreparedDeviceMessage;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
-use crate::api::observe::recorder::{self, OperationRecord};
+use crate::api::observe::recorder;
+use crate::api::observe::recorder::OperationRecord;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::api::work::handle::{PendingMessage, Work};
-use crate::api::work::issue::{DeviceOperation, PreparedCall};
 use crate::api::work::queue::Turn;
-use crate::backend::{DeviceMessage, NcclEnqueuer, Operation};
+use crate::backend::{DeviceBackend, DeviceMessage, DeviceTransfer, JointEnqueuer, Operation};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
-use crate::base::gpu::EnqueueRequest;
+use crate::base::gpu::{EnqueueRequest, GpuTarget};
 use crate::transport::{Completion, Delivery, Descriptor};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+/// A call that is enqueued on a device. Its deadline has started.
+#[derive(Debug)]
+pub(in crate::api::collective) struct DeviceCall {
+    pub(in crate::api::collective) group: Arc<Group>,
+    pub(in crate::api::collective) work: Arc<Work>,
+    pub(in crate::api::collective) deadline: Deadline,
+    pub(in crate::api::collective) operation: DeviceOperation,
+}
+
+/// The operation of an enqueued call.
+#[derive(Debug)]
+pub(in crate::api::collective) enum DeviceOperation {
+    Collective(Call<'static>, CallOptions),
+    Message { descriptor: MessageDescriptor, message: DeviceMessage<'static>, gpu: GpuTarget },
+}
+
+/// A message, with its work.
+#[derive(Debug)]
+struct EnqueuedMessage {
+    descriptor: MessageDescriptor,
+    message: DeviceMessage<'static>,
+    gpu: GpuTarget,
+    work: Arc<Work>,
+}
 
 /// A collective, with its recorder entry once it has a sequence number.
 #[derive(Debug)]
@@ -31,7 +55,7 @@ struct EnqueuedCollective {
 pub(super) struct GroupBatch {
     group: Arc<Group>,
     collectives: Vec<EnqueuedCollective>,
-    messages: Vec<PreparedDeviceMessage>,
+    messages: Vec<EnqueuedMessage>,
     /// The shortest deadline of the calls.
     deadline: Deadline,
     /// The sequence number of the first collective.
@@ -50,21 +74,19 @@ impl GroupBatch {
         }
     }
 
-    /// Adds an enqueued call of the group. A call that cannot be enqueued ends with an error.
-    pub(super) fn add(&mut self, call: PreparedCall) {
-        call.register_in_flight_buffers();
-        let deadline = call.start_deadline();
+    /// Adds an enqueued call of the group.
+    pub(super) fn add(&mut self, call: DeviceCall) {
+        let DeviceCall { work, deadline, operation, .. } = call;
         if deadline.timeout() < self.deadline.timeout() {
             self.deadline = deadline;
         }
-        match call.into_device_operation() {
-            Ok(DeviceOperation::Collective(call, options, work)) => {
+        match operation {
+            DeviceOperation::Collective(call, options) => {
                 self.collectives.push(EnqueuedCollective { call, options, work, record: None });
             }
-            Ok(DeviceOperation::Message(message)) => self.messages.push(message),
-            Err(work) => work.end(Err(Error::internal(
-                "a call without a device operation is in a device batch",
-            ))),
+            DeviceOperation::Message { descriptor, message, gpu } => {
+                self.messages.push(EnqueuedMessage { descriptor, message, gpu, work });
+            }
         }
     }
 
@@ -98,8 +120,8 @@ impl GroupBatch {
         &self.deadline
     }
 
-    pub(super) fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
-        self.group.backend.enqueuer()
+    pub(super) fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
+        self.group.backend.device().and_then(DeviceBackend::enqueuer)
     }
 
     /// Marks the operations as issued. The first collective has the sequence number `first_number`.
@@ -110,18 +132,13 @@ impl GroupBatch {
             let descriptor = collective.call.descriptor(sequence, collective.options.label);
             collective.work.mark_issued(sequence, *deadline);
             collective.record =
-                Some(group.record_collective(&descriptor, deadline.started(), false));
+                Some(group.observer.record_collective(&descriptor, deadline.started(), false));
         }
         for message in messages {
-            let sequence = group.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
-            if let Ok(descriptor) = message.descriptor() {
-                let record = group.record_message(
-                    &descriptor,
-                    sequence,
-                    recorder::recorder_ns(deadline.started()),
-                );
-                message.work.keep_until_done(PendingMessage { group: Arc::clone(group), record });
-            }
+            let sequence = group.next_message_number();
+            let issued_ns = recorder::recorder_ns(deadline.started());
+            let record = group.observer.record_message(&message.descriptor, sequence, issued_ns);
+            message.work.keep_until_done(PendingMessage { group: Arc::clone(group), record });
             message.work.mark_issued(sequence, *deadline);
         }
     }
@@ -140,11 +157,11 @@ impl GroupBatch {
     pub(super) fn operations<'p>(&'p self, deadline: &'p LazyDeadline) -> Vec<Operation<'p>> {
         let operation = |(collective, descriptor): (&'p EnqueuedCollective, Descriptor)| {
             collective.record.iter().for_each(OperationRecord::mark_running);
-            let context = (self.group.name(), deadline);
             let mut operation = collective.call.operation(
                 descriptor,
                 &collective.options,
-                context,
+                self.group.name(),
+                deadline,
                 &self.group.observer,
             );
             operation.enqueue_request =
@@ -155,16 +172,12 @@ impl GroupBatch {
     }
 
     /// Returns the messages as operations of the back end.
-    pub(super) fn messages(&self) -> Result<Vec<(DeviceMessage<'static>, EnqueueRequest<'_>)>> {
-        let launched = self.messages.iter().map(|it| {
-            let launch = EnqueueRequest {
-                gpu: it.gpu,
-                operation_slot: it.work.device_completion(),
-                buffers_ready: None,
-            };
-            Ok((it.to_device_message()?, launch))
+    pub(super) fn messages(&self) -> Vec<(DeviceMessage<'static>, EnqueueRequest<'_>)> {
+        let enqueued = self.messages.iter().map(|it| {
+            let operation_slot = it.work.device_completion();
+            (it.message, EnqueueRequest { gpu: it.gpu, operation_slot, buffers_ready: None })
         });
-        launched.collect()
+        enqueued.collect()
     }
 
     /// Fails the group, because the deadline passed before its turn or before the turn of another
@@ -192,8 +205,11 @@ impl GroupBatch {
             ended.push((work, outcome.clone().map_err(explain)));
         }
         for message in std::mem::take(&mut self.messages) {
-            let peer = message.descriptor().ok().and_then(|it| it.peer).unwrap_or(0);
-            let delivery = Delivery { peer, tag: 0, bytes: message.bytes().len() };
+            let bytes = match message.message.transfer {
+                DeviceTransfer::Send(bytes) => bytes.len(),
+                DeviceTransfer::Recv(into) => into.len(),
+            };
+            let delivery = Delivery { peer: message.message.peer, tag: 0, bytes };
             message.work.complete(outcome.clone().map(|()| delivery));
         }
         turn.into_iter().for_each(Turn::end_without_wake);

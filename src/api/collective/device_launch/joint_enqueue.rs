@@ -14,8 +14,8 @@
 //! like any other. No two batches wait for each other (see [`super`]). Each queue has its own
 //! worker, so no job waits for a thread.
 
+use super::enqueue::{enqueue_group_batches, take_tickets};
 use super::group_batch::{GroupBatch, abandon_works};
-use super::{enqueue_group_batches, take_tickets};
 use crate::api::group::process_group::Group;
 use crate::api::work::queue::{QueueJob, Turn};
 use crate::base::deadline::Deadline;
@@ -93,7 +93,7 @@ impl JointEnqueue {
     fn enqueue(self: &Arc<Self>, index: usize, mut group_batch: GroupBatch) {
         let (group, works) = (Arc::clone(group_batch.group()), group_batch.works());
         let joint = Arc::clone(self);
-        let enqueued = group.queue.enqueue_several(group_batch.number_count(), move |ticket| {
+        let enqueued = group.queue.enqueue(group_batch.number_count(), move |ticket| {
             group_batch.mark_issued(ticket.sequence());
             Box::new(JointEnqueueJob { joint, index, group_batch })
         });

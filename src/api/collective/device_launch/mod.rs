@@ -4,12 +4,12 @@
 //! One thread may have the groups of several ranks, each with its own device, and several groups
 //! may share a stream. If they were enqueued one after the other, each could wait for another one
 //! that the same thread enqueues later. Therefore they are passed to their back ends together
-//! ([`enqueue_batches`]), in the order of the groups' ids and ranks, which is equal on all ranks.
+//! ([`enqueue`]), in the order of the groups' ids and ranks, which is equal on all ranks.
 //!
 //! # Turns
 //! Collectives take tickets in the queues of all their groups, and are enqueued when the turns of
 //! all these tickets have begun. Only one thread at a time takes tickets in several queues
-//! ([`TICKET_ORDER`]). Of two batches, the same one is first in all queues that they share, so
+//! (`TICKET_ORDER`). Of two batches, the same one is first in all queues that they share, so
 //! neither waits for a turn that the other holds. Messages have no turn.
 //!
 //! Until NCCL has launched an operation, it may wait for other ranks. There are two cases:
@@ -21,28 +21,23 @@
 //!
 //! This module does not depend on the collection of a batch or on NCCL.
 
+mod enqueue;
 mod group_batch;
 mod joint_enqueue;
 
+pub(super) use group_batch::{DeviceCall, DeviceOperation};
+
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
-use crate::api::work::issue::PreparedCall;
 use crate::api::work::queue::{Ticket, Turn};
-use crate::backend::{DeviceBatch, Operation, enqueue_batches};
 use crate::base::deadline::{Deadline, LazyDeadline};
-use crate::base::error::{Error, Result};
-use crate::process::thread;
-use crate::wait::doorbell::Doorbell;
-use crate::wait::{WaitInterrupt, WaitPolicy, pause, wait_until};
+use crate::base::error::Result;
+use crate::wait::{WaitInterrupt, pause};
+use enqueue::{enqueue_group_batches, take_tickets};
 use group_batch::GroupBatch;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Locked while a thread takes tickets in several queues.
-static TICKET_ORDER: Mutex<()> = Mutex::new(());
 
 /// The maximum time for which a caller that does not await the operations waits until they are in
 /// their streams.
@@ -51,17 +46,13 @@ const ENQUEUE_WAIT: Duration = Duration::from_millis(100);
 /// The poll interval of that wait.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// The time after the deadline in which the other ranks may still report that a rank is late.
-const GRACE_PERIOD: Duration = Duration::from_secs(1);
-
-/// Issues enqueued calls jointly. If a call cannot be enqueued, its work ends with the reason.
+/// Enqueues calls jointly. If a call cannot be enqueued, its work ends with the reason.
 /// `is_awaited` is true if the caller waits for the calls.
-pub(in crate::api) fn issue_on_devices(calls: Vec<PreparedCall>, is_awaited: bool) {
+pub(super) fn launch(calls: Vec<DeviceCall>, is_awaited: bool) {
     let mut group_batches: BTreeMap<_, GroupBatch> = BTreeMap::new();
     for call in calls {
-        let group = call.group();
-        let key = (group.id().0, group.rank());
-        let part = group_batches.entry(key).or_insert_with(|| GroupBatch::new(group));
+        let key = (call.group.id().0, call.group.rank());
+        let part = group_batches.entry(key).or_insert_with(|| GroupBatch::new(&call.group));
         part.add(call);
     }
     let ready: Vec<GroupBatch> =
@@ -88,13 +79,6 @@ fn wait_until_enqueued(works: &[Arc<Work>]) {
             pause(POLL_INTERVAL, &limit);
         }
     }
-}
-
-/// Takes tickets with `take_all`. If it takes tickets in several queues, the order lock is held.
-fn take_tickets(several: bool, take_all: impl FnOnce()) {
-    let order = several.then(|| TICKET_ORDER.lock().unwrap_or_else(PoisonError::into_inner));
-    take_all();
-    drop(order);
 }
 
 /// Enqueues on this thread. It waits only for the turns of threads that issued concurrently.
@@ -133,94 +117,4 @@ fn issue_on_this_thread(mut parts: Vec<GroupBatch>) {
     for ((part, turn), outcome) in parts.into_iter().zip(turns).zip(outcomes) {
         part.finish(&outcome, turn);
     }
-}
-
-/// Enqueues group batches that hold their turns.
-fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
-    let mut outcomes = wait_for_arrivals(parts);
-    let deadlines: Vec<LazyDeadline> =
-        parts.iter().map(|part| LazyDeadline::from(*part.deadline())).collect();
-    let operations: Vec<Vec<Operation<'_>>> =
-        parts.iter().zip(&deadlines).map(|(part, deadline)| part.operations(deadline)).collect();
-    let mut messages = Vec::with_capacity(parts.len());
-    for (part, outcome) in parts.iter().zip(&mut outcomes) {
-        let described = part.messages();
-        if let (Ok(()), Err(error)) = (&outcome, &described) {
-            *outcome = Err(error.clone());
-        }
-        messages.push(described.unwrap_or_default());
-    }
-    let mut bundles = Vec::with_capacity(parts.len());
-    for (index, part) in
-        parts.iter().enumerate().filter(|&(position, _)| outcomes[position].is_ok())
-    {
-        if let Some(enqueuer) = part.enqueuer() {
-            let (operations, messages) = (&operations[index][..], &messages[index][..]);
-            bundles.push(DeviceBatch { enqueuer, operations, messages, deadline: part.deadline() });
-        }
-    }
-    let enqueued = catch_unwind(AssertUnwindSafe(|| enqueue_batches(&bundles)));
-    let mut done = enqueued.unwrap_or_else(|_| vec![Err(panic_error()); bundles.len()]).into_iter();
-    for (part, outcome) in parts.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
-        *outcome = done.next().unwrap_or_else(|| Err(panic_error()));
-        if let Err(error) = outcome {
-            // The back end has already reported most errors to the other ranks.
-            part.group().fail(error);
-        }
-    }
-    outcomes
-}
-
-fn panic_error() -> Error {
-    Error::internal("a defect in libdist, please report it: a panic while operations were enqueued")
-}
-
-/// Runs the arrival checks of the groups that have them. Several checks run on separate threads:
-/// this process may have several ranks of one group.
-fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
-    let wanted = parts.iter().filter(|part| part.group().has_arrival_check).count();
-    match wanted {
-        0 => return parts.iter().map(|_| Ok(())).collect(),
-        1 => {
-            let check = |part: &&GroupBatch| part.arrival_check().map_or(Ok(()), |look| look());
-            return parts.iter().map(check).collect();
-        }
-        _ => {}
-    }
-    let outcomes: Arc<Vec<Mutex<Option<Result<()>>>>> =
-        Arc::new(parts.iter().map(|_| Mutex::new(None)).collect());
-    let (left, doorbell) = (Arc::new(AtomicUsize::new(parts.len())), Arc::<Doorbell>::default());
-    for (index, part) in parts.iter().enumerate() {
-        let (outcomes, left, doorbell) =
-            (Arc::clone(&outcomes), Arc::clone(&left), Arc::clone(&doorbell));
-        let done = move |outcome: Result<()>| {
-            *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            left.fetch_sub(1, Ordering::AcqRel);
-            doorbell.notify();
-        };
-        let Some(check) = part.arrival_check() else {
-            done(Ok(()));
-            continue;
-        };
-        let failed = done.clone();
-        if let Err(error) = thread::start("dist-presence", move || done(check())) {
-            part.group().fail(&error);
-            failed(Err(error));
-        }
-    }
-    // Each check has its own deadline. This limit is later than all of them.
-    let longest = parts.iter().map(|part| part.deadline().remaining()).max().unwrap_or_default();
-    let limit = Deadline::after(longest.saturating_add(GRACE_PERIOD));
-    let ended = || (left.load(Ordering::Acquire) == 0).then_some(());
-    let all = wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, ended).is_ok();
-    let outcome = |slot: &Mutex<Option<Result<()>>>| {
-        let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        taken
-            .unwrap_or_else(|| Err(if all { panic_error() } else { arrival_check_timeout_error() }))
-    };
-    outcomes.iter().map(outcome).collect()
-}
-
-fn arrival_check_timeout_error() -> Error {
-    Error::internal("an arrival check did not end at its deadline")
 }

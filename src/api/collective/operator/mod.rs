@@ -16,10 +16,10 @@
 
 mod call;
 mod reduction;
+mod run;
 mod signature;
 
 pub use call::OperatorCall;
-pub(in crate::api) use call::OperatorTask;
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};

@@ -13,7 +13,7 @@
 
 use super::call::OperatorCall;
 use super::signature::{OperatorSignature, RECORD_BYTES};
-use crate::api::collective::call::{Call, CallOptions};
+use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::LazyDeadline;
@@ -138,9 +138,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         let of_call = call.descriptor(self.sequence, self.label);
         let extent = extent.unwrap_or(of_call.count_spec);
         let descriptor = Descriptor { part: self.part, count_spec: extent, ..of_call };
-        let (group, options) = (self.group, CallOptions::DEFAULT);
-        let of = (group.name(), self.deadline);
-        group.backend.run(&call.operation(descriptor, &options, of, &group.observer))
+        self.group.run_part(call, descriptor, self.deadline)
     }
 
     /// Fails the group, because other ranks wait for this one.
@@ -180,13 +178,13 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     /// Reduces the first `vector_count` vectors in rank order: each becomes the reduction of the
     /// vectors up to it.
     fn fold(&self, vectors: RankVectors<'_>, vector_count: usize) {
-        let element_count = vectors.len / self.call.operator().element_bytes();
+        let element_count = vectors.len / self.call.operator.element_bytes();
         if element_count == 0 {
             return;
         }
         for rank in 1..vector_count {
             let (lower, inout) = (vectors.vector_of(rank - 1).as_src(), vectors.vector_of(rank));
-            self.call.operator().function.combine(lower, inout, element_count);
+            self.call.operator.function.combine(lower, inout, element_count);
         }
     }
 
@@ -194,14 +192,14 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     fn fold_count_for(&self, rank: usize) -> usize {
         let kind = self.call.kind();
         match kind {
-            OpKind::Reduce if self.call.root() != Some(rank) => 0,
+            OpKind::Reduce if self.call.bytes_call.root != Some(rank) => 0,
             _ if kind.is_prefix() => kind.prefix_len(rank),
             _ => self.size(),
         }
     }
 
     fn reduce_vectors(&mut self) -> Result<()> {
-        let element = self.call.operator().element_bytes();
+        let element = self.call.operator.element_bytes();
         let (count, chunk_elements) = (self.call.count(), (CHUNK_BYTES / element).max(1));
         let is_short = (count * element).saturating_mul(self.size()) <= WHOLE_VECTOR_LIMIT;
         for start in (0..count).step_by(chunk_elements) {
@@ -214,8 +212,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     /// Sends a whole chunk to each rank that gets a result, and reduces it there.
     fn gather_and_fold(&mut self, chunk: Range<usize>) -> Result<()> {
         let (len, fold_count) = (chunk.len(), self.fold_count_for(self.rank()));
-        let send = self.call.send().slice(chunk.start, len);
-        let root = self.call.root().filter(|_| self.call.kind() == OpKind::Reduce);
+        let send = self.call.bytes_call.send.slice(chunk.start, len);
+        let root = self.call.bytes_call.root.filter(|_| self.call.kind() == OpKind::Reduce);
         let gets_all = root.is_none_or(|root| root == self.rank());
         let mut scratch = self.scratch(if gets_all { len * self.size() } else { 0 })?;
         let memory = scratch.view();
@@ -229,7 +227,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
             let vectors = RankVectors { memory, stride: len, len };
             self.fold(vectors, fold_count);
             let result = vectors.vector_of(fold_count - 1).as_src();
-            kernel::copy(self.call.recv().slice(chunk.start, len), result);
+            kernel::copy(self.call.bytes_call.recv.slice(chunk.start, len), result);
         }
         Ok(())
     }
@@ -237,8 +235,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     /// Reduces this rank's slice of a chunk over all vectors. Then sends the slices to the ranks
     /// that get results.
     fn fold_slices(&mut self, chunk: Range<usize>) -> Result<()> {
-        let (rank, size, element) =
-            (self.rank(), self.size(), self.call.operator().element_bytes());
+        let (rank, size, element) = (self.rank(), self.size(), self.call.operator.element_bytes());
         let count = chunk.len() / element;
         let slice_start = |rank: usize| chunk.start + count * rank / size * element;
         let slice = |rank: usize| slice_start(rank)..slice_start(rank + 1);
@@ -246,11 +243,11 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         let stride = RankVectors::aligned_stride(len);
         let mut scratch = self.scratch(stride * size)?;
         let vectors = RankVectors { memory: scratch.view(), stride, len };
-        let send = self.call.send();
+        let send = self.call.bytes_call.send;
         let sends = (0..size).map(|to| send.slice(slice(to).start, slice(to).len())).collect();
         self.run_part(&Call::all_to_all_v(sends, vectors.all_ranks(size), BYTE_DTYPE), None)?;
         self.fold(vectors, size);
-        let recv = self.call.recv();
+        let recv = self.call.bytes_call.recv;
         let fold_count = self.fold_count_for(rank);
         let outputs: Vec<Dst<'_>> = (0..size)
             .map(|from| match fold_count {
@@ -259,7 +256,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
             })
             .collect();
         let reduced = vectors.vector_of(size - 1).as_src();
-        match (self.call.kind(), self.call.root()) {
+        match (self.call.kind(), self.call.bytes_call.root) {
             (OpKind::Reduce, Some(root)) => {
                 let outputs = (rank == root).then_some(outputs);
                 self.run_part(&Call::gather_v(reduced, outputs, BYTE_DTYPE, root), None)
@@ -285,8 +282,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
     /// Runs a reduction with a block for each rank: each rank receives its block of all ranks and
     /// reduces it.
     fn reduce_blocks(&mut self) -> Result<()> {
-        let (rank, size, element) =
-            (self.rank(), self.size(), self.call.operator().element_bytes());
+        let (rank, size, element) = (self.rank(), self.size(), self.call.operator.element_bytes());
         let lens: Vec<usize> = (0..size).map(|to| self.call.send_block_for(to).len()).collect();
         let longest = lens.iter().copied().max().unwrap_or(0);
         let chunk_bytes = (CHUNK_BYTES / size / element).max(1) * element;
@@ -305,7 +301,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
             self.run_part(&Call::all_to_all_v(sends, vectors.all_ranks(size), BYTE_DTYPE), None)?;
             self.fold(vectors, size);
             let result = vectors.vector_of(size - 1).as_src();
-            kernel::copy(self.call.recv().slice(own.start, len), result);
+            kernel::copy(self.call.bytes_call.recv.slice(own.start, len), result);
         }
         Ok(())
     }

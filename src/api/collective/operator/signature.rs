@@ -33,16 +33,16 @@ pub(super) struct OperatorSignature {
 
 impl OperatorSignature {
     pub(super) fn from_call(call: &OperatorCall<'_>) -> Self {
-        let Operator { name, element_bytes, is_commutative, .. } = call.operator();
+        let Operator { name, element_bytes, is_commutative, .. } = &*call.operator;
         let (count, fingerprint) = match call.extent() {
             CountSpec::Counts { total, fingerprint } => (total, fingerprint),
             _ => (call.count() as u64, 0),
         };
         Self {
             kind: call.kind(),
-            dtype: call.dtype(),
+            dtype: call.dtype,
             is_commutative: *is_commutative,
-            root: call.root(),
+            root: call.bytes_call.root,
             element_bytes: *element_bytes as u64,
             count,
             fingerprint,

@@ -2,11 +2,11 @@
 //! a rank writes its contribution under the group's id and reads the contributions of all ranks.
 
 use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
+use crate::api::membership::bootstrap::log_unreported_failure;
 use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::base::log::LogLevel;
 
 /// The exchange between the members of a group through the store.
 #[derive(Debug)]
@@ -65,10 +65,7 @@ impl BootstrapExchange for StoreExchange<'_> {
             }
         };
         if let Err(error) = publish_failure() {
-            crate::log!(
-                LogLevel::Info,
-                "cannot report the failure of this rank to the other ranks: {error}"
-            );
+            log_unreported_failure(&error);
         }
     }
 

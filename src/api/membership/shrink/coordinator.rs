@@ -1,11 +1,9 @@
 //! The coordinator's side of a membership round. It runs on a rank with no expected rank below it:
 //! the coordinator collects joins, proposes the members, and commits after all have accepted.
 
+use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
 use super::membership::MembershipStatus;
-use super::messages::{MembershipProposal, ShrinkMessage};
-use super::{
-    CommittedProposal, PROBE_INTERVAL, SEND_TIMEOUT, ShrinkAttempt, ShrinkStop, may_rejoin,
-};
+use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;

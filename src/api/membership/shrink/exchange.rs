@@ -1,11 +1,13 @@
 //! Bootstrap exchange among the members of the new group, over their links to the coordinator,
-//! which is the new rank 0. In each phase, a member sends its contribution to the coordinator and
-//! receives the contributions of all members.
+//! which is the new rank 0.
 //!
 //! If a link closes, the exchange fails, and the remaining members agree on another group.
 
-use super::BuildFailure;
 use super::messages::ShrinkMessage;
+use crate::api::membership::bootstrap::{
+    BootstrapContributions, BootstrapMessage, MEMBER_GRACE, StarLinks, collect_phase,
+    log_unreported_failure, run_phase,
+};
 use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -13,14 +15,10 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::survivor_rendezvous::{SurvivorLink, SurvivorSession};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// The phase after the phases of the back end: its result is the ready notice.
 pub(super) const READY_PHASE: &str = "ready";
-
-/// How much longer a member waits than the coordinator. Also the timeout for reporting a failure.
-const FOLLOWER_GRACE: Duration = Duration::from_millis(500);
 
 /// How long one wait lasts before the member checks for a reason to cancel.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -35,15 +33,16 @@ pub(super) struct LinkExchange<'a> {
     me: Rank,
     pub(super) links: RefCell<Vec<(Rank, SurvivorLink)>>,
     limit: Deadline,
-    received: RefCell<LinkContributions>,
+    received: RefCell<BootstrapContributions>,
 }
 
-#[derive(Debug, Default)]
-struct LinkContributions {
-    /// Contributions by phase and member.
-    by_phase: HashMap<String, HashMap<Rank, Vec<u8>>>,
-    complete: HashMap<String, Vec<Vec<u8>>>,
-    failure: Option<Error>,
+/// The reason why building a group failed.
+#[derive(Debug)]
+pub(super) enum BuildFailure {
+    /// A member was lost; the remaining ranks may start another round.
+    Retryable(Error),
+    /// This rank cannot continue.
+    Fatal(Error),
 }
 
 impl<'a> LinkExchange<'a> {
@@ -56,20 +55,20 @@ impl<'a> LinkExchange<'a> {
     ) -> Self {
         // The coordinator's limit ends first, so that it names the missing members.
         let limit =
-            if me == 0 { *limit } else { Deadline::after(limit.remaining() + FOLLOWER_GRACE) };
+            if me == 0 { *limit } else { Deadline::after(limit.remaining() + MEMBER_GRACE) };
         Self {
             session,
             members,
             me,
             links: RefCell::new(links),
             limit,
-            received: RefCell::default(),
+            received: RefCell::new(BootstrapContributions::new(me, members.len())),
         }
     }
 
     /// Returns whether another round without the lost member can succeed.
     pub(super) fn classify_failure(&self, error: Error) -> BuildFailure {
-        let is_retryable = self.received.borrow().failure.is_some()
+        let is_retryable = self.received.borrow().failure().is_some()
             || matches!(
                 error.kind(),
                 ErrorKind::PeerFailed
@@ -80,75 +79,32 @@ impl<'a> LinkExchange<'a> {
         if is_retryable { BuildFailure::Retryable(error) } else { BuildFailure::Fatal(error) }
     }
 
-    /// Reads all messages that have arrived.
-    fn poll_links(&self) {
+    /// Reads all messages that have arrived. Returns whether the exchange has new data.
+    fn poll_links(&self) -> bool {
         let received = &mut *self.received.borrow_mut();
+        let mut has_new = false;
         for (from, link) in self.links.borrow_mut().iter_mut() {
             loop {
                 match link.poll() {
                     Ok(Some(frame)) => {
-                        self.store_message(received, *from, ShrinkMessage::decode(&frame))
+                        has_new = true;
+                        store_message(received, *from, ShrinkMessage::decode(&frame));
                     }
                     Ok(None) => break,
                     Err(cause) => {
+                        has_new |= received.failure().is_none();
                         let name = self.session.name(self.members[*from]);
                         let message = format!(
                             "the connection with {name} was lost while the new group was \
                                      created: {cause}"
                         );
-                        let error = Error::new(ErrorKind::PeerFailed, message);
-                        received.failure.get_or_insert(error);
+                        received.fail(Error::new(ErrorKind::PeerFailed, message));
                         break;
                     }
                 }
             }
         }
-    }
-
-    fn store_message(
-        &self,
-        received: &mut LinkContributions,
-        from: Rank,
-        message: Option<ShrinkMessage>,
-    ) {
-        match message {
-            Some(ShrinkMessage::Contribution { phase, bytes }) if self.me == 0 => {
-                received.by_phase.entry(phase).or_default().insert(from, bytes);
-            }
-            Some(ShrinkMessage::AllContributions { phase, list })
-                if list.len() == self.members.len() =>
-            {
-                received.complete.insert(phase, list);
-            }
-            Some(ShrinkMessage::Abandoned(reason)) => drop(received.failure.get_or_insert(reason)),
-            _ => crate::log!(LogLevel::Warn, "an unexpected message of member {from} is dropped"),
-        }
-    }
-
-    /// Waits until `ready` returns a value from the received messages.
-    fn wait_for<T>(
-        &self,
-        cancelled: &dyn Fn() -> Option<Error>,
-        missing: &dyn Fn(&LinkContributions) -> Vec<Rank>,
-        ready: &dyn Fn(&mut LinkContributions) -> Option<T>,
-    ) -> Result<T> {
-        loop {
-            self.poll_links();
-            if let Some(found) = ready(&mut self.received.borrow_mut()) {
-                return Ok(found);
-            }
-            if let Some(reason) = self.received.borrow().failure.clone().or_else(cancelled) {
-                return Err(reason);
-            }
-            if self.limit.has_passed() {
-                return Err(self.timeout_error(&missing(&self.received.borrow())));
-            }
-            let slice = self.limit.capped(POLL_INTERVAL);
-            SurvivorSession::wait_for_links(
-                self.links.borrow().iter().map(|(_, link)| link),
-                &slice,
-            )?;
-        }
+        has_new
     }
 
     /// Reports to the coordinator that this member's group is ready, and waits for the ready
@@ -156,49 +112,76 @@ impl<'a> LinkExchange<'a> {
     pub(super) fn confirm_ready(&self) -> Result<()> {
         let never_cancelled = || None;
         if self.me != 0 {
-            return self.all_gather(READY_PHASE, b"", &never_cancelled).map(drop);
+            return run_phase(self, READY_PHASE, b"", &never_cancelled).map(drop);
         }
-        let list = self
-            .collect(READY_PHASE, b"", &never_cancelled)
+        let list = collect_phase(self, READY_PHASE, b"", &never_cancelled)
             .inspect_err(|error| self.publish_failure(error))?;
-        let bytes =
-            ShrinkMessage::AllContributions { phase: READY_PHASE.to_owned(), list }.encode();
+        let bytes = ready_notice(list).encode();
         // The group is formed. A member that misses this notice gets it from another member.
         self.links.borrow().iter().for_each(|(_, link)| drop(link.send(&bytes, &self.limit)));
         Ok(())
-    }
-
-    /// Collects the contributions of all members to a phase, on the coordinator.
-    pub(super) fn collect(
-        &self,
-        phase: &str,
-        mine: &[u8],
-        cancelled: &dyn Fn() -> Option<Error>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let size = self.members.len();
-        let part = ShrinkMessage::Contribution { phase: phase.to_owned(), bytes: mine.to_vec() };
-        self.store_message(&mut self.received.borrow_mut(), 0, Some(part));
-        let missing = |received: &LinkContributions| {
-            let has_arrived = |member: &Rank| {
-                received.by_phase.get(phase).is_some_and(|parts| parts.contains_key(member))
-            };
-            (0..size).filter(|member| !has_arrived(member)).collect()
-        };
-        let ready = |received: &mut LinkContributions| {
-            let parts = received.by_phase.get(phase).filter(|parts| parts.len() == size)?;
-            (0..size).map(|member| parts.get(&member).cloned()).collect::<Option<Vec<_>>>()
-        };
-        let list = self.wait_for(cancelled, &missing, &ready)?;
-        self.received.borrow_mut().by_phase.remove(phase);
-        Ok(list)
     }
 
     fn send_to_links(&self, message: &ShrinkMessage, limit: &Deadline) -> Result<()> {
         let bytes = message.encode();
         self.links.borrow().iter().try_for_each(|(_, link)| link.send(&bytes, limit))
     }
+}
 
-    fn timeout_error(&self, missing: &[Rank]) -> Error {
+/// Returns the ready notice from the contributions of all members.
+pub(super) fn ready_notice(list: Vec<Vec<u8>>) -> ShrinkMessage {
+    let phase = READY_PHASE.to_owned();
+    ShrinkMessage::Bootstrap(BootstrapMessage::AllContributions { phase, list })
+}
+
+fn store_message(
+    received: &mut BootstrapContributions,
+    from: Rank,
+    message: Option<ShrinkMessage>,
+) {
+    let is_expected = match message {
+        Some(ShrinkMessage::Bootstrap(message)) => received.store(from, message),
+        Some(ShrinkMessage::Abandoned(reason)) => {
+            received.fail(reason);
+            true
+        }
+        _ => false,
+    };
+    if !is_expected {
+        crate::log!(LogLevel::Warn, "an unexpected message of member {from} is dropped");
+    }
+}
+
+impl StarLinks for LinkExchange<'_> {
+    fn contributions(&self) -> &RefCell<BootstrapContributions> {
+        &self.received
+    }
+
+    fn send(&self, message: BootstrapMessage) -> Result<()> {
+        self.send_to_links(&ShrinkMessage::Bootstrap(message), &self.limit)
+    }
+
+    fn await_messages(
+        &self,
+        _missing: &[Rank],
+        cancelled: &dyn Fn() -> Option<Error>,
+    ) -> Result<bool> {
+        if self.poll_links() {
+            return Ok(true);
+        }
+        if let Some(reason) = cancelled() {
+            return Err(reason);
+        }
+        if self.limit.has_passed() {
+            return Ok(false);
+        }
+        let links = self.links.borrow();
+        let slice = self.limit.capped(POLL_INTERVAL);
+        SurvivorSession::wait_for_links(links.iter().map(|(_, link)| link), &slice)?;
+        Ok(true)
+    }
+
+    fn timeout_error(&self, _phase: &str, missing: &[Rank]) -> Error {
         let names = missing.iter().map(|&member| self.session.name(self.members[member]));
         let names: Vec<String> = names.map(ToString::to_string).collect();
         let message = format!(
@@ -217,36 +200,21 @@ impl BootstrapExchange for LinkExchange<'_> {
         mine: &[u8],
         cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
-        if self.me != 0 {
-            let part =
-                ShrinkMessage::Contribution { phase: phase.to_owned(), bytes: mine.to_vec() };
-            self.send_to_links(&part, &self.limit)?;
-            return self
-                .wait_for(cancelled, &|_| vec![0], &|received| received.complete.remove(phase));
-        }
-        let list = self.collect(phase, mine, cancelled)?;
-        let all = ShrinkMessage::AllContributions { phase: phase.to_owned(), list };
-        self.send_to_links(&all, &self.limit)?;
-        let ShrinkMessage::AllContributions { list, .. } = all else { return Ok(Vec::new()) };
-        Ok(list)
+        run_phase(self, phase, mine, cancelled)
     }
 
     fn publish_failure(&self, reason: &Error) {
         let name = self.session.name(self.members[self.me]);
         let reason =
             Error::new(reason.kind(), format!("{name} failed to create the new group: {reason}"));
-        if let Err(error) =
-            self.send_to_links(&ShrinkMessage::Abandoned(reason), &Deadline::after(FOLLOWER_GRACE))
-        {
-            crate::log!(
-                LogLevel::Info,
-                "cannot report the failure of this rank to the other ranks: {error}"
-            );
+        let message = ShrinkMessage::Abandoned(reason);
+        if let Err(error) = self.send_to_links(&message, &Deadline::after(MEMBER_GRACE)) {
+            log_unreported_failure(&error);
         }
     }
 
     fn peer_failure(&self) -> Option<Error> {
         self.poll_links();
-        self.received.borrow().failure.clone()
+        self.received.borrow().failure()
     }
 }

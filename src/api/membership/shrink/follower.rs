@@ -1,9 +1,7 @@
 //! The follower's side of a membership round: a rank joins a lower rank and accepts its proposal.
 
-use super::{
-    CONNECT_POLL_INTERVAL, CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
-};
-use crate::api::membership::shrink::messages::{MembershipProposal, ShrinkMessage};
+use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
+use super::messages::{MembershipProposal, ShrinkMessage};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -13,6 +11,9 @@ use std::time::Duration;
 
 /// How much longer a follower waits for a message than the coordinator's own limits allow.
 const COORDINATOR_GRACE: Duration = Duration::from_secs(1);
+
+/// Interval between two polls of a pending connection, for which there is no notification.
+const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The outcome of following a candidate coordinator.
 #[derive(Debug)]

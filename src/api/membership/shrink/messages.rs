@@ -5,12 +5,19 @@
 //! commits after all members have accepted. The members and the coordinator then exchange the back
 //! end's bootstrap data. A rank that arrives too late receives the outcome.
 //!
-//! Integers are little-endian. The decoder checks the bytes, since another process wrote them, and
-//! returns `None` for an invalid message.
+//! [`wire`](crate::api::membership::wire) has the byte format.
 
-use crate::api::membership::subgroup::{WireReader, WireWriter};
+use crate::api::membership::bootstrap::BootstrapMessage;
+use crate::api::membership::wire::{WireReader, WireWriter};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank};
+use std::time::Duration;
+
+/// Timeout for sending one message.
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The codes of the messages of the bootstrap exchange.
+const BOOTSTRAP_CODES: [u8; 2] = [8, 9];
 
 /// A proposal for the members of a new group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,20 +50,8 @@ pub(super) enum ShrinkMessage {
     GroupFormed(MembershipProposal),
     /// The sender abandoned this group, or the whole call.
     Abandoned(Error),
-    /// The contribution of one member to a phase.
-    Contribution {
-        /// The phase.
-        phase: String,
-        /// The contribution.
-        bytes: Vec<u8>,
-    },
-    /// The contributions of all members to a phase, in rank order.
-    AllContributions {
-        /// The phase.
-        phase: String,
-        /// The contributions.
-        list: Vec<Vec<u8>>,
-    },
+    /// A message of the bootstrap exchange.
+    Bootstrap(BootstrapMessage),
 }
 
 impl ShrinkMessage {
@@ -73,11 +68,7 @@ impl ShrinkMessage {
             Self::GroupFormed(proposal) => write_proposal(out.byte(6), proposal),
             Self::Abandoned(reason) => out.byte(7).error(reason),
             Self::Wait => out.byte(10),
-            Self::Contribution { phase, bytes } => out.byte(8).text(phase).bytes(bytes),
-            Self::AllContributions { phase, list } => {
-                out.byte(9).text(phase).len(list.len());
-                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
-            }
+            Self::Bootstrap(message) => message.encode(&mut out, BOOTSTRAP_CODES),
         };
         out.0
     }
@@ -94,14 +85,8 @@ impl ShrinkMessage {
             5 => Self::Refuse(input.error()?),
             6 => Self::GroupFormed(read_proposal(&mut input)?),
             7 => Self::Abandoned(input.error()?),
-            8 => Self::Contribution { phase: input.text()?, bytes: input.bytes()?.to_vec() },
-            9 => {
-                let (phase, count) = (input.text()?, input.len()?);
-                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
-                Self::AllContributions { phase, list: list.collect::<Option<_>>()? }
-            }
             10 => Self::Wait,
-            _ => return None,
+            code => Self::Bootstrap(BootstrapMessage::decode(code, BOOTSTRAP_CODES, &mut input)?),
         };
         input.0.is_empty().then_some(message)
     }
@@ -146,8 +131,11 @@ mod tests {
             ShrinkMessage::Refuse(reason.clone()),
             ShrinkMessage::GroupFormed(proposal),
             ShrinkMessage::Abandoned(reason),
-            ShrinkMessage::Contribution { phase: phase.clone(), bytes: vec![9; 300] },
-            ShrinkMessage::AllContributions { phase, list },
+            ShrinkMessage::Bootstrap(BootstrapMessage::Contribution {
+                phase: phase.clone(),
+                bytes: vec![9; 300],
+            }),
+            ShrinkMessage::Bootstrap(BootstrapMessage::AllContributions { phase, list }),
         ] {
             let bytes = message.encode();
             assert_eq!(ShrinkMessage::decode(&bytes), Some(message));

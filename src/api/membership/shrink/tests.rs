@@ -1,12 +1,14 @@
 //! Tests of shrink with ranks that are threads of this process: the members of the new group, and
 //! the errors of the other ranks.
 
-use super::exchange::{LinkExchange, READY_PHASE};
-use super::membership::MembershipView;
+use super::ShrinkOptions;
+use super::attempt::{CommittedProposal, ShrinkAttempt};
+use super::build::epoch_name;
+use super::exchange::{LinkExchange, READY_PHASE, ready_notice};
 use super::messages::ShrinkMessage;
-use super::pending_followers::PendingFollowers;
-use super::{CommittedProposal, ShrinkAttempt, ShrinkOptions, epoch_name};
-use crate::api::group::process_group::{Group, GroupOptions, MAX_NAME_BYTES};
+use crate::api::group::create::{GroupOptions, MAX_NAME_BYTES};
+use crate::api::group::process_group::Group;
+use crate::api::membership::bootstrap::collect_phase;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -149,28 +151,18 @@ fn minority_does_not_form_a_group() {
 /// Runs the coordinator up to its ready notice, which only the first of the other members receives.
 fn coordinate_until_ready_notice(group: &Arc<Group>) {
     let deadline = Deadline::after_ms(20_000);
-    let endpoint = group.backend.survivor_endpoint().unwrap();
+    let endpoint = group.backend.peer_monitor().unwrap().survivor_endpoint();
     let session = &endpoint.open_session().unwrap();
     // This rank may not have received the abort yet.
-    let membership = MembershipView::new(3, &Error::new(ErrorKind::Aborted, "enough"));
+    let failure = Error::new(ErrorKind::Aborted, "enough");
     let window = Duration::from_secs(10);
-    let (pending_followers, prepared) = (PendingFollowers::default(), None);
-    let mut attempt = ShrinkAttempt {
-        group,
-        session,
-        endpoint,
-        window,
-        deadline,
-        membership,
-        pending_followers,
-        prepared,
-    };
+    let mut attempt = ShrinkAttempt::new(group, session, endpoint, window, deadline, &failure);
     let CommittedProposal { proposal, links } = attempt.coordinate().unwrap();
     let members = proposal.members.clone();
     let exchange = LinkExchange::new(session, &members, 0, links, &deadline);
     attempt.prepare(proposal, 0, &exchange, &deadline).unwrap();
-    let list = exchange.collect(READY_PHASE, b"", &|| None).unwrap();
-    let message = ShrinkMessage::AllContributions { phase: READY_PHASE.to_owned(), list }.encode();
+    let list = collect_phase(&exchange, READY_PHASE, b"", &|| None).unwrap();
+    let message = ready_notice(list).encode();
     exchange.links.borrow()[0].1.send(&message, &deadline).unwrap();
 }
 
@@ -193,7 +185,7 @@ fn member_without_ready_notice_gets_it_from_a_peer() {
 /// Acts as a rank 0 that admits the ranks in `welcomed` and then stops responding, until the other
 /// ranks have ended.
 fn stop_after_welcome(group: &Arc<Group>, welcomed: &[Rank], ended: &Receiver<()>) {
-    let session = group.backend.survivor_endpoint().unwrap().open_session().unwrap();
+    let session = group.backend.peer_monitor().unwrap().survivor_endpoint().open_session().unwrap();
     let deadline = Deadline::after_ms(20_000);
     let mut links = Vec::new();
     while links.len() < 3 && !deadline.has_passed() {

@@ -11,19 +11,20 @@
 //! definition, and at most [`MAX_DEFINITIONS_SHOWN`] ranks send. A disagreement fails only the
 //! call.
 
+use super::control_channel::{GroupNumber, NameLease};
 use super::definition::{
     CreationCall, GroupDefinition, MAX_DEFINITIONS_SHOWN, grouped_conflict_error,
 };
-use super::exchange::MemberExchange;
-use super::{AgreedGroup, SubgroupOptions, default_name, ranks_in_name};
+use super::exchange::{MemberExchange, NewMembers};
 use crate::algo::Operation;
+use crate::api::group::create::MAX_NAME_BYTES;
 use crate::api::group::process_group::Group;
 use crate::backend::{self, BootstrapExchange as _};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::debug::NanCheck;
 use crate::base::error::{Error, Result};
-use crate::base::ids::{Nonce, Rank};
+use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::label::Label;
 use crate::process::this_process;
 use crate::transport::{CountSpec, Descriptor, OpKind};
@@ -37,6 +38,18 @@ const RECORD_BYTES: usize = 48;
 
 /// The colour in a record of a rank that takes no part in a split.
 const NO_COLOR: i32 = -1;
+
+/// The properties of a new group that its members have agreed on.
+#[derive(Debug)]
+pub(super) struct AgreedGroup {
+    pub(super) id: GroupId,
+    pub(super) name: String,
+    /// Ranks in the parent, in the order of the new ranks.
+    pub(super) members: Vec<Rank>,
+    pub(super) name_lease: Option<NameLease>,
+    /// The number in the group's name, if only the members create the group and gave it no name.
+    pub(super) number: Option<GroupNumber>,
+}
 
 /// The record of one rank in the all_gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,16 +105,16 @@ pub(super) fn agree_on_ranks(
     group: &Arc<Group>,
     ranks: &[Rank],
     backend: &str,
-    options: &SubgroupOptions,
+    name: Option<&str>,
     deadline: &Deadline,
 ) -> Result<AgreedGroup> {
     let backend = backend::canonical_name(backend);
-    let name = options.name.clone().unwrap_or_default();
-    let definition = GroupDefinition::new(CreationCall::New, &name, ranks, &backend);
-    let (records, sequence) = exchange_records(group, &definition, (0, 0), deadline)?;
-    let name = match name.as_str() {
-        "" => default_name(group, &ranks_in_name(ranks), "#", sequence),
-        _ => name,
+    let name = name.unwrap_or_default();
+    let definition = GroupDefinition::new(CreationCall::New, name, ranks, &backend);
+    let (records, sequence) = exchange_records(group, &definition, 0, 0, deadline)?;
+    let name = match name {
+        "" => default_name(group.name(), &ranks_in_name(ranks), "#", sequence),
+        _ => name.to_owned(),
     };
     Ok(AgreedGroup {
         id: records[ranks[0]].nonce,
@@ -115,15 +128,16 @@ pub(super) fn agree_on_ranks(
 /// Agrees on one group for each colour, and returns the group of this rank.
 pub(super) fn agree_on_colors(
     group: &Arc<Group>,
-    (color, key): (Option<u32>, i32),
+    color: Option<u32>,
+    key: i32,
     backend: &str,
-    options: &SubgroupOptions,
+    name: Option<&str>,
     deadline: &Deadline,
 ) -> Result<Option<AgreedGroup>> {
-    let name = options.name.clone().unwrap_or_default();
+    let name = name.unwrap_or_default();
     let definition = match color {
         Some(_) => {
-            GroupDefinition::new(CreationCall::Split, &name, &[], &backend::canonical_name(backend))
+            GroupDefinition::new(CreationCall::Split, name, &[], &backend::canonical_name(backend))
         }
         None => GroupDefinition::new(CreationCall::Split, "", &[], ""),
     };
@@ -133,7 +147,7 @@ pub(super) fn agree_on_colors(
             Error::invalid(format!("color {color} is out of range: pass 0 to {}", i32::MAX))
         })?,
     };
-    let (records, sequence) = exchange_records(group, &definition, (own_color, key), deadline)?;
+    let (records, sequence) = exchange_records(group, &definition, own_color, key, deadline)?;
     if own_color == NO_COLOR {
         return Ok(None);
     }
@@ -141,9 +155,9 @@ pub(super) fn agree_on_colors(
     let mut members: Vec<(i32, Rank)> = same.map(|(rank, record)| (record.key, rank)).collect();
     members.sort_unstable();
     let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-    let name = match name.as_str() {
-        "" => default_name(group, &format!(":color{own_color}"), "#", sequence),
-        _ => name,
+    let name = match name {
+        "" => default_name(group.name(), &format!(":color{own_color}"), "#", sequence),
+        _ => name.to_owned(),
     };
     Ok(Some(AgreedGroup {
         id: records[members[0]].nonce,
@@ -158,7 +172,8 @@ pub(super) fn agree_on_colors(
 fn exchange_records(
     group: &Arc<Group>,
     definition: &GroupDefinition,
-    (color, key): (i32, i32),
+    color: i32,
+    key: i32,
     deadline: &Deadline,
 ) -> Result<(Vec<DefinitionRecord>, u64)> {
     let (nonce, creation_call) = (this_process::random_nonce()?, definition.creation_call());
@@ -204,7 +219,7 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     let operation = Operation::of(descriptor, Src::from(own_record), recv, &late);
     let operation = Operation { group: group.name(), observer: &group.observer, ..operation };
     let runs = group.queue.has_turn(&ticket);
-    let record = group.record_collective(&descriptor, Instant::now(), runs);
+    let record = group.observer.record_collective(&descriptor, Instant::now(), runs);
     let outcome = match group.queue.wait_turn(&ticket, &late, || group.failure()) {
         Ok(_turn) => {
             record.mark_running();
@@ -250,8 +265,8 @@ fn conflict_error(
     let sends_definition = parties.iter().any(|ranks| ranks[0] == group.rank());
     let mine = if sends_definition { definition.encode() } else { Vec::new() };
     let channel = group.open_control_channel()?;
-    let exchange =
-        MemberExchange::new(group, channel, &everyone, group.rank(), (id, "(all ranks)"), deadline);
+    let new = NewMembers { id, name: "(all ranks)", members: &everyone, me: group.rank() };
+    let exchange = MemberExchange::new(group, channel, new, deadline);
     let all = exchange
         .all_gather("definition", &mine, &|| None)
         .inspect_err(|error| exchange.publish_failure(error))?;
@@ -261,6 +276,31 @@ fn conflict_error(
         .ok_or_else(|| Error::internal("a definition of a new group cannot be decoded"))?;
     let different: Vec<_> = parties.into_iter().zip(&definitions).collect();
     Ok(grouped_conflict_error(group.name(), &different, more))
+}
+
+/// Returns a name that all members compute equally.
+pub(super) fn default_name(parent: &str, members: &str, mark: &str, count: u64) -> String {
+    let name = format!("{}{members}{mark}{count}", parent);
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    // The name of a descendant of descendants can be too long; its hash then distinguishes it.
+    let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
+    let start: String = parent.chars().take(MAX_NAME_BYTES / 8).collect();
+    format!("{start}~{short}{mark}{count}")
+}
+
+/// The maximum number of ranks in a default name.
+const RANKS_IN_NAME: usize = 8;
+
+pub(super) fn ranks_in_name(ranks: &[Rank]) -> String {
+    if ranks.len() <= RANKS_IN_NAME {
+        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        return format!("[{}]", ranks.join(","));
+    }
+    let fingerprint = GroupDefinition::new(CreationCall::MembersOnly, "", ranks, "").fingerprint();
+    let short: String = fingerprint[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("[{} ranks {short}]", ranks.len())
 }
 
 #[cfg(test)]

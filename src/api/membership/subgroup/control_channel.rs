@@ -14,18 +14,18 @@
 use super::definition::GroupDefinition;
 use super::fragment::{FragmentBuffer, MAX_MESSAGE_BYTES, split_into_fragments};
 use super::message::{ExchangeKey, SubgroupMessage};
-use super::queues::{ChannelOwner, ChannelQueues};
+use super::queues::{ChannelOwner, ChannelQueues, ControlMessage, ControlReply};
 use super::send_window::{
     CONTROL_TAG, FIRST_POLL_INTERVAL, MAX_FRAGMENTS_IN_FLIGHT, MAX_POLL_INTERVAL, SendWindow,
+    message_engine,
 };
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
-use crate::transport::{Completion, Delivery, PointToPoint, ReceiveBuffer, ReceiveRequest};
+use crate::transport::{Completion, Delivery, ReceiveBuffer, ReceiveRequest};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -173,7 +173,7 @@ impl ControlChannel {
             engine.receive(message, self_ref.ok_or_else(released)? as Arc<dyn Completion>)
         });
         // This thread may be one that must not drop the last reference to a group.
-        callbacks::release_group(group);
+        Group::release(group);
         posted
     }
 
@@ -200,12 +200,13 @@ impl ControlChannel {
             );
             return;
         };
-        let answer = queues.enqueue(&self.owner, from, (key, message), bytes.len());
+        let message = ControlMessage { from, key, message };
+        let answer = queues.enqueue(&self.owner, message, bytes.len());
         drop(queues);
         self.arrivals.fetch_add(1, Ordering::Release);
-        if let (Some((key, message)), Some(group)) = (answer, self.group.upgrade()) {
-            self.reply(&group, from, &key, &message);
-            callbacks::release_group(group);
+        if let (Some(answer), Some(group)) = (answer, self.group.upgrade()) {
+            self.reply(&group, &answer);
+            Group::release(group);
         }
     }
 
@@ -223,18 +224,12 @@ impl ControlChannel {
         message: &SubgroupMessage,
         limit: &Deadline,
     ) -> Result<Arc<SendWindow>> {
-        self.send_fragments(group, to, (key, message), Some(limit))
+        self.send_fragments(group, to, &message.encode(key), Some(limit))
     }
 
     /// Sends a short message without waiting, for callers that must not block.
-    pub(super) fn reply(
-        &self,
-        group: &Group,
-        to: Rank,
-        key: &ExchangeKey,
-        message: &SubgroupMessage,
-    ) {
-        if let Err(error) = self.send_fragments(group, &[to], (key, message), None) {
+    pub(super) fn reply(&self, group: &Group, ControlReply { to, key, message }: &ControlReply) {
+        if let Err(error) = self.send_fragments(group, &[*to], &message.encode(key), None) {
             crate::log!(LogLevel::Info, "cannot reply to rank {to}: {error}");
         }
     }
@@ -243,10 +238,9 @@ impl ControlChannel {
         &self,
         group: &Group,
         to: &[Rank],
-        (key, control_message): (&ExchangeKey, &SubgroupMessage),
+        bytes: &[u8],
         limit: Option<&Deadline>,
     ) -> Result<Arc<SendWindow>> {
-        let bytes = control_message.encode(key);
         if bytes.len() > MAX_MESSAGE_BYTES {
             let message = format!(
                 "the creation of a group needs a message of {} bytes; the maximum is \
@@ -256,17 +250,29 @@ impl ControlChannel {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let number = self.messages_sent.fetch_add(1, Ordering::Relaxed);
-        let engine = message_engine(group)?;
         let window = Arc::new(SendWindow::new(to));
-        for buffer in split_into_fragments(number, &bytes).map(Arc::new) {
+        for buffer in split_into_fragments(number, bytes).map(Arc::new) {
             for &to in to {
                 if let Some(limit) = limit {
-                    window.await_in_flight(group, engine, MAX_FRAGMENTS_IN_FLIGHT - 1, limit)?;
+                    window.await_in_flight(group, MAX_FRAGMENTS_IN_FLIGHT - 1, limit)?;
                 }
-                window.post_fragment(group, engine, (to, &buffer), limit)?;
+                window.post_fragment(group, to, &buffer, limit)?;
             }
         }
         Ok(window)
+    }
+
+    /// Sends a message to some ranks and waits until it was sent.
+    pub(super) fn send_and_await(
+        &self,
+        group: &Group,
+        to: &[Rank],
+        key: &ExchangeKey,
+        message: &SubgroupMessage,
+        limit: &Deadline,
+    ) -> Result<()> {
+        let sent = self.send(group, to, key, message, limit)?;
+        self.await_sent(group, &sent, limit)
     }
 
     /// Waits until a message was sent, so that the sender may depart.
@@ -276,7 +282,7 @@ impl ControlChannel {
         window: &SendWindow,
         deadline: &Deadline,
     ) -> Result<()> {
-        window.await_in_flight(group, message_engine(group)?, 0, deadline)?;
+        window.await_in_flight(group, 0, deadline)?;
         window.take_error().map_or(Ok(()), Err)
     }
 
@@ -341,9 +347,7 @@ impl ControlChannel {
     fn end_join(&self, group: &Group, name: &str, created: Option<GroupDefinition>) {
         // The lock is released before the replies are sent.
         let answers = self.lock().end_join(&self.owner, name, created);
-        for (to, key, message) in answers {
-            self.reply(group, to, &key, &message);
-        }
+        answers.iter().for_each(|answer| self.reply(group, answer));
     }
 
     /// Reserves the number of the next unnamed group of a list of ranks.
@@ -411,11 +415,4 @@ impl Drop for GroupNumber {
             channel.lock().settle_number(self.ranks_fingerprint, self.number, self.is_made);
         }
     }
-}
-
-/// Returns the engine for point-to-point messages of a group.
-pub(super) fn message_engine(group: &Group) -> Result<&dyn PointToPoint> {
-    group
-        .messaging_engine()
-        .map_err(|error| error.context("the creation of a group needs messages between ranks"))
 }

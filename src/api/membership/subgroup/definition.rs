@@ -1,7 +1,7 @@
 //! Definition of a new group: the properties that all ranks creating it must agree on, and the
 //! error text for conflicting definitions.
 
-use super::message::{WireReader, WireWriter};
+use crate::api::membership::wire::{WireReader, WireWriter};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::fmt;

@@ -27,10 +27,12 @@
 //! they have defined differently.
 
 use super::control_channel::ControlChannel;
-use super::definition::{GroupDefinition, conflict_error, format_ranks};
-use super::exchange::{DepartureCheck, MEMBER_GRACE};
+use super::definition::{GroupDefinition, conflict_error, format_rank_list, format_ranks};
+use super::exchange::DepartureCheck;
 use super::message::{ExchangeKey, SubgroupMessage};
+use super::queues::ControlReply;
 use crate::api::group::process_group::Group;
+use crate::api::membership::bootstrap::{MEMBER_GRACE, log_unreported_failure};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
@@ -73,6 +75,16 @@ struct JoinFailure {
     /// The rank with a conflicting definition, and the nonce of its attempt.
     conflicting_rank: Option<(Rank, Nonce)>,
     /// Whether the coordinator has reported this failure.
+    is_echo: bool,
+}
+
+/// The failure of an attempt, as another rank reported it.
+struct PeerFailure {
+    from: Rank,
+    /// The nonce of the sender's attempt.
+    attempt: Nonce,
+    /// The nonce of this rank's attempt, if the sender knows it.
+    peer_attempt: Option<Nonce>,
     is_echo: bool,
 }
 
@@ -205,11 +217,12 @@ impl JoinAttempt<'_> {
             }
             SubgroupMessage::Commit { id, .. } => {
                 self.channel.end_exchange(id);
-                let (key, message) = super::queues::abandoned_reply(id, self.parent.rank());
-                self.channel.reply(self.parent, from, &key, &message);
+                let reply = ControlReply::abandoned(from, id, self.parent.rank());
+                self.channel.reply(self.parent, &reply);
             }
             SubgroupMessage::Fail { attempt, peer_attempt, is_echo, reason } => {
-                return self.handle_failure(from, (attempt, peer_attempt), is_echo, reason);
+                let failure = PeerFailure { from, attempt, peer_attempt, is_echo };
+                return self.handle_failure(&failure, reason);
             }
             _ => {}
         }
@@ -218,11 +231,11 @@ impl JoinAttempt<'_> {
 
     fn handle_failure(
         &mut self,
-        from: Rank,
-        (failed_attempt, own_attempt): (Nonce, Option<Nonce>),
-        is_echo: bool,
+        failure: &PeerFailure,
         reason: Error,
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
+        let &PeerFailure { from, attempt: failed_attempt, peer_attempt: own_attempt, is_echo } =
+            failure;
         let is_known_attempt =
             self.join_requests.get(&from).is_some_and(|(nonce, _)| *nonce == failed_attempt);
         if is_known_attempt {
@@ -281,13 +294,9 @@ impl JoinAttempt<'_> {
         let (key, message) =
             (ExchangeKey::Id(id), SubgroupMessage::Abandoned(self.peer_error(reason)));
         let limit = Deadline::after(MEMBER_GRACE);
-        let sent = self.channel.send(self.parent, notified, &key, &message, &limit);
-        let outcome = sent.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
-        if let Err(error) = outcome {
-            crate::log!(
-                LogLevel::Info,
-                "cannot report the failure of this rank to the other ranks: {error}"
-            );
+        let sent = self.channel.send_and_await(self.parent, notified, &key, &message, &limit);
+        if let Err(error) = sent {
+            log_unreported_failure(&error);
         }
     }
 
@@ -310,10 +319,9 @@ impl JoinAttempt<'_> {
                 is_echo,
                 reason: self.peer_error(reason),
             };
-            let outcome = self.channel.send(self.parent, &[rank], &self.key, &message, &limit);
-            let outcome =
-                outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
-            if let Err(error) = outcome {
+            let sent =
+                self.channel.send_and_await(self.parent, &[rank], &self.key, &message, &limit);
+            if let Err(error) = sent {
                 crate::log!(
                     LogLevel::Info,
                     "cannot report the failure of this rank to rank {rank}: {error}"
@@ -342,14 +350,14 @@ impl JoinAttempt<'_> {
             self.deadline.elapsed().as_millis(),
             format_ranks(missing),
             self.definition.name(),
-            super::definition::format_rank_list(self.definition.ranks()),
+            format_rank_list(self.definition.ranks()),
         );
         Error::new(ErrorKind::Timeout, message)
     }
 }
 
-#[cfg(test)]
 #[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::super::definition::CreationCall;
     use super::*;

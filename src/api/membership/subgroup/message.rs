@@ -5,12 +5,16 @@
 //! after the members have agreed. A name can be used again, so messages under a name carry nonces.
 //! An id is never used again.
 //!
-//! Integers are little-endian. The decoder checks the bytes, since another process wrote them, and
-//! returns `None` for an invalid message.
+//! [`wire`](crate::api::membership::wire) has the byte format.
 
 use super::definition::GroupDefinition;
-use crate::base::error::{Error, ErrorKind};
+use crate::api::membership::bootstrap::BootstrapMessage;
+use crate::api::membership::wire::{WireReader, WireWriter};
+use crate::base::error::Error;
 use crate::base::ids::{GroupId, Nonce};
+
+/// The codes of the messages of the bootstrap exchange.
+const BOOTSTRAP_CODES: [u8; 2] = [3, 4];
 
 /// The exchange that a message belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,20 +56,8 @@ pub(super) enum SubgroupMessage {
         /// The reason of the failure.
         reason: Error,
     },
-    /// The contribution of one member to a phase.
-    Contribution {
-        /// The phase.
-        phase: String,
-        /// The contribution.
-        bytes: Vec<u8>,
-    },
-    /// The contributions of all members to a phase, in rank order.
-    AllContributions {
-        /// The phase.
-        phase: String,
-        /// The contributions.
-        list: Vec<Vec<u8>>,
-    },
+    /// A message of the bootstrap exchange.
+    Bootstrap(BootstrapMessage),
     /// The sender abandoned the group.
     Abandoned(Error),
 }
@@ -87,11 +79,7 @@ impl SubgroupMessage {
                 let known = out.byte(2).nonce(*attempt).optional_nonce(*peer_attempt);
                 known.byte(u8::from(*is_echo)).error(reason)
             }
-            Self::Contribution { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
-            Self::AllContributions { phase, list } => {
-                out.byte(4).text(phase).len(list.len());
-                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
-            }
+            Self::Bootstrap(message) => message.encode(&mut out, BOOTSTRAP_CODES),
             Self::Abandoned(reason) => out.byte(5).error(reason),
         };
         out.0
@@ -124,99 +112,10 @@ impl SubgroupMessage {
                     reason: input.error()?,
                 }
             }
-            3 => Self::Contribution { phase: input.text()?, bytes: input.bytes()?.to_vec() },
-            4 => {
-                let (phase, count) = (input.text()?, input.len()?);
-                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
-                Self::AllContributions { phase, list: list.collect::<Option<_>>()? }
-            }
             5 => Self::Abandoned(input.error()?),
-            _ => return None,
+            code => Self::Bootstrap(BootstrapMessage::decode(code, BOOTSTRAP_CODES, &mut input)?),
         };
         input.0.is_empty().then_some((key, message))
-    }
-}
-
-/// Appends encoded values to a byte vector.
-#[derive(Debug)]
-pub(in crate::api) struct WireWriter(pub(in crate::api) Vec<u8>);
-
-impl WireWriter {
-    pub(in crate::api) fn byte(&mut self, byte: u8) -> &mut Self {
-        self.0.push(byte);
-        self
-    }
-
-    pub(in crate::api) fn len(&mut self, len: usize) -> &mut Self {
-        self.0.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-        self
-    }
-
-    pub(in crate::api) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.len(bytes.len());
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    pub(in crate::api) fn text(&mut self, text: &str) -> &mut Self {
-        self.bytes(text.as_bytes())
-    }
-
-    pub(in crate::api) fn nonce(&mut self, nonce: Nonce) -> &mut Self {
-        self.0.extend_from_slice(&nonce.0);
-        self
-    }
-
-    /// Writes a nonce; zeros encode `None`.
-    fn optional_nonce(&mut self, nonce: Option<Nonce>) -> &mut Self {
-        self.nonce(nonce.unwrap_or_default())
-    }
-
-    pub(in crate::api) fn error(&mut self, error: &Error) -> &mut Self {
-        self.byte(error.kind().code()).text(error.message())
-    }
-}
-
-/// Decodes values from the front of a byte slice.
-#[derive(Debug)]
-pub(in crate::api) struct WireReader<'a>(pub(in crate::api) &'a [u8]);
-
-impl<'a> WireReader<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub(in crate::api) fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
-    }
-
-    pub(in crate::api) fn len(&mut self) -> Option<usize> {
-        let bytes = self.take(4)?.try_into().ok()?;
-        usize::try_from(u32::from_le_bytes(bytes)).ok()
-    }
-
-    pub(in crate::api) fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = self.len()?;
-        self.take(len)
-    }
-
-    pub(in crate::api) fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()?.to_vec()).ok()
-    }
-
-    pub(in crate::api) fn nonce(&mut self) -> Option<Nonce> {
-        self.take(16)?.try_into().ok().map(Nonce)
-    }
-
-    fn optional_nonce(&mut self) -> Option<Option<Nonce>> {
-        self.nonce().map(|nonce| Some(nonce).filter(|&nonce| nonce != Nonce::default()))
-    }
-
-    pub(in crate::api) fn error(&mut self) -> Option<Error> {
-        let kind = ErrorKind::from_code(self.byte()?);
-        Some(Error::new(kind, self.text()?))
     }
 }
 
@@ -224,6 +123,7 @@ impl<'a> WireReader<'a> {
 mod tests {
     use super::super::definition::CreationCall;
     use super::*;
+    use crate::base::error::ErrorKind;
 
     #[test]
     fn messages_round_trip_and_bad_bytes_are_refused() {
@@ -254,8 +154,14 @@ mod tests {
                     reason: reason.clone(),
                 },
             ),
-            (&id, SubgroupMessage::Contribution { phase: phase.clone(), bytes: vec![9; 5000] }),
-            (&id, SubgroupMessage::AllContributions { phase, list }),
+            (
+                &id,
+                SubgroupMessage::Bootstrap(BootstrapMessage::Contribution {
+                    phase: phase.clone(),
+                    bytes: vec![9; 5000],
+                }),
+            ),
+            (&id, SubgroupMessage::Bootstrap(BootstrapMessage::AllContributions { phase, list })),
             (&id, SubgroupMessage::Abandoned(reason)),
         ] {
             let bytes = message.encode(key);
@@ -266,8 +172,8 @@ mod tests {
             assert_eq!(SubgroupMessage::decode(&[&bytes[..], &[0]].concat()), None);
         }
         // A huge count in the bytes must not cause an allocation.
-        let mut absurd =
-            SubgroupMessage::AllContributions { phase: "p".into(), list: Vec::new() }.encode(&id);
+        let none = BootstrapMessage::AllContributions { phase: "p".into(), list: Vec::new() };
+        let mut absurd = SubgroupMessage::Bootstrap(none).encode(&id);
         let at = absurd.len() - 4;
         absurd[at..].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(SubgroupMessage::decode(&absurd), None);

@@ -30,24 +30,22 @@ mod send_window;
 #[cfg(not(loom))]
 mod tests;
 
-pub(in crate::api) use control_channel::{ControlChannel, NameLease};
-pub(in crate::api) use message::{WireReader, WireWriter};
-
-use crate::api::group::activity;
-use crate::api::group::group_keys;
-use crate::api::group::process_group::{
-    Group, GroupIdentity, GroupOrigin, MAX_NAME_BYTES, check_distinct, check_name, connect_deadline,
-};
+use crate::api::group::create::{check_distinct, check_name, connect_deadline};
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin};
+use crate::api::membership::bootstrap::SoloExchange;
+use crate::api::membership::derived_group::{create_backend, derived_origin};
 use crate::api::work::callbacks;
-use crate::backend::{self, BootstrapExchange, GroupContext, ParentGroup};
+use crate::backend::{self, BootstrapExchange};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::ids::Rank;
 use crate::process::this_process;
-use control_channel::GroupNumber;
+use agreement::{AgreedGroup, default_name, ranks_in_name};
+use control_channel::{ControlChannel, GroupNumber};
 use definition::{CreationCall, GroupDefinition};
-use exchange::MemberExchange;
+use exchange::{MemberExchange, NewMembers};
+use std::any::Any;
 use std::sync::Arc;
 
 /// Options of a group that is created from a parent group.
@@ -65,18 +63,6 @@ pub struct SubgroupOptions {
     pub connect_timeout_ms: u64,
     /// If true, only the members create the group, and the parent's other ranks do not take part.
     pub members_only: bool,
-}
-
-/// The properties of a new group that its members have agreed on.
-#[derive(Debug)]
-struct AgreedGroup {
-    id: GroupId,
-    name: String,
-    /// Ranks in the parent, in the order of the new ranks.
-    members: Vec<Rank>,
-    name_lease: Option<NameLease>,
-    /// The number in the group's name, if only the members create the group and gave it no name.
-    number: Option<GroupNumber>,
 }
 
 impl Group {
@@ -108,7 +94,8 @@ impl Group {
             }
             self.agree_by_members(ranks, backend, options, &deadline)
         } else {
-            agreement::agree_on_ranks(self, ranks, backend, options, &deadline).map(Some)
+            agreement::agree_on_ranks(self, ranks, backend, options.name.as_deref(), &deadline)
+                .map(Some)
         };
         self.create_subgroup(agreed, options, &deadline)
             .context(|| format!("a new group of {}", self.describe_rank()))
@@ -131,7 +118,8 @@ impl Group {
             return Err(Error::invalid(message));
         }
         let backend = self.backend_of(options);
-        let agreed = agreement::agree_on_colors(self, (color, key), backend, options, &deadline);
+        let name = options.name.as_deref();
+        let agreed = agreement::agree_on_colors(self, color, key, backend, name, &deadline);
         self.create_subgroup(agreed, options, &deadline)
             .context(|| format!("a split of {}", self.describe_rank()))
     }
@@ -156,11 +144,11 @@ impl Group {
 
     /// Returns the open control channel of this group.
     fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
-        let engine = control_channel::message_engine(self)?;
-        let channel = self.control_channel.get_or_init(|| ControlChannel::new(self));
+        let engine = send_window::message_engine(self)?;
+        let channel = self.extensions.get_or_init(|| ControlChannel::new(self));
         channel.drop_partial_messages(|rank| engine.departure_error(rank).is_some());
         channel.open();
-        Ok(Arc::clone(channel))
+        Ok(channel)
     }
 
     fn agree_by_members(
@@ -174,8 +162,9 @@ impl Group {
         let ranks_fingerprint =
             GroupDefinition::new(CreationCall::MembersOnly, "", ranks, "").fingerprint();
         let number = options.name.is_none().then(|| channel.reserve_number(ranks_fingerprint));
-        let unnamed =
-            |number: &GroupNumber| default_name(self, &ranks_in_name(ranks), "~", number.get());
+        let unnamed = |number: &GroupNumber| {
+            default_name(self.name(), &ranks_in_name(ranks), "~", number.get())
+        };
         let name = number.as_ref().map(unnamed).or_else(|| options.name.clone());
         let name = name.unwrap_or_default();
         let definition = GroupDefinition::new(
@@ -207,52 +196,27 @@ impl Group {
         let Some(rank) = members.iter().position(|&member| member == self.rank()) else {
             return Ok(None);
         };
+        let inherited = derived_origin(self, &members);
         let origin = GroupOrigin {
-            global_ranks: members.iter().map(|&member| self.origin.global_ranks[member]).collect(),
-            parent: Some(self.name().to_owned()),
             backend: self.backend_of(options).to_owned(),
-            backend_options: options
-                .backend_options
-                .clone()
-                .unwrap_or_else(|| self.origin.backend_options.clone()),
-            device: self.origin.device,
-            store_address: self.origin.store_address.clone(),
-            rendezvous_store: self.origin.rendezvous_store.clone(),
-            epoch: 0,
-            former_endpoints: Vec::new(),
-            _name_lease: lease,
+            backend_options: options.backend_options.clone().unwrap_or(inherited.backend_options),
+            _name_lease: lease.map(|lease| Box::new(lease) as Box<dyn Any + Send + Sync>),
+            ..inherited
         };
         let timeout_ms =
             if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms };
-        let keys = group_keys::open_group_keys(&origin.rendezvous_store, id);
-        let context = GroupContext {
-            group: id,
-            name: &name,
-            timeout_ms,
-            epoch: 0,
-            rank,
-            size: members.len(),
-            store_address: origin.store_address.as_ref().map(|(host, port)| (host.as_str(), *port)),
-            group_keys: keys.as_ref(),
-            options: &origin.backend_options,
-            device: origin.device,
-            parent: Some(ParentGroup {
-                algorithm_overrides: self.backend.algorithm_overrides(),
-                inherits_options: options.backend_options.is_none(),
-            }),
-            activity: Some(activity::describe_other_activity),
-            deadline,
+        let identity = GroupIdentity { id, name, rank, timeout_ms };
+        let inherits_options = options.backend_options.is_none();
+        let create = |exchange: &dyn BootstrapExchange| {
+            create_backend(self, &identity, &origin, inherits_options, exchange, deadline)
         };
         let backend = if members.len() == 1 {
-            backend::create(&origin.backend, &context, &SoloExchange)?
+            create(&SoloExchange)?
         } else {
             let channel = self.open_control_channel()?;
-            let id_and_name = (id, name.as_str());
-            let exchange =
-                MemberExchange::new(self, channel, &members, rank, id_and_name, deadline);
-            backend::create(&origin.backend, &context, &exchange)?
+            let new = NewMembers { id, name: &identity.name, members: &members, me: rank };
+            create(&MemberExchange::new(self, channel, new, deadline))?
         };
-        let identity = GroupIdentity { id, name, rank, timeout_ms };
         // A failed attempt must not use up the number, because not all members would count it.
         number.into_iter().for_each(GroupNumber::commit);
         let group = Self::assemble(identity, origin, backend);
@@ -260,50 +224,4 @@ impl Group {
         group.log_creation(deadline.elapsed());
         Ok(Some(group))
     }
-}
-
-/// The bootstrap exchange of a group of one rank.
-#[derive(Debug)]
-pub(in crate::api) struct SoloExchange;
-
-impl BootstrapExchange for SoloExchange {
-    fn all_gather(
-        &self,
-        _: &str,
-        mine: &[u8],
-        _: &dyn Fn() -> Option<Error>,
-    ) -> Result<Vec<Vec<u8>>> {
-        Ok(vec![mine.to_vec()])
-    }
-
-    fn publish_failure(&self, _: &Error) {}
-
-    fn peer_failure(&self) -> Option<Error> {
-        None
-    }
-}
-
-/// Returns a name that all members compute equally.
-fn default_name(parent: &Group, members: &str, mark: &str, count: u64) -> String {
-    let name = format!("{}{members}{mark}{count}", parent.name());
-    if name.len() <= MAX_NAME_BYTES {
-        return name;
-    }
-    // The name of a descendant of descendants can be too long; its hash then distinguishes it.
-    let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
-    let start: String = parent.name().chars().take(MAX_NAME_BYTES / 8).collect();
-    format!("{start}~{short}{mark}{count}")
-}
-
-/// The maximum number of ranks in a default name.
-const RANKS_IN_NAME: usize = 8;
-
-fn ranks_in_name(ranks: &[Rank]) -> String {
-    if ranks.len() <= RANKS_IN_NAME {
-        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-        return format!("[{}]", ranks.join(","));
-    }
-    let fingerprint = GroupDefinition::new(CreationCall::MembersOnly, "", ranks, "").fingerprint();
-    let short: String = fingerprint[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("[{} ranks {short}]", ranks.len())
 }

@@ -19,11 +19,36 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 /// The maximum number of remembered ids of ended exchanges.
 const MAX_ENDED_EXCHANGES: usize = 4096;
 
-/// The group and rank that own the queues, for messages.
+/// The group and the rank that own the queues, for messages.
 #[derive(Debug)]
 pub(super) struct ChannelOwner {
     pub(super) group: String,
     pub(super) rank: Rank,
+}
+
+/// A received message.
+#[derive(Debug)]
+pub(super) struct ControlMessage {
+    pub(super) from: Rank,
+    pub(super) key: ExchangeKey,
+    pub(super) message: SubgroupMessage,
+}
+
+/// A reply that is sent at once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ControlReply {
+    pub(super) to: Rank,
+    pub(super) key: ExchangeKey,
+    pub(super) message: SubgroupMessage,
+}
+
+impl ControlReply {
+    /// Returns the reply of `rank` to a commit that arrives after the rank abandoned the join.
+    pub(super) fn abandoned(to: Rank, id: GroupId, rank: Rank) -> Self {
+        let text = format!("rank {rank} of the parent had already failed to create the group");
+        let message = SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text));
+        Self { to, key: ExchangeKey::Id(id), message }
+    }
 }
 
 /// The queues of a control channel.
@@ -75,10 +100,9 @@ impl ChannelQueues {
     pub(super) fn enqueue(
         &mut self,
         owner: &ChannelOwner,
-        from: Rank,
-        (key, message): (ExchangeKey, SubgroupMessage),
+        ControlMessage { from, key, message }: ControlMessage,
         bytes: usize,
-    ) -> Option<(ExchangeKey, SubgroupMessage)> {
+    ) -> Option<ControlReply> {
         match &key {
             ExchangeKey::Id(id) if self.ended_exchanges.contains(id) => return None,
             ExchangeKey::Name(name) if !self.joining_names.contains(name) => {
@@ -86,26 +110,26 @@ impl ChannelQueues {
                 match self.classify(owner, from, &name, &message) {
                     MessageDisposition::Keep => {}
                     MessageDisposition::Drop => return None,
-                    MessageDisposition::Answer(message) => return Some((key, message)),
-                    MessageDisposition::Refuse(id) => return Some(abandoned_reply(id, owner.rank)),
+                    MessageDisposition::Answer(message) => {
+                        return Some(ControlReply { to: from, key, message });
+                    }
+                    MessageDisposition::Refuse(id) => {
+                        return Some(ControlReply::abandoned(from, id, owner.rank));
+                    }
                 }
             }
             _ => {}
         }
-        self.push(from, (key, message), bytes);
-        None
-    }
-
-    fn push(&mut self, from: Rank, (key, message): (ExchangeKey, SubgroupMessage), bytes: usize) {
         let queued = &mut self.queued;
         if !self.quota.charge(from, bytes, || drop_oldest(queued, from)) {
             let text = "too many control messages for groups that do not exist yet";
             crate::log!(LogLevel::Warn, "{text}; one of rank {from} is dropped");
-            return;
+            return None;
         }
         self.queued_total += 1;
         let entry = QueuedMessage { number: self.queued_total, from, message, bytes };
         self.queued.entry(key).or_default().push_back(entry);
+        None
     }
 
     /// Removes the next message of an exchange.
@@ -151,7 +175,7 @@ impl ChannelQueues {
         owner: &ChannelOwner,
         name: &str,
         group: Option<GroupDefinition>,
-    ) -> Vec<(Rank, ExchangeKey, SubgroupMessage)> {
+    ) -> Vec<ControlReply> {
         self.joining_names.remove(name);
         if let Some(definition) = group {
             self.live_groups.insert(name.to_owned(), definition);
@@ -162,8 +186,8 @@ impl ChannelQueues {
             self.queued.remove(&key).unwrap_or_default()
         {
             self.quota.refund(from, bytes);
-            let answer = self.enqueue(owner, from, (key.clone(), message), bytes);
-            answers.extend(answer.map(|(key, message)| (from, key, message)));
+            let message = ControlMessage { from, key: key.clone(), message };
+            answers.extend(self.enqueue(owner, message, bytes));
         }
         answers
     }
@@ -327,32 +351,26 @@ enum MessageDisposition {
     Drop,
     /// The message is answered with this reply.
     Answer(SubgroupMessage),
-    /// The message commits a group that this rank abandoned: the sender gets [`abandoned_reply`].
+    /// The message commits a group that this rank abandoned: the sender gets
+    /// [`ControlReply::abandoned`].
     Refuse(GroupId),
-}
-
-/// Returns the reply to a commit that arrives after this rank abandoned the join.
-pub(super) fn abandoned_reply(id: GroupId, rank: Rank) -> (ExchangeKey, SubgroupMessage) {
-    let text = format!("rank {rank} of the parent had already failed to create the group");
-    (ExchangeKey::Id(id), SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::definition::CreationCall;
     use super::*;
+    use crate::api::membership::bootstrap::BootstrapMessage;
 
     fn owner() -> ChannelOwner {
         ChannelOwner { group: "world".into(), rank: 0 }
     }
 
-    fn join_request(byte: u8, ranks: &[Rank]) -> (ExchangeKey, SubgroupMessage) {
+    fn join_request(byte: u8, ranks: &[Rank]) -> ControlMessage {
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", ranks, "native");
         let (nonce, seen) = (Nonce([byte; 16]), None);
-        (
-            ExchangeKey::Name("g".into()),
-            SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition },
-        )
+        let message = SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition };
+        ControlMessage { from: 1, key: ExchangeKey::Name("g".into()), message }
     }
 
     #[test]
@@ -376,11 +394,12 @@ mod tests {
         inbox.begin_join("g").unwrap();
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
         // The request arrives during the join and is for another group of the same name.
-        assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
+        assert_eq!(inbox.enqueue(&owner(), join_request(1, &[1, 0]), 100), None);
         let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
         let answers = inbox.end_join(&owner(), "g", Some(group));
-        let [(1, _, SubgroupMessage::Fail { peer_attempt, reason, .. })] = &answers[..] else {
-            panic!("{answers:?}")
+        let [ControlReply { to: 1, message, .. }] = &answers[..] else { panic!("{answers:?}") };
+        let SubgroupMessage::Fail { peer_attempt, reason, .. } = message else {
+            panic!("{message:?}")
         };
         assert_eq!((*peer_attempt, reason.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -396,33 +415,37 @@ mod tests {
         let mut inbox = ChannelQueues::new(2);
         let (key, id) = (ExchangeKey::Name("g".into()), Nonce([9; 16]));
         inbox.begin_join("g").unwrap();
-        let go = SubgroupMessage::Commit { nonce: Nonce([1; 16]), id };
-        assert_eq!(inbox.enqueue(&owner(), 1, (key, go), 50), None);
+        let message = SubgroupMessage::Commit { nonce: Nonce([1; 16]), id };
+        assert_eq!(inbox.enqueue(&owner(), ControlMessage { from: 1, key, message }, 50), None);
         let answers = inbox.end_join(&owner(), "g", None);
-        assert!(
-            matches!(&answers[..], [(1, ExchangeKey::Id(of), SubgroupMessage::Abandoned(_))] if *of == id),
-            "{answers:?}"
-        );
-        let over = SubgroupMessage::Abandoned(Error::invalid("over"));
-        assert_eq!(inbox.enqueue(&owner(), 1, (ExchangeKey::Id(id), over), 50), None);
+        let key = ExchangeKey::Id(id);
+        let [ControlReply { to: 1, key: of, message: SubgroupMessage::Abandoned(_) }] =
+            &answers[..]
+        else {
+            panic!("{answers:?}")
+        };
+        assert_eq!(*of, key);
+        let message = SubgroupMessage::Abandoned(Error::invalid("over"));
+        assert_eq!(inbox.enqueue(&owner(), ControlMessage { from: 1, key, message }, 50), None);
         assert_eq!((inbox.pop(&ExchangeKey::Id(id)), inbox.quota.total()), (None, 0));
     }
 
     #[test]
     fn quota_drops_oldest_messages_of_the_sender() {
         let mut inbox = ChannelQueues { quota: SenderQuota::new(1000, 2), ..ChannelQueues::new(2) };
-        let part = |byte| {
-            let message = SubgroupMessage::Contribution { phase: "p".into(), bytes: vec![byte] };
-            (ExchangeKey::Id(Nonce([byte; 16])), message)
+        let key = |byte| ExchangeKey::Id(Nonce([byte; 16]));
+        let part = |from, byte| {
+            let part = BootstrapMessage::Contribution { phase: "p".into(), bytes: vec![byte] };
+            ControlMessage { from, key: key(byte), message: SubgroupMessage::Bootstrap(part) }
         };
-        inbox.enqueue(&owner(), 1, part(100), 10);
+        inbox.enqueue(&owner(), part(1, 100), 10);
         for byte in 1..=10 {
-            inbox.enqueue(&owner(), 0, part(byte), 10);
+            inbox.enqueue(&owner(), part(0, byte), 10);
         }
         // Each message counts 266 of 1256 bytes.
-        let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.pop(&part(byte).0).is_some()).collect();
+        let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.pop(&key(byte)).is_some()).collect();
         assert_eq!(kept, [7, 8, 9, 10]);
-        assert!(inbox.pop(&part(100).0).is_some());
+        assert!(inbox.pop(&key(100)).is_some());
         assert_eq!(inbox.quota.total(), 0);
     }
 }

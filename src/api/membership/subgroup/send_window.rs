@@ -73,10 +73,10 @@ impl SendWindow {
     pub(super) fn await_in_flight(
         &self,
         group: &Group,
-        engine: &dyn PointToPoint,
         max_in_flight: usize,
         limit: &Deadline,
     ) -> Result<()> {
+        let engine = message_engine(group)?;
         let is_below_limit = || self.total_in_flight() <= max_in_flight;
         while !is_below_limit() {
             if let Some(error) = group.failure() {
@@ -116,14 +116,15 @@ impl SendWindow {
     pub(super) fn post_fragment(
         self: &Arc<Self>,
         group: &Group,
-        engine: &dyn PointToPoint,
-        (to, buffer): (Rank, &Arc<FragmentBuffer>),
+        to: Rank,
+        buffer: &Arc<FragmentBuffer>,
         limit: Option<&Deadline>,
     ) -> Result<()> {
         let (tag, dtype, bytes) = (CONTROL_TAG, DataType::U8, buffer.bytes());
         // A fragment that timed out in the middle would fail the group, and a late receiver still
         // needs it.
         let deadline = Deadline::never();
+        let engine = message_engine(group)?;
         loop {
             let sent = FragmentSend { to, _buffer: Arc::clone(buffer), window: Arc::clone(self) };
             self.add_in_flight(to);
@@ -143,6 +144,13 @@ impl SendWindow {
             }
         }
     }
+}
+
+/// Returns the engine for point-to-point messages of a group.
+pub(super) fn message_engine(group: &Group) -> Result<&dyn PointToPoint> {
+    group
+        .messaging_engine()
+        .map_err(|error| error.context("the creation of a group needs messages between ranks"))
 }
 
 /// A fragment in flight to one rank; sends to several ranks share its buffer.

@@ -5,6 +5,7 @@ use super::control_channel::ControlChannel;
 use super::message::{ExchangeKey, SubgroupMessage};
 use super::send_window::MAX_FRAGMENTS_IN_FLIGHT;
 use crate::api::group::process_group::Group;
+use crate::api::membership::bootstrap::BootstrapMessage;
 use crate::api::tests::FakeBackend;
 use crate::backend::Backend as _;
 use crate::base::deadline::Deadline;
@@ -24,7 +25,10 @@ fn short_deadline() -> Deadline {
 }
 
 fn contribution(len: usize) -> SubgroupMessage {
-    SubgroupMessage::Contribution { phase: "p".into(), bytes: vec![7; len] }
+    SubgroupMessage::Bootstrap(BootstrapMessage::Contribution {
+        phase: "p".into(),
+        bytes: vec![7; len],
+    })
 }
 
 fn test_channel() -> (Arc<ControlChannel>, Arc<Group>, Arc<FakeBackend>) {

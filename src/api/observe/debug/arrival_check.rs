@@ -12,6 +12,7 @@
 
 use crate::api::collective::barrier_messages::rank_names;
 use crate::api::group::process_group::Group;
+use crate::backend::Backend;
 use crate::backend::buffer_pool::PooledBuffer;
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
@@ -139,7 +140,9 @@ impl Completion for ArrivalSend {
 
 /// The check on one rank before one operation.
 struct ArrivalCheck<'a> {
-    group: &'a Group,
+    group_name: &'a str,
+    rank: Rank,
+    backend: &'a dyn Backend,
     engine: &'a dyn PointToPoint,
     descriptor: &'a Descriptor,
     deadline: &'a Deadline,
@@ -159,9 +162,15 @@ impl Group {
         if !self.has_arrival_check || self.size() == 1 {
             return Ok(());
         }
-        let (group, tracker) = (self, Arc::default());
-        let check =
-            ArrivalCheck { group, engine: self.messaging_engine()?, descriptor, deadline, tracker };
+        let check = ArrivalCheck {
+            group_name: self.name(),
+            rank: self.rank(),
+            backend: self.backend.as_ref(),
+            engine: self.messaging_engine()?,
+            descriptor,
+            deadline,
+            tracker: Arc::default(),
+        };
         let outcome = if self.rank() == COORDINATOR {
             check.collect_arrivals()
         } else {
@@ -174,8 +183,8 @@ impl Group {
 impl ArrivalCheck<'_> {
     /// Runs the coordinator's part.
     fn collect_arrivals(&self) -> Result<()> {
-        let others: Vec<Rank> =
-            (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
+        let ranks = 0..self.backend.rank_locations().len();
+        let others: Vec<Rank> = ranks.filter(|&rank| rank != COORDINATOR).collect();
         others.iter().try_for_each(|&rank| self.post_receive(rank))?;
         self.await_arrivals(&others, self.deadline)?;
         others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
@@ -210,6 +219,10 @@ impl ArrivalCheck<'_> {
         Err(self.timeout_error(&self.missing_ranks(from)))
     }
 
+    fn own_name(&self) -> String {
+        rank_names(&[self.rank], self.backend.rank_locations())
+    }
+
     fn missing_ranks(&self, ranks: &[Rank]) -> Vec<Rank> {
         let arrivals = self.tracker.lock_arrivals();
         ranks.iter().copied().filter(|rank| !arrivals.contains_key(rank)).collect()
@@ -225,7 +238,7 @@ impl ArrivalCheck<'_> {
         let mut watch = SlowWaitWatch::default();
         loop {
             let seen_events = self.tracker.event_count.load(Ordering::Acquire);
-            if let Some(error) = self.group.failure() {
+            if let Some(error) = self.backend.failure() {
                 return Err(error);
             }
             if is_over()? {
@@ -239,8 +252,8 @@ impl ArrivalCheck<'_> {
                     LogLevel::Warn,
                     "{} of group {}: {} has waited {waited} for {}",
                     self.descriptor,
-                    self.group.name(),
-                    self.group.rank_location().name,
+                    self.group_name,
+                    self.own_name(),
                     self.describe_ranks(&self.missing_ranks(from))
                 );
             });
@@ -271,14 +284,14 @@ impl ArrivalCheck<'_> {
         if arrival == ArrivalMessage::of(self.descriptor) {
             return Ok(());
         }
-        let (me, mine) = (&self.group.rank_location().name, self.descriptor.sequence);
+        let (me, mine) = (self.own_name(), self.descriptor.sequence);
         let message = if arrival.sequence == mine {
             let label = match arrival.label.is_none() {
                 true => "no label".to_owned(),
                 false => format!("the label {}", arrival.label),
             };
             let (called, other) =
-                (self.descriptor, rank_names(&[rank], self.group.backend.rank_locations()));
+                (self.descriptor, rank_names(&[rank], self.backend.rank_locations()));
             format!(
                 "ranks called different operations: {me} called {called}, but the call of {other} has {label}"
             )
@@ -294,10 +307,10 @@ impl ArrivalCheck<'_> {
 
     /// Returns the names of ranks with the last activity of each.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
-        let backend = &self.group.backend;
         let described = |&rank: &Rank| {
-            let name = rank_names(&[rank], backend.rank_locations());
-            backend.last_activity(rank).map_or(name.clone(), |last| format!("{name}, which {last}"))
+            let name = rank_names(&[rank], self.backend.rank_locations());
+            let last = self.backend.peer_monitor().and_then(|it| it.last_activity(rank));
+            last.map_or(name.clone(), |last| format!("{name}, which {last}"))
         };
         ranks.iter().map(described).collect::<Vec<_>>().join("; ")
     }
@@ -306,7 +319,7 @@ impl ArrivalCheck<'_> {
         let message = format!(
             "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
             self.descriptor,
-            self.group.rank_location().name,
+            self.own_name(),
             self.deadline.elapsed().as_millis(),
             self.deadline.timeout().as_millis(),
             self.describe_ranks(missing)

@@ -10,14 +10,12 @@
 //! Buffers are registered only at debug level DETAIL. They are unregistered at any level.
 
 use crate::api::group::process_group::Group;
-use crate::api::work::callbacks;
-use crate::api::work::handle::{Work, WorkKind};
 use crate::base::buffer::Src;
 use crate::base::debug::{self, DebugLevel};
 use crate::base::error::Error;
 use crate::base::ids::GroupId;
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -43,12 +41,22 @@ struct InFlightUse {
     spans: Vec<InFlightSpan>,
 }
 
+/// A work, as this module needs it.
+pub(in crate::api) trait InFlightWork: Debug + Send + Sync {
+    /// Returns the operation in words, and whether it is a collective. `None` for a work without
+    /// buffers of its own.
+    fn operation(&self) -> Option<(String, bool)>;
+
+    /// Returns the number of the operation once it is issued.
+    fn sequence(&self) -> Option<u64>;
+}
+
 /// An operation that has not ended.
 #[derive(Clone, Debug)]
 struct InFlightOperation {
     description: String,
     group: Weak<Group>,
-    work: Weak<Work>,
+    work: Weak<dyn InFlightWork>,
 }
 
 /// The in-flight operations by the address of their work, which is unique while the work lives.
@@ -63,7 +71,7 @@ fn lock() -> MutexGuard<'static, InFlightTable> {
 }
 
 /// A callback for each buffer, with true if the operation writes it.
-pub(in crate::api) type BufferVisitor<'n> = &'n mut dyn FnMut(Src<'_>, bool);
+type BufferVisitor<'n> = &'n mut dyn FnMut(Src<'_>, bool);
 
 /// Checks the buffers of a blocking collective for conflicts.
 pub(in crate::api) fn check_blocking_call(
@@ -80,25 +88,25 @@ pub(in crate::api) fn check_blocking_call(
 }
 
 /// Registers the buffers of an operation until its work ends.
-pub(in crate::api) fn register_work(
+pub(in crate::api) fn register_work<W: InFlightWork + 'static>(
     group: &Arc<Group>,
-    work: &Arc<Work>,
+    work: &Arc<W>,
     each_buffer: impl FnOnce(BufferVisitor<'_>),
 ) {
     if debug::level() < DebugLevel::Detail {
         return;
     }
-    let (what, is_collective) = match work.kind() {
-        WorkKind::Collective(kind) => (kind.name().to_owned(), true),
-        WorkKind::Message(message) => (message.to_string(), false),
-        WorkKind::Batch => return,
-    };
+    let Some((what, is_collective)) = work.operation() else { return };
     let in_use = InFlightUse::new(group, is_collective, each_buffer);
     if in_use.spans.is_empty() {
         return;
     }
-    let (weak, weak_work) = (Arc::downgrade(group), Arc::downgrade(work));
-    let in_flight = InFlightOperation { description: what.clone(), group: weak, work: weak_work };
+    let weak_work: Weak<W> = Arc::downgrade(work);
+    let in_flight = InFlightOperation {
+        description: what.clone(),
+        group: Arc::downgrade(group),
+        work: weak_work,
+    };
     let conflict = {
         let mut table = lock();
         let conflict = in_use.find_conflict(&table);
@@ -111,7 +119,7 @@ pub(in crate::api) fn register_work(
 
 /// Unregisters the buffers of an operation that has ended or was not issued. Called before the end
 /// becomes visible.
-pub(in crate::api) fn unregister_work(work: &Work) {
+pub(in crate::api) fn unregister_work<W: InFlightWork>(work: &W) {
     if IN_FLIGHT_COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -170,7 +178,7 @@ fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlig
         // If both calls are of one group, the second failure has no effect.
         fail(&other);
         // This thread may be one that must not drop the group.
-        callbacks::release_group(other);
+        Group::release(other);
     }
 }
 

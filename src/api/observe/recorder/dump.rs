@@ -2,7 +2,8 @@
 //! (`src/bin/dist-doctor/recorder_dump.rs`), so every change of the format must increment
 //! [`VERSION`].
 
-use super::{RECORDER, entries, groups, recorder_now_ns};
+use super::ring::{RECORDER, recorder_now_ns};
+use super::{entries, groups};
 use crate::base::ids::GroupId;
 use crate::process::this_process;
 use serde_json::{Value, json};

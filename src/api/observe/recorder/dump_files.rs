@@ -13,7 +13,8 @@
 //!
 //! This module does not depend on the content of a dump.
 
-use super::{DumpReason, dump, groups};
+use super::dump::{DumpReason, dump};
+use super::groups::{self, NewGroup};
 use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
@@ -112,8 +113,35 @@ pub(in crate::api) fn read_dump_environment() -> Result<()> {
     Ok(())
 }
 
+/// The entry of a group in the list. When this is dropped, the group counts as left.
+#[derive(Debug)]
+pub(in crate::api) struct RecorderMembership {
+    number: u64,
+}
+
+impl RecorderMembership {
+    /// Adds a group to the list.
+    pub(in crate::api) fn register(new: &NewGroup<'_>) -> Self {
+        let (number, is_listed) = groups::add_to_list(new);
+        if is_listed {
+            add_group();
+        }
+        Self { number }
+    }
+}
+
+impl Drop for RecorderMembership {
+    fn drop(&mut self) {
+        // An unreported failure is dumped now, while the members of the group are known.
+        dump_failures_and_wait();
+        if groups::mark_left(self.number) {
+            remove_group();
+        }
+    }
+}
+
 /// Counts a group that the process has joined.
-pub(super) fn add_group() {
+fn add_group() {
     let is_first_look = {
         let mut state = lock_state();
         state.open_groups += 1;
@@ -130,7 +158,7 @@ pub(super) fn add_group() {
 }
 
 /// Counts a group that the process has left.
-pub(super) fn remove_group() {
+fn remove_group() {
     let mut state = lock_state();
     state.open_groups = state.open_groups.saturating_sub(1);
     if state.open_groups == 0 {

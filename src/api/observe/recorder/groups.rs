@@ -7,7 +7,7 @@
 //!
 //! This module does not depend on the dump files.
 
-use super::{dump_files, short_group_id};
+use super::ring::short_group_id;
 use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
@@ -33,12 +33,6 @@ pub(in crate::api) struct NewGroup<'a> {
     /// The name of the parent group.
     pub(in crate::api) parent: Option<&'a str>,
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
-}
-
-/// The entry of a group in the list. When this is dropped, the group counts as left.
-#[derive(Debug)]
-pub(in crate::api) struct RecorderMembership {
-    number: u64,
 }
 
 #[derive(Debug)]
@@ -75,53 +69,45 @@ fn lock_list() -> MutexGuard<'static, GroupList> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl RecorderMembership {
-    /// Adds a group to the list.
-    pub(in crate::api) fn register(new: &NewGroup<'_>) -> Self {
-        let mut list = lock_list();
-        let number = list.next_number;
-        list.next_number += 1;
-        if list.groups.len() >= MAX_LISTED_GROUPS {
-            list.unlisted += 1;
-            let left = list.groups.iter().position(|group| group.backend.is_none());
-            match left {
-                Some(at) => drop(list.groups.remove(at)),
-                None => return Self { number },
-            }
+/// Adds a group to the list. Returns its number, and whether the list has it.
+pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
+    let mut list = lock_list();
+    let number = list.next_number;
+    list.next_number += 1;
+    if list.groups.len() >= MAX_LISTED_GROUPS {
+        list.unlisted += 1;
+        let left = list.groups.iter().position(|group| group.backend.is_none());
+        match left {
+            Some(at) => drop(list.groups.remove(at)),
+            None => return (number, false),
         }
-        list.groups.push_back(ListedGroup {
-            number,
-            id: short_group_id(new.id),
-            name: new.name.to_owned(),
-            rank: new.rank,
-            size: new.global_ranks.len(),
-            parent: new.parent.map(str::to_owned),
-            global_rank: new.global_ranks.get(new.rank).copied().unwrap_or(new.rank),
-            global_ranks: new.global_ranks.to_vec(),
-            backend: Some(Arc::downgrade(new.backend)),
-            failure: None,
-            is_reported: false,
-        });
-        drop(list);
-        dump_files::add_group();
-        Self { number }
     }
+    list.groups.push_back(ListedGroup {
+        number,
+        id: short_group_id(new.id),
+        name: new.name.to_owned(),
+        rank: new.rank,
+        size: new.global_ranks.len(),
+        parent: new.parent.map(str::to_owned),
+        global_rank: new.global_ranks.get(new.rank).copied().unwrap_or(new.rank),
+        global_ranks: new.global_ranks.to_vec(),
+        backend: Some(Arc::downgrade(new.backend)),
+        failure: None,
+        is_reported: false,
+    });
+    (number, true)
 }
 
-impl Drop for RecorderMembership {
-    fn drop(&mut self) {
-        // An unreported failure is dumped now, while the members of the group are known.
-        dump_files::dump_failures_and_wait();
-        let mut list = lock_list();
-        let found = list.groups.iter_mut().find(|group| group.number == self.number);
-        if let Some(group) = found {
-            group.refresh_failure();
-            group.backend = None;
-            group.global_ranks = Vec::new();
-            drop(list);
-            dump_files::remove_group();
-        }
-    }
+/// Marks a group as left. Returns whether the list has it.
+pub(super) fn mark_left(number: u64) -> bool {
+    let mut list = lock_list();
+    let Some(group) = list.groups.iter_mut().find(|group| group.number == number) else {
+        return false;
+    };
+    group.refresh_failure();
+    group.backend = None;
+    group.global_ranks = Vec::new();
+    true
 }
 
 impl ListedGroup {

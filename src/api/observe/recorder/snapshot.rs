@@ -1,7 +1,7 @@
 //! A consistent copy of one entry of the flight recorder, and its description.
 
-use super::entries::{MESSAGE_KIND, decode_message, is_labelled};
-use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
+use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
+use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
 use crate::base::error::ErrorKind;
 use crate::base::label::{Label, LabelSuffix};
 use crate::transport::Descriptor;

@@ -2,7 +2,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | [`track`] | the tracks of groups with their lanes, and the spans of running operations |
+//! | [`track`] | the tracks of groups with their lanes |
+//! | [`span`] | the spans of running operations |
+//! | [`event`] | the recorded events |
 //! | [`writer`] | the writer thread and the file format |
 //!
 //! Without a trace, an operation pays one relaxed load. With a trace, each ended operation puts a
@@ -14,26 +16,28 @@
 //! The lock of the buffer is held for one copy of a record, and by the writer for the exchange of
 //! two buffers.
 
+mod event;
+mod span;
 mod track;
 mod writer;
 
-pub(in crate::api) use track::{GroupTrack, OperationSpan};
+pub(in crate::api) use span::OperationSpan;
+pub(in crate::api) use track::GroupTrack;
 
-use crate::api::p2p::point_to_point::MessageDescriptor;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::process::{this_process, thread};
-use crate::transport::Descriptor;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
+use event::TraceEvent;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use writer::TraceWriter;
 
 /// The number of records in the buffer.
@@ -50,36 +54,6 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 /// records.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// An event with its start and end.
-#[derive(Debug)]
-struct TraceEvent {
-    track: Arc<GroupTrack>,
-    /// The lane in which the span nests; `None` if it may overlap other spans.
-    lane: Option<u32>,
-    began: Instant,
-    ended: Instant,
-    kind: TraceEventKind,
-}
-
-#[derive(Debug)]
-enum TraceEventKind {
-    Collective {
-        descriptor: Descriptor,
-        /// The start of the turn, if the operation had one.
-        turn: Option<Instant>,
-        algorithm: Option<&'static str>,
-        failure: Option<Box<Error>>,
-    },
-    Message {
-        message: MessageDescriptor,
-        sequence: u64,
-        failure: Option<Box<Error>>,
-    },
-    Wait {
-        rank: Rank,
-    },
-}
 
 /// The state shared by the recording threads and the writer.
 #[derive(Debug)]

@@ -1,11 +1,14 @@
 //! Tests of the file that the writer creates from records, and of the record buffer.
 
+use super::event::TraceEventKind;
 use super::*;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
-use crate::transport::{CountSpec, OpKind};
+use crate::transport::{CountSpec, Descriptor, OpKind};
+use std::time::Instant;
 
 fn track() -> Arc<GroupTrack> {
     Arc::new(GroupTrack::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &[6, 4, 2]))

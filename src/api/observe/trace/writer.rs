@@ -8,8 +8,9 @@
 //!
 //! Lines are in the order in which the events ended. Viewers and the merge sort them.
 
-use super::track::LANES_PER_KIND;
-use super::{GroupTrack, MessageDescriptor, TraceEvent, TraceEventKind};
+use super::event::{TraceEvent, TraceEventKind};
+use super::track::{GroupTrack, LANES_PER_KIND};
+use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelledName};
@@ -18,6 +19,7 @@ use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::time::Instant;
 
 /// The version of the format, for readers of the file.
@@ -53,7 +55,7 @@ impl<W: Write> TraceWriter<W> {
         if dropped > self.reported_drops {
             let args = json!({ "events": dropped - self.reported_drops, "in_all": dropped });
             self.reported_drops = dropped;
-            let last = events.last().map_or(0, |event| event.track.global_rank(event.track.rank));
+            let last = events.last().map_or(0, |event| event.track.own_global_rank());
             let ts = self.monotonic_us(Instant::now());
             self.write_line(&json!({
                 "name": "records lost", "ph": "i", "s": "p", "pid": last, "tid": 0, "ts": ts, "args": args,
@@ -92,7 +94,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes the names of a process and of a thread, once each.
     fn write_names(&mut self, track: &GroupTrack, thread: Option<u32>) -> io::Result<()> {
-        let pid = track.global_rank(track.rank);
+        let pid = track.own_global_rank();
         if self.lines == 0 {
             let origin = self.origin;
             self.write_header(&origin, pid)?;
@@ -155,7 +157,7 @@ impl<W: Write> TraceWriter<W> {
             TraceEventKind::Wait { rank } => {
                 let name = format!("wait for rank {}", event.track.global_rank(*rank));
                 let args = json!({ "rank": rank, "group": event.track.name });
-                self.write_slice(event, (event.began, event.ended), "wait", &name, args)
+                self.write_slice(event, event.began..event.ended, "wait", &name, args)
             }
         }
     }
@@ -175,10 +177,10 @@ impl<W: Write> TraceWriter<W> {
         if let Some(error) = failure {
             args.insert("error".into(), json!(error.message()));
         }
-        let pid = event.track.global_rank(event.track.rank);
+        let pid = event.track.own_global_rank();
         let tid = thread_id(event).unwrap_or(0);
         if event.lane.is_some() {
-            let times = (event.began, event.ended);
+            let times = event.began..event.ended;
             self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
             // A span without a lane is a pair of asynchronous events with an id, which viewers draw
@@ -216,16 +218,10 @@ impl<W: Write> TraceWriter<W> {
         }
         let turn_at = turn.unwrap_or(event.ended);
         if turn.is_none() || self.monotonic_ns(turn_at) > self.monotonic_ns(event.began) + 1000 {
-            self.write_slice(
-                event,
-                (event.began, turn_at),
-                "phase",
-                "wait for its turn",
-                json!({}),
-            )?;
+            self.write_slice(event, event.began..turn_at, "phase", "wait for its turn", json!({}))?;
         }
         if turn.is_some() {
-            self.write_slice(event, (turn_at, event.ended), "phase", "work", json!({}))?;
+            self.write_slice(event, turn_at..event.ended, "phase", "work", json!({}))?;
         }
         Ok(())
     }
@@ -233,15 +229,15 @@ impl<W: Write> TraceWriter<W> {
     fn write_slice(
         &mut self,
         event: &TraceEvent,
-        (began, ended): (Instant, Instant),
+        times: Range<Instant>,
         category: &str,
         name: &str,
         args: Value,
     ) -> io::Result<()> {
-        let (began, ended) = (self.monotonic_ns(began), self.monotonic_ns(ended));
+        let (began, ended) = (self.monotonic_ns(times.start), self.monotonic_ns(times.end));
         let line = json!({
             "name": name, "cat": category, "ph": "X",
-            "pid": event.track.global_rank(event.track.rank), "tid": thread_id(event),
+            "pid": event.track.own_global_rank(), "tid": thread_id(event),
             "ts": to_us(began), "dur": to_us(ended.saturating_sub(began)), "args": args,
         });
         self.write_line(&line)

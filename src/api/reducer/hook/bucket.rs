@@ -1,15 +1,29 @@
-//! The input of a hook: a bucket, and the turn in which the hook may communicate.
+//! The input and the outcome of a hook.
 
 use super::super::layout::BucketSpec;
-use super::super::task::run_in_turn;
-use crate::api::collective::call::{Call, CallOptions};
-use crate::api::group::process_group::Group;
+use super::super::operation::OperationTurn;
+use crate::api::collective::call::Call;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::kernel;
-use crate::transport::Descriptor;
+
+/// The outcome of a hook for the end of the step.
+#[derive(Debug, Default)]
+pub(in crate::api::reducer) struct HookOutcome {
+    /// The number of bytes sent, in the hook's encoding.
+    pub(in crate::api::reducer) bytes_sent: u64,
+    /// Updates that the hook keeps if the ranks agree on the step.
+    pub(in crate::api::reducer) updates: Vec<PowerUpdate>,
+}
+
+/// The state that a gradient keeps for the next step.
+#[derive(Debug)]
+pub(in crate::api::reducer) struct PowerUpdate {
+    pub(super) param: usize,
+    pub(super) error: Vec<f32>,
+    pub(super) q: Vec<f32>,
+}
 
 /// A bucket that a hook reduces.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +80,28 @@ impl HookBucket<'_> {
         }
     }
 
+    /// Sends and adds the gradients as f16 or bf16, which takes half the bytes of f32.
+    pub(super) fn reduce_as(
+        &self,
+        to: DataType,
+        turn: &mut OperationTurn<'_>,
+    ) -> Result<HookOutcome> {
+        let (dtype, size) = (self.dtype(), to.size());
+        let mut room = vec![0; self.count() * size];
+        let view = Dst::from(room.as_mut_slice());
+        let part = |begin: usize, len: usize| view.slice(begin * size, len / dtype.size() * size);
+        for (offset, len, begin) in self.pieces() {
+            let src = self.send.as_src().slice(offset, len);
+            kernel::convert(dtype, src, self.factor, to, part(begin, len));
+        }
+        turn.run(&sum(view.as_src(), view, to))?;
+        for (offset, len, begin) in self.pieces() {
+            let src = part(begin, len).as_src();
+            kernel::convert(to, src, 1.0, dtype, self.recv.slice(offset, len));
+        }
+        Ok(HookOutcome { bytes_sent: view.len() as u64, updates: Vec::new() })
+    }
+
     /// Copies this rank's gradients into the result unchanged.
     pub(super) fn keep_own(&self) {
         if self.send.as_mut_ptr() != self.recv.as_mut_ptr() {
@@ -86,37 +122,13 @@ impl HookBucket<'_> {
     }
 }
 
-/// The turn of a group in which a hook runs.
-#[derive(Debug)]
-pub(in crate::api::reducer) struct HookTurn<'t> {
-    pub(in crate::api::reducer) group: &'t Group,
-    pub(in crate::api::reducer) options: &'t CallOptions,
-    pub(in crate::api::reducer) first: Descriptor,
-    pub(in crate::api::reducer) deadline: &'t Deadline,
-    /// The number of operations that ran in this turn.
-    pub(in crate::api::reducer) used: u64,
-}
-
-impl HookTurn<'_> {
-    /// Runs the next operation of the turn.
-    ///
-    /// # Errors
-    /// The errors of collectives.
-    pub(super) fn run(&mut self, call: &Call<'_>) -> Result<()> {
-        let Descriptor { sequence, label, .. } = self.first;
-        let descriptor = call.descriptor(sequence + self.used, label);
-        self.used += 1;
-        run_in_turn(self.group, call, self.options, descriptor, self.deadline)
-    }
-
-    /// Adds vectors of all ranks, in place.
-    ///
-    /// # Errors
-    /// The errors of an all_reduce.
-    pub(super) fn add_up(&mut self, values: &mut [f32]) -> Result<()> {
-        let view = Dst::from(values);
-        self.run(&sum(view.as_src(), view, DataType::F32))
-    }
+/// Adds vectors of all ranks, in place.
+///
+/// # Errors
+/// The errors of an all_reduce.
+pub(super) fn add_up(turn: &mut OperationTurn<'_>, values: &mut [f32]) -> Result<()> {
+    let view = Dst::from(values);
+    turn.run(&sum(view.as_src(), view, DataType::F32))
 }
 
 /// Returns an all_reduce that adds.

@@ -1,9 +1,10 @@
 //! Choice of a hook by its name and settings.
 
 use super::function::HookFunction;
-use super::powersgd::PowerSettings;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, Result};
+use std::fmt;
+use std::ops::RangeInclusive;
 
 /// The names of the built-in hooks.
 const NAMES: &str = "\"all_reduce\", \"f16\", \"bf16\", \"int8\", \"powersgd\" or \"none\"";
@@ -15,10 +16,16 @@ const BLOCK: u64 = 256;
 /// precision.
 const LARGEST_BLOCK: u64 = 1 << 20;
 
+/// PyTorch's defaults for PowerSGD, except for the first step, which is 1,000 in PyTorch.
+const RANK: u64 = 1;
+const START: u64 = 10;
+const MIN_RATIO: u64 = 2;
+
 /// A method to reduce buckets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum HookChoice {
     /// One all_reduce per bucket.
+    #[default]
     AllReduce,
     /// Gradients are sent and added as elements of this type.
     Cast(DataType),
@@ -88,9 +95,42 @@ impl HookChoice {
     }
 }
 
+/// The settings of the hook `powersgd`; see `hook_settings` of `dist_reducer_options_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerSettings {
+    pub(super) rank: usize,
+    /// The first step with compression.
+    pub(super) start: u64,
+    pub(super) has_warm_start: bool,
+    pub(super) has_feedback: bool,
+    /// A matrix is compressed only if its factors are this many times smaller.
+    pub(super) min_ratio: usize,
+}
+
+impl PowerSettings {
+    fn take(settings: &mut HookSettings<'_>) -> Result<Self> {
+        let small = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Ok(Self {
+            rank: small(settings.number("rank", RANK, 1..=1024)?),
+            start: settings.number("start", START, 0..=u64::MAX)?,
+            has_warm_start: settings.number("warm", 1, 0..=1)? == 1,
+            has_feedback: settings.number("feedback", 1, 0..=1)? == 1,
+            min_ratio: small(settings.number("min_ratio", MIN_RATIO, 1..=1024)?),
+        })
+    }
+}
+
+impl fmt::Display for PowerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, start, min_ratio, .. } = self;
+        let [warm, feedback] = [self.has_warm_start, self.has_feedback].map(u8::from);
+        write!(f, "rank={rank};start={start};warm={warm};feedback={feedback};min_ratio={min_ratio}")
+    }
+}
+
 /// A list of settings; each is taken once.
 #[derive(Debug)]
-pub(super) struct HookSettings<'s>(Vec<(&'s str, &'s str)>);
+struct HookSettings<'s>(Vec<(&'s str, &'s str)>);
 
 impl<'s> HookSettings<'s> {
     fn parse(text: &'s str) -> Result<Self> {
@@ -114,12 +154,7 @@ impl<'s> HookSettings<'s> {
     ///
     /// # Errors
     /// `InvalidArgument` if the setting is not an integer in the range.
-    pub(super) fn number(
-        &mut self,
-        name: &str,
-        default: u64,
-        range: std::ops::RangeInclusive<u64>,
-    ) -> Result<u64> {
+    fn number(&mut self, name: &str, default: u64, range: RangeInclusive<u64>) -> Result<u64> {
         let Some(at) = self.0.iter().position(|&(known, _)| known == name) else {
             return Ok(default);
         };

@@ -4,10 +4,10 @@
 //! cannot use the reducer's group, whose operations wait in the queue until the function returns.
 //! An abort of the reducer's group also aborts the hook's group.
 
-use super::{HookBucket, HookOutcome};
+use super::super::bucket_callback::BucketView;
+use super::bucket::{HookBucket, HookOutcome};
 use crate::api::group::process_group::Group;
 use crate::api::membership::subgroup::SubgroupOptions;
-use crate::api::reducer::launch::BucketView;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use std::fmt;
 use std::sync::Arc;

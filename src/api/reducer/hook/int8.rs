@@ -12,7 +12,8 @@
 //! The scale of a block is the largest absolute value in it over 127. An infinite or NaN gradient
 //! makes its block NaN.
 
-use super::{HookBucket, HookOutcome, HookTurn};
+use super::super::operation::OperationTurn;
+use super::bucket::{HookBucket, HookOutcome};
 use crate::api::collective::call::Call;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
@@ -43,7 +44,7 @@ impl Int8Hook {
     pub(super) fn reduce(
         &mut self,
         bucket: &HookBucket<'_>,
-        turn: &mut HookTurn<'_>,
+        turn: &mut OperationTurn<'_>,
     ) -> Result<HookOutcome> {
         let (ranks, block) = (turn.group.size(), self.block);
         let count = bucket.count();

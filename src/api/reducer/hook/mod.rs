@@ -10,26 +10,26 @@
 //! This module does not depend on when buckets are sent, or on the votes.
 
 mod bucket;
-mod cast;
 mod choice;
 mod function;
 mod int8;
 mod powersgd;
 
-pub(super) use bucket::{HookBucket, HookTurn};
+pub(super) use bucket::{HookBucket, PowerUpdate};
 pub use choice::HookChoice;
 pub use function::{HookBody, HookCall, HookFunction};
-pub(super) use powersgd::PowerUpdate;
 
+use super::operation::OperationTurn;
 use super::param::Param;
 use crate::api::group::process_group::Group;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;
+use bucket::HookOutcome;
 use function::FunctionHook;
 use int8::Int8Hook;
 use powersgd::PowerSgd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A hook and its state between buckets.
 #[derive(Debug)]
@@ -46,15 +46,6 @@ enum HookState {
     PowerSgd(PowerSgd),
     Off,
     Function(FunctionHook),
-}
-
-/// The outcome of a hook for the end of the step.
-#[derive(Debug, Default)]
-pub(super) struct HookOutcome {
-    /// The number of bytes sent, in the hook's encoding.
-    pub(super) bytes_sent: u64,
-    /// Updates that the hook keeps if the ranks agree on the step.
-    pub(super) updates: Vec<PowerUpdate>,
 }
 
 impl Hook {
@@ -101,10 +92,10 @@ impl Hook {
     pub(super) fn reduce(
         &self,
         bucket: &HookBucket<'_>,
-        turn: &mut HookTurn<'_>,
+        turn: &mut OperationTurn<'_>,
     ) -> Result<HookOutcome> {
         match &mut *self.lock() {
-            HookState::Cast(dtype) => cast::reduce(*dtype, bucket, turn),
+            HookState::Cast(dtype) => bucket.reduce_as(*dtype, turn),
             HookState::Int8(hook) => hook.reduce(bucket, turn),
             HookState::PowerSgd(hook) => hook.reduce(bucket, turn),
             HookState::Off => {
@@ -141,7 +132,7 @@ impl Hook {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HookState> {
+    fn lock(&self) -> MutexGuard<'_, HookState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,58 +13,19 @@
 //! and gradients that would hardly become smaller, are reduced without compression. Errors and Q
 //! change only if the ranks agree on the step.
 
-use super::bucket::sum;
-use super::choice::HookSettings;
-use super::{HookBucket, HookOutcome, HookTurn};
-use crate::api::reducer::param::Param;
+use super::super::operation::OperationTurn;
+use super::super::param::Param;
+use super::bucket::{HookBucket, HookOutcome, PowerUpdate, add_up, sum};
+use super::choice::PowerSettings;
 use crate::base::error::Result;
 use std::collections::HashMap;
-use std::fmt;
 
 /// The number of operations: one for the uncompressed gradients, and one for each of the two
 /// factors.
 pub(super) const OPERATIONS: u64 = 3;
 
-/// PyTorch's defaults, except for the first step, which is 1,000 in PyTorch.
-const RANK: u64 = 1;
-const START: u64 = 10;
-const MIN_RATIO: u64 = 2;
-
 /// A column with a smaller norm counts as zero.
 const SHORTEST: f32 = 1e-20;
-
-/// The settings of the hook; see `hook_settings` of `dist_reducer_options_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PowerSettings {
-    rank: usize,
-    /// The first step with compression.
-    start: u64,
-    has_warm_start: bool,
-    has_feedback: bool,
-    /// A matrix is compressed only if its factors are this many times smaller.
-    min_ratio: usize,
-}
-
-impl PowerSettings {
-    pub(super) fn take(settings: &mut HookSettings<'_>) -> Result<Self> {
-        let small = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        Ok(Self {
-            rank: small(settings.number("rank", RANK, 1..=1024)?),
-            start: settings.number("start", START, 0..=u64::MAX)?,
-            has_warm_start: settings.number("warm", 1, 0..=1)? == 1,
-            has_feedback: settings.number("feedback", 1, 0..=1)? == 1,
-            min_ratio: small(settings.number("min_ratio", MIN_RATIO, 1..=1024)?),
-        })
-    }
-}
-
-impl fmt::Display for PowerSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, start, min_ratio, .. } = self;
-        let [warm, feedback] = [self.has_warm_start, self.has_feedback].map(u8::from);
-        write!(f, "rank={rank};start={start};warm={warm};feedback={feedback};min_ratio={min_ratio}")
-    }
-}
 
 /// A gradient that is sent as two factors.
 #[derive(Debug)]
@@ -85,14 +46,6 @@ struct MatrixShape {
     rows: usize,
     columns: usize,
     rank: usize,
-}
-
-/// The state that a gradient keeps for the next step.
-#[derive(Debug)]
-pub(in crate::api::reducer) struct PowerUpdate {
-    param: usize,
-    error: Vec<f32>,
-    q: Vec<f32>,
 }
 
 /// The hook and its state between steps.
@@ -149,7 +102,7 @@ impl PowerSgd {
     pub(super) fn reduce(
         &self,
         bucket: &HookBucket<'_>,
-        turn: &mut HookTurn<'_>,
+        turn: &mut OperationTurn<'_>,
     ) -> Result<HookOutcome> {
         if bucket.step < self.settings.start {
             bucket.scale_own();
@@ -208,7 +161,7 @@ impl PowerSgd {
         &self,
         bucket: &HookBucket<'_>,
         values: &mut [f32],
-        turn: &mut HookTurn<'_>,
+        turn: &mut OperationTurn<'_>,
     ) -> Result<usize> {
         let size = bucket.dtype().size();
         let ranges: Vec<std::ops::Range<usize>> = bucket
@@ -219,7 +172,7 @@ impl PowerSgd {
             .collect();
         let mut rest: Vec<f32> =
             ranges.iter().flat_map(|range| values[range.clone()].iter().copied()).collect();
-        turn.add_up(&mut rest)?;
+        add_up(turn, &mut rest)?;
         let mut left = rest.as_slice();
         for range in ranges {
             let (part, after) = left.split_at(range.len());
@@ -275,11 +228,11 @@ impl CompressedMatrix {
 fn add_all(
     matrices: &mut [CompressedMatrix],
     factor: impl Fn(&mut CompressedMatrix) -> &mut Vec<f32>,
-    turn: &mut HookTurn<'_>,
+    turn: &mut OperationTurn<'_>,
 ) -> Result<()> {
     let mut all: Vec<f32> = Vec::new();
     matrices.iter_mut().for_each(|matrix| all.extend_from_slice(factor(matrix)));
-    turn.add_up(&mut all)?;
+    add_up(turn, &mut all)?;
     let mut left = all.as_slice();
     for matrix in matrices {
         let factor = factor(matrix);

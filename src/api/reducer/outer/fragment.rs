@@ -3,11 +3,11 @@
 //! fragment, the retry after a failure, and the values for a joining rank.
 
 use super::super::array::Array;
-use super::super::hook::HookChoice;
+use super::super::ballot::VoteDelivery;
 use super::super::options::ReducerOptions;
 use super::super::param::{Param, ParamRole};
-use super::super::{Reducer, VoteDelivery};
-use super::OuterOptions;
+use super::super::reducer_state::Reducer;
+use super::optimizer::{OptimizerMemory, OuterOptions};
 use crate::api::group::process_group::Group;
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
@@ -61,7 +61,8 @@ impl OuterFragment {
         group: &Arc<Group>,
         params: &[Param],
         indices: &[usize],
-        (options, counter): (&OuterOptions, &Array<u64>),
+        options: &OuterOptions,
+        counter: &Array<u64>,
     ) -> Result<Self> {
         let has_states = options.optimizer.has_state();
         let mut members = Vec::with_capacity(indices.len());
@@ -133,7 +134,7 @@ impl OuterFragment {
                 let (result, count) = self.reducer.result(self.inner_index(position))?;
                 let mut gradient = vec![0.0; count];
                 kernel::widen(DataType::F32, 1.0, result.as_src(), &mut gradient);
-                let memory = (&member.global, &member.state);
+                let memory = OptimizerMemory { global: &member.global, state: &member.state };
                 options.optimizer.update(member.index, memory, &gradient);
             }
         }
@@ -181,20 +182,6 @@ fn reducer_options(options: &OuterOptions) -> ReducerOptions {
         hook: options.hook.clone(),
         name: options.name.clone(),
         ..ReducerOptions::default()
-    }
-}
-
-impl OuterOptions {
-    /// Describes the settings that must be equal on all ranks, except the hook, which the reducers
-    /// compare.
-    fn agreement(&self) -> String {
-        let Self { every, fragments, optimizer, .. } = self;
-        format!("every {every}, fragments {fragments}, optimizer {optimizer:?}")
-    }
-
-    /// Returns whether the hook sends nothing.
-    pub(super) fn has_no_communication(&self) -> bool {
-        matches!(self.hook, HookChoice::Off)
     }
 }
 

@@ -17,10 +17,9 @@ mod fragment;
 mod optimizer;
 mod save;
 
-pub use optimizer::{OuterOptimizer, OuterUpdate};
+pub use optimizer::{OuterOptimizer, OuterOptions, OuterUpdate};
 
 use super::array::Array;
-use super::hook::HookChoice;
 use super::param::{self, Param};
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
@@ -28,23 +27,6 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;
 use fragment::OuterFragment;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Options of an outer optimizer; see `dist_outer_options_t`.
-#[derive(Clone, Debug)]
-pub struct OuterOptions {
-    /// The number of steps after which the ranks agree on each fragment.
-    pub every: u64,
-    /// The number of fragments.
-    pub fragments: usize,
-    /// The optimizer of the global values.
-    pub optimizer: OuterOptimizer,
-    /// The hook that reduces the differences.
-    pub hook: HookChoice,
-    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
-    pub timeout_ms: u64,
-    /// A name for the log.
-    pub name: String,
-}
 
 /// Statistics since the outer optimizer was created; see `dist_outer_stats_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,8 +88,8 @@ impl Outer {
         let counter = Array::new(1);
         let mut fragments = Vec::with_capacity(options.fragments);
         for range in fragment::cut(&counts, options.fragments) {
-            let of = (&options, &counter);
-            fragments.push(OuterFragment::new(group, &params, &trained[range], of)?);
+            let fragment = OuterFragment::new(group, &params, &trained[range], &options, &counter)?;
+            fragments.push(fragment);
         }
         let state = Mutex::default();
         Ok(Arc::new(Self { params, options, fragments, counter, state }))

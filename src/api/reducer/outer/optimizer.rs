@@ -1,7 +1,8 @@
-//! The outer optimizer: it updates the global values from the difference between these and the
-//! ranks' values.
+//! The outer optimizer and its options. The optimizer updates the global values from the difference
+//! between these and the ranks' values.
 
 use super::super::array::Array;
+use super::super::hook::HookChoice;
 use crate::base::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +25,15 @@ pub struct OuterUpdate {
     pub state: *mut f32,
     /// The number of elements of each array.
     pub count: usize,
+}
+
+/// The memory of a parameter that the optimizer updates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OptimizerMemory<'m> {
+    /// The global values.
+    pub(super) global: &'m Array<f32>,
+    /// The state of the optimizer.
+    pub(super) state: &'m Array<f32>,
 }
 
 /// An outer optimizer.
@@ -106,7 +116,7 @@ impl OuterOptimizer {
     pub(super) fn update(
         &self,
         param: usize,
-        (global, state): (&Array<f32>, &Array<f32>),
+        OptimizerMemory { global, state }: OptimizerMemory<'_>,
         pseudo_grad: &[f32],
     ) {
         #[allow(clippy::cast_possible_truncation, reason = "factors of f32 are rounded")]
@@ -138,6 +148,37 @@ impl OuterOptimizer {
     }
 }
 
+/// Options of an outer optimizer; see `dist_outer_options_t`.
+#[derive(Clone, Debug)]
+pub struct OuterOptions {
+    /// The number of steps after which the ranks agree on each fragment.
+    pub every: u64,
+    /// The number of fragments.
+    pub fragments: usize,
+    /// The optimizer of the global values.
+    pub optimizer: OuterOptimizer,
+    /// The hook that reduces the differences.
+    pub hook: HookChoice,
+    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    pub timeout_ms: u64,
+    /// A name for the log.
+    pub name: String,
+}
+
+impl OuterOptions {
+    /// Describes the settings that must be equal on all ranks, except the hook, which the reducers
+    /// compare.
+    pub(super) fn agreement(&self) -> String {
+        let Self { every, fragments, optimizer, .. } = self;
+        format!("every {every}, fragments {fragments}, optimizer {optimizer:?}")
+    }
+
+    /// Returns whether the hook sends nothing.
+    pub(super) fn has_no_communication(&self) -> bool {
+        matches!(self.hook, HookChoice::Off)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,15 +202,16 @@ mod tests {
     fn updates_are_those_of_pytorch() {
         let (global, state) = (Array::new(2), Array::new(2));
         let optimizer = OuterOptimizer::parse("nesterov", 0.5, 0.5).unwrap();
-        optimizer.update(0, (&global, &state), &[1.0, -2.0]);
+        let memory = OptimizerMemory { global: &global, state: &state };
+        optimizer.update(0, memory, &[1.0, -2.0]);
         // The velocity is initially the gradient.
         assert_eq!([state.get(0), state.get(1)], [1.0, -2.0]);
         assert_eq!([global.get(0), global.get(1)], [-0.75, 1.5]);
-        optimizer.update(0, (&global, &state), &[1.0, 0.0]);
+        optimizer.update(0, memory, &[1.0, 0.0]);
         assert_eq!([state.get(0), state.get(1)], [1.5, -1.0]);
         assert_eq!([global.get(0), global.get(1)], [-0.75 - 0.875, 1.5 + 0.25]);
         let mean = OuterOptimizer::parse("average", 0.0, 0.0).unwrap();
-        mean.update(0, (&global, &state), &[-1.625, 1.75]);
+        mean.update(0, memory, &[-1.625, 1.75]);
         assert_eq!([global.get(0), global.get(1)], [0.0, 0.0]);
     }
 }

@@ -1,22 +1,24 @@
 //! Saves the global values and the optimizer's states as one byte string, and loads them.
 //!
-//! The format has these parts in order, with little-endian numbers:
-//!
-//! 1. A magic number.
-//! 2. The length of the header as a 64-bit number.
-//! 3. The header: JSON with the number of steps and the names and sizes of the parameters.
-//! 4. For each parameter, the global values and the state as f32.
+//! The header has the number of steps and the names and sizes of the parameters. It is followed by
+//! the global values and the state of each parameter as little-endian f32.
 
+use super::super::checkpoint::CheckpointFormat;
+use super::super::records;
 use super::Outer;
-use crate::api::collective::bytes::BytesCall;
 use crate::api::collective::call::CallOptions;
 use crate::api::work::callbacks;
-use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use serde_json::{Value, json};
 
-const MAGIC: &[u8; 8] = b"DISTOUT1";
+const FORMAT: CheckpointFormat = CheckpointFormat {
+    magic: *b"DISTOUT1",
+    title: "a saved outer optimizer",
+    source: "dist_outer_save",
+    truncated: "it is truncated",
+    invalid_header: "its header is not valid JSON",
+};
 
 const SIZE: usize = size_of::<f32>();
 
@@ -30,10 +32,7 @@ impl Outer {
         if self.lock().pending.is_some() {
             return Err(unfinished());
         }
-        let header = self.header(self.counter.get(0)).to_string().into_bytes();
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&header);
+        let mut bytes = FORMAT.begin(&self.header(self.counter.get(0)));
         for member in self.fragments.iter().flat_map(|fragment| &fragment.members) {
             for array in [&member.global, &member.state] {
                 array.write_to(0..array.len(), &mut bytes);
@@ -66,26 +65,15 @@ impl Outer {
         }
         let Some(first) = self.fragments.first() else { return Ok(()) };
         let group = first.reducer.lock().group()?;
-        let sent = if group.rank() == root { bytes } else { &[] };
         let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
-        let received = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
-        let received = received.and_then(|strings| strings.into_iter().next());
-        self.take(received.as_deref().unwrap_or(sent))?;
+        self.take(&records::broadcast(&group, bytes, root, &options)?)?;
         self.fragments.iter().for_each(|fragment| fragment.restore(&self.params));
         Ok(())
     }
 
     fn take(&self, bytes: &[u8]) -> Result<()> {
-        let wrong = |what: &str| Error::invalid(format!("bytes (a saved outer optimizer): {what}"));
-        let none = || wrong("not an output of dist_outer_save");
-        let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(none)?;
-        let head = rest.split_first_chunk::<8>().filter(|_| magic == MAGIC);
-        let (len, rest) = head.ok_or_else(none)?;
-        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
-        let (header, mut data) =
-            rest.split_at_checked(len).ok_or_else(|| wrong("it is truncated"))?;
-        let header: Value =
-            serde_json::from_slice(header).map_err(|_| wrong("its header is not valid JSON"))?;
+        let wrong = |text: &str| FORMAT.error(text);
+        let (header, mut data) = FORMAT.read(bytes)?;
         let steps = header["steps"].as_u64().ok_or_else(|| wrong("it has no number of steps"))?;
         if header["params"] != self.header(0)["params"] {
             return Err(wrong(
@@ -96,7 +84,7 @@ impl Outer {
         let total: usize =
             members().map(|member| (member.global.len() + member.state.len()) * SIZE).sum();
         if data.len() != total {
-            return Err(wrong("it is truncated"));
+            return Err(wrong(FORMAT.truncated));
         }
         for member in members() {
             for array in [&member.global, &member.state] {

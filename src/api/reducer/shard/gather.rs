@@ -1,46 +1,23 @@
 //! The gather of parameters: every rank sends the elements that it has updated to all ranks.
 //! Buckets are gathered one after the other, starting with those of the first layers.
 
-use super::super::launch::{fail, failed_before, new_work};
-use super::super::memory::GradMemory;
-use super::super::param::Param;
-use super::super::task::run_in_turn;
-use super::Shard;
-use super::reshard;
-use super::split::{ShardSplit, SplitPiece};
-use crate::api::collective::call::{Call, CallOptions};
+use super::super::operation::{
+    self, OperationTurn, ReducerOperation, fail, failed_before, new_work,
+};
+use super::super::reducer_state::{Reducer, ShardGather};
+use super::reshard::{self, ShardModel, ShardSnapshot};
+use super::{PendingGather, Shard};
+use crate::api::collective::call::Call;
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
 use crate::api::work::handle::Work;
-use crate::api::work::issue::{OperationTask, enqueue_task};
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::label::Label;
 use crate::transport::Descriptor;
 use std::sync::Arc;
-
-/// A gather in progress.
-#[derive(Clone, Debug)]
-pub(super) struct PendingGather {
-    /// The works of the buckets.
-    buckets: Vec<Arc<Work>>,
-    /// The work of the agreement.
-    end: Arc<Work>,
-    /// The number of steps that had ended when the gather began.
-    steps: u64,
-}
-
-impl PendingGather {
-    pub(super) fn all(&self) -> Vec<Arc<Work>> {
-        self.buckets.iter().chain(std::iter::once(&self.end)).map(Arc::clone).collect()
-    }
-
-    /// Returns whether this rank has all parameters.
-    fn is_complete(&self) -> bool {
-        self.buckets.iter().all(|work| matches!(work.outcome(), Some(Ok(()))))
-    }
-}
 
 /// The progress of a call.
 enum GatherProgress {
@@ -97,35 +74,14 @@ impl Shard {
     pub fn wait(&self, param: usize) -> Result<()> {
         self.reducer.trained(param)?;
         let gather = self.lock().gather.clone();
-        let position = self.reducer.lock().memory.layout.places[param];
-        let work =
-            gather.as_ref().zip(position).map(|(gather, (bucket, _))| &gather.buckets[bucket]);
+        let position = self.reducer.lock().memory.layout.positions[param];
+        let work = gather.as_ref().zip(position);
+        let work = work.map(|(gather, position)| &gather.buckets[position.bucket]);
         let Some(work) = work else { return Ok(()) };
         callbacks::reject_blocking_in_callback("dist_shard_wait")?;
         work.set_awaited();
         let waited = work.wait(&Deadline::never()).map(drop);
         waited.context(|| format!("parameter \"{}\"", self.reducer.params[param].name))
-    }
-
-    /// Records that the gather has ended on another rank. Returns whether this rank has all
-    /// parameters.
-    pub(in crate::api::reducer) fn adopt(&self) -> bool {
-        let mut state = self.lock();
-        let complete = state.gather.take_if(|gather| gather.is_complete());
-        state.adopted = complete.as_ref().map(|gather| gather.steps);
-        complete.is_some()
-    }
-
-    /// Repeats a failed gather if the reducer has another group.
-    pub(in crate::api::reducer) fn complete(&self) -> Result<()> {
-        let failure = match &self.lock().gather {
-            Some(gather) => gather.end.outcome().and_then(Result::err),
-            None => None,
-        };
-        let Some(failure) = failure else { return Ok(()) };
-        let group = self.reducer.lock().group()?;
-        let is_same = self.local_shard().is_in(&group);
-        if is_same { Err(failed_before(&failure)) } else { self.gather() }
     }
 
     fn begin_gather(&self, work: Option<&Arc<Work>>) -> Result<GatherProgress> {
@@ -163,12 +119,15 @@ impl Shard {
     /// Redistributes the states to the ranks of another group, and the parameters to all ranks.
     fn redistribute(&self, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_shard_gather")?;
-        let gathers = self.reducer.lock().gathers;
-        let former = self.local_shard();
-        let old = Some((&*former, gathers));
-        let (local, gathers) = reshard::redistribute(&self.reducer, group, &self.options, old)?;
-        self.lock().local = Arc::new(local);
-        self.reducer.lock().gathers = gathers + 1;
+        let (memory, gathers) = {
+            let state = self.reducer.lock();
+            (Arc::clone(&state.memory), state.gathers)
+        };
+        let model = ShardModel { params: &self.reducer.params, memory: &memory };
+        let old = ShardSnapshot { local: self.local_shard(), gathers };
+        let new = reshard::redistribute(model, group, &self.options, Some(old))?;
+        self.lock().local = new.local;
+        self.reducer.lock().gathers = new.gathers + 1;
         Ok(())
     }
 
@@ -179,61 +138,63 @@ impl Shard {
         work: Option<&Arc<Work>>,
     ) -> Result<PendingGather> {
         let memory = Arc::clone(&self.reducer.lock().memory);
-        let split = Arc::new(self.local_shard().split.clone());
+        let local = self.local_shard();
+        let (layout, split) = (&memory.layout, &local.split);
         let options = self.call_options();
-        let deadline = group.deadline(&options);
-        let mut buckets = Vec::with_capacity(memory.layout.buckets.len());
+        let mut buckets = Vec::with_capacity(layout.buckets.len());
         // The buckets are in the order of the backward pass.
-        for bucket in (0..memory.layout.buckets.len()).rev() {
+        for bucket in (0..layout.buckets.len()).rev() {
             let work = new_work(group);
-            let task = BucketGather {
-                params: self.reducer.pieces_of(&memory, &split, bucket),
-                bucket,
-                options: options.clone(),
-                works: [Arc::clone(&work)],
+            let values = |rank| {
+                let pieces = split.bucket_pieces(layout, bucket, rank);
+                pieces.iter().map(|piece| piece.values(&self.reducer.params)).collect()
             };
-            enqueue_task(Arc::clone(group), deadline, task)?;
+            let task = BucketGather { params: (0..split.ranks).map(values).collect(), bucket };
+            operation::enqueue(group, options.clone(), &work, task)?;
             buckets.push(work);
         }
         buckets.reverse();
         let end = work.map_or_else(|| new_work(group), Arc::clone);
-        let reducer = Arc::clone(&self.reducer);
-        let task = GatherEnd { reducer, options, works: [Arc::clone(&end)] };
-        enqueue_task(Arc::clone(group), deadline, task)?;
+        let task = GatherEnd { reducer: Arc::clone(&self.reducer) };
+        operation::enqueue(group, options, &end, task)?;
         Ok(PendingGather { buckets, end, steps })
+    }
+}
+
+impl ShardGather for Shard {
+    fn await_gather(&self) {
+        let works = self.lock().gather.as_ref().map(PendingGather::all).unwrap_or_default();
+        works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
+    }
+
+    fn adopt(&self) -> bool {
+        let mut state = self.lock();
+        let complete = state.gather.take_if(|gather| gather.is_complete());
+        state.adopted = complete.as_ref().map(|gather| gather.steps);
+        complete.is_some()
+    }
+
+    fn complete(&self) -> Result<()> {
+        let failure = match &self.lock().gather {
+            Some(gather) => gather.end.outcome().and_then(Result::err),
+            None => None,
+        };
+        let Some(failure) = failure else { return Ok(()) };
+        let group = self.reducer.lock().group()?;
+        let is_same = self.local_shard().is_in(&group);
+        if is_same { Err(failed_before(&failure)) } else { self.gather() }
     }
 }
 
 /// The values of the elements that one rank sends.
 type RankValues = Vec<Dst<'static>>;
 
-impl super::Reducer {
-    /// Returns the values of a bucket's parameters, by sending rank.
-    fn pieces_of(&self, memory: &GradMemory, split: &ShardSplit, bucket: usize) -> Vec<RankValues> {
-        let values = |piece: &SplitPiece| piece.values(&self.params);
-        (0..split.ranks)
-            .map(|rank| {
-                split.bucket_pieces(&memory.layout, bucket, rank).iter().map(values).collect()
-            })
-            .collect()
-    }
-}
-
-impl SplitPiece {
-    /// Returns the values of the piece's elements.
-    pub(super) fn values(&self, params: &[Param]) -> Dst<'static> {
-        let size = params[self.param].dtype.size();
-        params[self.param].data.slice(self.begin * size, self.count * size)
-    }
-}
-
-/// The task that gathers the parameters of a bucket.
+/// The operation that gathers the parameters of a bucket.
 #[derive(Debug)]
 struct BucketGather {
+    /// The values of the bucket's parameters, by sending rank.
     params: Vec<RankValues>,
     bucket: usize,
-    options: CallOptions,
-    works: [Arc<Work>; 1],
 }
 
 fn len(values: &RankValues) -> usize {
@@ -242,20 +203,22 @@ fn len(values: &RankValues) -> usize {
 
 impl BucketGather {
     /// Gathers without intermediate copies, which is possible if each rank has at most one piece.
-    fn run_in_place(&self, rank: usize, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
+    fn run_in_place(&self, mut turn: OperationTurn<'_>) -> Result<()> {
+        let rank = turn.group.rank();
         let piece = |values: &RankValues| values.first().copied().unwrap_or(Dst::empty());
         let recvs: Vec<Dst<'static>> = self.params.iter().map(piece).collect();
-        run(&Call::all_gather_v(recvs[rank].as_src(), recvs, DataType::U8))
+        turn.run(&Call::all_gather_v(recvs[rank].as_src(), recvs, DataType::U8))
     }
 
-    fn run_collected(&self, rank: usize, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
+    fn run_collected(&self, mut turn: OperationTurn<'_>) -> Result<()> {
+        let rank = turn.group.rank();
         let mut room: Vec<Vec<u8>> =
             self.params.iter().map(|values| vec![0; len(values)]).collect();
         let mut send = vec![0; len(&self.params[rank])];
         let view = Dst::from(send.as_mut_slice());
         each_part(&self.params[rank], view, |values, part| part.copy_from(values.as_src()));
         let recvs = room.iter_mut().map(|room| Dst::from(room.as_mut_slice())).collect();
-        run(&Call::all_gather_v(view.as_src(), recvs, DataType::U8))?;
+        turn.run(&Call::all_gather_v(view.as_src(), recvs, DataType::U8))?;
         for (owner, values) in self.params.iter().enumerate().filter(|&(owner, _)| owner != rank) {
             let view = Dst::from(room[owner].as_mut_slice());
             each_part(values, view, |values, part| values.copy_from(part.as_src()));
@@ -274,27 +237,21 @@ fn each_part<'r>(values: &RankValues, room: Dst<'r>, mut copy: impl FnMut(Dst<'s
     }
 }
 
-impl OperationTask for BucketGather {
-    fn works(&self) -> &[Arc<Work>] {
-        &self.works
-    }
-
-    fn descriptor(&self, sequence: u64) -> Descriptor {
+impl ReducerOperation for BucketGather {
+    fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let counts: Vec<usize> = self.params.iter().map(len).collect();
-        Call::all_gather_v_without_buffers(&counts, DataType::U8)
-            .descriptor(sequence, self.options.label)
+        Call::all_gather_v_without_buffers(&counts, DataType::U8).descriptor(sequence, label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
         format!("the parameters of bucket {} ({descriptor})", self.bucket)
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let run = |call: &Call<'_>| run_in_turn(group, call, &self.options, first, deadline);
+    fn run(&mut self, turn: OperationTurn<'_>) -> Result<()> {
         if self.params.iter().all(|values| values.len() <= 1) {
-            self.run_in_place(group.rank(), run)
+            self.run_in_place(turn)
         } else {
-            self.run_collected(group.rank(), run)
+            self.run_collected(turn)
         }
     }
 }
@@ -302,26 +259,20 @@ impl OperationTask for BucketGather {
 /// Agrees that all ranks have all parameters.
 #[derive(Debug)]
 struct GatherEnd {
-    reducer: Arc<super::Reducer>,
-    options: CallOptions,
-    works: [Arc<Work>; 1],
+    reducer: Arc<Reducer>,
 }
 
-impl OperationTask for GatherEnd {
-    fn works(&self) -> &[Arc<Work>] {
-        &self.works
-    }
-
-    fn descriptor(&self, sequence: u64) -> Descriptor {
-        Call::barrier().descriptor(sequence, self.options.label)
+impl ReducerOperation for GatherEnd {
+    fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
+        Call::barrier().descriptor(sequence, label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
         format!("the end of a gather of parameters ({descriptor})")
     }
 
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        run_in_turn(group, &Call::barrier(), &self.options, first, deadline)?;
+    fn run(&mut self, mut turn: OperationTurn<'_>) -> Result<()> {
+        turn.run(&Call::barrier())?;
         self.reducer.lock().gathers += 1;
         Ok(())
     }

@@ -14,37 +14,47 @@
 //! This module does not depend on how an optimizer uses the states.
 
 mod gather;
-mod own;
+mod local;
 mod reshard;
 mod save;
-mod split;
 
-pub(super) use own::OwnGrads;
+pub use local::ShardOptions;
 
-use super::array::Array;
-use super::{Reducer, ReducerPhase, ReducerState};
+use super::reducer_state::{Reducer, ReducerState, ShardGather};
+use super::shard_split::SplitPiece;
 use crate::api::collective::call::CallOptions;
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
+use crate::api::work::handle::Work;
 use crate::base::buffer::Dst;
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use gather::PendingGather;
-use split::{ShardSplit, SplitPiece};
+use local::{LocalShard, ShardPiece};
+use reshard::{ShardModel, ShardSnapshot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The maximum number of states of a shard.
 const MOST_STATES: usize = 64;
 
-/// Options of a shard; see `dist_shard_options_t`.
+/// A gather in progress.
 #[derive(Clone, Debug)]
-pub struct ShardOptions {
-    /// The names of the optimizer's states.
-    pub states: Vec<String>,
-    /// The number of ranks that update each element.
-    pub copies: usize,
-    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
-    pub timeout_ms: u64,
+pub(super) struct PendingGather {
+    /// The works of the buckets.
+    buckets: Vec<Arc<Work>>,
+    /// The work of the agreement.
+    end: Arc<Work>,
+    /// The number of steps that had ended when the gather began.
+    steps: u64,
+}
+
+impl PendingGather {
+    pub(super) fn all(&self) -> Vec<Arc<Work>> {
+        self.buckets.iter().chain(std::iter::once(&self.end)).map(Arc::clone).collect()
+    }
+
+    /// Returns whether this rank has all parameters.
+    fn is_complete(&self) -> bool {
+        self.buckets.iter().all(|work| matches!(work.outcome(), Some(Ok(()))))
+    }
 }
 
 /// A range of elements that this rank updates.
@@ -84,62 +94,6 @@ struct ShardState {
     adopted: Option<u64>,
 }
 
-/// The states of a rank in a group.
-#[derive(Debug)]
-struct LocalShard {
-    group: Weak<Group>,
-    split: ShardSplit,
-    rank: usize,
-    pieces: Vec<ShardPiece>,
-    /// The number of elements.
-    count: usize,
-    /// The states, each with `count` elements.
-    states: Vec<Array<f32>>,
-}
-
-/// Elements that a rank updates: its own, or copies of another rank's elements.
-#[derive(Clone, Copy, Debug)]
-struct ShardPiece {
-    piece: SplitPiece,
-    /// The rank that owns the elements.
-    owner: usize,
-    /// The index of the first element in each state.
-    offset: usize,
-}
-
-/// Returns the ranks whose elements a rank updates: the rank itself, and the ranks before it.
-fn updated_by(rank: usize, ranks: usize, copies: usize) -> impl Iterator<Item = usize> {
-    (0..copies.min(ranks)).map(move |copy| (rank + ranks - copy) % ranks)
-}
-
-impl LocalShard {
-    /// Creates the part of this rank, with states of zeros.
-    fn new(reducer: &Reducer, group: &Arc<Group>, options: &ShardOptions) -> Self {
-        let memory = Arc::clone(&reducer.lock().memory);
-        let (rank, ranks) = (group.rank(), group.size());
-        let split = ShardSplit::of(&memory.layout, ranks);
-        let mut pieces = Vec::new();
-        let mut count = 0;
-        for owner in updated_by(rank, ranks, options.copies) {
-            for piece in split.pieces(&memory.layout, owner) {
-                pieces.push(ShardPiece { piece, owner, offset: count });
-                count += piece.count;
-            }
-        }
-        let states = options.states.iter().map(|_| Array::new(count)).collect();
-        Self { group: Arc::downgrade(group), split, rank, pieces, count, states }
-    }
-
-    /// Returns the pieces that this rank owns.
-    fn own(&self) -> impl Iterator<Item = &ShardPiece> {
-        self.pieces.iter().filter(|held| held.owner == self.rank)
-    }
-
-    fn is_in(&self, group: &Arc<Group>) -> bool {
-        std::ptr::eq(self.group.as_ptr(), Arc::as_ptr(group))
-    }
-}
-
 impl Shard {
     /// Distributes an optimizer over the ranks of a reducer, or joins ranks that redistribute
     /// theirs. All ranks call this.
@@ -151,11 +105,8 @@ impl Shard {
         callbacks::reject_blocking_in_callback("dist_shard_create")?;
         check(reducer, &options)?;
         let group = {
-            let mut state = reducer.settled();
-            if !matches!(state.phase, ReducerPhase::Idle) {
-                return Err(state.refuse("a shard can be created only between steps"));
-            }
-            if state.shard.strong_count() > 0 {
+            let mut state = reducer.between_steps("a shard can be created only between steps")?;
+            if state.shard.as_ref().is_some_and(|shard| shard.strong_count() > 0) {
                 return Err(Error::invalid(
                     "the reducer already has a shard: release that shard first",
                 ));
@@ -164,11 +115,15 @@ impl Shard {
             state.wants_order = false;
             state.group()?
         };
-        let (local, gathers) = reshard::redistribute(reducer, &group, &options, None)?;
-        let state = Mutex::new(ShardState { local: Arc::new(local), gather: None, adopted: None });
+        let memory = Arc::clone(&reducer.lock().memory);
+        let model = ShardModel { params: &reducer.params, memory: &memory };
+        let ShardSnapshot { local, gathers } =
+            reshard::redistribute(model, &group, &options, None)?;
+        let state = Mutex::new(ShardState { local, gather: None, adopted: None });
         let shard = Arc::new(Self { reducer: Arc::clone(reducer), options, state });
         let mut state = reducer.lock();
-        state.shard = Arc::downgrade(&shard);
+        let gather: Weak<dyn ShardGather> = Arc::<Self>::downgrade(&shard);
+        state.shard = Some(gather);
         state.gathers = gathers;
         drop(state);
         Ok(shard)
@@ -188,18 +143,21 @@ impl Shard {
     /// `InvalidArgument` if the gradients are split over another group than the states.
     pub fn ranges(&self) -> Result<Vec<ShardRange>> {
         let local = self.local_shard();
-        self.check_group(&local)?;
+        if self.reducer.options.is_sharded {
+            self.usable_group()?;
+        } else {
+            self.reducer.lock().group()?;
+        }
         let state = self.reducer.lock();
         let range = |held: &ShardPiece| self.reducer.range(&state, held);
         local.pieces.iter().map(range).collect()
     }
 
-    /// Checks that scattered gradients are split over the group of the states. After the reducer
-    /// continues in another group, they are on other ranks.
-    fn check_group(&self, local: &LocalShard) -> Result<()> {
+    /// Returns the group of the reducer, over which the states are split.
+    fn usable_group(&self) -> Result<Arc<Group>> {
         let group = self.reducer.lock().group()?;
-        if !self.reducer.options.is_sharded || local.is_in(&group) {
-            return Ok(());
+        if self.local_shard().is_in(&group) {
+            return Ok(group);
         }
         let message = "the reducer continues in another group: call dist_shard_gather first, which \
                        redistributes the states";
@@ -230,11 +188,6 @@ impl Shard {
     pub fn retire(&self) {
         self.await_gather();
     }
-
-    fn await_gather(&self) {
-        let works = self.lock().gather.as_ref().map(PendingGather::all).unwrap_or_default();
-        works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
-    }
 }
 
 impl Reducer {
@@ -246,33 +199,13 @@ impl Reducer {
         let grad = match &state.own {
             Some(own) => own.grad(&state.memory.layout, &piece),
             None => {
-                let buffer = known.grad.or_else(|| state.memory.result(param));
-                let buffer = buffer.or_else(|| state.memory.place(param));
+                let buffer = state.memory.reduced_grad(param, &self.params);
                 let buffer = buffer.ok_or_else(|| Error::internal("a gradient has no memory"))?;
                 part(buffer, known.grad_dtype.size())
             }
         };
-        let data = part(known.data, known.dtype.size());
+        let data = piece.values(&self.params);
         Ok(ShardRange { param, begin, count, bucket, offset, data, grad })
-    }
-
-    /// Waits until no gather uses the parameters.
-    pub(super) fn await_gather(&self) {
-        if let Some(shard) = self.shard() {
-            shard.await_gather();
-        }
-    }
-
-    /// Repeats a failed gather before a step ends, if the reducer has continued in another group.
-    pub(super) fn complete_gather(&self) -> Result<()> {
-        match self.shard() {
-            Some(shard) => shard.complete(),
-            None => Ok(()),
-        }
-    }
-
-    fn shard(&self) -> Option<Arc<Shard>> {
-        self.lock().shard.upgrade()
     }
 }
 

@@ -5,16 +5,16 @@
 //! data, and the states of the elements that they now update.
 
 use super::super::memory::GradMemory;
-use super::split::SplitPiece;
-use super::{LocalShard, Reducer, ShardOptions, updated_by};
-use crate::api::collective::bytes::BytesCall;
+use super::super::param::Param;
+use super::super::records;
+use super::super::shard_split::{ShardSplit, SplitPiece};
+use super::local::{LocalShard, ShardOptions, updated_by};
 use crate::api::collective::call::CallOptions;
 use crate::api::group::process_group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The record that a rank sends to all ranks.
@@ -51,6 +51,21 @@ impl ShardRecord {
     }
 }
 
+/// The parameters and the bucket memory of a reducer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardModel<'m> {
+    pub(super) params: &'m [Param],
+    pub(super) memory: &'m GradMemory,
+}
+
+/// The states of a rank in a group.
+#[derive(Debug)]
+pub(super) struct ShardSnapshot {
+    pub(super) local: Arc<LocalShard>,
+    /// The number of completed gathers.
+    pub(super) gathers: u64,
+}
+
 /// Returns this rank's part of the states and the number of completed gathers, after the ranks have
 /// redistributed the states. `old` is the same data for the former group.
 ///
@@ -58,53 +73,38 @@ impl ShardRecord {
 /// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank
 /// of the former group; the errors of collectives.
 pub(super) fn redistribute(
-    reducer: &Reducer,
+    model: ShardModel<'_>,
     group: &Arc<Group>,
     options: &ShardOptions,
-    old: Option<(&LocalShard, u64)>,
-) -> Result<(LocalShard, u64)> {
+    old: Option<ShardSnapshot>,
+) -> Result<ShardSnapshot> {
     let call = CallOptions { timeout_ms: options.timeout_ms, ..CallOptions::DEFAULT };
     let own = ShardRecord {
-        former: old.map(|(local, _)| (local.rank, local.split.ranks)),
-        gathers: old.map_or(0, |(_, gathers)| gathers),
+        former: old.as_ref().map(|old| (old.local.rank, old.local.split.ranks)),
+        gathers: old.as_ref().map_or(0, |old| old.gathers),
         options: format!("states {:?}, copies {}", options.states, options.copies),
     };
     let records = exchange(group, &own, &call)?;
-    let fresh = LocalShard::new(reducer, group, options);
+    let fresh = LocalShard::new(&model.memory.layout, group, options);
     let Some(known) = records.iter().find(|record| record.former.is_some()) else {
-        return Ok((fresh, 0));
+        return Ok(ShardSnapshot { local: Arc::new(fresh), gathers: 0 });
     };
     let ranks = known.former.map_or(0, |(_, ranks)| ranks);
-    let memory = Arc::clone(&reducer.lock().memory);
-    let redistribution =
-        Redistribution { reducer, group, memory: &memory, call: &call, fresh: &fresh };
+    let redistribution = Redistribution { model, group, call: &call, fresh: &fresh };
     // If states are lost, no rank sends anything.
     let holders: Vec<Rank> = (0..ranks)
         .map(|part| holder(&records, part, options.copies).ok_or_else(|| lost_part_error(part)))
         .collect::<Result<_>>()?;
+    let old = old.as_ref().map(|old| &*old.local);
     for (part, holder) in holders.into_iter().enumerate() {
-        redistribution.send_part(part, ranks, holder, old.map(|(local, _)| local))?;
+        redistribution.send_part(part, ranks, holder, old)?;
     }
-    Ok((fresh, known.gathers))
+    Ok(ShardSnapshot { local: Arc::new(fresh), gathers: known.gathers })
 }
 
 fn exchange(group: &Group, own: &ShardRecord, call: &CallOptions) -> Result<Vec<ShardRecord>> {
-    let bytes = own.encode();
-    let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(&bytes[..])), call)?;
-    let records: Option<Vec<ShardRecord>> =
-        gathered.unwrap_or_default().iter().map(|bytes| ShardRecord::decode(bytes)).collect();
-    let records = records.filter(|records| !records.is_empty()).ok_or_else(|| {
-        let message = "the ranks have different versions of libdist: use the same one on all ranks";
-        Error::new(ErrorKind::Mismatch, message)
-    })?;
-    let first = &records[0];
-    if let Some(rank) = records.iter().position(|record| record.options != first.options) {
-        let message = format!(
-            "the ranks have different options: rank 0 has {}, and rank {rank} {}",
-            first.options, records[rank].options
-        );
-        return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
-    }
+    let records = records::exchange(group, &own.encode(), ShardRecord::decode, call)?;
+    records::check_equal_options(records.iter().map(|record| record.options.as_str()))?;
     let mut old = records.iter().filter_map(|record| Some((record.former?.1, record.gathers)));
     if let Some(known) = old.next()
         && old.any(|other| other != known)
@@ -136,9 +136,8 @@ fn lost_part_error(part: usize) -> Error {
 }
 
 struct Redistribution<'d> {
-    reducer: &'d Reducer,
+    model: ShardModel<'d>,
     group: &'d Arc<Group>,
-    memory: &'d GradMemory,
     call: &'d CallOptions,
     fresh: &'d LocalShard,
 }
@@ -152,31 +151,26 @@ impl Redistribution<'_> {
         holder: Rank,
         old: Option<&LocalShard>,
     ) -> Result<()> {
-        let split = super::split::ShardSplit::of(&self.memory.layout, ranks);
-        let pieces = split.pieces(&self.memory.layout, part);
+        let layout = &self.model.memory.layout;
+        let pieces = ShardSplit::of(layout, ranks).pieces(layout, part);
         let is_own = holder == self.group.rank();
         let sent = match old.filter(|_| is_own) {
             Some(old) => self.encode(part, &pieces, old),
             None => Vec::new(),
         };
-        let call = BytesCall::broadcast(Src::from(&sent[..]), holder);
-        let strings = self.group.run_bytes(&call, self.call);
-        let strings =
-            strings.context(|| format!("the states of rank {part} of the former group"))?;
-        let bytes = strings.and_then(|strings| strings.into_iter().next()).unwrap_or(sent);
+        let bytes = records::broadcast(self.group, &sent, holder, self.call)
+            .context(|| format!("the states of rank {part} of the former group"))?;
         self.take(&pieces, &bytes)
     }
 
     /// Returns the states and the values of pieces that this rank has.
     fn encode(&self, part: usize, pieces: &[SplitPiece], old: &LocalShard) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let held = old.pieces.iter().filter(|held| held.owner == part);
-        for held in held {
-            let range = held.offset..held.offset + held.piece.count;
-            old.states.iter().for_each(|state| state.write_to(range.clone(), &mut bytes));
+        for held in old.pieces.iter().filter(|held| held.owner == part) {
+            old.write_states(held, &mut bytes);
         }
         for piece in pieces {
-            let values = piece.values(&self.reducer.params).as_src();
+            let values = piece.values(self.model.params).as_src();
             let begin = bytes.len();
             bytes.resize(begin + values.len(), 0);
             Dst::from(&mut bytes[begin..]).copy_from(values);
@@ -201,46 +195,12 @@ impl Redistribution<'_> {
             }
         }
         for piece in pieces {
-            let values = piece.values(&self.reducer.params);
+            let values = piece.values(self.model.params);
             let (part, rest) = left.split_at_checked(values.len()).ok_or_else(wrong)?;
             values.copy_from(Src::from(part));
             left = rest;
         }
         if left.is_empty() { Ok(()) } else { Err(wrong()) }
-    }
-}
-
-/// The pieces of a rank, by parameter.
-pub(super) type ByParam = HashMap<usize, Vec<usize>>;
-
-impl LocalShard {
-    pub(super) fn by_param(&self) -> ByParam {
-        let mut map = ByParam::new();
-        for (index, held) in self.pieces.iter().enumerate() {
-            map.entry(held.piece.param).or_default().push(index);
-        }
-        map
-    }
-
-    /// Copies a state of the elements that this rank has from the bytes of a piece.
-    pub(super) fn take_state(
-        &self,
-        wanted: &ByParam,
-        state: usize,
-        from: &SplitPiece,
-        bytes: &[u8],
-    ) {
-        for &index in wanted.get(&from.param).into_iter().flatten() {
-            let held = self.pieces[index];
-            let begin = held.piece.begin.max(from.begin);
-            let end = held.piece.range().end.min(from.range().end);
-            if begin >= end {
-                continue;
-            }
-            let size = size_of::<f32>();
-            let part = &bytes[(begin - from.begin) * size..(end - from.begin) * size];
-            self.states[state].read_from(held.offset + begin - held.piece.begin, part);
-        }
     }
 }
 

@@ -1,17 +1,15 @@
 //! Saves the states of all ranks as one byte string, and loads them on any number of ranks.
 //!
-//! The format has these parts in order, with little-endian numbers:
-//!
-//! 1. A magic number.
-//! 2. The length of the header as a 64-bit number.
-//! 3. The header: JSON with the names of the states and the names and sizes of the parameters.
-//! 4. For each parameter and each of its states, the elements as f32.
-//!
-//! The format has no padding, and does not depend on the number of ranks or on buckets.
+//! The header has the names of the states and the names and sizes of the parameters. It is followed
+//! by the little-endian f32 elements of each parameter and each of its states. The format has no
+//! padding, and does not depend on the number of ranks or on buckets.
 
+use super::super::checkpoint::CheckpointFormat;
 use super::super::param::Param;
-use super::split::{ShardSplit, SplitPiece};
-use super::{LocalShard, Shard};
+use super::super::records;
+use super::super::shard_split::{ShardSplit, SplitPiece};
+use super::Shard;
+use super::local::{LocalShard, PiecesByParam};
 use crate::api::collective::bytes::BytesCall;
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
@@ -24,7 +22,13 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 8] = b"DISTSHD1";
+const FORMAT: CheckpointFormat = CheckpointFormat {
+    magic: *b"DISTSHD1",
+    title: "saved states",
+    source: "dist_shard_save",
+    truncated: "they are truncated",
+    invalid_header: "their header is not valid JSON",
+};
 
 const SIZE: usize = size_of::<f32>();
 
@@ -38,13 +42,13 @@ fn param_bytes(count: usize, states: usize) -> Option<usize> {
     count.checked_mul(states)?.checked_mul(SIZE)
 }
 
-fn header(params: &[Param], states: &[String]) -> Vec<u8> {
+fn header(params: &[Param], states: &[String]) -> Value {
     let params: Vec<Value> = params
         .iter()
         .filter(|param| param.is_trained())
         .map(|param| json!({ "name": param.name, "count": param.count }))
         .collect();
-    json!({ "states": states, "params": params }).to_string().into_bytes()
+    json!({ "states": states, "params": params })
 }
 
 impl Shard {
@@ -59,32 +63,17 @@ impl Shard {
         let mut own = Vec::new();
         let local = self.local_shard();
         for held in local.own() {
-            let range = held.offset..held.offset + held.piece.count;
-            local.states.iter().for_each(|state| state.write_to(range.clone(), &mut own));
+            local.write_states(held, &mut own);
         }
         let call = BytesCall::gather(Src::from(&own[..]), root);
         let Some(parts) = group.run_bytes(&call, &self.call_options())? else { return Ok(None) };
         self.assemble(&parts, &local.split).map(Some)
     }
 
-    /// Returns the group of the reducer, over which the states are split.
-    fn usable_group(&self) -> Result<Arc<Group>> {
-        let group = self.reducer.lock().group()?;
-        if self.local_shard().is_in(&group) {
-            return Ok(group);
-        }
-        let message = "the reducer continues in another group: call dist_shard_gather first, which \
-                       redistributes the states";
-        Err(Error::invalid(message))
-    }
-
     /// Combines the parts of all ranks.
     fn assemble(&self, parts: &[Vec<u8>], split: &ShardSplit) -> Result<Vec<u8>> {
         let (params, states) = (&self.reducer.params, &self.options.states);
-        let header = header(params, states);
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&header);
+        let mut bytes = FORMAT.begin(&header(params, states));
         let mut begins = vec![0; params.len()];
         for (begin, param) in begins.iter_mut().zip(params).filter(|(_, param)| param.is_trained())
         {
@@ -131,11 +120,9 @@ impl Shard {
             Some(Err(error)) => error.message().as_bytes(),
             _ => &[],
         };
-        let call = BytesCall::broadcast(Src::from(verdict), root);
-        let received =
-            group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
+        let message = records::broadcast(&group, verdict, root, &options)?;
         let contents = read.transpose()?;
-        if let Some(message) = received.filter(|message| !message.is_empty() && !is_root) {
+        if !message.is_empty() && !is_root {
             return Err(Error::invalid(String::from_utf8_lossy(&message).into_owned()));
         }
         let local = self.local_shard();
@@ -151,7 +138,9 @@ impl Shard {
                     let begin = begin + number * count * SIZE;
                     bytes.get(begin..begin + count * SIZE)
                 });
-                let loaded = loader.load(from, (index, param.count), number, &wanted);
+                let whole =
+                    SplitPiece { param: index, begin: 0, count: param.count, bucket: 0, at: 0 };
+                let loaded = loader.load(from, &whole, number, &wanted);
                 loaded.context(|| format!("parameter \"{}\"", param.name))?;
             }
         }
@@ -160,17 +149,8 @@ impl Shard {
 
     /// Finds the parameters of this shard in saved bytes.
     fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<ShardContents<'b>> {
-        let wrong = |what: &str| Error::invalid(format!("bytes (saved states): {what}"));
-        let (magic, rest) = bytes
-            .split_first_chunk::<8>()
-            .ok_or_else(|| wrong("not an output of dist_shard_save"))?;
-        let head = rest.split_first_chunk::<8>().filter(|_| magic == MAGIC);
-        let (len, rest) = head.ok_or_else(|| wrong("not an output of dist_shard_save"))?;
-        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
-        let (header, data) =
-            rest.split_at_checked(len).ok_or_else(|| wrong("they are truncated"))?;
-        let header: Value =
-            serde_json::from_slice(header).map_err(|_| wrong("their header is not valid JSON"))?;
+        let wrong = |text: &str| FORMAT.error(text);
+        let (header, data) = FORMAT.read(bytes)?;
         let names: Vec<&str> =
             header["states"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if names != self.options.states.iter().map(String::as_str).collect::<Vec<_>>() {
@@ -189,7 +169,7 @@ impl Shard {
             });
             let (count, end) = end
                 .filter(|&(_, end)| end <= bytes.len())
-                .ok_or_else(|| wrong("they are truncated"))?;
+                .ok_or_else(|| wrong(FORMAT.truncated))?;
             saved.insert(name.to_owned(), (begin, count));
             begin = end;
         }
@@ -235,16 +215,15 @@ impl ShardLoader<'_> {
     fn load(
         &self,
         from: Option<&[u8]>,
-        (param, count): (usize, usize),
+        whole: &SplitPiece,
         state: usize,
-        wanted: &super::reshard::ByParam,
+        wanted: &PiecesByParam,
     ) -> Result<()> {
-        let mut room = from.map_or_else(|| vec![0; count * SIZE], <[u8]>::to_vec);
+        let mut room = from.map_or_else(|| vec![0; whole.count * SIZE], <[u8]>::to_vec);
         let view = Dst::from(room.as_mut_slice());
         let call = Call::broadcast(view, DataType::U8, self.root, self.group.rank());
         self.group.run(call, self.options)?;
-        let whole = SplitPiece { param, begin: 0, count, bucket: 0, at: 0 };
-        self.local.take_state(wanted, state, &whole, &room);
+        self.local.take_state(wanted, state, whole, &room);
         Ok(())
     }
 }

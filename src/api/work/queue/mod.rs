@@ -6,7 +6,7 @@
 //! ended. A single caller pays one `fetch_add` and no hand-off between threads. An *asynchronous*
 //! call leaves a [`QueueJob`] in the queue. The first available thread runs the job to its end: a
 //! blocking caller that waits for its turn, a thread that waits for a work, or the queue's
-//! [`worker`]. Only the worker takes every job. The other threads must return by a deadline, so
+//! worker. Only the worker takes every job. The other threads must return by a deadline, so
 //! they take no job with a later deadline.
 //!
 //! A ticket may have several consecutive numbers, for a call that runs several operations in one
@@ -38,7 +38,9 @@
 //! ends its turn. In that case the group has failed, and the later jobs complete with that error
 //! instead of running.
 
-mod worker;
+mod turns;
+
+pub use turns::{Ticket, Turn};
 
 #[cfg(all(test, loom))]
 mod models;
@@ -49,12 +51,15 @@ mod tests;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw};
+use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+use turns::TurnCounters;
 
 /// The maximum number of outstanding works of a group.
 pub const MAX_WORKS: u64 = 65_536;
@@ -64,6 +69,9 @@ const CLOSED: u64 = 1 << 63;
 
 /// The value of `first_job` if there is no job.
 const NO_JOB: u64 = u64::MAX;
+
+/// The time for which a worker without jobs stays.
+const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// An asynchronous operation that waits for its turn. Exactly one of the consuming methods is
 /// called, with no lock held.
@@ -84,40 +92,6 @@ pub trait QueueJob: Send + Debug {
     fn fail(self: Box<Self>, cause: &Error);
 }
 
-/// The counters that determine the number whose turn it is.
-#[derive(Debug, Default)]
-struct TurnCounters {
-    /// The count of issued numbers.
-    issued: AtomicU64,
-    /// The count of numbers whose turns have ended.
-    ended: AtomicU64,
-}
-
-impl TurnCounters {
-    fn take_numbers(&self, count: u64) -> u64 {
-        self.issued.fetch_add(count, Ordering::Relaxed)
-    }
-
-    /// Takes the next number if its turn is immediate: all issued operations have ended.
-    fn try_take_turn(&self) -> Option<u64> {
-        let number = self.ended.load(Ordering::Acquire);
-        // `ended` never exceeds `issued`. If `issued` still equals the loaded `ended`, all issued
-        // turns have ended.
-        let next =
-            self.issued.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed);
-        next.ok()
-    }
-
-    fn is_turn_of(&self, number: u64) -> bool {
-        self.ended.load(Ordering::Acquire) == number
-    }
-
-    fn end(&self, count: u64) {
-        // `SeqCst` orders the store before the notification that follows.
-        self.ended.fetch_add(count, Ordering::SeqCst);
-    }
-}
-
 /// The jobs that wait for their turn, sorted by number.
 #[derive(Debug, Default)]
 struct WaitingJobs {
@@ -136,28 +110,9 @@ pub struct RunQueue {
     outstanding_works: AtomicU64,
     /// The list of completion events, once the caller has requested a descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
-    /// Rung when a turn or a work ends, and when a job is added. Every thread that waits for one of
-    /// these events waits here.
-    doorbell: Doorbell,
     /// Rung when a job is added. An idle worker waits on this doorbell, so that blocking calls need
     /// not wake it.
     worker_doorbell: Doorbell,
-}
-
-/// A position in the queue. If the wait for its turn fails, the ticket stops the queue. The
-/// operation may have run on other ranks, so the caller must fail the group.
-#[derive(Debug)]
-pub struct Ticket {
-    number: u64,
-    /// The number of consecutive numbers, starting with `number`.
-    count: u64,
-}
-
-/// The right to run an operation. The turn ends when this is dropped.
-#[derive(Debug)]
-pub struct Turn<'a> {
-    queue: &'a RunQueue,
-    count: u64,
 }
 
 /// A job together with its turn.
@@ -171,14 +126,6 @@ pub struct ClaimedJob<'a> {
 enum TurnOrJob<'a> {
     Turn(Turn<'a>),
     Job(ClaimedJob<'a>),
-}
-
-impl Ticket {
-    /// Returns the operation's sequence number, starting at 1. For several operations it is the
-    /// number of the first.
-    pub fn sequence(&self) -> u64 {
-        self.number + 1
-    }
 }
 
 impl ClaimedJob<'_> {
@@ -196,7 +143,6 @@ impl Default for RunQueue {
             first_job: AtomicU64::new(NO_JOB),
             outstanding_works: AtomicU64::new(0),
             events: OnceLock::new(),
-            doorbell: Doorbell::default(),
             worker_doorbell: Doorbell::default(),
         }
     }
@@ -213,29 +159,19 @@ impl RunQueue {
         Ticket { number: self.turns.take_numbers(count), count }
     }
 
-    /// Takes a ticket for a job and appends the job. `make` creates the job for the ticket.
+    /// Takes a ticket for a job of `count` operations and appends the job. `make` creates the job
+    /// for the ticket.
     ///
     /// # Errors
     /// `System` if no worker can be started; then no number was taken.
     pub fn enqueue(
-        self: &Arc<Self>,
-        make: impl FnOnce(&Ticket) -> Box<dyn QueueJob>,
-    ) -> Result<()> {
-        self.enqueue_several(1, make)
-    }
-
-    /// Takes a ticket for a job of `count` operations and appends the job.
-    ///
-    /// # Errors
-    /// The errors of [`RunQueue::enqueue`].
-    pub fn enqueue_several(
         self: &Arc<Self>,
         count: u64,
         make: impl FnOnce(&Ticket) -> Box<dyn QueueJob>,
     ) -> Result<()> {
         let mut jobs = self.lock_jobs();
         if !jobs.has_worker {
-            worker::start_worker(Arc::clone(self))?;
+            self.start_worker()?;
             jobs.has_worker = true;
         }
         let ticket = self.issue_several(count);
@@ -243,7 +179,7 @@ impl RunQueue {
         jobs.waiting.push_back((ticket, job));
         self.publish_first(&jobs);
         drop(jobs);
-        self.doorbell.notify();
+        self.turns.doorbell.notify();
         self.worker_doorbell.notify_fenced();
         Ok(())
     }
@@ -275,7 +211,7 @@ impl RunQueue {
         failure: impl Fn() -> Option<Error>,
     ) -> std::result::Result<Turn<'_>, WaitInterrupt> {
         if self.has_turn(ticket) {
-            return Ok(Turn { queue: self, count: ticket.count });
+            return Ok(Turn { turns: &self.turns, count: ticket.count });
         }
         self.wait_turn_slow(ticket, deadline.get_or_start(), failure)
     }
@@ -284,7 +220,7 @@ impl RunQueue {
     /// thread. This is the case of a single caller.
     pub fn try_issue_with_turn(&self) -> Option<(Ticket, Turn<'_>)> {
         let number = self.turns.try_take_turn()?;
-        Some((Ticket { number, count: 1 }, Turn { queue: self, count: 1 }))
+        Some((Ticket { number, count: 1 }, Turn { turns: &self.turns, count: 1 }))
     }
 
     /// Waits in [`RunQueue::wait_turn`] when earlier operations have not ended.
@@ -297,12 +233,18 @@ impl RunQueue {
     ) -> std::result::Result<Turn<'_>, WaitInterrupt> {
         let ready = || {
             if self.turns.is_turn_of(ticket.number) {
-                return Some(TurnOrJob::Turn(Turn { queue: self, count: ticket.count }));
+                return Some(TurnOrJob::Turn(Turn { turns: &self.turns, count: ticket.count }));
             }
             self.claim_first_job(Some(deadline)).map(TurnOrJob::Job)
         };
         loop {
-            match wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, deadline, &failure, ready)? {
+            match wait_until(
+                &self.turns.doorbell,
+                WaitPolicy::SLEEP_SOON,
+                deadline,
+                &failure,
+                ready,
+            )? {
                 TurnOrJob::Turn(turn) => return Ok(turn),
                 TurnOrJob::Job(claim) => claim.run(),
             }
@@ -333,7 +275,7 @@ impl RunQueue {
                 }
             };
             match wait_until(
-                &self.doorbell,
+                &self.turns.doorbell,
                 WaitPolicy::SLEEP_SOON,
                 first_deadline,
                 || self.first_job_failure(),
@@ -372,12 +314,12 @@ impl RunQueue {
         }
         let (ticket, job) = jobs.waiting.pop_front()?;
         self.publish_first(&jobs);
-        Some(ClaimedJob { job, turn: Turn { queue: self, count: ticket.count } })
+        Some(ClaimedJob { job, turn: Turn { turns: &self.turns, count: ticket.count } })
     }
 
     /// Removes a waiting job whose deadline has passed, which fails its group. A running job is not
     /// affected.
-    pub(in crate::api) fn expire_job(&self, sequence: u64) {
+    pub(super) fn expire_job(&self, sequence: u64) {
         let mut jobs = self.lock_jobs();
         let Ok(position) =
             jobs.waiting.binary_search_by_key(&sequence, |(ticket, _)| ticket.sequence())
@@ -407,7 +349,7 @@ impl RunQueue {
             waiting
         };
         waiting.into_iter().for_each(|(_, job)| job.fail(cause));
-        self.doorbell.notify();
+        self.turns.doorbell.notify();
     }
 
     /// Counts a work that is issued next.
@@ -438,12 +380,12 @@ impl RunQueue {
     }
 
     /// Returns the list of completion events, if there is one.
-    pub(in crate::api) fn events(&self) -> Option<&Arc<CompletionEvents>> {
+    pub(super) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.get()
     }
 
     /// Lists completed works from now on. If a list exists, it stays.
-    pub(in crate::api) fn set_events(&self, events: Arc<CompletionEvents>) {
+    pub(super) fn set_events(&self, events: Arc<CompletionEvents>) {
         drop(self.events.set(events));
     }
 
@@ -455,7 +397,7 @@ impl RunQueue {
     /// Counts a work as ended, or as not issued.
     pub fn end_work(&self) {
         self.outstanding_works.fetch_sub(1, Ordering::Release);
-        self.doorbell.notify();
+        self.turns.doorbell.notify();
     }
 
     /// Returns the number of works that were issued and have not ended.
@@ -466,7 +408,82 @@ impl RunQueue {
     /// Waits until all works have ended. Returns false if the limit passed first.
     pub fn wait_for_works(&self, limit: &Deadline) -> bool {
         let ready = || (self.outstanding_works() == 0).then_some(());
-        wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ready).is_ok()
+        wait_until(&self.turns.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ready).is_ok()
+    }
+
+    /// Starts the worker: a thread that runs jobs for which no other thread waits. It holds a
+    /// reference to the queue and none to the group. It ends after `IDLE_TIMEOUT` without jobs.
+    ///
+    /// # Errors
+    /// `System` if no further thread can be started.
+    fn start_worker(self: &Arc<Self>) -> Result<()> {
+        let queue = Arc::clone(self);
+        thread::start("dist-worker", move || {
+            while queue.has_jobs_within(IDLE_TIMEOUT) || !queue.try_retire() {
+                queue.run_jobs();
+            }
+        })
+    }
+
+    /// Waits until there is a job, even if its turn has not begun. Returns false after `time`.
+    fn has_jobs_within(&self, time: Duration) -> bool {
+        let has_jobs = || (self.first_job.load(Ordering::Relaxed) != NO_JOB).then_some(());
+        wait_until(
+            &self.worker_doorbell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after(time),
+            || None,
+            has_jobs,
+        )
+        .is_ok()
+    }
+
+    /// Marks the worker as ended unless there is a job. Returns true if the worker must end.
+    fn try_retire(&self) -> bool {
+        let mut jobs = self.lock_jobs();
+        jobs.has_worker = !jobs.waiting.is_empty();
+        !jobs.has_worker
+    }
+
+    /// Runs the jobs in the order of their turns until none is left.
+    fn run_jobs(&self) {
+        // There is no limit here: the worker also takes a job without a deadline.
+        let ready = || match self.first_job.load(Ordering::Relaxed) {
+            NO_JOB => Some(None),
+            _ => self.claim_first_job(None).map(Some),
+        };
+        while let Some(deadline) = self.first_deadline() {
+            match wait_until(
+                &self.turns.doorbell,
+                WaitPolicy::SLEEP_SOON,
+                &deadline,
+                || self.first_job_failure(),
+                ready,
+            ) {
+                Ok(None) => return,
+                Ok(Some(claim)) => claim.run(),
+                Err(WaitInterrupt::Aborted(cause)) => self.fail_waiting_jobs(&cause),
+                Err(WaitInterrupt::Deadline) => self.expire_first_job(),
+            }
+        }
+    }
+
+    fn first_deadline(&self) -> Option<Deadline> {
+        self.lock_jobs().waiting.front().map(|(_, job)| *job.deadline())
+    }
+
+    /// Expires the first job if its deadline has passed: the operations before it took too long.
+    fn expire_first_job(&self) {
+        let mut jobs = self.lock_jobs();
+        if jobs.waiting.front().is_none_or(|(_, job)| !job.deadline().has_passed()) {
+            return;
+        }
+        let taken = jobs.waiting.pop_front();
+        self.publish_first(&jobs);
+        drop(jobs);
+        if let Some((_, job)) = taken {
+            job.expire();
+        }
     }
 
     /// Updates `first_job`. Called under the lock after each change of the list.
@@ -477,22 +494,5 @@ impl RunQueue {
 
     fn lock_jobs(&self) -> MutexGuard<'_, WaitingJobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Turn<'_> {
-    /// Ends the turn without a notification. The caller must end a work next, which notifies.
-    pub fn end_without_wake(self) {
-        self.queue.turns.end(self.count);
-        // A drop would end a second turn.
-        let _ended = std::mem::ManuallyDrop::new(self);
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.queue.turns.end(self.count);
-        fence_after_rmw();
-        self.queue.doorbell.notify_fenced();
     }
 }

@@ -70,7 +70,7 @@ impl QueueModel {
 
     fn enqueue(&self) {
         self.queue.add_work();
-        let enqueued = self.queue.enqueue(|ticket| {
+        let enqueued = self.queue.enqueue(1, |ticket| {
             Box::new(WriteJob {
                 log: Arc::clone(&self.log),
                 sequence: ticket.sequence(),

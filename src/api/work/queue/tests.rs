@@ -71,7 +71,7 @@ impl QueueFixture {
 
     fn enqueue(&self, deadline: Deadline) -> u64 {
         let mut number = 0;
-        let enqueued = self.queue.enqueue(|ticket| {
+        let enqueued = self.queue.enqueue(1, |ticket| {
             number = ticket.sequence();
             let (failure, fates) = (Arc::clone(&self.failure), self.fates.clone());
             Box::new(ReportingJob { sequence: number, deadline, failure, fates })
@@ -81,7 +81,7 @@ impl QueueFixture {
     }
 
     fn next(&self) -> JobFate {
-        self.reported.recv_timeout(std::time::Duration::from_millis(LONG)).unwrap()
+        self.reported.recv_timeout(Duration::from_millis(LONG)).unwrap()
     }
 
     fn is_silent(&self) -> bool {
@@ -107,7 +107,7 @@ fn worker_runs_jobs_without_a_deadline() {
     .unwrap();
     // The worker needs some time to start waiting. If 5 ms are too short, the test only covers
     // less.
-    std::thread::sleep(std::time::Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(5));
     let second = bench.enqueue(Deadline::never());
     drop(turn);
     assert_eq!([bench.next(), bench.next()], [JobFate::Ran(first), JobFate::Ran(second)]);
@@ -170,7 +170,7 @@ fn jobs_and_blocking_calls_share_one_order() {
                 for round in 0..rounds {
                     if (thread + round) % 2 == 0 {
                         let (failure, fates) = (Arc::clone(&failure), fates.clone());
-                        let enqueued = queue.enqueue(|ticket| {
+                        let enqueued = queue.enqueue(1, |ticket| {
                             let sequence = ticket.sequence();
                             Box::new(ReportingJob {
                                 sequence,
@@ -275,7 +275,7 @@ fn jobs_behind_an_abandoned_ticket_end_with_the_group() {
     let cause = Error::new(ErrorKind::PeerFailed, "gone");
     *bench.failure.lock().unwrap() = Some(cause);
     // The end of an operation notifies in the same way.
-    bench.queue.doorbell.notify();
+    bench.queue.turns.doorbell.notify();
     assert_eq!((bench.next(), bench.next()), (JobFate::Failed(2), JobFate::Failed(3)));
     // A job that is added later fails too, even if it never gets its turn.
     bench.enqueue(long_deadline());

@@ -146,26 +146,16 @@ impl NcclComm {
         function: Option<&'static str>,
         deadline: &Deadline,
     ) -> Result<CommGuard<'_>> {
-        if let Some(failure) = self.failure_state.failure() {
-            return Err(failure);
-        }
-        match wait_until(
-            &self.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            deadline,
-            || self.failure_state.failure(),
-            || self.try_acquire(),
-        ) {
-            Ok(()) => {}
-            Err(WaitInterrupt::Aborted(failure)) => return Err(failure),
-            Err(WaitInterrupt::Deadline) => {
-                let message = format!(
-                    "another thread held the communicator for {} ms",
-                    deadline.elapsed().as_millis()
-                );
-                return Err(Error::new(ErrorKind::Timeout, message));
+        self.failure_state.check_failure()?;
+        let interrupt_error = |interrupt| match interrupt {
+            WaitInterrupt::Aborted(failure) => failure,
+            WaitInterrupt::Deadline => {
+                let ms = deadline.elapsed().as_millis();
+                let message = format!("another thread held the communicator for {ms} ms");
+                Error::new(ErrorKind::Timeout, message)
             }
-        }
+        };
+        self.wait_acquire(deadline, || self.failure_state.failure()).map_err(interrupt_error)?;
         let busy_guard = BusyGuard(self);
         if self.is_blocking {
             *self.blocking_call() = function.map(|function| (function, *deadline));
@@ -176,6 +166,15 @@ impl NcclComm {
             return Err(failure.unwrap_or_else(ended));
         }
         Ok(CommGuard { comm: self, _busy_guard: busy_guard })
+    }
+
+    fn wait_acquire(
+        &self,
+        limit: &Deadline,
+        abort_reason: impl Fn() -> Option<Error>,
+    ) -> std::result::Result<(), WaitInterrupt> {
+        let doorbell = &self.doorbell;
+        wait_until(doorbell, WaitPolicy::SLEEP_SOON, limit, abort_reason, || self.try_acquire())
     }
 
     fn try_acquire(&self) -> Option<()> {
@@ -270,15 +269,7 @@ impl NcclComm {
     /// Waits for at most `max_wait` until no thread holds the communicator, and acquires it.
     fn acquire_within(&self, max_wait: Duration) {
         let limit = Deadline::after(max_wait);
-        if wait_until(
-            &self.doorbell,
-            WaitPolicy::SLEEP_SOON,
-            &limit,
-            || None,
-            || self.try_acquire(),
-        )
-        .is_err()
-        {
+        if self.wait_acquire(&limit, || None).is_err() {
             let (ms, which) = (max_wait.as_millis(), self.library.version_and_file());
             crate::log!(LogLevel::Warn, "a call of NCCL has not returned for {ms} ms ({which})");
         }
@@ -298,9 +289,7 @@ impl NcclComm {
     ) -> Result<()> {
         let (mut state, mut poller) = (code, PollBackoff::new(MAX_POLL_INTERVAL));
         while state == IN_PROGRESS {
-            if let Some(failure) = self.failure_state.failure() {
-                return Err(failure);
-            }
+            self.failure_state.check_failure()?;
             if deadline.has_passed() {
                 return Err(self.launch_timeout(function, deadline));
             }

@@ -15,127 +15,52 @@
 //! Staged messages never match messages in host memory, because their tags differ.
 
 mod control;
+mod inbox;
 mod matching;
 mod receiving;
 mod sending;
 mod shutdown;
 mod worker;
+mod worker_state;
 
 use super::buffers::StagingBuffers;
-use crate::backend::buffer_pool::PooledBuffer;
+use super::host::StagingHost;
 use crate::backend::{
-    Backend, Completion, Delivery, DevicePointToPoint, DoorbellListener, GroupFailureState,
-    ReceiveBuffer, ReceiveRequest, SendRequest,
+    Completion, DevicePointToPoint, DoorbellListener, GroupFailureState, ReceiveBuffer,
+    ReceiveRequest, SendRequest,
 };
-use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
-use crate::device::stream::DEFAULT_STREAM;
-use crate::device::{CudaContext, CudaEvent};
 use crate::process::thread;
-use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use inbox::{PostedCompletion, WorkerEvent, WorkerInbox};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use worker::StagingWorker;
+use worker_state::StagingWorker;
 
 /// The time that a closing group waits for its worker thread.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
-/// An event for the worker thread.
-#[derive(Debug)]
-enum WorkerEvent {
-    Send(SendRequest, PostedCompletion),
-    Receive(ReceiveRequest, Dst<'static>, PostedCompletion),
-    /// A control message arrived, or no further one can arrive.
-    Control(Result<(Rank, Vec<u8>)>),
-    /// The piece in a half was sent or received.
-    PieceSent(usize, Result<Delivery>),
-    PieceReceived(usize, Result<Delivery>),
-}
-
-/// The completion of a posted message.
-#[derive(Debug)]
-struct PostedCompletion {
-    /// The event in the caller's stream after which the buffer is ready.
-    ready_event: CudaEvent,
-    /// The completion to call; `None` after the call.
-    completion: Option<Arc<dyn Completion>>,
-}
-
-impl PostedCompletion {
-    fn complete(mut self, outcome: Result<Delivery>) {
-        self.completion.take().into_iter().for_each(|done| done.complete(outcome.clone()));
-    }
-}
-
-impl Drop for PostedCompletion {
-    /// Completes a lost message with an error, because a caller waits for it.
-    fn drop(&mut self) {
-        if let Some(done) = self.completion.take() {
-            done.complete(Err(Error::internal(
-                "a message in device memory was dropped without a completion",
-            )));
-        }
-    }
-}
-
-/// The inbox of the worker thread. It has no reference to the matching engine, which holds
-/// references to it.
-#[derive(Debug, Default)]
-struct WorkerInbox {
-    events: Mutex<Vec<WorkerEvent>>,
-    doorbell: Doorbell,
-    is_closing: AtomicBool,
-    has_ended: AtomicBool,
-}
-
 /// The staged messages of a group on its device.
 #[derive(Debug)]
 pub(super) struct StagingMessages {
-    context: Arc<CudaContext>,
+    host: StagingHost,
     chunk: usize,
     size: WorldSize,
-    cpu: Arc<dyn Backend>,
-    failure_state: Arc<dyn GroupFailureState>,
     inbox: Arc<WorkerInbox>,
     /// True if the worker thread was started.
     is_started: Mutex<bool>,
 }
 
-impl WorkerInbox {
-    fn push(&self, event: WorkerEvent) {
-        self.lock_events().push(event);
-        self.doorbell.notify();
-    }
-
-    fn lock_events(&self) -> MutexGuard<'_, Vec<WorkerEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl DoorbellListener for WorkerInbox {
-    fn on_doorbell(&self) {
-        self.doorbell.notify();
-    }
-}
-
 impl StagingMessages {
-    pub(super) fn new(
-        context: &Arc<CudaContext>,
-        chunk: usize,
-        size: WorldSize,
-        (cpu, failure_state): (&Arc<dyn Backend>, &Arc<dyn GroupFailureState>),
-    ) -> Self {
+    pub(super) fn new(host: &StagingHost, chunk: usize, size: WorldSize) -> Self {
         Self {
-            context: Arc::clone(context),
+            host: host.clone(),
             chunk,
             size,
-            cpu: Arc::clone(cpu),
-            failure_state: Arc::clone(failure_state),
             inbox: Arc::default(),
             is_started: Mutex::new(false),
         }
@@ -149,17 +74,14 @@ impl StagingMessages {
         stream: Option<usize>,
         done: Arc<dyn Completion>,
     ) -> Result<PostedCompletion> {
-        if let Some(failure) = self.failure_state.failure() {
-            return Err(failure);
-        }
+        self.host.failure_state.check_failure()?;
         if let Some(peer) = peer.filter(|&peer| peer >= self.size) {
             let message = format!("there is no rank {peer}: the group has {} ranks", self.size);
             return Err(Error::invalid(message));
         }
-        let ready = CudaEvent::new(&self.context)?;
-        ready.record(stream.unwrap_or(DEFAULT_STREAM))?;
+        let ready_event = self.host.record_event(stream)?;
         self.start_worker()?;
-        Ok(PostedCompletion { ready_event: ready, completion: Some(done) })
+        Ok(PostedCompletion { ready_event, completion: Some(done) })
     }
 
     /// Starts the worker thread at the first call.
@@ -168,17 +90,17 @@ impl StagingMessages {
         if *is_started {
             return Ok(());
         }
-        let buffers = StagingBuffers::new(&self.context, self.chunk)?;
-        let (cpu, worker_state) = (Arc::clone(&self.cpu), Arc::clone(&self.failure_state));
-        let (inbox, failure_state) = (Arc::clone(&self.inbox), Arc::clone(&self.failure_state));
+        let buffers = StagingBuffers::new(&self.host.context, self.chunk)?;
         let worker =
-            StagingWorker::new(self.chunk, buffers, (cpu, worker_state), Arc::clone(&inbox));
+            StagingWorker::new(self.chunk, buffers, self.host.clone(), Arc::clone(&self.inbox));
+        let (inbox, failure_state) =
+            (Arc::clone(&self.inbox), Arc::clone(&self.host.failure_state));
         thread::start("dist-staging", move || {
             let _end_guard = WorkerEndGuard(inbox, failure_state);
             worker.run();
         })?;
         let listener = Arc::clone(&self.inbox) as Arc<dyn DoorbellListener>;
-        self.failure_state.add_listener(Arc::downgrade(&listener));
+        self.host.failure_state.add_listener(Arc::downgrade(&listener));
         *is_started = true;
         Ok(())
     }
@@ -249,60 +171,4 @@ impl Drop for WorkerEndGuard {
         self.0.has_ended.store(true, Ordering::Release);
         self.0.doorbell.notify();
     }
-}
-
-/// The completion of a control receive.
-#[derive(Debug)]
-struct ControlReceiveCompletion(Arc<WorkerInbox>);
-
-impl Completion for ControlReceiveCompletion {
-    fn complete(&self, outcome: Result<Delivery>) {
-        let nothing = |delivery: Delivery| (delivery.peer, Vec::new());
-        self.0.push(WorkerEvent::Control(outcome.map(nothing)));
-    }
-
-    fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
-        self.0.push(WorkerEvent::Control(Ok((delivery.peer, bytes))));
-    }
-}
-
-/// The completion of a control send. It owns the buffer until the control message is sent.
-#[derive(Debug)]
-struct ControlSendCompletion {
-    _buffer: PooledBuffer,
-}
-
-impl Completion for ControlSendCompletion {
-    fn complete(&self, outcome: Result<Delivery>) {
-        // If the receiver is gone, the departure check or the failure of the group reports it.
-        if let Err(error) = outcome {
-            crate::log!(
-                LogLevel::Debug,
-                "a control message of a message in device memory was not sent: {error}"
-            );
-        }
-    }
-}
-
-/// The completion of the piece in a half.
-#[derive(Debug)]
-struct PieceCompletion {
-    inbox: Arc<WorkerInbox>,
-    half: usize,
-    is_outgoing: bool,
-}
-
-impl Completion for PieceCompletion {
-    fn complete(&self, outcome: Result<Delivery>) {
-        self.inbox.push(match self.is_outgoing {
-            true => WorkerEvent::PieceSent(self.half, outcome),
-            false => WorkerEvent::PieceReceived(self.half, outcome),
-        });
-    }
-}
-
-/// Returns the error for a message that no rank matched before its deadline.
-fn match_timeout(deadline: &Deadline) -> Error {
-    let waited = deadline.elapsed().as_millis();
-    Error::new(ErrorKind::Timeout, format!("not matched within {waited} ms"))
 }

@@ -1,39 +1,14 @@
 //! The receiving side of staged messages.
 
-use super::PostedCompletion;
 use super::control::{StagingControlMessage, piece_tag};
+use super::inbox::PostedCompletion;
 use super::matching::{MatchOutcome, ReceiveCriteria, StagingRts};
-use super::worker::{HalfState, StagingWorker, piece_count, piece_len};
+use super::worker_state::{HalfState, StagingReceive, StagingWorker, piece_count, piece_len};
 use crate::backend::{Delivery, ReceiveBuffer, ReceiveRequest};
 use crate::base::buffer::Dst;
-use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::replace;
-
-/// A posted receive.
-#[derive(Debug)]
-pub(super) struct StagingReceive {
-    pub(super) criteria: ReceiveCriteria,
-    pub(super) into: Dst<'static>,
-    pub(super) deadline: Deadline,
-    pub(super) posted: PostedCompletion,
-    pub(super) is_ready: bool,
-    pub(super) rts: Option<StagingRts>,
-    /// True if the matched message was cancelled and not all of its CTS have been answered.
-    pub(super) is_cancelled: bool,
-    /// The number of pieces with a CTS, of arrived pieces, and of pieces that are on the device.
-    pub(super) granted: usize,
-    pub(super) arrived: usize,
-    pub(super) written: usize,
-}
-
-impl StagingReceive {
-    /// Returns the length of the matched message in bytes; 0 before the match.
-    pub(super) fn len(&self) -> usize {
-        self.rts.map_or(0, |rts| rts.len)
-    }
-}
 
 impl StagingWorker {
     pub(super) fn begin_receive(
@@ -46,19 +21,17 @@ impl StagingWorker {
         self.next_id += 1;
         let ReceiveRequest { from, tag, dtype, deadline, .. } = *message;
         let criteria = ReceiveCriteria { id, from, tag, dtype, max_bytes: into.len() };
-        let (rts, is_cancelled, granted, arrived, written) = (None, false, 0, 0, 0);
-        let is_ready = false;
         let receiving = StagingReceive {
             criteria,
             into,
             deadline,
             posted,
-            is_ready,
-            rts,
-            is_cancelled,
-            granted,
-            arrived,
-            written,
+            is_ready: false,
+            rts: None,
+            is_cancelled: false,
+            granted: 0,
+            arrived: 0,
+            written: 0,
         };
         self.receives.insert(id, receiving);
         if self.shutdown.is_some() {
@@ -110,7 +83,8 @@ impl StagingWorker {
             let (tag, dtype) = (Some(piece_tag(number)), DataType::U8);
             let piece = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
             self.to_device[half] = HalfState::InMessage(id, index);
-            let posted = self.point_to_point()?.receive(piece, self.piece_completion(half, false));
+            let posted =
+                self.host.point_to_point()?.receive(piece, self.piece_completion(half, false));
             if posted.is_err() {
                 self.to_device[half] = HalfState::Free;
             }
@@ -170,7 +144,7 @@ impl StagingWorker {
         it.arrived += 1;
         let from = self.buffers.to_device.half_memory(half)?.as_src().slice(0, bytes);
         self.to_device[half] = HalfState::Copying(id);
-        self.buffers.to_device.copy_to_device(half, &[(from, into)])
+        self.buffers.to_device.begin_copies(half, &[(from, into)])
     }
 
     /// Handles an empty piece: the sender cancelled the message before it sent any piece. When all

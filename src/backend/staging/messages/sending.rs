@@ -1,30 +1,13 @@
 //! The sending side of staged messages.
 
 use super::control::{StagingControlMessage, piece_tag};
-use super::worker::{HalfState, StagingWorker, piece_count, piece_len};
-use super::{ControlSendCompletion, PostedCompletion};
-use crate::backend::buffer_pool::PooledBuffer;
+use super::inbox::PostedCompletion;
+use super::worker_state::{HalfState, StagingSend, StagingWorker, piece_count, piece_len};
 use crate::backend::{Delivery, SendRequest};
-use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::mem::replace;
-use std::sync::Arc;
-
-/// A send that is not complete.
-#[derive(Debug)]
-pub(super) struct StagingSend {
-    pub(super) message: SendRequest,
-    pub(super) posted: PostedCompletion,
-    pub(super) is_ready: bool,
-    /// The number of pieces with a CTS, of pieces that the device copies or copied, of pieces
-    /// submitted to the matching engine, and of sent pieces.
-    pub(super) granted: usize,
-    pub(super) loaded: usize,
-    pub(super) submitted: usize,
-    pub(super) sent: usize,
-}
 
 impl StagingWorker {
     pub(super) fn begin_send(
@@ -35,9 +18,8 @@ impl StagingWorker {
         let number = self.next_id;
         self.next_id += 1;
         let SendRequest { to, tag, dtype, bytes, .. } = message;
-        let (granted, loaded, given, sent, is_ready) = (0, 0, 0, 0, false);
-        let sending =
-            StagingSend { message, posted, is_ready, granted, loaded, submitted: given, sent };
+        let (is_ready, granted, loaded, submitted, sent) = (false, 0, 0, 0, 0);
+        let sending = StagingSend { message, posted, is_ready, granted, loaded, submitted, sent };
         self.sends.insert(number, sending);
         if self.shutdown.is_some() {
             return Ok(());
@@ -53,11 +35,7 @@ impl StagingWorker {
     }
 
     pub(super) fn send_empty_piece(&self, to: Rank, number: u64) -> Result<()> {
-        let buffer = PooledBuffer::copy_of(&[]);
-        let (tag, dtype, bytes) = (piece_tag(number), DataType::U8, buffer.as_src());
-        let deadline = Deadline::never();
-        let piece = SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false };
-        self.point_to_point()?.send(piece, Arc::new(ControlSendCompletion { _buffer: buffer }))
+        self.send_bytes(to, piece_tag(number), &[])
     }
 
     /// Assigns free halves to pieces with a CTS, and lets the device copy them.
@@ -73,7 +51,7 @@ impl StagingWorker {
             it.loaded += 1;
             let into = self.buffers.from_device.half_memory(half)?.slice(0, len);
             self.from_device[half] = HalfState::Copying(number);
-            self.buffers.from_device.copy_from_device(half, &[(from, into)])?;
+            self.buffers.from_device.begin_copies(half, &[(from, into)])?;
         }
         Ok(())
     }
@@ -82,7 +60,7 @@ impl StagingWorker {
     pub(super) fn send_loaded_pieces(&mut self) -> Result<()> {
         // The older half first: the stream copies in order, and at most one of the two halves is
         // older.
-        for half in self.older_first() {
+        for half in self.buffers.from_device.oldest_first() {
             let HalfState::Copying(number) = self.from_device[half] else { continue };
             if !self.buffers.from_device.is_half_free(half)? {
                 return Ok(());
@@ -97,17 +75,13 @@ impl StagingWorker {
             it.submitted += 1;
             let bytes = self.buffers.from_device.half_memory(half)?.as_src().slice(0, len);
             let (tag, dtype) = (piece_tag(number), DataType::U8);
-            self.point_to_point()?.send(
+            self.host.point_to_point()?.send(
                 SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false },
                 self.piece_completion(half, true),
             )?;
             self.from_device[half] = HalfState::InMessage(number, index);
         }
         Ok(())
-    }
-
-    fn older_first(&self) -> [usize; 2] {
-        self.buffers.from_device.oldest_first()
     }
 
     /// Handles the completion of a sent piece.

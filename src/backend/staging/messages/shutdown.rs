@@ -2,10 +2,10 @@
 //! group, and its close.
 
 use super::control::StagingControlMessage;
-use super::match_timeout;
-use super::receiving::StagingReceive;
-use super::sending::StagingSend;
-use super::worker::{DRAIN_WAIT, HalfState, MESSAGE_POLL_INTERVAL, StagingWorker};
+use super::worker_state::{
+    HalfState, MESSAGE_POLL_INTERVAL, StagingReceive, StagingSend, StagingWorker,
+};
+use crate::backend::staging::buffers::{DRAIN_WAIT, undrained_error};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
@@ -62,7 +62,7 @@ impl StagingWorker {
         let of_sends = self.sends.values().map(|it| it.message.to);
         let of_receives = self.receives.values().filter_map(|it| it.criteria.from);
         let peers: BTreeSet<Rank> = of_sends.chain(of_receives).collect();
-        let Ok(engine) = self.point_to_point() else { return BTreeMap::new() };
+        let Ok(engine) = self.host.point_to_point() else { return BTreeMap::new() };
         let found =
             peers.into_iter().filter_map(|peer| Some((peer, engine.departure_error(peer)?)));
         let found: BTreeMap<Rank, Error> = found.collect();
@@ -102,7 +102,7 @@ impl StagingWorker {
     /// not use its buffer any more.
     pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.is_none() {
-            let failure = self.failure_state.failure().or_else(|| {
+            let failure = self.host.failure_state.failure().or_else(|| {
                 let message = "this rank has left the group";
                 let is_left = self.inbox.is_closing.load(Ordering::Acquire);
                 is_left.then(|| Error::new(ErrorKind::Aborted, message))
@@ -113,8 +113,7 @@ impl StagingWorker {
         let Some((error, limit)) = self.shutdown.clone() else { return };
         let is_late = limit.has_passed();
         let error = match is_late {
-            true => error
-                .context("the device did not complete its copies, and may still use the buffers"),
+            true => undrained_error(error),
             false => error,
         };
         let is_used = |halves: &[HalfState; 2], id: u64| {
@@ -134,4 +133,10 @@ impl StagingWorker {
             self.end_receive(id, Err(error.clone()));
         }
     }
+}
+
+/// Returns the error for a message that no rank matched before its deadline.
+fn match_timeout(deadline: &Deadline) -> Error {
+    let waited = deadline.elapsed().as_millis();
+    Error::new(ErrorKind::Timeout, format!("not matched within {waited} ms"))
 }

@@ -1,0 +1,319 @@
+//! The fast path of a one-step operation, for a blocking call that gets its turn at once.
+//!
+//! The fast path serves calls that repeat an earlier call ([`super::group_state`] keeps their
+//! plans). It has the stores of [`one_step::run`], with the same contents and in the same order for
+//! the peers. It omits the state that an operation needs only for a long wait. [`FastCall::start`]
+//! publishes this rank's payload. [`FastCall::complete`] polls for some microseconds. If a payload
+//! is missing then, or if a control slot differs, [`FastCall::wait`] completes the call on the full
+//! path. If a rank is behind by all control slots or data slots, the call does not start.
+//!
+//! The fast path wakes sleeping peers once. The time depends on the case:
+//!
+//! - A receiver of payloads in data slots: no peer waits for its control slot, but a peer may wait
+//!   until this rank has read the peer's data slot. If the operation completes, the caller wakes
+//!   the peers afterwards ([`PendingWakeup`]).
+//! - Any other role on an oversubscribed host: the fast path wakes the peers directly after it has
+//!   published.
+//! - Any other role, with all payloads there at the first poll: the caller wakes the peers at the
+//!   end of the turn. The fence of the turn's end also orders the wakeup, and the control slot
+//!   travels to the peers before that.
+//! - Any other role, without all payloads: the fast path wakes the peers before it polls again.
+
+use super::call_arguments::{CallArguments, FastCallKey};
+use super::group_state::{FastPathPlan, GroupState};
+use super::operation::Operation;
+use super::shared::ShmSequencer;
+use super::shared::one_step::{self, OneStepPlan, OneStepRole, PayloadLocation};
+use super::shared::sequencer::{SequencerCore, wake_ranks_fenced};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::spin;
+use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
+use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, Region};
+use crate::transport::{Descriptor, SharedDomain};
+use std::sync::MutexGuard;
+
+/// The maximum number of polls for a rank after the first one: some microseconds.
+const MAX_POLLS: u32 = 300;
+
+/// A call on the fast path. This rank has published its payload.
+#[derive(Debug)]
+pub struct FastCall<'a> {
+    state: MutexGuard<'a, GroupState>,
+    domain: &'a dyn SharedDomain,
+    /// The domain's region. The copy avoids a virtual call for each access.
+    region: &'a Region,
+    plan: FastPathPlan,
+    /// The words of the descriptor.
+    words: [u64; 3],
+}
+
+/// The state in which the fast path leaves a call.
+#[derive(Debug)]
+pub enum FastProgress<'a> {
+    /// The call has not started.
+    NotStarted,
+    /// The call must wait for other ranks, or has a mismatch ([`FastCall::wait`]).
+    Waiting,
+    /// A plug-in has accepted the call and continues it.
+    Accepted,
+    /// The call is complete.
+    Done(PendingWakeup<'a>),
+    /// The call is complete, and had a long wait.
+    DoneAfterWait,
+}
+
+/// The peers to wake after a call, if it has left any asleep.
+#[derive(Debug)]
+pub struct PendingWakeup<'a>(Option<&'a dyn SharedDomain>);
+
+impl PendingWakeup<'_> {
+    /// No peer to wake.
+    pub const NONE: Self = Self(None);
+
+    /// Returns whether a peer may be asleep.
+    #[inline]
+    pub fn is_needed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Wakes the peers that sleep until a store of the call. A fence must precede this.
+    pub fn wake_fenced(self) {
+        let Some(domain) = self.0 else { return };
+        let rank = domain.rank();
+        let others = (0..domain.size()).filter(|&other| other != rank);
+        wake_ranks_fenced(domain, domain.region(), others);
+    }
+}
+
+impl<'a> FastCall<'a> {
+    /// Starts the call with this sequence number: publishes this rank's payload. Returns `None` if
+    /// the full path must run the call: the group has failed, there is no plan for the key, or the
+    /// control slot or data slot is not free.
+    #[inline]
+    pub fn start(
+        mut state: MutexGuard<'a, GroupState>,
+        domain: &'a dyn SharedDomain,
+        key: FastCallKey,
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+    ) -> Option<Self> {
+        let region = domain.region();
+        if region.abort_record().is_set() {
+            return None;
+        }
+        let (plan, cursor) = state.plan_and_cursor(key)?;
+        let words = Descriptor::encode_repeat(&plan.words, sequence, arguments.label);
+        let mut shm = SequencerCore { domain, region, rank: plan.step.rank, cursor };
+        // The compiler generates separate code for each location.
+        match plan.step.location() {
+            PayloadLocation::CtrlSlot => {
+                let step = plan.step.with_known_location(PayloadLocation::CtrlSlot);
+                shm.publish_payload(&step, arguments, &words)?;
+            }
+            PayloadLocation::DataSlot => {
+                let step = plan.step.with_known_location(PayloadLocation::DataSlot);
+                shm.publish_payload(&step, arguments, &words)?;
+            }
+        }
+        let plan = *plan;
+        Some(Self { state, domain, region, plan, words })
+    }
+
+    /// Returns the words of the descriptor.
+    pub fn words(&self) -> &[u64; 3] {
+        &self.words
+    }
+
+    /// Completes the call, as far as this needs no long wait.
+    ///
+    /// # Errors
+    /// `Internal` for an operation that does not belong to the plan.
+    #[inline]
+    pub fn complete(&mut self, arguments: &CallArguments<'_>) -> Result<FastProgress<'a>> {
+        match self.plan.step.location() {
+            PayloadLocation::CtrlSlot => self.complete_at(PayloadLocation::CtrlSlot, arguments),
+            PayloadLocation::DataSlot => self.complete_at(PayloadLocation::DataSlot, arguments),
+        }
+    }
+
+    /// Does the work of [`FastCall::complete`] for a location that the compiler knows.
+    #[inline(always)]
+    fn complete_at(
+        &mut self,
+        location: PayloadLocation,
+        arguments: &CallArguments<'_>,
+    ) -> Result<FastProgress<'a>> {
+        let plan = self.plan.step.with_known_location(location);
+        let Self { domain, region, .. } = *self;
+        let (rank, role, is_oversubscribed) = (plan.rank, plan.role, self.plan.is_oversubscribed);
+        let mut shm = SequencerCore { domain, region, rank, cursor: &mut self.state.cursor };
+        // A peer may wait until this rank has read the peer's data slot. No peer waits for anything
+        // else that this rank does.
+        let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
+        if is_oversubscribed && !is_slot_receiver {
+            shm.wake_others();
+        }
+        let has_all_payloads = shm.poll_senders(role);
+        let is_over = has_all_payloads || {
+            if !is_oversubscribed && !is_slot_receiver {
+                shm.wake_others();
+            }
+            if is_oversubscribed {
+                shm.poll_senders_yielding(role)
+            } else {
+                shm.poll_senders_again(role, if cfg!(loom) { 1 } else { MAX_POLLS })
+            }
+        };
+        if !(is_over && shm.verify_senders(role)) {
+            return Ok(FastProgress::Waiting);
+        }
+        if role != OneStepRole::Send {
+            plan.reduce(arguments, region, shm.cursor.step, arguments.send)?;
+        }
+        shm.finish(self.words[2]);
+        if role == OneStepRole::Exchange {
+            // The peers have finished too, and do not read that control slot yet.
+            shm.prefetch_own_line();
+        }
+        let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
+        Ok(FastProgress::Done(PendingWakeup(leaves_sleepers.then_some(domain))))
+    }
+
+    /// Completes the call on the full path, which may wait until the deadline of `operation`.
+    ///
+    /// # Errors
+    /// As [`ShmSequencer::await_all`].
+    #[cold]
+    pub fn wait(mut self, operation: &Operation<'_>) -> Result<()> {
+        if self.region.abort_record().is_set()
+            && let Some(error) = self.domain.failure()
+        {
+            return Err(error);
+        }
+        let cursor = &mut self.state.cursor;
+        let mut steps = ShmSequencer::resume(self.domain, cursor, operation, self.words);
+        one_step::finish_published(&mut steps, operation, &self.plan.step)?;
+        steps.finish_within_node();
+        Ok(())
+    }
+}
+
+impl<'a> SequencerCore<'a> {
+    /// Publishes this rank's payload. Returns `None` if the slot that it needs is not free, or if
+    /// the arguments do not belong to the plan: the full path then reports the reason.
+    #[inline(always)]
+    fn publish_payload(
+        &mut self,
+        plan: &OneStepPlan,
+        arguments: &CallArguments<'_>,
+        words: &[u64; 3],
+    ) -> Option<()> {
+        let slot = self.reserve_part(plan.has_slot_payload(arguments), plan.slot_bytes_used)?;
+        self.enter(words, arguments.label);
+        let mut inline_payload = [0; INLINE_BYTES];
+        let len = plan.pack(arguments, &mut inline_payload, slot).ok()?;
+        let finished = self.cursor.step + u64::from(plan.role == OneStepRole::Send);
+        let payload = &inline_payload[..len];
+        self.store(words, arguments.label, payload, finished, CtrlSlot::publish_unfenced);
+        Some(())
+    }
+
+    /// If `is_filled`, returns the first `slot_bytes_used` bytes of this rank's data slot for the
+    /// next step, or `None` if a rank has not finished with the slot's old contents. If not
+    /// `is_filled`, returns an empty buffer, or `None` if a rank has not finished with the control
+    /// slot's old contents.
+    #[inline]
+    fn reserve_part(&mut self, is_filled: bool, slot_bytes_used: usize) -> Option<Dst<'a>> {
+        if !self.can_store(if is_filled { DATA_SLOT_COUNT } else { CTRL_SLOT_COUNT }) {
+            return None;
+        }
+        match is_filled {
+            // If there is no memory, the full path reports the error.
+            true => {
+                self.region.own_slot_part(self.rank, self.cursor.step + 1, slot_bytes_used).ok()
+            }
+            false => Some(Dst::empty()),
+        }
+    }
+
+    /// Returns whether all ranks have finished the step that is `before` steps before the next one.
+    #[inline]
+    fn can_store(&mut self, before: u64) -> bool {
+        let step = (self.cursor.step + 1).saturating_sub(before);
+        self.cursor.finished_by_all >= step || {
+            let finished_step =
+                self.others().map(|rank| self.region.progress(rank).finished_step()).min();
+            // The value is limited to this rank's own step, whatever a peer wrote to its progress
+            // word.
+            let finished_step = finished_step.unwrap_or(step).min(self.cursor.step);
+            self.cursor.finished_by_all = self.cursor.finished_by_all.max(finished_step);
+            finished_step >= step
+        }
+    }
+
+    /// Polls all ranks that this rank waits for, without stopping at the first failed poll, so that
+    /// all control slots are requested at once.
+    fn poll_senders(&mut self, role: OneStepRole) -> bool {
+        match role {
+            OneStepRole::Send => true,
+            OneStepRole::Receive(Some(rank)) => self.poll_first(rank),
+            OneStepRole::Exchange | OneStepRole::Receive(None) => {
+                let mut all = true;
+                for rank in self.others() {
+                    all &= self.poll_first(rank);
+                }
+                all
+            }
+        }
+    }
+
+    /// Polls the ranks that this rank waits for again, at most `max_polls` times each.
+    #[cold]
+    fn poll_senders_again(&self, role: OneStepRole, max_polls: u32) -> bool {
+        match role {
+            OneStepRole::Send => true,
+            OneStepRole::Receive(Some(rank)) => self.poll_rank_again(rank, max_polls),
+            OneStepRole::Exchange | OneStepRole::Receive(None) => {
+                self.others().all(|rank| self.poll_rank_again(rank, max_polls))
+            }
+        }
+    }
+
+    /// Yields the core to other ranks until the payloads of all senders are there, at most a few
+    /// times.
+    fn poll_senders_yielding(&self, role: OneStepRole) -> bool {
+        let poll = || self.poll_senders_again(role, 1).then_some(());
+        self.yield_to_missing(poll, |rank| self.has_published(rank)).is_some()
+    }
+
+    /// Polls for a rank until it has published the current step, at most `max_polls` times.
+    fn poll_rank_again(&self, rank: Rank, max_polls: u32) -> bool {
+        let step = self.cursor.step;
+        let slot = self.region.ctrl_slot(rank, step);
+        spin::spin_until(max_polls, || slot.step() >= step)
+    }
+
+    /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache
+    /// line since they last read it.
+    #[inline]
+    fn prefetch_own_line(&self) {
+        self.region.ctrl_slot(self.rank, self.cursor.step + 1).prefetch_write();
+    }
+
+    /// Returns whether the senders whose payloads this rank has received called the same operation.
+    fn verify_senders(&mut self, role: OneStepRole) -> bool {
+        match role {
+            OneStepRole::Send => true,
+            OneStepRole::Receive(Some(rank)) => self.verify_rank(rank),
+            OneStepRole::Exchange | OneStepRole::Receive(None) => {
+                let all_agree = self.others().all(|rank| self.verify_rank(rank));
+                if all_agree {
+                    self.record_all_arrived();
+                }
+                all_agree
+            }
+        }
+    }
+}

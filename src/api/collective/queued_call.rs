@@ -1,0 +1,104 @@
+//! A collective of any form in the group's queue: on buffers, on byte strings, or with a caller's
+//! operator.
+
+use crate::api::collective::bytes::{self, BytesCall, BytesHandler};
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::collective::operator::OperatorCall;
+use crate::api::group::process_group::Group;
+use crate::api::work::handle::Work;
+use crate::api::work::issue::OperationTask;
+use crate::base::buffer::Src;
+use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::error::Result;
+use crate::base::gpu::{GpuTarget, StreamMarker};
+use crate::transport::Descriptor;
+use std::sync::Arc;
+
+/// A collective that has passed its checks.
+#[derive(Debug)]
+pub(super) enum QueuedCall {
+    Buffers(Call<'static>),
+    /// A call on byte strings. The handler is taken when the call has run.
+    Bytes(BytesCall<'static>, Option<BytesHandler>),
+    Operator(OperatorCall<'static>),
+}
+
+impl QueuedCall {
+    /// Returns the GPU and stream of buffers in device memory.
+    pub(super) fn gpu(&self) -> Option<GpuTarget> {
+        match self {
+            Self::Buffers(call) => call.gpu,
+            Self::Bytes(..) | Self::Operator(_) => None,
+        }
+    }
+
+    /// Calls `visit` for each buffer, with true if the operation writes it.
+    pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
+        match self {
+            Self::Buffers(call) => call.visit_buffers(visit),
+            Self::Bytes(call, _) => call.visit_inputs(&mut |input| visit(input, false)),
+            Self::Operator(call) => call.bytes_call.visit_buffers(visit),
+        }
+    }
+}
+
+/// The task of a collective.
+#[derive(Debug)]
+pub(super) struct CallTask {
+    pub(super) call: QueuedCall,
+    pub(super) options: CallOptions,
+    /// The event after which the buffers are ready, if one was recorded.
+    pub(super) ready_event: Option<Arc<dyn StreamMarker>>,
+    pub(super) works: [Arc<Work>; 1],
+}
+
+impl OperationTask for CallTask {
+    fn works(&self) -> &[Arc<Work>] {
+        &self.works
+    }
+
+    fn operation_count(&self) -> u64 {
+        match self.call {
+            QueuedCall::Bytes(..) => bytes::OPERATIONS_PER_CALL,
+            QueuedCall::Buffers(_) | QueuedCall::Operator(_) => 1,
+        }
+    }
+
+    fn descriptor(&self, sequence: u64) -> Descriptor {
+        let label = self.options.label;
+        match &self.call {
+            QueuedCall::Buffers(call) => call.descriptor(sequence, label),
+            QueuedCall::Bytes(call, _) => call.length_descriptor(sequence, label),
+            QueuedCall::Operator(call) => call.descriptor(sequence, label),
+        }
+    }
+
+    fn title(&self, descriptor: &Descriptor) -> String {
+        match &self.call {
+            QueuedCall::Buffers(_) => descriptor.to_string(),
+            QueuedCall::Bytes(call, _) => call.title(descriptor),
+            QueuedCall::Operator(call) => call.title(descriptor),
+        }
+    }
+
+    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
+        let deadline = LazyDeadline::from(*deadline);
+        let Self { call, options, ready_event, works } = self;
+        match call {
+            QueuedCall::Buffers(call) => {
+                let mut operation =
+                    call.operation(first, options, group.name(), &deadline, &group.observer);
+                operation.enqueue_request =
+                    call.device_launch(works[0].device_completion(), ready_event.as_deref());
+                group.carry_out(&operation, options.nan_check)
+            }
+            QueuedCall::Bytes(call, handler) => {
+                match (call.run(group, first, &deadline)?, handler.take()) {
+                    (Some(strings), Some(handler)) => handler.deliver(strings),
+                    _ => Ok(()),
+                }
+            }
+            QueuedCall::Operator(call) => call.run(group, &first, &deadline, options.nan_check),
+        }
+    }
+}

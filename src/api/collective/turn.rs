@@ -1,0 +1,110 @@
+//! The deadline of a call, its turn in the group's queue, and the run of its operation in the turn.
+//!
+//! An operation runs on the back end directly, unless a debug check is on. Blocking calls of
+//! several operations, with byte strings or with a caller's operator, share [`Group::run_in_turn`].
+
+use crate::algo::Operation;
+use crate::api::collective::call::{Call, CallOptions};
+use crate::api::group::process_group::Group;
+use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::debug::{self, NanCheck};
+use crate::base::error::{ErrorContext as _, Result};
+use crate::transport::Descriptor;
+use crate::wait::WaitInterrupt;
+
+impl Group {
+    pub(in crate::api) fn deadline(&self, options: &CallOptions) -> Deadline {
+        Deadline::after_ms(self.effective_timeout_ms(options))
+    }
+
+    pub(super) fn effective_timeout_ms(&self, options: &CallOptions) -> u64 {
+        if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
+    }
+
+    /// Runs an operation on the back end in its turn, with the checks before and after it.
+    pub(in crate::api) fn carry_out(
+        &self,
+        operation: &Operation<'_>,
+        nan_check: NanCheck,
+    ) -> Result<()> {
+        let nan_check = nan_check.max(debug::nan_check());
+        if nan_check == NanCheck::Off && !self.has_arrival_check {
+            return self.backend.run(operation);
+        }
+        self.carry_out_with_checks(operation, nan_check)
+    }
+
+    #[cold]
+    fn carry_out_with_checks(&self, operation: &Operation<'_>, nan_check: NanCheck) -> Result<()> {
+        let Operation { descriptor, send, recv, sends, recvs, .. } = *operation;
+        self.await_all_arrivals(&descriptor, operation.deadline())?;
+        let operation = &Operation { has_new_deadline: false, ..*operation };
+        let title = |index: usize, role: &str| match index {
+            0 => format!("{descriptor}: {role}"),
+            block => format!("{descriptor}: block {} of the {role}", block - 1),
+        };
+        let inputs = [send].into_iter().chain(sends.into_iter().flatten().copied());
+        if operation.enqueue_request.is_some() {
+            // The buffers are in device memory, which the CPU cannot check here.
+            return self.backend.run(operation);
+        }
+        self.check_for_nan(operation.dtype(), nan_check, inputs, |index| title(index, "input"))?;
+        self.backend.run(operation)?;
+        let blocks = recvs.into_iter().flatten();
+        let results = [recv].into_iter().chain(blocks.copied()).map(|block| block.as_src());
+        self.check_for_nan(operation.dtype(), nan_check, results, |index| title(index, "result"))
+    }
+
+    /// Runs a collective of the library on the back end, as a part of a call that has the turn.
+    pub(super) fn run_part(
+        &self,
+        call: &Call<'_>,
+        descriptor: Descriptor,
+        deadline: &LazyDeadline,
+    ) -> Result<()> {
+        let (options, group) = (&CallOptions::DEFAULT, self.name());
+        self.backend.run(&call.operation(descriptor, options, group, deadline, &self.observer))
+    }
+
+    /// Runs a blocking call of `operation_count` operations in its turn, and records it in the
+    /// flight recorder. `describe` returns the descriptor of the first operation, `title` the name
+    /// of the call in messages.
+    pub(in crate::api) fn run_in_turn<T>(
+        &self,
+        operation_count: u64,
+        options: &CallOptions,
+        describe: impl FnOnce(u64) -> Descriptor,
+        title: impl FnOnce(&Descriptor) -> String,
+        run: impl FnOnce(&Descriptor, &LazyDeadline) -> Result<T>,
+    ) -> Result<T> {
+        let deadline = LazyDeadline::from(self.deadline(options));
+        let ticket = self.queue.issue_several(operation_count);
+        let descriptor = describe(ticket.sequence());
+        let (issued, runs) = (deadline.get_or_start().started(), self.queue.has_turn(&ticket));
+        let record = self.observer.record_collective(&descriptor, issued, runs);
+        let outcome = match self.queue.wait_turn(&ticket, &deadline, || self.failure()) {
+            Ok(_turn) => {
+                record.mark_running();
+                self.run_catching_panics(|| run(&descriptor, &deadline))
+            }
+            Err(WaitInterrupt::Aborted(error)) => Err(error),
+            Err(WaitInterrupt::Deadline) => {
+                Err(self.fail_expired_call(&descriptor, deadline.get_or_start()))
+            }
+        };
+        record.end(&outcome.as_ref().map(drop).map_err(Clone::clone));
+        let title = || format!("{} on {}", title(&descriptor), self.describe_rank());
+        outcome.context(title).inspect_err(|error| self.report_to_caller(error))
+    }
+
+    /// Adds context to the outcome of a blocking call and reports an error before the call returns
+    /// it.
+    pub(super) fn finish_blocking_call(
+        &self,
+        outcome: Result<()>,
+        descriptor: &Descriptor,
+    ) -> Result<()> {
+        let outcome = outcome.context(|| format!("{descriptor} on {}", self.describe_rank()));
+        outcome.inspect_err(|error| self.report_to_caller(error))
+    }
+}

@@ -1,0 +1,168 @@
+//! Creation of a group with the rendezvous in the store.
+//!
+//! [`Group::create`] checks the options, brings the ranks together in the store, creates the back
+//! end and assembles the group. Derived groups (subgroups, shrunk groups) have a back end already
+//! and use only the checks of this file.
+
+use crate::api::group::activity;
+use crate::api::group::group_keys;
+use crate::api::group::process_group::{Group, GroupIdentity, GroupOrigin, operation_timeout_ms};
+use crate::api::membership::rendezvous::{Rendezvous, StoreExchange};
+use crate::api::observe::recorder;
+use crate::api::work::callbacks;
+use crate::backend::{self, DeviceBackend, GroupContext};
+use crate::base::config;
+use crate::base::deadline::Deadline;
+use crate::base::debug;
+use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::base::ids::{MAX_WORLD_SIZE, Rank, WorldSize};
+use crate::process::this_process;
+use crate::store::Store;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The default deadline of creating a group: 5 minutes.
+const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
+
+/// The maximum length of a group's name.
+pub(in crate::api) const MAX_NAME_BYTES: usize = 200;
+
+/// The arguments of [`Group::create`].
+#[derive(Debug)]
+pub struct GroupOptions {
+    /// The rendezvous store.
+    pub store: Arc<dyn Store>,
+    /// The rank of this process.
+    pub rank: Rank,
+    /// The number of ranks.
+    pub size: WorldSize,
+    /// The name of the back end; `None` selects the native back end.
+    pub backend: Option<String>,
+    /// The options of the back end, as "key=value;key=value"; may be empty.
+    pub backend_options: String,
+    /// The GPU of this rank; `None` if the group has no GPU.
+    pub device: Option<usize>,
+    /// The group's name. All ranks of the group pass the same name.
+    pub name: String,
+    /// The deadline of operations in milliseconds; 0 selects the default.
+    pub timeout_ms: u64,
+    /// The deadline of creating the group in milliseconds; 0 selects the default.
+    pub connect_timeout_ms: u64,
+    /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
+    /// if this group is the outermost.
+    pub global_ranks: Option<Vec<Rank>>,
+}
+
+impl Group {
+    /// Creates a group together with its other ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
+    /// and any failure of the rendezvous or of the back end before the deadline.
+    pub fn create(options: GroupOptions) -> Result<Self> {
+        callbacks::reject_blocking_in_callback("creating a group")?;
+        config::refuse_former_names()?;
+        check_options(&options)?;
+        recorder::read_dump_environment()?;
+        debug::read_environment()?;
+        this_process::mark_used()?;
+        let GroupOptions { store, rank, size, name, .. } = options;
+        let timeout_ms = operation_timeout_ms(options.timeout_ms)?;
+        let deadline = connect_deadline(options.connect_timeout_ms)?;
+        let process = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
+        let nonce = this_process::random_nonce()?;
+        let address = store.address();
+        let weak_store = Arc::downgrade(&store);
+        let rendezvous =
+            Rendezvous { store, name: &name, rank, size, nonce, process, deadline: &deadline };
+        // A group of one rank needs no rendezvous.
+        let id = if size == 1 { nonce } else { rendezvous.meet()? };
+        let keys = group_keys::open_group_keys(&weak_store, id);
+        let context = GroupContext {
+            group: id,
+            name: &name,
+            timeout_ms,
+            epoch: 0,
+            rank,
+            size,
+            store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            group_keys: keys.as_ref(),
+            options: &options.backend_options,
+            device: options.device,
+            parent: None,
+            activity: Some(activity::describe_other_activity),
+            deadline: &deadline,
+        };
+        let exchange = StoreExchange { rendezvous: &rendezvous, id };
+        let default_name = backend::default_name(options.device);
+        let backend_name = options.backend.as_deref().unwrap_or(default_name);
+        let backend = backend::create(backend_name, &context, &exchange)?;
+        let origin = GroupOrigin {
+            global_ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
+            parent: None,
+            backend: backend_name.to_owned(),
+            backend_options: options.backend_options,
+            device: backend.device().map(DeviceBackend::device).or(options.device),
+            store_address: address,
+            rendezvous_store: weak_store,
+            epoch: 0,
+            former_endpoints: Vec::new(),
+            _name_lease: None,
+        };
+        let group = Self::assemble(GroupIdentity { id, name, rank, timeout_ms }, origin, backend);
+        group.log_creation(deadline.elapsed());
+        Ok(group)
+    }
+}
+
+fn check_options(options: &GroupOptions) -> Result<()> {
+    let GroupOptions { rank, size, name, global_ranks, .. } = options;
+    if *size == 0 || *size > MAX_WORLD_SIZE {
+        return Err(Error::invalid(format!(
+            "world size {size} is out of range: pass 1 to {MAX_WORLD_SIZE}"
+        )));
+    }
+    if rank >= size {
+        return Err(Error::invalid(format!("rank {rank} does not exist in a group of {size}")));
+    }
+    check_name(name)?;
+    if let Some(ranks) = global_ranks {
+        if ranks.len() != *size {
+            let message =
+                format!("global_ranks has {} ranks, but the group has {size}", ranks.len());
+            return Err(Error::invalid(message));
+        }
+        check_distinct(ranks).context(|| "global_ranks")?;
+    }
+    options.backend.as_deref().map_or(Ok(()), backend::check_name)
+}
+
+/// Checks that a group can have this name.
+pub(in crate::api) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
+        let message = format!(
+            "\"{name}\" is not a valid group name: pass 1 to {MAX_NAME_BYTES} bytes without \"/\""
+        );
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}
+
+/// Checks that no rank is in the list twice.
+pub(in crate::api) fn check_distinct(ranks: &[Rank]) -> Result<()> {
+    let mut known = HashSet::with_capacity(ranks.len());
+    match ranks.iter().find(|&&rank| !known.insert(rank)) {
+        Some(rank) => Err(Error::invalid(format!("rank {rank} is in the list twice"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the deadline of creating a group that starts now. 0 selects the value of the
+/// environment, or else the default.
+pub(in crate::api) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
+    let timeout_ms = match option_ms {
+        0 => config::read_timeout_ms(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,
+        _ => option_ms,
+    };
+    Ok(Deadline::after_ms(timeout_ms))
+}

@@ -1,0 +1,30 @@
+//! The state that modules above the group keep for it: one value of each type.
+//!
+//! A module that adds a feature to groups (subgroups, monitored barriers) creates its state with
+//! the first use. Therefore the group knows none of these modules. The values live as long as the
+//! group.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The values of one group. Few types have one, so a list is sufficient.
+#[derive(Debug, Default)]
+pub(in crate::api) struct GroupExtensions {
+    values: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl GroupExtensions {
+    /// Returns the value of this type. The first call creates it.
+    pub(in crate::api) fn get_or_init<T: Any + Send + Sync>(
+        &self,
+        create: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = values.iter().find_map(|value| Arc::downcast(Arc::clone(value)).ok());
+        found.unwrap_or_else(|| {
+            let value = create();
+            values.push(Arc::clone(&value) as Arc<dyn Any + Send + Sync>);
+            value
+        })
+    }
+}

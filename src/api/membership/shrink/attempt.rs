@@ -1,0 +1,230 @@
+//! The state of one shrink call on one rank: its pending followers, its view of the other ranks,
+//! and the group that it has prepared.
+
+use super::membership::{MembershipStatus, MembershipView};
+use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
+use crate::api::group::process_group::{Group, GroupOrigin};
+use crate::backend::Backend;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::survivor_rendezvous::{
+    SurvivorConnectResult, SurvivorEndpoint, SurvivorLink, SurvivorSession,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a follower waits before it rejoins a candidate that abandoned its call, and the
+/// coordinator's longest wait while a connect is pending.
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The number of wait notices in one window, the time after which a silent rank is skipped.
+const NOTICES_PER_WINDOW: u32 = 4;
+
+/// A group that is ready on this rank, before the ready notice confirms it for all members.
+#[derive(Debug)]
+pub(super) struct PreparedGroup {
+    pub(super) proposal: MembershipProposal,
+    pub(super) rank: Rank,
+    pub(super) origin: GroupOrigin,
+    pub(super) backend: Arc<dyn Backend>,
+}
+
+/// A proposal that all members accepted.
+#[derive(Debug)]
+pub(super) struct CommittedProposal {
+    pub(super) proposal: MembershipProposal,
+    /// By rank in the new group: the coordinator has a link to each member, a member has its link
+    /// to the coordinator.
+    pub(super) links: Vec<(Rank, SurvivorLink)>,
+}
+
+/// The reason why this rank stops and starts no further round.
+#[derive(Debug)]
+pub(super) enum ShrinkStop {
+    /// The prepared group is formed: another member received the ready notice.
+    GroupFormed,
+    /// This rank gets no new group.
+    Failed(Error),
+}
+
+impl From<Error> for ShrinkStop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The state of one shrink call on one rank.
+#[derive(Debug)]
+pub(super) struct ShrinkAttempt<'a> {
+    pub(super) group: &'a Group,
+    pub(super) session: &'a SurvivorSession<'a>,
+    pub(super) endpoint: &'a Arc<SurvivorEndpoint>,
+    pub(super) window: Duration,
+    pub(super) deadline: Deadline,
+    pub(super) membership: MembershipView,
+    /// Ranks that have connected to this rank. Their messages are not read before this rank
+    /// coordinates.
+    pub(super) pending_followers: PendingFollowers,
+    pub(super) prepared: Option<PreparedGroup>,
+}
+
+/// The connections of ranks that want to follow this rank while it does not coordinate, and the
+/// time of the next wait notice.
+///
+/// This rank follows a candidate, which may stop responding after its first answer. Its pending
+/// followers therefore receive periodic wait notices. Without them they would skip this rank and
+/// form a group without it.
+#[derive(Debug)]
+pub(super) struct PendingFollowers {
+    links: BTreeMap<Rank, SurvivorLink>,
+    next_notice: Deadline,
+}
+
+impl Default for PendingFollowers {
+    fn default() -> Self {
+        Self { links: BTreeMap::new(), next_notice: Deadline::after(Duration::ZERO) }
+    }
+}
+
+impl PendingFollowers {
+    /// Accepts new connections and sends the wait notices that are due. Returns the time of the
+    /// next notice.
+    pub(super) fn send_wait_notices(
+        &mut self,
+        session: &SurvivorSession<'_>,
+        window: Duration,
+    ) -> Deadline {
+        let message = ShrinkMessage::Wait.encode();
+        let was_notified =
+            |link: &SurvivorLink| link.send(&message, &Deadline::after(SEND_TIMEOUT)).is_ok();
+        if self.next_notice.has_passed() {
+            self.links.retain(|_, link| was_notified(link));
+            self.next_notice = Deadline::after(window / NOTICES_PER_WINDOW);
+        }
+        // A rank that connects again has lost its earlier connection.
+        for (rank, link) in session.take_arrivals() {
+            if was_notified(&link) {
+                self.links.insert(rank, link);
+            }
+        }
+        self.next_notice
+    }
+
+    /// Moves the connections to this rank's coordinator role.
+    pub(super) fn take_links(&mut self) -> BTreeMap<Rank, SurvivorLink> {
+        std::mem::take(&mut self.links)
+    }
+}
+
+impl<'a> ShrinkAttempt<'a> {
+    /// Starts an attempt after the group has failed with this error.
+    pub(super) fn new(
+        group: &'a Group,
+        session: &'a SurvivorSession<'a>,
+        endpoint: &'a Arc<SurvivorEndpoint>,
+        window: Duration,
+        deadline: Deadline,
+        failure: &Error,
+    ) -> Self {
+        Self {
+            group,
+            session,
+            endpoint,
+            window,
+            deadline,
+            membership: MembershipView::new(group.size(), failure),
+            pending_followers: PendingFollowers::default(),
+            prepared: None,
+        }
+    }
+
+    pub(super) fn me(&self) -> Rank {
+        self.group.rank()
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.group.origin.epoch + 1
+    }
+
+    /// Records a rank whose endpoint does not exist any more.
+    pub(super) fn mark_gone(&mut self, rank: Rank) {
+        // A rank that left in order may be a member of a new group without this rank, so it counts
+        // as alive. A rank that the failure names as culprit is dead in either case.
+        let has_left = self.group.backend.peer_monitor().is_some_and(|it| it.has_left(rank));
+        let status = match has_left && !self.membership.is_blamed(rank) {
+            true => MembershipStatus::Absent("it has left the group".to_owned()),
+            false => MembershipStatus::Dead,
+        };
+        self.membership.record_status(rank, status);
+    }
+
+    pub(super) fn mark_absent(&mut self, rank: Rank, reason: impl Into<String>) {
+        let reason = reason.into();
+        crate::log!(
+            LogLevel::Info,
+            "this rank does not wait for {}: {reason}",
+            self.session.name(rank)
+        );
+        self.membership.record_status(rank, MembershipStatus::Absent(reason));
+    }
+
+    pub(super) fn mark_unreachable(&mut self, rank: Rank, call_outcome: &SurvivorConnectResult) {
+        match call_outcome {
+            SurvivorConnectResult::Reached(_) => {}
+            SurvivorConnectResult::Gone(_) => self.mark_gone(rank),
+            SurvivorConnectResult::Unreachable(reason) => self.mark_absent(rank, reason.message()),
+        }
+    }
+
+    /// Returns whether this rank has prepared exactly this group.
+    pub(super) fn is_prepared(&self, formed: &MembershipProposal) -> bool {
+        self.prepared.as_ref().is_some_and(|prepared| prepared.proposal.id == formed.id)
+    }
+
+    /// Returns the group's failure as the suffix of an error text.
+    pub(super) fn failure_suffix(&self) -> String {
+        let failure = self.group.failure();
+        failure.map_or_else(String::new, |reason| format!(" after the group failed ({reason})"))
+    }
+
+    /// Handles the report that other ranks formed a group: it is either the prepared group of this
+    /// rank, or a group without it.
+    pub(super) fn stop_for_formed_group(
+        &self,
+        from: Rank,
+        closed: &MembershipProposal,
+    ) -> ShrinkStop {
+        if self.is_prepared(closed) {
+            return ShrinkStop::GroupFormed;
+        }
+        let MembershipProposal { epoch, members, .. } = closed;
+        let (me, name) = (self.me(), self.session.name(from));
+        let message = if members.contains(&me) {
+            format!(
+                "ranks {members:?} already are epoch {epoch} of the group, as {name} reports, and \
+                 this rank has finished that shrink: the group was shrunk before"
+            )
+        } else {
+            format!(
+                "rank {me} is excluded from epoch {epoch}, which has ranks {members:?}, as {name} \
+                 reports: it did not call dist_group_shrink in time{}, or could not be reached; \
+                 end or restart this process",
+                self.failure_suffix()
+            )
+        };
+        ShrinkStop::Failed(Error::new(ErrorKind::Aborted, message))
+    }
+}
+
+/// Returns whether a rank that abandoned its call for this reason may call again. It may if other
+/// ranks were late and the rank itself was not the culprit.
+pub(super) fn may_rejoin(rank: Rank, reason: &Error) -> bool {
+    match reason.kind() {
+        ErrorKind::Timeout => true,
+        ErrorKind::PeerFailed => reason.culprit() != Some(rank),
+        _ => false,
+    }
+}

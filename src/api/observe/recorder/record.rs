@@ -1,0 +1,166 @@
+//! Records operations in the ring: their issue, the start of their turn, and their end.
+//!
+//! Recording takes about ten relaxed stores to one entry that no other thread writes. The stamp is
+//! 0 while the entry is written, so a reader drops an incomplete entry.
+
+use super::message_words::encode_message;
+use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
+use super::ring::{entry, recorder_now_ns, short_group_id};
+use crate::api::observe::trace::OperationSpan;
+use crate::api::p2p::message_descriptor::MessageDescriptor;
+use crate::base::error::Result;
+use crate::base::ids::{GroupId, Rank};
+use crate::base::label::Label;
+use crate::transport::Descriptor;
+use std::sync::atomic::{Ordering, fence};
+
+/// The record of a running operation.
+#[derive(Debug)]
+pub struct OperationRecord {
+    number: u64,
+    entry: &'static RecorderEntry,
+    /// True if the operation was recorded before its turn.
+    is_waiting: bool,
+    /// The span of the operation in the trace, if a trace is written.
+    span: Option<Box<OperationSpan>>,
+}
+
+/// The group and rank of an operation, and its time of issue.
+#[derive(Clone, Copy, Debug)]
+pub struct OperationOrigin {
+    /// The group of the operation.
+    pub group: GroupId,
+    /// This process's rank in the group.
+    pub rank: Rank,
+    /// The time of issue in nanoseconds since the recorder started.
+    pub issued_ns: u64,
+}
+
+/// The reserved slot of an operation. The operation must be recorded: until then the slot has the
+/// entry of an earlier operation.
+#[derive(Clone, Copy, Debug)]
+pub struct RecorderSlot(u64);
+
+impl RecorderSlot {
+    /// Reserves the next slot. The atomic addition waits for all earlier stores of this core. It is
+    /// therefore placed before a store that takes long.
+    #[inline]
+    pub fn reserve() -> Self {
+        Self(RECORDER.next_number.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Records the issue of a collective. It runs from now on, or it waits for its turn.
+pub fn begin_collective(
+    slot: RecorderSlot,
+    origin: OperationOrigin,
+    descriptor: &Descriptor,
+    is_running: bool,
+) -> OperationRecord {
+    begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running)
+}
+
+/// Records that a message is posted.
+pub fn begin_message(
+    origin: OperationOrigin,
+    message: &MessageDescriptor,
+    sequence: u64,
+) -> OperationRecord {
+    let words = encode_message(message, sequence);
+    begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true)
+}
+
+/// Records the issue of an operation from its encoded words and its label.
+#[inline]
+pub(in crate::api) fn begin_encoded<const N: usize>(
+    RecorderSlot(number): RecorderSlot,
+    origin: OperationOrigin,
+    words: &[u64; N],
+    label: &Label,
+    is_running: bool,
+) -> OperationRecord {
+    let OperationOrigin { group, rank, issued_ns } = origin;
+    let entry = entry(number);
+    entry.stamp.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    entry.group.store(short_group_id(group), Ordering::Relaxed);
+    entry.rank.store(rank as u64, Ordering::Relaxed);
+    for (cell, word) in entry.words.iter().zip(words) {
+        cell.store(*word, Ordering::Relaxed);
+    }
+    if !label.is_none() {
+        for (cell, word) in entry.label.iter().zip(label.words()) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+    }
+    let state = if is_running { RUNNING } else { WAITING };
+    entry.issued_ns.store(issued_ns, Ordering::Relaxed);
+    entry.started_ns.store(if is_running { issued_ns } else { 0 }, Ordering::Relaxed);
+    entry.ended_ns.store(0, Ordering::Relaxed);
+    entry.state.store(state, Ordering::Relaxed);
+    entry.stamp.store(number + 1, Ordering::Release);
+    OperationRecord { number, entry, is_waiting: !is_running, span: None }
+}
+
+impl OperationRecord {
+    /// Adds the operation's span in the trace.
+    #[must_use]
+    pub(in crate::api) fn with_span(self, span: OperationSpan) -> Self {
+        Self { span: Some(Box::new(span)), ..self }
+    }
+
+    /// Returns the entry, unless a later operation has overwritten it.
+    fn entry(&self) -> Option<&'static RecorderEntry> {
+        (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
+    }
+
+    /// Records the start of the operation's turn, unless it has run since its issue.
+    #[inline]
+    pub fn mark_running(&self) {
+        if self.is_waiting || self.span.is_some() {
+            self.store_turn();
+        }
+    }
+
+    fn store_turn(&self) {
+        if let Some(span) = &self.span {
+            span.take_turn();
+        }
+        let is_waiting = |entry: &&RecorderEntry| entry.state.load(Ordering::Relaxed) == WAITING;
+        if let Some(entry) = self.entry().filter(is_waiting) {
+            entry.started_ns.store(recorder_now_ns(), Ordering::Relaxed);
+            entry.state.store(RUNNING, Ordering::Release);
+        }
+    }
+
+    /// Records the outcome of the operation.
+    pub fn end(self, outcome: &Result<()>) {
+        self.end_at(outcome, |_| recorder_now_ns());
+    }
+
+    /// Records the end of a small operation that has run since its issue and took at most about 10
+    /// µs. Clocks of different ranks differ by more than that, so the recorder uses the start as
+    /// the end.
+    pub fn end_without_clock(self, outcome: &Result<()>) {
+        self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
+    }
+
+    #[inline]
+    fn end_at(mut self, outcome: &Result<()>, end_ns: impl FnOnce(&RecorderEntry) -> u64) {
+        if let Some(span) = self.span.take() {
+            span.end(outcome);
+        }
+        let Some(entry) = self.entry() else { return };
+        let state = match outcome {
+            Ok(()) => DONE,
+            Err(error) => {
+                let culprit = error.culprit().map_or(0, |rank| rank as u64 + 1);
+                u64::from(error.kind().code()) | culprit << 8
+            }
+        };
+        entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
+        entry.state.store(state, Ordering::Release);
+        // The next entry is probably not in the L1 cache: the ring is larger than that cache.
+        ring::entry(self.number + 1).prefetch();
+    }
+}

@@ -1,0 +1,193 @@
+//! The back end of a group with a device map: it passes each call to the host back end or to the
+//! device back end.
+//!
+//! The host back end is an ordinary [`Backend`]. It owns what the whole group shares: the rank
+//! locations, the point-to-point messages in host memory, the barriers, the calls on byte strings,
+//! and the failure state. The device back end publishes its failures in this failure state. So the
+//! death of a rank also ends the waits of other ranks on their devices.
+
+use super::device_backend::{DeviceBackend, DevicePointToPoint, JointEnqueuer};
+use super::device_factory::{DeviceBackendFactory, DeviceBackendOrReason};
+use super::interface::{
+    Backend, BackendProperties, FastPath, FastPathKind, GroupFailureState, PeerMonitor,
+    RankLocation,
+};
+use super::memory::BackendMemory;
+use super::support_query::SupportQuery;
+use crate::algo::{AlgorithmRequest, Operation};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
+use crate::transport::{OpKind, PointToPoint};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+
+/// The host back end and the device of one group.
+#[derive(Debug)]
+pub(super) struct DeviceMapBackend {
+    /// The first field: it must be dropped before `host`, which owns the failure state.
+    pub(super) device: MappedDevice,
+    /// The device back end that the caller requested alone, which restricts calls on host memory.
+    pub(super) host_restriction: Option<&'static dyn DeviceBackendFactory>,
+    pub(super) host: Arc<dyn Backend>,
+}
+
+/// The device of a group.
+#[derive(Debug)]
+pub(super) struct MappedDevice {
+    /// The device back end, or the reason why there is none.
+    pub(super) backend: DeviceBackendOrReason,
+    /// The name of the group's back end.
+    pub(super) group_backend: &'static str,
+    pub(super) device: usize,
+}
+
+impl MappedDevice {
+    /// Returns the device back end if it serves `device`, otherwise an `Unsupported` error about
+    /// the call `what`.
+    fn backend_for(&self, device: usize, what: &dyn fmt::Display) -> Result<&dyn DeviceBackend> {
+        let reason = match &self.backend {
+            Err(reason) => reason.clone(),
+            Ok(backend) if device == self.device => return Ok(backend.as_ref()),
+            Ok(_) => format!("the group uses device {} on this rank", self.device),
+        };
+        let message = format!(
+            "{what} in memory of device {device}: back end {}: {reason}",
+            self.group_backend
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+impl DeviceBackend for MappedDevice {
+    fn name(&self) -> &'static str {
+        self.backend.as_ref().map_or("", |backend| backend.name())
+    }
+
+    fn device(&self) -> usize {
+        self.device
+    }
+
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
+        self.backend_for(query.gpu.unwrap_or(self.device), query)?.supports(query)
+    }
+
+    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+        self.backend_for(launch.gpu.device, &operation.descriptor)?.run(operation, launch)
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        self.backend.as_ref().is_ok_and(|backend| backend.is_stream_ordered())
+    }
+
+    fn check_stream(&self, gpu: GpuTarget) -> Result<()> {
+        match gpu.stream {
+            Some(_) => self.backend_for(gpu.device, &"a call")?.check_stream(gpu),
+            None => Ok(()),
+        }
+    }
+
+    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
+        self.backend_for(gpu.device, &"a call")?.record_stream_event(gpu)
+    }
+
+    fn allocate(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>> {
+        self.backend_for(device, &format_args!("{bytes} bytes"))?.allocate(device, bytes)
+    }
+
+    fn point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
+        self.backend.as_ref().ok()?.point_to_point()
+    }
+
+    fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
+        self.backend.as_ref().ok()?.enqueuer()
+    }
+
+    fn on_group_failure(&self) {
+        self.backend.iter().for_each(|backend| backend.on_group_failure());
+    }
+
+    fn describe(&self) -> Value {
+        match &self.backend {
+            Ok(backend) => json!({ "backend": backend.name(), "details": backend.describe() }),
+            Err(reason) => json!({ "backend": "none", "details": { "missing": reason } }),
+        }
+    }
+}
+
+impl FastPath for DeviceMapBackend {}
+
+impl Backend for DeviceMapBackend {
+    fn name(&self) -> &'static str {
+        self.device.group_backend
+    }
+
+    fn properties(&self) -> BackendProperties<'_> {
+        let (fast_path, can_refuse_calls) = (FastPathKind::None, true);
+        BackendProperties { fast_path, can_refuse_calls, ..self.host.properties() }
+    }
+
+    fn rank_locations(&self) -> &[RankLocation] {
+        self.host.rank_locations()
+    }
+
+    fn check_algorithm_request(
+        &self,
+        kind: OpKind,
+        bytes: usize,
+        wanted: AlgorithmRequest<'_>,
+    ) -> Result<()> {
+        self.host.check_algorithm_request(kind, bytes, wanted)
+    }
+
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
+        if query.gpu.is_some() {
+            return self.device.supports(query);
+        }
+        self.host_restriction.map_or(Ok(()), |device| device.check_host_support(query))?;
+        self.host.supports(query)
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        match &operation.enqueue_request {
+            None => self.host.run(operation),
+            Some(launch) => self.device.run(operation, launch),
+        }
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
+        self.host.allocate(bytes)
+    }
+
+    fn abort(&self, reason: &Error) {
+        self.host.abort(reason);
+        self.device.on_group_failure();
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.host.failure()
+    }
+
+    fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
+        self.host.failure_state()
+    }
+
+    fn point_to_point(&self) -> Option<&dyn PointToPoint> {
+        self.host.point_to_point()
+    }
+
+    fn device(&self) -> Option<&dyn DeviceBackend> {
+        Some(&self.device)
+    }
+
+    fn peer_monitor(&self) -> Option<&dyn PeerMonitor> {
+        self.host.peer_monitor()
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "cpu": { "backend": self.host.name(), "details": self.host.describe() },
+            "cuda": self.device.describe(),
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Memory for buffers that a back end allocated for the caller.
+
+use crate::base::error::Result;
+use crate::device::memory::DeviceMemory;
+use crate::transport::arena;
+use std::fmt::Debug;
+
+/// Memory that a back end allocated. Dropping it frees it.
+pub trait BackendMemory: Send + Debug {
+    /// Returns the address of the first byte.
+    fn as_mut_ptr(&self) -> *mut u8;
+
+    /// Returns the requested number of bytes.
+    fn len(&self) -> usize;
+
+    /// Returns true if the caller requested 0 bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl BackendMemory for arena::ArenaBlock {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}
+
+impl BackendMemory for DeviceMemory {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(self.address()).unwrap_or(0))
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+/// Allocates host memory of the library, for back ends without an allocator.
+pub(super) fn allocate_host_memory(bytes: usize) -> Result<Box<dyn BackendMemory>> {
+    Ok(Box::new(arena::allocate(bytes)?))
+}
