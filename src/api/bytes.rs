@@ -31,11 +31,12 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
+use crate::base::sync::lock;
 use crate::kernel;
 use crate::process::this_process;
 use crate::transport::{Completion, CountSpec, Delivery, Descriptor, OpKind};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// The size of an encoded length in bytes.
@@ -412,7 +413,7 @@ impl Completion for BytesReceiveCompletion {
     }
 
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
-        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let handler = lock(&self.handler).take();
         let delivered = handler.map_or(Ok(()), |BytesHandler(take)| take(vec![bytes]));
         self.work.complete(delivered.map(|()| delivery));
     }

@@ -19,10 +19,10 @@
 use super::group::Group;
 use super::work::Work;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Ordering, fence};
+use crate::base::sync::{Ordering, fence, lock};
 use crate::wait::pollable_flag::PollableFlag;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The completed works of one group that the caller has not taken.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl CompletionEvents {
     }
 
     fn lock(&self) -> MutexGuard<'_, DoneWorks> {
-        self.done_works.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.done_works)
     }
 }
 

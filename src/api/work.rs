@@ -22,11 +22,11 @@ use crate::base::error::{Culprit, Error, Result};
 use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, unpoisoned};
 use crate::transport::{Completion, Delivery, OpKind, PointToPoint};
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::backtrace::Backtrace;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The kind of operation of a work.
@@ -127,23 +127,23 @@ impl Work {
 
     /// Stores the references that a message needs until it is done.
     pub(super) fn keep_until_done(&self, held: PendingMessage) {
-        *lock(&self.pending_message) = Some(held);
+        *unpoisoned(self.pending_message.lock()) = Some(held);
     }
 
     /// Issues the work of a batch. It ends when its members have ended.
     pub(super) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
-        *lock(&self.members) = members;
+        *unpoisoned(self.members.lock()) = members;
         self.queue.add_work();
         self.mark_issued(1, Deadline::never());
     }
 
     /// Ends the work. If it has already ended, its outcome stays.
     pub(super) fn end(&self, result: Result<Option<Delivery>>) {
-        lock(&self.members).clear();
+        unpoisoned(self.members.lock()).clear();
         // This precedes the outcome. A caller that sees the outcome may use the buffers, and may
         // rely on this work not holding the group.
         in_flight_buffers::unregister_work(self);
-        let pending_message = lock(&self.pending_message).take();
+        let pending_message = unpoisoned(self.pending_message.lock()).take();
         let mut result = result;
         if let Some(PendingMessage { group, record }) = pending_message {
             result = result.map_err(|error| group.with_culprit_process(error));
@@ -352,7 +352,7 @@ impl Work {
         if self.wait(limit)? == WorkProgress::Pending {
             return Ok(WorkProgress::Pending);
         }
-        let mut completions = lock(&self.member_completions).clone();
+        let mut completions = unpoisoned(self.member_completions.lock()).clone();
         completions.extend(self.device_completion.get().cloned());
         if !completions.is_empty() {
             callbacks::reject_blocking_in_callback("waiting for a device")?;
@@ -373,7 +373,7 @@ impl Work {
     /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
     pub(super) fn add_member_completion(&self, member: &Self) {
         if let Some(completion) = member.device_completion.get() {
-            lock(&self.member_completions).push(Arc::clone(completion));
+            unpoisoned(self.member_completions.lock()).push(Arc::clone(completion));
         }
     }
 
@@ -406,12 +406,12 @@ impl Work {
 
     /// Returns the members of a pending batch.
     pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
-        lock(&self.members).clone()
+        unpoisoned(self.members.lock()).clone()
     }
 
     /// Returns the group of a pending message.
     pub(super) fn message_group(&self) -> Option<Arc<Group>> {
-        lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
+        unpoisoned(self.pending_message.lock()).as_ref().map(|held| Arc::clone(&held.group))
     }
 
     /// Returns the queue of the work, and its sequence number and deadline once it is issued.
@@ -498,7 +498,8 @@ impl Completion for Work {
 impl Work {
     /// Adds the message and its group to an error of the engine, which does not know them.
     pub(super) fn with_message_context(&self, error: Error) -> Error {
-        let group = lock(&self.pending_message).as_ref().map(|held| held.group.describe_rank());
+        let group =
+            unpoisoned(self.pending_message.lock()).as_ref().map(|held| held.group.describe_rank());
         match (self.kind, group) {
             (WorkKind::Message(message), Some(group)) => {
                 error.context(format_args!("{message} on {group}"))
@@ -506,8 +507,4 @@ impl Work {
             _ => error,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -32,11 +32,12 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{GpuTarget, StreamMarker};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::device;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use serde_json::{Value, json};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The name of the default map. The C API uses it for a NULL name.
 pub const DEFAULT_NAME: &str = "default";
@@ -291,7 +292,7 @@ impl DeviceBackendSetup<'_> {
 /// ends.
 fn intern_name(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     if let Some(interned) = names.iter().find(|known| **known == name) {
         return interned;
     }

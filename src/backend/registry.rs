@@ -5,8 +5,9 @@
 
 use super::{Backend, BootstrapExchange, GroupContext};
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::unpoisoned;
 use std::fmt::Debug;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// The name of the native back end, and its alias.
 const BUILTIN_NAMES: [&str; 2] = ["native", "gloo"];
@@ -51,7 +52,7 @@ pub fn register(
     make: impl FnOnce(&'static str) -> Arc<dyn BackendFactory>,
 ) -> Result<&'static str> {
     let name = normalized_name(name)?;
-    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = unpoisoned(REGISTERED.write());
     if BUILTIN_NAMES.contains(&name.as_str())
         || registered.iter().any(|backend| backend.name == name)
     {
@@ -94,7 +95,7 @@ pub(super) fn find_factory(name: &str) -> Option<Arc<dyn BackendFactory>> {
 }
 
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let registered = unpoisoned(REGISTERED.read());
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()
 }
 
@@ -108,7 +109,7 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
 
 /// Returns all names, for messages.
 pub fn names() -> Vec<&'static str> {
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let registered = unpoisoned(REGISTERED.read());
     BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name)).collect()
 }
 

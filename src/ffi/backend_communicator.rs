@@ -15,12 +15,13 @@ use crate::backend::plugin::{
 use crate::backend::{BackendMemory, BootstrapExchange, GroupContext, SupportQuery};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use serde_json::Value;
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The time that a waiting thread polls a plug-in without `wait`, before it sleeps between polls.
@@ -265,7 +266,7 @@ impl CPluginInstance {
             return call(&operation);
         }
         // Take the lists, so that a concurrent call uses other ones.
-        let lock_lists = || self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock_lists = || lock(&self.lists);
         let mut lists = std::mem::take(&mut *lock_lists());
         add_blocks(&mut operation, task, &mut lists);
         let outcome = call(&operation);

@@ -15,10 +15,11 @@ use crate::backend::{BootstrapExchange, GroupFailureState as _, GroupKeyStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, LogLevel};
+use crate::base::sync::lock;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// The interval at which a wait for a key checks whether the group has failed.
@@ -106,7 +107,7 @@ impl HostServices {
     }
 
     fn lock_completions(&self) -> MutexGuard<'_, CompletionTable> {
-        self.completions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.completions)
     }
 
     /// Adds a ticket, so that `complete` accepts it.

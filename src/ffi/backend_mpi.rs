@@ -13,9 +13,10 @@ use super::backend::load_plugin;
 use crate::backend;
 use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::process::library::{self, Library};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The name that the plug-ins report.
 pub(super) const BACKEND_NAME: &str = "mpi";
@@ -125,7 +126,7 @@ impl MpiEnvironment {
 /// cannot be used.
 pub(super) fn find_plugin() -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _search_guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _search_guard = lock(&ONE_AT_A_TIME);
     if backend::is_available(BACKEND_NAME) {
         return Ok(());
     }

@@ -8,8 +8,9 @@ use super::types::*;
 use crate::api::Group;
 use crate::api::reducer::{HookCall, HookFunction};
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 type CHookFunction = unsafe extern "C" fn(
     group: *mut dist_group_t,
@@ -71,7 +72,7 @@ impl CHook {
     }
 
     fn group_handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
-        let mut current = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.group);
         if let Some(handle_entry) =
             current.as_ref().filter(|handle_entry| Arc::ptr_eq(&handle_entry.group, group))
         {

@@ -3,10 +3,11 @@
 
 use super::table::{KeyValueTable, len_as_i64};
 use super::{Store, missing_keys, not_a_number};
+use crate::base::sync::lock;
 use crate::base::{Deadline, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const NAME: &str = "the hash store";
 
@@ -26,7 +27,7 @@ impl HashStore {
 
     fn lock(&self) -> MutexGuard<'_, KeyValueTable> {
         // No operation can panic in the middle of a change.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// Changes the table, then notifies the waiters.

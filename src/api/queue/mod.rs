@@ -49,12 +49,12 @@ mod tests;
 use super::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw};
+use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence_after_rmw, unpoisoned};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The maximum number of outstanding works of a group.
 pub const MAX_WORKS: u64 = 65_536;
@@ -476,7 +476,7 @@ impl RunQueue {
     }
 
     fn lock_jobs(&self) -> MutexGuard<'_, WaitingJobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.jobs.lock())
     }
 }
 

@@ -14,7 +14,8 @@ use crate::api::group::Group;
 use crate::backend::BackendMemory;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::base::sync::lock;
+use std::sync::{Arc, Mutex};
 
 /// Memory of a back end, initially zero.
 #[derive(Debug)]
@@ -128,7 +129,7 @@ impl GradMemory {
     /// Returns the size of all this memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         let blocks = self.places.iter().chain(&self.results).flatten();
-        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = lock(&self.scratch);
         let pool = self.pool.as_ref().map_or(0, GradBlockPool::bytes);
         let scratch = scratch.as_ref().map_or(0, |block| block.len());
         blocks.map(GradBlock::len).sum::<usize>() + scratch + pool
@@ -139,7 +140,7 @@ impl GradMemory {
     /// # Errors
     /// `OutOfMemory`, `System`.
     pub(super) fn scratch(&self, group: &Group, bytes: usize) -> Result<Arc<GradBlock>> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = lock(&self.scratch);
         if let Some(block) = scratch.as_ref().filter(|block| block.len() >= bytes) {
             return Ok(Arc::clone(block));
         }

@@ -63,6 +63,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu::GpuTarget;
 use crate::base::op::ReduceOp;
+use crate::base::sync::lock;
 use crate::wait::doorbell::Doorbell;
 use ballot::Ballot;
 use device::GradStream;
@@ -75,7 +76,7 @@ use sparse::SparseResult;
 use state_agreement::NewReducer;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use step::ReducerStep;
 
 /// Averages the gradients of a model over the ranks of a group.
@@ -229,7 +230,7 @@ impl Reducer {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReducerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Locks the state and records the outcome of the last agreement.

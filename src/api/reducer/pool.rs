@@ -4,8 +4,9 @@
 use super::memory::GradBlock;
 use crate::api::group::Group;
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The number of buckets that usually have memory at a time: one that is filled, one that is
 /// reduced, and two that wait. If a caller fills more buckets at a time, more buckets have memory.
@@ -31,7 +32,7 @@ impl GradBlockPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolBlocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocks)
     }
 
     /// Returns the memory of a bucket, and assigns a block if it has none. Returns `None` if the

@@ -23,8 +23,9 @@ use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
+use crate::base::sync::lock;
 use crate::transport::Descriptor;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Runs a collective as the operation of a task.
@@ -160,7 +161,7 @@ pub(super) struct StepNotes {
 
 impl StepLog {
     pub(super) fn lock(&self) -> MutexGuard<'_, StepNotes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.notes)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::{lock, unpoisoned};
 use crate::process::{this_process, thread};
 use crate::transport::Descriptor;
 use crate::wait::doorbell::Doorbell;
@@ -32,7 +33,7 @@ use crate::wait::{WaitPolicy, wait_until};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 use writer::TraceWriter;
 
@@ -128,7 +129,7 @@ pub fn start(path: &str) -> Result<()> {
 /// The error that ended the trace earlier; `Timeout` if the file is not written within 10 s.
 pub fn stop() -> Result<()> {
     IS_ON.store(false, Ordering::Relaxed);
-    let running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner).take();
+    let running = unpoisoned(ACTIVE_TRACE.write()).take();
     running.map_or(Ok(()), |running| running.sink.finish())
 }
 
@@ -170,11 +171,8 @@ pub(super) fn start_from_environment(rank: Rank) {
 
 /// Ends the trace if the environment requested it.
 pub(super) fn stop_from_environment() {
-    let is_ours = ACTIVE_TRACE
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .is_some_and(|running| running.is_from_environment);
+    let is_ours =
+        unpoisoned(ACTIVE_TRACE.read()).as_ref().is_some_and(|running| running.is_from_environment);
     if is_ours && let Err(error) = stop() {
         crate::log!(LogLevel::Warn, "the trace is incomplete: {error}");
     }
@@ -192,7 +190,7 @@ pub(super) fn describe() -> Value {
 }
 
 fn active_buffer() -> Option<Arc<TraceBuffer>> {
-    let running = ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner);
+    let running = unpoisoned(ACTIVE_TRACE.read());
     running.as_ref().map(|running| Arc::clone(&running.sink))
 }
 
@@ -205,13 +203,13 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
         }
         _ => Ok(()),
     };
-    check_not_active(ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
+    check_not_active(unpoisoned(ACTIVE_TRACE.read()).as_ref())?;
     // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
         .map_err(|cause| Error::system(format_args!("creating the trace {path}"), &cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
-    let mut running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner);
+    let mut running = unpoisoned(ACTIVE_TRACE.write());
     check_not_active(running.as_ref())?;
     let shared = Arc::clone(&sink);
     thread::start("dist-trace", move || shared.run_writer(writer))?;
@@ -222,7 +220,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
 
 /// Puts a record into the buffer.
 fn push_event(event: TraceEvent) {
-    if let Some(running) = ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+    if let Some(running) = unpoisoned(ACTIVE_TRACE.read()).as_ref() {
         running.sink.push(event);
     }
 }
@@ -322,11 +320,11 @@ impl TraceBuffer {
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<TraceEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failure)
     }
 }
 

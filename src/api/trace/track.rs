@@ -10,9 +10,10 @@ use super::{TraceEvent, TraceEventKind, push_event};
 use crate::api::point_to_point::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The number of lanes per group and kind of operation.
@@ -104,7 +105,7 @@ impl GroupTrack {
     }
 
     fn lock_turn(&self) -> MutexGuard<'_, Option<TracedTurn>> {
-        self.current_turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current_turn)
     }
 
     /// Takes the lowest free lane.

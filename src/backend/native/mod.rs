@@ -32,6 +32,7 @@ use crate::base::deadline::LazyDeadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::nodes::NodeMap;
+use crate::base::sync::lock;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
@@ -40,7 +41,7 @@ use crate::transport::{
 use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The native back end of a group of at least two ranks.
 #[derive(Debug)]
@@ -286,7 +287,7 @@ impl Backend for NativeBackend {
 
 impl NativeBackend {
     fn lock_scratch(&self) -> MutexGuard<'_, NativeScratch> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.scratch)
     }
 
     /// Returns the algorithm for a call. Most calls have the size of the previous call of their

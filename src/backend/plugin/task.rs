@@ -7,7 +7,8 @@ use crate::base::dtype::DataType;
 use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::base::sync::lock;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The kind of an operation.
@@ -245,6 +246,6 @@ impl GrowableBuffer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.bytes)
     }
 }

@@ -6,11 +6,12 @@
 //! holds it, the thread releases the mutex, pauses, and tries both again until the deadline.
 
 use super::log::{FileLog, LogTail};
+use crate::base::sync::lock;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::sys::file::{self, FileLock};
 use crate::wait;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The first pause between two tries. Each pause is twice as long as the previous one.
@@ -108,7 +109,7 @@ fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>
 /// Returns the log in the state of the last read.
 pub(super) fn lock_mutex(log: &Mutex<FileLog>) -> MutexGuard<'_, FileLog> {
     // No operation on the log can panic in the middle of a change.
-    log.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(log)
 }
 
 fn retry_until<T>(

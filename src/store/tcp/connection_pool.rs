@@ -26,10 +26,11 @@ use super::connect::{self, StoreEndpoint};
 use super::connection::{RequestFailure, StoreConnection};
 use super::proto::StoreRequest;
 use crate::base::error::ErrorContext as _;
+use crate::base::sync::lock;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The largest number of idle side connections.
@@ -253,7 +254,7 @@ impl ConnectionPool {
         call: RequestContext<'_>,
         operation: impl FnOnce(&mut MainConnections) -> Result<T>,
     ) -> Result<T> {
-        let take_main = || self.main.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let take_main = || lock(&self.main).take();
         let main = wait_until(
             &self.main_returned,
             WaitPolicy::SLEEP_SOON,
@@ -270,8 +271,7 @@ impl ConnectionPool {
     }
 
     fn lock_side_slots(&self) -> MutexGuard<'_, Vec<ConnectionSlot>> {
-        // The list is consistent at any time.
-        self.side_slots.lock().unwrap_or_else(PoisonError::into_inner)
+        // The list is consistent at any lock(&time.self.side_slots)
     }
 
     /// Runs an operation on a connection. Repeats it once if the connection breaks and a repetition
@@ -445,7 +445,7 @@ struct MainConnectionGuard<'a> {
 
 impl Drop for MainConnectionGuard<'_> {
     fn drop(&mut self) {
-        *self.pool.main.lock().unwrap_or_else(PoisonError::into_inner) = self.main.take();
+        *lock(&self.pool.main) = self.main.take();
         self.pool.main_returned.notify();
     }
 }

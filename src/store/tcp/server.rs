@@ -16,12 +16,13 @@
 use super::event_loop::ServerEventLoop;
 use super::listener::{self, ListenOutcome, StoreListener};
 use super::secret::Secret;
+use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 /// The default limit for the approximate memory of all values.
@@ -90,7 +91,7 @@ impl Server {
             return Self::start_new(options);
         }
         // Hold the lock while starting, so that two threads do not both start a server.
-        let mut shared = SHARED_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED_SERVERS);
         shared.retain(|server| server.strong_count() > 0);
         let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
         if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(has_same_port) {

@@ -6,10 +6,11 @@ use super::{ShmDomainShared, liveness_socket};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::transport::SharedDomain as _;
 use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
 use crate::wait::service::{self, Alarm, AlarmHandler};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// The alarm handler for one rank's heartbeat and monitor.
@@ -38,10 +39,6 @@ pub(super) fn publish_activity(shared: &ShmDomainShared) {
     let region = &shared.region;
     region.heartbeat(shared.rank).publish_activity(&shared.vitals.describe_activity(shared.group));
     (0..shared.peers.len()).for_each(|peer| region.doorbell(peer).notify());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Stops the heartbeat.

@@ -19,13 +19,14 @@ use super::{
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::sys::shm::Segment;
 use crate::wait::service::{self, Alarm, DescriptorWatch};
 use crate::wait::{WaitPolicy, wait_until};
 use liveness_socket::LivenessSocket;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
@@ -226,8 +227,7 @@ impl SharedDomain for ShmDomain {
     fn leave(&self) {
         self.shared.leave();
         heartbeat_monitor::stop(&self.shared);
-        let watches =
-            std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
+        let watches = std::mem::take(&mut *lock(&self.watches));
         // Drop the watches outside the lock: a watch has a lock of its own.
         drop(watches);
     }

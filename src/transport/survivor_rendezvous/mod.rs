@@ -27,13 +27,14 @@ use super::tcp::{PendingConnect, ReconnectEndpoint};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::sync::lock;
 use crate::wait::io;
 use crate::wait::service::{self, DescriptorWatch};
 use local::{LocalAnswerHandler, LocalListener};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The frame limit is the base plus 64 KiB for each rank of the group. Each rank contributes up to
 /// 64 KiB to a frame, and one rank contributes a list of rules.
@@ -116,7 +117,7 @@ impl SurvivorEndpoint {
     }
 
     fn state(&self) -> MutexGuard<'_, SurvivorEndpointState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

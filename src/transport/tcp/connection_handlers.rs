@@ -4,12 +4,13 @@
 use super::control::ControlConnection;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
 use super::hello_reader::ExpectedPeers;
-use super::listener_registry::{ConnectionAcceptor, lock};
+use super::listener_registry::ConnectionAcceptor;
 use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
 use super::peer_connect::PeerConnectHandler;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::{Channel, StreamDirection};
 use std::sync::Arc;

@@ -10,11 +10,12 @@
 //! heartbeat is off, after [`DEFAULT_USER_TIMEOUT`].
 
 use super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
-use super::listener_registry::{is_transient, lock};
+use super::listener_registry::is_transient;
 use super::mesh::TcpMeshShared;
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;

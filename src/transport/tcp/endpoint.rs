@@ -3,7 +3,7 @@
 
 use super::failure_notice;
 use super::hello::ConnectionPurpose;
-use super::listener_registry::{ListenerRegistry, lock};
+use super::listener_registry::ListenerRegistry;
 use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
 use super::peer_state::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
@@ -12,6 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::poll::{Interest, PollSet};
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;

@@ -10,6 +10,7 @@ use super::hello_reader::{HelloReadState, HelloReader};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, limits, poll, socket};
 use crate::wait::service::{
@@ -21,7 +22,7 @@ use std::io::ErrorKind as Io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a new connection may take to send its hello.
@@ -519,8 +520,4 @@ impl DescriptorHandler for IncomingConnection {
 /// Returns true if the call only has to be repeated later.
 pub(super) fn is_transient(cause: &std::io::Error) -> bool {
     matches!(cause.kind(), Io::WouldBlock | Io::Interrupted)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

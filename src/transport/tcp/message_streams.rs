@@ -1,9 +1,9 @@
 //! The point-to-point streams, for which no caller waits: reports which streams are ready, and
 //! calls the progress handler for them.
 
-use super::listener_registry::lock;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{Interest, PollEvents, Poller};
 use crate::transport::ProgressHandler;

@@ -6,10 +6,11 @@ use super::hello::{
     ACCEPTED, ANSWER_BYTES, CONFIRM, ConnectionPurpose, Hello, HelloRefusal, has_valid_answer,
 };
 use super::join::TcpMember;
-use super::listener_registry::{is_transient, lock};
+use super::listener_registry::is_transient;
 use super::mesh::close_gracefully;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;

@@ -12,10 +12,10 @@
 //!   within [`LEAVE_TIMEOUT`], a device between the hosts has ended it. This also counts as a
 //!   death.
 
-use super::listener_registry::lock;
 use super::mesh::{StreamPair, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

@@ -8,10 +8,11 @@
 
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
 use super::join::{TcpJoinConfig, TcpMember};
-use super::listener_registry::{ConnectionAcceptor, ListenerRegistry, lock};
+use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
 use super::peer_connect::{PeerConnectHandler, PeerConnectTarget, PeerConnector};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::stream::SocketStream;
 use std::collections::{HashMap, VecDeque};

@@ -25,11 +25,12 @@ use super::param::Param;
 use crate::api::group::Group;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::kernel;
 use function::FunctionHook;
 use int8::Int8Hook;
 use powersgd::PowerSgd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A hook and its state between buckets.
 #[derive(Debug)]
@@ -142,7 +143,7 @@ impl Hook {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HookState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -25,9 +25,10 @@ use super::param::{self, Param};
 use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::kernel;
 use fragment::OuterFragment;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Options of an outer optimizer; see `dist_outer_options_t`.
 #[derive(Clone, Debug)]
@@ -114,7 +115,7 @@ impl Outer {
     }
 
     fn lock(&self) -> MutexGuard<'_, OuterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the fragment that is due after this number of steps. The fragments are spread over

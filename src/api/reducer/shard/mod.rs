@@ -29,9 +29,10 @@ use crate::api::group::Group;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use gather::PendingGather;
 use split::{ShardSplit, SplitPiece};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of states of a shard.
 const MOST_STATES: usize = 64;
@@ -175,7 +176,7 @@ impl Shard {
     }
 
     fn lock(&self) -> MutexGuard<'_, ShardState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn local_shard(&self) -> Arc<LocalShard> {

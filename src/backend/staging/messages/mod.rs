@@ -32,13 +32,14 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::device::stream::DEFAULT_STREAM;
 use crate::device::{CudaContext, CudaEvent};
 use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use worker::StagingWorker;
 
@@ -113,7 +114,7 @@ impl WorkerInbox {
     }
 
     fn lock_events(&self) -> MutexGuard<'_, Vec<WorkerEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 }
 
@@ -164,7 +165,7 @@ impl StagingMessages {
 
     /// Starts the worker thread at the first call.
     fn start_worker(&self) -> Result<()> {
-        let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_started = lock(&self.is_started);
         if *is_started {
             return Ok(());
         }
@@ -219,7 +220,7 @@ impl DevicePointToPoint for StagingMessages {
 
 impl Drop for StagingMessages {
     fn drop(&mut self) {
-        let is_started = *self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_started = *lock(&self.is_started);
         if !is_started {
             return;
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
+use crate::base::sync::lock;
 use crate::transport::tcp::control_frame::ControlFrame;
-use crate::transport::tcp::listener_registry::lock;
 use crate::transport::tcp::mesh::OutgoingStream;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
 
