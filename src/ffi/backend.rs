@@ -190,7 +190,7 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
         return configured;
     }
     backend_mpi::find_plugin().map_err(|error| match configured {
-        Err(other) => Error::new(error.kind(), format!("{error}; {other}")),
+        Err(other) => Error::new(error.kind(), format!("{error}; {other}")).with_source(error),
         Ok(()) => error,
     })
 }

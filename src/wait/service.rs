@@ -117,7 +117,7 @@ pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     let thread = service.ensure_thread()?;
     let id = service.new_id();
     let added = thread.poller.add(handler.descriptor(), id, Interest::READ);
-    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
+    added.map_err(|cause| Error::system("watching a descriptor", cause))?;
     service.handlers.insert(id, handler);
     Ok(DescriptorWatch { id })
 }
@@ -266,7 +266,7 @@ fn start_thread() -> Result<ServiceThread> {
     let (ours, theirs) = unix::pair()?;
     let poller = Arc::new(Poller::new()?);
     let added = poller.add(theirs.as_fd(), WAKE_TOKEN, Interest::READ);
-    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
+    added.map_err(|cause| Error::system("watching a descriptor", cause))?;
     let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
     let poller = Arc::clone(&running.poller);
     // Detached: the thread ends by itself after the last registration is removed.

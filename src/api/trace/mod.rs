@@ -206,7 +206,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     check_not_active(unpoisoned(ACTIVE_TRACE.read()).as_ref())?;
     // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
-        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), &cause))?;
+        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
     let mut running = unpoisoned(ACTIVE_TRACE.write());
@@ -270,7 +270,7 @@ impl TraceBuffer {
 
     fn write_all(&self, mut writer: TraceWriter) -> Result<()> {
         let write_error =
-            |cause| Error::system(format_args!("writing the trace {}", self.path), &cause);
+            |cause| Error::system(format_args!("writing the trace {}", self.path), cause);
         let mut batch = allocate_events()?;
         loop {
             let (seen, end) =

@@ -80,7 +80,9 @@ impl FileStore {
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
         // The process may change its working directory before it leaves.
         let path = std::path::absolute(path).map_err(|cause| {
-            Error::invalid(format!("invalid path \"{}\" of a file store: {cause}", path.display()))
+            let path = path.display();
+            Error::invalid(format!("invalid path \"{path}\" of a file store: {cause}"))
+                .with_source(cause)
         })?;
         let (log, member) = open::open(&path, options, deadline)?;
         let name = format!("the file store {}", path.display());

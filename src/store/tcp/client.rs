@@ -107,7 +107,7 @@ impl TcpStore {
                 bind_error.message(),
                 error.message()
             );
-            Error::new(bind_error.kind(), message)
+            Error::new(bind_error.kind(), message).with_source(error)
         })?;
         drop(connection);
         Self::connect(client, deadline)

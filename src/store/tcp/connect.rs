@@ -139,7 +139,7 @@ fn connect_any_address(
             Ok(stream) => {
                 return validate_connection(peer, StoreConnection::new(stream, false), deadline);
             }
-            Err(cause) => last_error = Some(connect_error(peer, address, &cause)),
+            Err(cause) => last_error = Some(connect_error(peer, address, cause)),
         }
     }
     let no_address = || Error::internal(format!("the store at {peer} has no address"));
@@ -201,7 +201,7 @@ fn validate_connection(
     Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent })
 }
 
-fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -> Error {
+fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: io::Error) -> Error {
     let (kind, reason) = match cause.kind() {
         io::ErrorKind::ConnectionRefused => {
             let reason = "connection refused: no process listens on this port; check that the store has started";
@@ -216,13 +216,14 @@ fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -
         }
         _ => (ErrorKind::Connection, cause.to_string()),
     };
-    Error::new(kind, format!("cannot connect to the store at {peer} (address {address}): {reason}"))
+    let message = format!("cannot connect to the store at {peer} (address {address}): {reason}");
+    Error::new(kind, message).with_source(cause)
 }
 
 fn with_attempt_count(error: Error, attempts: u64, deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
     let unit = if attempts == 1 { "attempt" } else { "attempts" };
-    Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)"))
+    Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)")).with_source(error)
 }
 
 /// Returns a random pause between half of `pause` and `pause`, so that clients do not retry

@@ -109,7 +109,7 @@ impl ServerEventLoop {
             }
             Ok(())
         };
-        register_all().map_err(|cause: io::Error| Error::system("epoll_ctl", &cause))?;
+        register_all().map_err(|cause: io::Error| Error::system("epoll_ctl", cause))?;
         Ok(Self {
             poller,
             listeners,

@@ -59,12 +59,9 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
     match outcome {
         Ok(listeners) => Ok(ListenOutcome::Listening(add_unix_listeners(listeners)?)),
         Err((address, cause)) => {
-            let error = listen_error(address, &cause);
-            if cause.kind() == io::ErrorKind::AddrInUse {
-                Ok(ListenOutcome::PortInUse(error))
-            } else {
-                Err(error)
-            }
+            let is_port_in_use = cause.kind() == io::ErrorKind::AddrInUse;
+            let error = listen_error(address, cause);
+            if is_port_in_use { Ok(ListenOutcome::PortInUse(error)) } else { Err(error) }
         }
     }
 }
@@ -72,7 +69,7 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
 fn add_unix_listeners(tcp: Vec<TcpListener>) -> Result<Vec<StoreListener>> {
     let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
     let addresses = addresses
-        .map_err(|cause| Error::system("cannot get the address of the store's server", &cause))?;
+        .map_err(|cause| Error::system("cannot get the address of the store's server", cause))?;
     let unix = addresses.into_iter().filter_map(unix_socket::listen).map(StoreListener::Unix);
     Ok(tcp.into_iter().map(StoreListener::Tcp).chain(unix).collect())
 }
@@ -184,12 +181,12 @@ fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
         Err(cause) => {
             let message =
                 format!("the descriptor passed for the store's server cannot listen: {cause}");
-            Err(Error::invalid(message))
+            Err(Error::invalid(message).with_source(cause))
         }
     }
 }
 
-fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
+fn listen_error(address: SocketAddr, cause: io::Error) -> Error {
     let remedy = match cause.kind() {
         io::ErrorKind::AddrInUse => {
             "; another program, or an earlier run, uses the port: end that program, choose another port, or \
@@ -203,5 +200,5 @@ fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
         _ => "",
     };
     let message = format!("the store's server cannot listen on {address}: {cause}{remedy}");
-    Error::new(ErrorKind::System, message)
+    Error::new(ErrorKind::System, message).with_source(cause)
 }

@@ -83,7 +83,7 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) if cause.kind() == Io::ConnectionRefused => {
             return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
         }
-        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", &cause)),
+        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
         // The socket name was free again, and a process of another user has bound it.

@@ -66,7 +66,7 @@ impl ConnectionAcceptor for TcpMeshShared {
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {
-            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+            self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
         self.wake.raise();
     }
@@ -86,7 +86,7 @@ impl PeerConnectHandler for TcpMeshShared {
         drop(out);
         let watch = |()| self.watch_stream(hello.to, channel, StreamDirection::Out, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {
-            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+            self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
         self.wake.raise();
     }

@@ -132,7 +132,7 @@ impl Endpoint for TcpMesh {
         let has_ended = match &*out {
             OutgoingStream::Open(stream) => match stream.send_parts(parts) {
                 Ok(sent) => return Ok(sent),
-                Err(cause) => shared.classify_error(to, &cause)?,
+                Err(cause) => shared.classify_error(to, cause)?,
             },
             OutgoingStream::Connecting(_) => return Ok(0),
             OutgoingStream::Failed(error) => return Err(error.clone()),
@@ -163,7 +163,7 @@ impl Endpoint for TcpMesh {
                 true
             }
             Ok(got) => return Ok(got),
-            Err(cause) => shared.classify_error(from, &cause)?,
+            Err(cause) => shared.classify_error(from, cause)?,
         };
         drop(incoming);
         if has_ended { shared.result_after_end(from) } else { Ok(0) }

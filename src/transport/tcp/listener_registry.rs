@@ -195,7 +195,7 @@ impl ListenerRegistryInner {
         }
         let listener = listen(address, ports)?;
         let local = listener.local_addr();
-        let address = local.map_err(|cause| Error::system("getsockname", &cause))?;
+        let address = local.map_err(|cause| Error::system("getsockname", cause))?;
         let watch =
             service::watch(Arc::new(AcceptHandler { listener, registry: Arc::downgrade(self) }))?;
         self.state().sockets.push(ListeningSocket { address, watch });
@@ -287,12 +287,12 @@ impl ListenerState {
 
 /// Listens on a free port.
 fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<TcpListener> {
-    let listen_error = |address: SocketAddr, cause: &std::io::Error| {
+    let listen_error = |address: SocketAddr, cause: std::io::Error| {
         Error::system(format_args!("listening on {}", address.ip()), cause)
     };
     let Some(ports) = ports else {
         address.set_port(0);
-        return socket::listen(address).map_err(|cause| listen_error(address, &cause));
+        return socket::listen(address).map_err(|cause| listen_error(address, cause));
     };
     // The ranks of a host start at different ports of the range.
     let count = u32::from(ports.end() - ports.start()) + 1;
@@ -302,7 +302,7 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
         address.set_port(ports.start() + offset);
         match socket::listen(address) {
             Err(cause) if cause.kind() == Io::AddrInUse => {}
-            outcome => return outcome.map_err(|cause| listen_error(address, &cause)),
+            outcome => return outcome.map_err(|cause| listen_error(address, cause)),
         }
     }
     let message = format!(

@@ -301,7 +301,7 @@ impl TcpMeshShared {
         // Fails only if the stream is not watched.
         drop(self.end_poller.remove(stream.as_fd()));
         match stream.take_error() {
-            Some(cause) => self.classify_error(peer, &cause).map(drop),
+            Some(cause) => self.classify_error(peer, cause).map(drop),
             None => {
                 self.mark_left(peer);
                 Ok(())
@@ -314,8 +314,8 @@ impl TcpMeshShared {
     ///
     /// # Errors
     /// `System` for a failure of this rank.
-    pub(super) fn classify_error(&self, peer: Rank, cause: &std::io::Error) -> Result<bool> {
-        if is_transient(cause) {
+    pub(super) fn classify_error(&self, peer: Rank, cause: std::io::Error) -> Result<bool> {
+        if is_transient(&cause) {
             return Ok(false);
         }
         match cause.kind() {

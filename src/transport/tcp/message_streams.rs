@@ -50,7 +50,7 @@ impl MessageStreams {
             progress_state: Mutex::default(),
         };
         let added = messages.poller.add(messages.event.as_fd(), NOTIFIED_TOKEN, Interest::READ);
-        added.map_err(|cause| Error::system("epoll_ctl", &cause))?;
+        added.map_err(|cause| Error::system("epoll_ctl", cause))?;
         Ok(Arc::new(messages))
     }
 
