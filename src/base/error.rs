@@ -368,7 +368,8 @@ mod tests {
     #[test]
     fn system_error_has_the_cause_as_its_source() {
         let error = Error::system("opening", std::io::Error::from_raw_os_error(EMFILE));
-        let error = error.context("dist_init").clone();
+        let (error, copy) = (error.clone(), error.context("dist_init"));
+        assert!(std::error::Error::source(&copy).is_some());
         let source = std::error::Error::source(&error).and_then(|it| it.downcast_ref());
         let code = source.and_then(std::io::Error::raw_os_error);
         assert_eq!(code, Some(EMFILE));

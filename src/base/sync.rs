@@ -2,7 +2,7 @@
 //! or under `--cfg loom` those of loom. All other code uses those of std directly, and takes them
 //! with [`lock`].
 
-use std::sync::{LockResult, PoisonError};
+use std::sync::{LockResult, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -12,7 +12,7 @@ pub use std::sync::{Mutex, MutexGuard};
 /// Locks a mutex, even if a thread has panicked while it held the lock.
 ///
 /// The data behind each lock of the library is consistent at any time, so a panic does not harm it.
-pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T: ?Sized>(mutex: &StdMutex<T>) -> StdMutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
