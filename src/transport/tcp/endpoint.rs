@@ -4,7 +4,7 @@
 use super::failure_notice;
 use super::hello::ConnectionPurpose;
 use super::listener_registry::ListenerRegistry;
-use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
+use super::mesh::{OutgoingStream, TcpMeshShared};
 use super::peer_state::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -159,7 +159,7 @@ impl Endpoint for TcpMesh {
             Ok(0) => {
                 shared.mark_left(from);
                 // Remove the stream, because a poll would report its end again and again.
-                incoming.take().iter().for_each(|stream| close_gracefully(stream));
+                incoming.take().iter().for_each(|stream| stream.close_gracefully());
                 true
             }
             Ok(got) => return Ok(got),
@@ -267,14 +267,14 @@ impl Drop for TcpMesh {
             let out = std::mem::take(&mut *lock(&slot.outgoing));
             match &out {
                 OutgoingStream::Connecting(connector) => connector.cancel(),
-                OutgoingStream::Open(stream) => close_gracefully(stream),
+                OutgoingStream::Open(stream) => stream.close_gracefully(),
                 OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
             }
             if let Some(stream) = lock(&slot.incoming).take() {
                 failure
                     .iter()
                     .for_each(|reason| failure_notice::send_reason(&stream, reason.clone()));
-                close_gracefully(&stream);
+                stream.close_gracefully();
             }
         }
     }

@@ -6,10 +6,11 @@
 //! The endpoint does not depend on the failed group and outlives its mesh, so that a late rank
 //! receives the final answer. This module does not depend on the content of the connections.
 
+use super::connect_target::PeerConnectTarget;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
-use super::join::{TcpJoinConfig, TcpMember};
 use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
-use super::peer_connect::{PeerConnectHandler, PeerConnectTarget, PeerConnector};
+use super::members::{TcpJoinConfig, TcpMember};
+use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::sync::lock;
