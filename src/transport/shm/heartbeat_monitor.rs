@@ -2,7 +2,8 @@
 //! rank's heartbeat, monitors the heartbeats of the peers, and publishes this process's activity.
 //! If a peer's heartbeat stops, the domain fails.
 
-use super::{ShmDomainShared, liveness_socket};
+use super::domain_state::ShmDomainShared;
+use super::liveness_socket;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
@@ -31,14 +32,6 @@ pub(super) fn start(shared: &Arc<ShmDomainShared>, timing: HeartbeatTiming) -> R
     // Store the alarm before it fires, because the handler sets it again.
     lock(&shared.heartbeat_alarm).insert(alarm).set(Some(now));
     Ok(())
-}
-
-/// Publishes this process's activity and wakes all ranks of the domain, including the rank that has
-/// queried it. Called on the service thread, the only writer of the text.
-pub(super) fn publish_activity(shared: &ShmDomainShared) {
-    let region = &shared.region;
-    region.heartbeat(shared.rank).publish_activity(&shared.vitals.describe_activity(shared.group));
-    (0..shared.peers.len()).for_each(|peer| region.doorbell(peer).notify());
 }
 
 /// Stops the heartbeat.
