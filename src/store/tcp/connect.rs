@@ -1,8 +1,8 @@
 //! Connects to the server: resolves its name, tries all addresses, validates the connection, and
 //! retries until the deadline.
 
-use super::client::ClientOptions;
-use super::connection::{RequestFailure, StoreConnection};
+use super::connection::StoreConnection;
+use super::request_failure::RequestFailure;
 use super::secret::Secret;
 use super::{proto, unix_socket};
 use crate::base::log::LogLevel;
@@ -27,6 +27,24 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// The interval of log lines while a client waits for its store.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The options of a store client.
+#[derive(Clone, Debug, Default)]
+pub struct ClientOptions {
+    /// The server's host name or address literal.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The number of clients of the job, including this one. If set, this client counts itself.
+    pub world_size: Option<usize>,
+    /// In the process that hosts the server: wait until all clients of the job have counted
+    /// themselves. Other processes ignore this option, as in torch.
+    pub wait_for_workers: bool,
+    /// Use TCP even if the server is on this host and offers a Unix socket.
+    pub tcp_only: bool,
+    /// The secret that the server must prove to this client, and this client to the server.
+    pub secret: Option<Secret>,
+}
 
 /// The location of the server and the way to reach it.
 #[derive(Clone, Debug)]
@@ -165,7 +183,7 @@ fn validate_connection(
         Err(failure) => failure,
     };
     let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
-    let (kind, problem) = match failure {
+    let (kind, problem) = match &failure {
         RequestFailure::AuthFailed(auth_failure) => {
             return Err(StoreConnectFailure {
                 error: auth_failure.to_error(peer),
@@ -192,9 +210,8 @@ fn validate_connection(
             let problem = format!("accepted the connection, which then broke ({cause})");
             (ErrorKind::Connection, problem)
         }
-        RequestFailure::Malformed(answer) => (ErrorKind::Connection, format!("sent {answer}")),
-        RequestFailure::Refused(word) => {
-            (ErrorKind::Connection, format!("sent the status word \"{}\"", word.escape_ascii()))
+        RequestFailure::Malformed(_) | RequestFailure::Refused(_) => {
+            (ErrorKind::Connection, failure.reply_error().unwrap_or_default())
         }
     };
     let message = format!("the server at {peer} is not a store, or does not work: it {problem}");

@@ -1,7 +1,7 @@
 //! Opens the server's listening sockets.
 
 use super::client_connection::ClientName;
-use super::server::ServerOptions;
+use super::secret::Secret;
 use super::unix_socket;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::sys::stream::SocketStream;
@@ -11,6 +11,28 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
+
+/// The options of a server.
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. If a
+    /// name has several addresses, the server listens on all of them.
+    pub bind: String,
+    /// The port; 0 selects a free one.
+    pub port: u16,
+    /// A bound TCP socket to use instead. Its port must be `port`, unless `port` is 0.
+    pub listen_fd: Option<OwnedFd>,
+    /// The limit for the approximate memory of all values in bytes; 0 selects
+    /// [`DEFAULT_MAX_BYTES`](super::DEFAULT_MAX_BYTES).
+    pub max_bytes: usize,
+    /// Shares one server among all callers in this process that use the same port.
+    pub multi_tenant: bool,
+    /// If the port is in use, [`TcpStore::host`](super::TcpStore::host) joins the existing store.
+    pub join_if_port_in_use: bool,
+    /// The secret that clients must prove. Without one, every process that reaches the port is
+    /// accepted.
+    pub secret: Option<Secret>,
+}
 
 /// The time limit for resolving the host name to listen on.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
