@@ -90,7 +90,8 @@ impl Plugin for CPluginFunctions {
         state: &Arc<PluginFailureState>,
     ) -> Result<CreatedCommunicator> {
         let services = HostServices::new(
-            (self.name, context.size),
+            self.name,
+            context.size,
             context.group_keys.cloned(),
             Arc::clone(state),
         );
@@ -287,7 +288,7 @@ impl CPluginInstance {
         match outcome {
             Some(received) => Ok(SubmitOutcome::Done(received)),
             None => {
-                self.pending_request(("submit", task), handle, ticket).map(SubmitOutcome::Pending)
+                self.pending_request("submit", task, handle, ticket).map(SubmitOutcome::Pending)
             }
         }
     }
@@ -295,7 +296,8 @@ impl CPluginInstance {
     /// Returns the request of a function that returned DIST_IN_PROGRESS.
     fn pending_request(
         &self,
-        (function, task): (&str, &PluginTask<'_>),
+        function: &str,
+        task: &PluginTask<'_>,
         handle: *mut c_void,
         ticket: u64,
     ) -> Result<PluginRequest> {
@@ -350,7 +352,7 @@ impl Communicator for CPluginCommunicator {
         Some(match ran {
             Ok(Some(true)) => Ok(RunOutcome::DoneQuickly),
             Ok(Some(false)) => Ok(RunOutcome::Done),
-            Ok(None) => instance.pending_request(("run", task), handle, 0).map(RunOutcome::Pending),
+            Ok(None) => instance.pending_request("run", task, handle, 0).map(RunOutcome::Pending),
             Err(error) => Err(error),
         })
     }

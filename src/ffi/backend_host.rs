@@ -9,7 +9,7 @@ use super::backend_types::*;
 use super::constants::*;
 use super::guard;
 use super::sized_struct;
-use super::types::dist_store_sink_fn;
+use super::store_types::dist_store_sink_fn;
 use crate::backend::plugin::{PluginFailureState, PluginMessageStatus};
 use crate::backend::{BootstrapExchange, GroupFailureState as _, GroupKeyStore};
 use crate::base::deadline::Deadline;
@@ -55,7 +55,8 @@ unsafe impl Sync for HostFunctionTable {}
 
 impl HostServices {
     pub(super) fn new(
-        (plugin, size): (&'static str, usize),
+        plugin: &'static str,
+        size: usize,
         keys: Option<Arc<dyn GroupKeyStore>>,
         state: Arc<PluginFailureState>,
     ) -> Arc<Self> {
@@ -76,7 +77,7 @@ impl HostServices {
             HostFunctionTable(dist_backend_host_t {
                 struct_size: size_of::<dist_backend_host_t>(),
                 version: DIST_BACKEND_VERSION,
-                library_version: super::runtime::VERSION,
+                library_version: super::names::VERSION,
                 context: Arc::as_ptr(self).cast_mut().cast(),
                 store_set: Some(store_set),
                 store_get: Some(store_get),

@@ -280,6 +280,15 @@ impl<T> HandleTable<T> {
         Err(self.invalid_handle(handle.addr()))
     }
 
+    /// Ends a handle and passes the object to `end`; does nothing for NULL.
+    pub(super) fn release_handle<H>(
+        &'static self,
+        handle: *const H,
+        end: impl FnOnce(Arc<T>),
+    ) -> Result<()> {
+        if handle.is_null() { Ok(()) } else { self.remove(handle).map(end) }
+    }
+
     fn slot(&self, index: usize) -> Option<&HandleSlot<T>> {
         let (chunk, position) = chunk_of(index);
         self.chunks.get(chunk)?.get()?.get(position)
