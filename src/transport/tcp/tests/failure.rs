@@ -83,7 +83,7 @@ fn leader_death_is_noticed_without_streams() {
 fn broken_stream_is_a_death_but_its_bytes_are_received() {
     let mut meshes = mesh_of(&[0, 1, 1]);
     let victim = meshes.pop().unwrap();
-    send_all(&victim, 0, STREAM, b"the last bytes").unwrap();
+    send_all(&victim, 0, STREAM, b"last bytes").unwrap();
     let mut got = [0; 4];
     receive_all(&meshes[0], 2, STREAM, &mut got).unwrap();
     let _domain = drop_without_goodbye(victim);
@@ -92,7 +92,7 @@ fn broken_stream_is_a_death_but_its_bytes_are_received() {
     assert!(error.message().contains("died"), "{error}");
     let mut rest = [0; 6];
     receive_all(&meshes[0], 2, STREAM, &mut rest).unwrap();
-    assert_eq!(&rest, b" words");
+    assert_eq!(&rest, b" bytes");
     let error = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
     assert_eq!(error.culprit(), Some(2));
     let error = first_error(|| meshes[0].try_send(2, STREAM, &[]).map(drop));
