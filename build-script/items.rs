@@ -10,6 +10,7 @@ pub(crate) const FFI_FOLDER: &str = "src/ffi";
 const FFI_FILES: &[&str] = &[
     "constants",
     "types",
+    "store_types",
     "backend_types",
     "train_types",
     "shard_types",
@@ -22,6 +23,7 @@ const FFI_FILES: &[&str] = &[
     "blob",
     "store_create",
     "store",
+    "store_handle",
     "store_queue",
     "store_custom",
     "group",
@@ -74,9 +76,16 @@ pub(crate) fn read_items() -> Vec<InterfaceItem> {
         let path = Path::new(FFI_FOLDER).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        let has_types =
-            ["constants", "types", "backend_types", "train_types", "shard_types", "outer_types"]
-                .contains(name);
+        let has_types = [
+            "constants",
+            "types",
+            "store_types",
+            "backend_types",
+            "train_types",
+            "shard_types",
+            "outer_types",
+        ]
+        .contains(name);
         items.extend(
             file.items.into_iter().filter_map(|item| {
                 if has_types { type_item(item) } else { exported_function(item) }

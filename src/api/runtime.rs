@@ -18,10 +18,11 @@ use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::sync::{lock, unpoisoned};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 /// The time limit of `dist_finalize`: for asynchronous operations and for the leave barrier.
@@ -81,7 +82,7 @@ static WORLD_CHANGE: Mutex<()> = Mutex::new(());
 /// # Errors
 /// `NotInitialized`.
 pub fn world() -> Result<Arc<Group>> {
-    let world = WORLD.read().unwrap_or_else(PoisonError::into_inner);
+    let world = unpoisoned(WORLD.read());
     let Some(WorldState { group, .. }) = &*world else {
         let message = "there is no world group: call dist_init first";
         return Err(Error::new(ErrorKind::NotInitialized, message));
@@ -91,13 +92,13 @@ pub fn world() -> Result<Arc<Group>> {
 
 /// Replaces the world group and returns the previous one.
 fn replace_world(world: Option<WorldState>) -> Option<WorldState> {
-    let mut slot = WORLD.write().unwrap_or_else(PoisonError::into_inner);
+    let mut slot = unpoisoned(WORLD.write());
     std::mem::replace(&mut *slot, world)
 }
 
 /// Returns true between `dist_init` and `dist_finalize`.
 pub fn is_initialized() -> bool {
-    WORLD.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    unpoisoned(WORLD.read()).is_some()
 }
 
 /// Returns whether an elastic launcher started this process.
@@ -366,5 +367,5 @@ fn resolve_rank_and_size(options: &InitOptions, found: RankAndSize) -> Result<(u
 }
 
 fn lock_world_change() -> MutexGuard<'static, ()> {
-    WORLD_CHANGE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WORLD_CHANGE)
 }

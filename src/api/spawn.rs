@@ -65,7 +65,7 @@ pub fn spawn(
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
     let (port, listener) =
-        bound.map_err(|cause| Error::system("a port for the ranks' store", &cause))?;
+        bound.map_err(|cause| Error::system("a port for the ranks' store", cause))?;
     let (secret, secret_fd) = Secret::generate()?;
     let fd = secret_fd.as_raw_fd();
     let mut listener = Some(listener);
@@ -185,7 +185,7 @@ fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -
         return Err(error);
     }
     let message = format!("{error}; {} cannot be killed", format_ranks(&stuck));
-    Err(Error::new(error.kind(), message))
+    Err(Error::new(error.kind(), message).with_source(error))
 }
 
 /// Describes the end of a rank: `rank 2 of 4 (pid 77) returned 7; its last error in libdist: …`.

@@ -6,9 +6,10 @@
 //! bytes that were in use at one time.
 
 use crate::base::buffer::{Dst, Src};
+use crate::base::sync::lock;
 use crate::kernel;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The size in bytes of the smallest buffer.
 const MIN_BUFFER_BYTES: usize = 64;
@@ -17,7 +18,7 @@ const MIN_BUFFER_BYTES: usize = 64;
 static FREE_BUFFERS: Mutex<BTreeMap<usize, Vec<Dst<'static>>>> = Mutex::new(BTreeMap::new());
 
 fn free_buffers() -> MutexGuard<'static, BTreeMap<usize, Vec<Dst<'static>>>> {
-    FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&FREE_BUFFERS)
 }
 
 /// A buffer from the pool. Dropping it returns the memory to the pool.

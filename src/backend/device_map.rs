@@ -29,8 +29,9 @@ use super::registry::{
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The name of the default map. The C API uses it for a NULL name.
 pub const DEFAULT_NAME: &str = "default";
@@ -247,7 +248,7 @@ fn create_first_available(
 /// ends.
 fn intern_name(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     if let Some(interned) = names.iter().find(|known| **known == name) {
         return interned;
     }

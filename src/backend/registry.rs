@@ -12,8 +12,9 @@ use super::nccl::NcclFactory;
 use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::unpoisoned;
 use std::fmt::Debug;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// The name of the default back end for host memory.
 pub const DEFAULT_HOST_BACKEND: &str = "native";
@@ -67,7 +68,7 @@ pub fn register(
     make: impl FnOnce(&'static str) -> Arc<dyn BackendFactory>,
 ) -> Result<&'static str> {
     let name = normalized_name(name)?;
-    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = unpoisoned(REGISTERED.write());
     if BUILTIN_NAMES.contains(&name.as_str())
         || registered.iter().any(|backend| backend.name == name)
     {
@@ -127,7 +128,7 @@ pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBacke
 }
 
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let registered = unpoisoned(REGISTERED.read());
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()
 }
 
@@ -147,7 +148,7 @@ pub(super) fn check_host_name(name: &str) -> Result<()> {
     if canonical_name(name).is_some() {
         return Ok(());
     }
-    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let registered = unpoisoned(REGISTERED.read());
     let names = BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name));
     let message = format!(
         "there is no back end \"{name}\": the available back ends are {}, nccl, and maps such as \

@@ -1,7 +1,5 @@
 //! Element types: names, sizes, and the numbers of the C constants.
 
-use super::error::{Error, Result};
-use super::op::ReduceOp;
 use std::fmt;
 
 /// The type of one element of a buffer. The discriminants are internal: [`DataType::number`] gives
@@ -126,31 +124,11 @@ impl DataType {
         Self::FIRST_NUMBER + self as i32
     }
 
-    /// Returns the type with this number in the C interface.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a number that is not a type.
-    #[inline]
-    pub fn from_number(number: i32) -> Result<Self> {
-        Self::find_number(number).ok_or_else(|| unknown_dtype_error(number))
-    }
-
     #[inline]
     pub(super) fn find_number(number: i32) -> Option<Self> {
         let index = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
         Self::ALL.get(index).copied()
     }
-}
-
-#[cold]
-fn unknown_dtype_error(number: i32) -> Error {
-    let cause = match ReduceOp::find_number(number) {
-        Some(op) => {
-            format!("it is the operator DIST_{op}; are the arguments dtype and op swapped?")
-        }
-        None => "pass a DIST_ constant of a type, such as DIST_F32".to_owned(),
-    };
-    Error::invalid(format!("argument dtype: {number} is not a dist_dtype_t; {cause}"))
 }
 
 impl fmt::Display for DataType {

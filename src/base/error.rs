@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 /// The kind of an error, in the terms of the C API's status numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is out of range, NULL where that is not allowed, or contradicts another.
     InvalidArgument,
@@ -85,6 +86,7 @@ impl ErrorKind {
 
 /// The fault of the rank that an error names, as far as the detecting rank can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RankFault {
     /// The rank failed in another way; the message describes it.
     Other,
@@ -155,8 +157,8 @@ pub struct Culprit {
 /// Linux's number of the error EMFILE.
 const EMFILE: i32 = 24;
 
-/// An error: a kind, a message and an optional culprit. It has the size of a pointer, so that the
-/// result of a successful call fits in a register.
+/// An error: a kind, a message, an optional culprit and an optional source. It has the size of a
+/// pointer, so that the result of a successful call fits in a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<ErrorDetails>);
 
@@ -168,7 +170,21 @@ struct ErrorDetails {
     /// The fault; `None` if the kind implies it.
     fault: Option<RankFault>,
     process: Option<(u32, Arc<str>)>,
+    source: ErrorSource,
 }
+
+/// The error that caused another error. Its text is a part of the message, so the comparison of two
+/// errors ignores it.
+#[derive(Clone, Debug, Default)]
+struct ErrorSource(Option<Arc<dyn std::error::Error + Send + Sync>>);
+
+impl PartialEq for ErrorSource {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ErrorSource {}
 
 /// The result type of the library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -177,8 +193,14 @@ impl Error {
     /// Returns an error of `kind` with its message.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self(Box::new(ErrorDetails { kind, message, culprit: None, fault: None, process: None }))
+        Self(Box::new(ErrorDetails {
+            kind,
+            message: message.into(),
+            culprit: None,
+            fault: None,
+            process: None,
+            source: ErrorSource::default(),
+        }))
     }
 
     /// Returns an `InvalidArgument` error, the most common caller mistake.
@@ -192,7 +214,7 @@ impl Error {
     }
 
     /// Returns the error of a failed system call. `operation` describes what the call was for.
-    pub fn system(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
+    pub fn system(operation: impl fmt::Display, cause: std::io::Error) -> Self {
         let kind = match cause.kind() {
             std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
                 ErrorKind::OutOfMemory
@@ -206,15 +228,17 @@ impl Error {
             }
             _ => "",
         };
-        Self::new(kind, format!("{operation}: {cause}{hint}"))
+        Self::new(kind, format!("{operation}: {cause}{hint}")).with_source(cause)
     }
 
     /// Returns the error of a connection that failed or broke. The kind is `Connection`, for a
     /// fault of the peer or the network, unless this process has no free descriptors.
-    pub fn connection(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
+    pub fn connection(operation: impl fmt::Display, cause: std::io::Error) -> Self {
         match cause.raw_os_error() {
             Some(EMFILE) => Self::system(operation, cause),
-            _ => Self::new(ErrorKind::Connection, format!("{operation}: {cause}")),
+            _ => {
+                Self::new(ErrorKind::Connection, format!("{operation}: {cause}")).with_source(cause)
+            }
         }
     }
 
@@ -236,6 +260,13 @@ impl Error {
     #[must_use]
     pub fn with_process(mut self, pid: u32, host: Arc<str>) -> Self {
         self.0.process = Some((pid, host));
+        self
+    }
+
+    /// Sets the error that caused this one. The message must contain its text.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = ErrorSource(Some(Arc::new(source)));
         self
     }
 
@@ -288,7 +319,11 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.0.as_deref().map(|source| source as _)
+    }
+}
 
 /// An extension of results that adds context to the error.
 pub trait ErrorContext<T> {
@@ -319,15 +354,28 @@ mod tests {
 
     #[test]
     fn descriptor_exhaustion_error_suggests_ulimit() {
-        let full = std::io::Error::from_raw_os_error(EMFILE);
-        for error in [Error::system("opening", &full), Error::connection("connecting", &full)] {
+        let full = || std::io::Error::from_raw_os_error(EMFILE);
+        for error in [Error::system("opening", full()), Error::connection("connecting", full())] {
             assert_eq!(error.kind(), ErrorKind::System);
             assert!(error.message().contains("ulimit -n"), "{error}");
         }
         let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-        let error = Error::connection("reading", &broken);
+        let error = Error::connection("reading", broken);
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(!error.message().contains("ulimit"), "{error}");
+    }
+
+    #[test]
+    fn system_error_has_the_cause_as_its_source() {
+        let error = Error::system("opening", std::io::Error::from_raw_os_error(EMFILE));
+        let (error, copy) = (error.clone(), error.context("dist_init"));
+        assert!(std::error::Error::source(&copy).is_some());
+        let source = std::error::Error::source(&error).and_then(|it| it.downcast_ref());
+        let code = source.and_then(std::io::Error::raw_os_error);
+        assert_eq!(code, Some(EMFILE));
+        assert!(std::error::Error::source(&Error::invalid("rank is -1")).is_none());
+        fn is_send_and_sync<T: Send + Sync>(_: &T) {}
+        is_send_and_sync(&error);
     }
 
     #[test]

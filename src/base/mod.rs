@@ -4,6 +4,7 @@
 
 pub mod backtrace;
 pub mod buffer;
+mod c_numbers;
 pub mod config;
 pub mod copy;
 pub mod deadline;

@@ -82,15 +82,6 @@ impl ReduceOp {
         Self::FIRST_NUMBER + self as i32
     }
 
-    /// Returns the operator with this number in the C interface.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a number that is not an operator.
-    #[inline]
-    pub fn from_number(number: i32) -> Result<Self> {
-        Self::find_number(number).ok_or_else(|| unknown_op_error(number))
-    }
-
     #[inline]
     pub(super) fn find_number(number: i32) -> Option<Self> {
         let index = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
@@ -113,17 +104,6 @@ impl ReduceOp {
         let message = format!("{self} is not defined on {dtype} elements (back end {backend})");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
-}
-
-#[cold]
-fn unknown_op_error(number: i32) -> Error {
-    let cause = match DataType::find_number(number) {
-        Some(dtype) => {
-            format!("it is the element type {dtype}; are the arguments dtype and op swapped?")
-        }
-        None => "pass a DIST_ constant of an operator, such as DIST_SUM".to_owned(),
-    };
-    Error::invalid(format!("argument op: {number} is not a dist_op_t; {cause}"))
 }
 
 impl fmt::Display for ReduceOp {

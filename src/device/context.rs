@@ -69,7 +69,7 @@ impl Drop for CurrentContext<'_> {
         let driver = self.context.driver;
         // SAFETY: pops the context that `make_current` pushed; the pointer refers to a handle.
         let code = unsafe { (driver.functions.ctx_pop)(&raw mut popped) };
-        super::stream::log_failure(driver.check("cuCtxPopCurrent", code));
+        driver::log_failure(driver.check("cuCtxPopCurrent", code));
     }
 }
 
@@ -77,6 +77,6 @@ impl Drop for CudaContext {
     fn drop(&mut self) {
         // SAFETY: `primary` retained the context once.
         let code = unsafe { (self.driver.functions.primary_release)(self.ordinal) };
-        super::stream::log_failure(self.driver.check("cuDevicePrimaryCtxRelease", code));
+        driver::log_failure(self.driver.check("cuDevicePrimaryCtxRelease", code));
     }
 }

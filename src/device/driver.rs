@@ -1,6 +1,7 @@
 //! The CUDA driver: its function table, the file it was loaded from, and its error texts.
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::log::LogLevel;
 use crate::sys::library::{Library, file_of_address, function_table};
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::fmt;
@@ -238,4 +239,11 @@ fn error_text(
     let text = NonNull::new(text.cast_mut()).filter(|_| outcome == SUCCESS)?;
     // SAFETY: the driver's own static, NUL-terminated text.
     Some(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// Logs an error that a destructor cannot return.
+pub(super) fn log_failure(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        crate::log!(LogLevel::Warn, "{error}");
+    }
 }

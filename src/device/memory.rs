@@ -4,8 +4,7 @@
 //! aborted first.
 
 use super::context::CudaContext;
-use super::driver::{self, CudaDriver, DeviceAddress, INVALID_VALUE};
-use super::stream::log_failure;
+use super::driver::{self, CudaDriver, DeviceAddress, INVALID_VALUE, log_failure};
 use crate::base::error::{Error, Result};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;

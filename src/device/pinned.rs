@@ -4,7 +4,7 @@
 //! Freeing may wait until the device has completed all submitted work, as for device memory.
 
 use super::context::CudaContext;
-use super::stream::log_failure;
+use super::driver::log_failure;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;

@@ -1,11 +1,10 @@
 //! Streams of the library with their copies, and events, which report the progress of a stream.
 
 use super::context::CudaContext;
-use super::driver::{CudaHandle, DeviceAddress, NOT_READY};
+use super::driver::{CudaHandle, DeviceAddress, NOT_READY, log_failure};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::gpu::StreamMarker;
-use crate::base::log::LogLevel;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -29,13 +28,6 @@ pub struct CudaStream {
 pub struct CudaEvent {
     context: Arc<CudaContext>,
     handle: CudaHandle,
-}
-
-/// Logs an error that a destructor cannot return.
-pub(super) fn log_failure(outcome: Result<()>) {
-    if let Err(error) = outcome {
-        crate::log!(LogLevel::Warn, "{error}");
-    }
 }
 
 impl CudaStream {

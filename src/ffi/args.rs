@@ -1,6 +1,5 @@
 //! Conversion of the arguments of C callers to Rust types; each error names the argument.
 
-use super::types::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use crate::api::collective::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, Timeout};
@@ -8,6 +7,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::MAX_WORLD_SIZE;
 use crate::base::label::{InvalidLabel, LABEL_BYTES, Label};
+use crate::ffi::constants::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use std::ffi::{CStr, c_char, c_void};
 
 /// The maximum length of a C string in bytes. It also bounds the search for a missing terminator.
@@ -35,6 +35,13 @@ impl<T> OutPtr<T> {
     /// Returns an optional output; `None` for NULL.
     pub(super) fn optional(ptr: *mut T) -> Option<Self> {
         if ptr.is_null() { None } else { Some(Self(ptr)) }
+    }
+
+    /// Writes an optional result; does nothing for NULL.
+    pub(super) fn write_optional(ptr: *mut T, value: T) {
+        if let Some(out) = Self::optional(ptr) {
+            out.write(value);
+        }
     }
 
     /// Writes the result.
@@ -122,6 +129,11 @@ fn too_long(name: &str) -> Error {
 /// Reads `len` bytes, which the callee copies during the call.
 pub(super) fn bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     slice(ptr.cast::<u8>(), len, name)
+}
+
+/// Reads `len` bytes; none for NULL.
+pub(super) fn optional_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
+    if ptr.is_null() { Ok(&[]) } else { bytes(ptr, len, name) }
 }
 
 /// Reads an array of `len` elements; NULL is allowed if it is empty.

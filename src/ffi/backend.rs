@@ -147,7 +147,7 @@ pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
 /// Returns the services for plug-ins while they load, and later outside of any group.
 fn loading_services() -> &'static Arc<HostServices> {
     static SERVICES: OnceLock<Arc<HostServices>> = OnceLock::new();
-    SERVICES.get_or_init(|| HostServices::new(("(being loaded)", 0), None, Arc::default()))
+    SERVICES.get_or_init(|| HostServices::new("(being loaded)", 0, None, Arc::default()))
 }
 
 fn no_plugin(path: &str) -> Error {
@@ -189,10 +189,12 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     if !backend::host_backend_name(name).eq_ignore_ascii_case(backend_mpi::BACKEND_NAME) {
         return configured;
     }
-    backend_mpi::find_plugin().map_err(|error| match configured {
-        Err(other) => Error::new(error.kind(), format!("{error}; {other}")),
-        Ok(()) => error,
-    })
+    backend_mpi::find_plugin(&|path| load_plugin(path).map(drop)).map_err(
+        |error| match configured {
+            Err(other) => Error::new(error.kind(), format!("{error}; {other}")).with_source(error),
+            Ok(()) => error,
+        },
+    )
 }
 
 fn load_configured_plugins() -> Result<()> {

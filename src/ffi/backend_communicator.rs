@@ -15,12 +15,13 @@ use crate::backend::plugin::{
 use crate::backend::{BackendMemory, BootstrapExchange, GroupContext, SupportQuery};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use serde_json::Value;
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The time that a waiting thread polls a plug-in without `wait`, before it sleeps between polls.
@@ -89,7 +90,8 @@ impl Plugin for CPluginFunctions {
         state: &Arc<PluginFailureState>,
     ) -> Result<CreatedCommunicator> {
         let services = HostServices::new(
-            (self.name, context.size),
+            self.name,
+            context.size,
             context.group_keys.cloned(),
             Arc::clone(state),
         );
@@ -265,7 +267,7 @@ impl CPluginInstance {
             return call(&operation);
         }
         // Take the lists, so that a concurrent call uses other ones.
-        let lock_lists = || self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock_lists = || lock(&self.lists);
         let mut lists = std::mem::take(&mut *lock_lists());
         add_blocks(&mut operation, task, &mut lists);
         let outcome = call(&operation);
@@ -286,7 +288,7 @@ impl CPluginInstance {
         match outcome {
             Some(received) => Ok(SubmitOutcome::Done(received)),
             None => {
-                self.pending_request(("submit", task), handle, ticket).map(SubmitOutcome::Pending)
+                self.pending_request("submit", task, handle, ticket).map(SubmitOutcome::Pending)
             }
         }
     }
@@ -294,7 +296,8 @@ impl CPluginInstance {
     /// Returns the request of a function that returned DIST_IN_PROGRESS.
     fn pending_request(
         &self,
-        (function, task): (&str, &PluginTask<'_>),
+        function: &str,
+        task: &PluginTask<'_>,
         handle: *mut c_void,
         ticket: u64,
     ) -> Result<PluginRequest> {
@@ -349,7 +352,7 @@ impl Communicator for CPluginCommunicator {
         Some(match ran {
             Ok(Some(true)) => Ok(RunOutcome::DoneQuickly),
             Ok(Some(false)) => Ok(RunOutcome::Done),
-            Ok(None) => instance.pending_request(("run", task), handle, 0).map(RunOutcome::Pending),
+            Ok(None) => instance.pending_request("run", task, handle, 0).map(RunOutcome::Pending),
             Err(error) => Err(error),
         })
     }

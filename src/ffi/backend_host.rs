@@ -9,16 +9,17 @@ use super::backend_types::*;
 use super::constants::*;
 use super::guard;
 use super::sized_struct;
-use super::types::dist_store_sink_fn;
+use super::store_types::dist_store_sink_fn;
 use crate::backend::plugin::{PluginFailureState, PluginMessageStatus};
 use crate::backend::{BootstrapExchange, GroupFailureState as _, GroupKeyStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::{self, LogLevel};
+use crate::base::sync::lock;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// The interval at which a wait for a key checks whether the group has failed.
@@ -54,7 +55,8 @@ unsafe impl Sync for HostFunctionTable {}
 
 impl HostServices {
     pub(super) fn new(
-        (plugin, size): (&'static str, usize),
+        plugin: &'static str,
+        size: usize,
         keys: Option<Arc<dyn GroupKeyStore>>,
         state: Arc<PluginFailureState>,
     ) -> Arc<Self> {
@@ -75,7 +77,7 @@ impl HostServices {
             HostFunctionTable(dist_backend_host_t {
                 struct_size: size_of::<dist_backend_host_t>(),
                 version: DIST_BACKEND_VERSION,
-                library_version: super::runtime::VERSION,
+                library_version: super::names::VERSION,
                 context: Arc::as_ptr(self).cast_mut().cast(),
                 store_set: Some(store_set),
                 store_get: Some(store_get),
@@ -106,7 +108,7 @@ impl HostServices {
     }
 
     fn lock_completions(&self) -> MutexGuard<'_, CompletionTable> {
-        self.completions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.completions)
     }
 
     /// Adds a ticket, so that `complete` accepts it.

@@ -9,13 +9,13 @@
 //! 3. the launcher that started the process, because each launcher belongs to an MPI family;
 //! 4. any plug-in that can be loaded.
 
-use super::backend::load_plugin;
 use crate::backend;
 use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::process::library::{self, Library};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The name that the plug-ins report.
 pub(super) const BACKEND_NAME: &str = "mpi";
@@ -118,23 +118,22 @@ impl MpiEnvironment {
     }
 }
 
-/// Loads the plug-in, unless it is loaded.
+/// Loads the plug-in with `load`, unless it is loaded.
 ///
 /// # Errors
 /// `NotFound` with all searched names and the reason; the error of a plug-in that was found and
 /// cannot be used.
-pub(super) fn find_plugin() -> Result<()> {
+pub(super) fn find_plugin(load: &dyn Fn(&str) -> Result<()>) -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _search_guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _search_guard = lock(&ONE_AT_A_TIME);
     if backend::is_available(BACKEND_NAME) {
         return Ok(());
     }
-    let load = |path: &str| load_plugin(path).map(drop);
     if let Some(path) = config::read_text(config::MPI_PLUGIN)? {
         return load(&path).map_err(|error| error.context(config::MPI_PLUGIN.name));
     }
     let (candidates, reason) = MpiEnvironment::detect()?.candidates();
-    search(candidates, &reason, library::own_directory().as_deref(), &load)
+    search(candidates, &reason, library::own_directory().as_deref(), load)
 }
 
 /// Searches the directory of the library, then the loader's path. If a plug-in exists but cannot be
@@ -185,6 +184,7 @@ fn is_file_absent(error: &Error, file: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::backend::load_plugin;
     use std::cell::RefCell;
 
     const BOTH: [MpiFamily; 2] = [MpiFamily::OpenMpi, MpiFamily::Mpich];
@@ -328,8 +328,8 @@ mod tests {
 
     #[test]
     fn not_found_error_lists_the_searched_paths() {
-        let directory = std::env::temp_dir().join("nothing-is-here");
         let load = |path: &str| load_plugin(path).map(drop);
+        let directory = std::env::temp_dir().join("nothing-is-here");
         let error = search(&BOTH, "a test", Some(&directory), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let text = error.message();
@@ -341,11 +341,11 @@ mod tests {
 
     #[test]
     fn unusable_plugin_file_is_an_error() {
+        let load = |path: &str| load_plugin(path).map(drop);
         let directory = std::env::temp_dir().join(format!("dist-mpi-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let file = directory.join(MpiFamily::Mpich.plugin_file());
         std::fs::write(&file, "no library").unwrap();
-        let load = |path: &str| load_plugin(path).map(drop);
         let error = search(&[MpiFamily::Mpich], "a test", Some(&directory), &load).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.message().contains(&file.display().to_string()), "{error}");

@@ -3,8 +3,8 @@
 #![allow(missing_debug_implementations, reason = "plain C structs")]
 
 use super::constants::*;
-use super::sized_struct::SizedStruct;
-use super::types::dist_store_sink_fn;
+use super::sized_struct::sized_structs;
+use super::store_types::dist_store_sink_fn;
 use std::ffi::{c_char, c_void};
 
 /// The version of the interface between the library and a plug-in (dist_backend_load).
@@ -478,29 +478,17 @@ pub type dist_backend_plugin_fn = Option<
     ) -> dist_status_t,
 >;
 
-/// Implements `SizedStruct` for the types; the first size includes the required functions.
-macro_rules! sized {
-    ($($name:ident: $first:literal),+ $(,)?) => {
-        $(
-            // SAFETY: repr(C), begins with `struct_size`, and all fields are integers, floats, raw
-            // pointers or optional functions.
-            unsafe impl SizedStruct for $name {
-                const NAME: &'static str = stringify!($name);
-                const FIRST_SIZE: usize = $first;
-            }
-        )+
-    };
+// The first size includes the required functions.
+sized_structs! {
+    dist_backend_vtable_t: 40, 112;
+    dist_backend_outcome_t: 48, 56;
 }
 
-sized!(dist_backend_vtable_t: 40, dist_backend_outcome_t: 48);
-
 const _: () = {
-    assert!(size_of::<dist_backend_outcome_t>() == 56);
     assert!(size_of::<dist_backend_operation_t>() == 184);
     assert!(size_of::<dist_backend_query_t>() == 24);
     assert!(size_of::<dist_backend_host_t>() == 88);
     assert!(size_of::<dist_backend_setup_t>() == 88);
     assert!(size_of::<dist_backend_created_t>() == 32);
-    assert!(size_of::<dist_backend_vtable_t>() == 112);
     assert!(size_of::<dist_backend_plugin_t>() == 40);
 };

@@ -90,9 +90,6 @@ dist_export! {
     /// @threads any, but not while another thread reads the bytes.
     /// @since 0.1
     pub fn dist_blob_release(blob: *mut dist_blob_t) -> dist_status_t {
-        if blob.is_null() {
-            return Ok(());
-        }
-        BLOBS.remove(blob).map(drop)
+        BLOBS.release_handle(blob, drop)
     }
 }

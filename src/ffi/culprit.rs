@@ -1,6 +1,6 @@
 //! The rank that an error names, as a C struct.
 
-use super::args::{null_argument, to_i32};
+use super::args::to_i32;
 use super::group::group;
 use super::sized_struct;
 use super::types::*;
@@ -33,27 +33,24 @@ fn culprit_kind(fault: RankFault) -> i32 {
 
 /// Fills a caller's struct; truncates a long host name between two characters.
 fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
-    if out.is_null() {
-        return Err(null_argument("out"));
-    }
-    let size = sized_struct::output_size(out.cast_const())?;
-    let mut filled = NO_CULPRIT;
-    if let Some(Culprit { rank, fault, process }) = culprit {
-        filled.rank = to_i32(rank)?;
-        filled.kind = culprit_kind(fault);
-        if let Some((pid, host)) = process {
-            filled.pid = i64::from(pid);
-            let mut end = host.len().min(filled.host.len() - 1);
-            while !host.is_char_boundary(end) {
-                end -= 1;
-            }
-            for (cell, byte) in filled.host.iter_mut().zip(&host.as_bytes()[..end]) {
-                *cell = c_char::from_le_bytes([*byte]);
+    sized_struct::write_required(out, "out", || {
+        let mut filled = NO_CULPRIT;
+        if let Some(Culprit { rank, fault, process }) = culprit {
+            filled.rank = to_i32(rank)?;
+            filled.kind = culprit_kind(fault);
+            if let Some((pid, host)) = process {
+                filled.pid = i64::from(pid);
+                let mut end = host.len().min(filled.host.len() - 1);
+                while !host.is_char_boundary(end) {
+                    end -= 1;
+                }
+                for (cell, byte) in filled.host.iter_mut().zip(&host.as_bytes()[..end]) {
+                    *cell = c_char::from_le_bytes([*byte]);
+                }
             }
         }
-    }
-    sized_struct::write(out, size, filled);
-    Ok(())
+        Ok(filled)
+    })
 }
 
 dist_export! {

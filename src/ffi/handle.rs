@@ -16,10 +16,11 @@
 )]
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const _: () = assert!(usize::BITS == 64, "a handle needs 64 bits");
 
@@ -173,7 +174,7 @@ impl<T> HandleTable<T> {
     }
 
     fn take_free_index(&self) -> Result<usize> {
-        let mut unused = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = lock(&self.free_slots);
         if let Some(index) = unused.free.pop() {
             return Ok(index);
         }
@@ -241,13 +242,13 @@ impl<T> HandleTable<T> {
         // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list
         // of those: no other thread reads or writes the object.
         let object = unsafe { (*slot.value.get()).take() };
-        self.free_slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(index);
+        lock(&self.free_slots).free.push(index);
         object
     }
 
     /// All objects that have a handle.
     pub(super) fn all(&'static self) -> Vec<Arc<T>> {
-        let next = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner).next;
+        let next = lock(&self.free_slots).next;
         let live = (0..next)
             .filter_map(|index| self.acquire(self.slot(index)?, index, |state| state & LIVE != 0));
         live.map(|found| Arc::clone(&found)).collect()
@@ -277,6 +278,15 @@ impl<T> HandleTable<T> {
             }
         }
         Err(self.invalid_handle(handle.addr()))
+    }
+
+    /// Ends a handle and passes the object to `end`; does nothing for NULL.
+    pub(super) fn release_handle<H>(
+        &'static self,
+        handle: *const H,
+        end: impl FnOnce(Arc<T>),
+    ) -> Result<()> {
+        if handle.is_null() { Ok(()) } else { self.remove(handle).map(end) }
     }
 
     fn slot(&self, index: usize) -> Option<&HandleSlot<T>> {

@@ -1,15 +1,15 @@
-//! Callers' functions as gradient hooks of reducers.
+//! Callers' functions as gradient hooks of reducers, and the C form of the buckets that they get.
 
 use super::group::GROUPS;
-use super::reducer_step::with_bucket;
 use super::status;
 use super::train_types::*;
 use super::types::*;
 use crate::api::Group;
-use crate::api::reducer::{HookCall, HookFunction};
+use crate::api::reducer::{BucketView, HookCall, HookFunction};
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 type CHookFunction = unsafe extern "C" fn(
     group: *mut dist_group_t,
@@ -71,7 +71,7 @@ impl CHook {
     }
 
     fn group_handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
-        let mut current = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.group);
         if let Some(handle_entry) =
             current.as_ref().filter(|handle_entry| Arc::ptr_eq(&handle_entry.group, group))
         {
@@ -97,4 +97,28 @@ pub(super) fn hook_function(
         settings: settings.to_owned(),
         function: Arc::new(move |call: &mut HookCall<'_>| hook.call(call)),
     }
+}
+
+/// Calls a function with a bucket in its C form.
+pub(super) fn with_bucket<T>(
+    view: &BucketView<'_>,
+    call: impl FnOnce(*const dist_bucket_t) -> T,
+) -> T {
+    let element = view.dtype.size();
+    let offsets: Vec<usize> = view.offsets.iter().map(|offset| offset / element).collect();
+    let has_data = !view.data.is_empty();
+    let bucket = dist_bucket_t {
+        struct_size: size_of::<dist_bucket_t>(),
+        index: view.index,
+        n_buckets: view.n_buckets,
+        data: if has_data { view.data.as_mut_ptr().cast() } else { std::ptr::null_mut() },
+        count: view.data.len() / element,
+        dtype: view.dtype.number(),
+        reserved: 0,
+        params: view.params.as_ptr(),
+        offsets: if has_data { offsets.as_ptr() } else { std::ptr::null() },
+        n_params: view.params.len(),
+        step: view.step,
+    };
+    call(&raw const bucket)
 }

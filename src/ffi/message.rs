@@ -146,11 +146,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_message_release(message: *mut dist_message_t) -> dist_status_t {
-        if message.is_null() {
-            return Ok(());
-        }
-        MESSAGES.remove(message)?.release();
-        Ok(())
+        MESSAGES.release_handle(message, |it| it.release())
     }
 }
 

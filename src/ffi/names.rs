@@ -1,9 +1,32 @@
-//! Names of element types and operators as C strings.
+//! The version of the library, and the names of element types and operators as C strings.
 
 use super::types::{dist_dtype_t, dist_op_t};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::ffi::CStr;
+
+/// The version as a number: "0.1.0" is 100.
+pub(super) const VERSION: u32 = {
+    const fn number(text: &str) -> u32 {
+        let bytes = text.as_bytes();
+        let mut value = 0;
+        let mut i = 0;
+        while i < bytes.len() {
+            value = value * 10 + (bytes[i] - b'0') as u32;
+            i += 1;
+        }
+        value
+    }
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+};
+
+pub(super) const VERSION_STRING: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => c"",
+    };
 
 pub(super) const UNKNOWN_DTYPE: &CStr = c"unknown dtype";
 pub(super) const UNKNOWN_OP: &CStr = c"unknown op";

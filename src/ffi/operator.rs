@@ -12,8 +12,9 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
+use crate::base::sync::unpoisoned;
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 /// The lowest number of a caller's operator.
 const FIRST_OPERATOR: dist_op_t = 0x100_0000;
@@ -65,7 +66,7 @@ struct OperatorSlot {
 static OPERATORS: RwLock<Vec<OperatorSlot>> = RwLock::new(Vec::new());
 
 fn write_slots() -> RwLockWriteGuard<'static, Vec<OperatorSlot>> {
-    OPERATORS.write().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(OPERATORS.write())
 }
 
 fn encode_operator(slot: usize, generation: u32) -> Result<dist_op_t> {
@@ -113,7 +114,7 @@ fn insert_operator(operator: Operator) -> Result<dist_op_t> {
 }
 
 fn find_operator(number: dist_op_t) -> Result<Arc<Operator>> {
-    let slots = OPERATORS.read().unwrap_or_else(PoisonError::into_inner);
+    let slots = unpoisoned(OPERATORS.read());
     let slot = decode_operator(number).and_then(|(index, generation)| {
         slots.get(index).filter(|slot| slot.generation == generation)
     });

@@ -1,6 +1,6 @@
 //! Outer optimizers.
 
-use super::args::{OutPtr, index, milliseconds, null_argument, optional_str, slice};
+use super::args::{OutPtr, index, milliseconds, null_argument, optional_bytes, optional_str};
 use super::blob;
 use super::group::group;
 use super::handle::{HandleKind, HandleTable};
@@ -9,9 +9,7 @@ use super::reducer_args::read_params;
 use super::sized_struct;
 use super::train_types::dist_param_t;
 use super::types::*;
-use crate::api::reducer::{
-    HookChoice, Outer, OuterOptimizer, OuterOptions, OuterStats, OuterUpdate,
-};
+use crate::api::reducer::{HookChoice, Outer, OuterOptimizer, OuterOptions, OuterUpdate};
 use crate::base::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -149,12 +147,8 @@ dist_export! {
         all_votes: *mut u64,
     ) -> dist_status_t {
         let step = OUTERS.get(outer)?.step(vote)?;
-        if let Some(out) = OutPtr::optional(fragment) {
-            out.write(step.fragment.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX)));
-        }
-        if let Some(out) = OutPtr::optional(all_votes) {
-            out.write(step.votes);
-        }
+        OutPtr::write_optional(fragment, step.fragment.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX)));
+        OutPtr::write_optional(all_votes, step.votes);
         Ok(())
     }
 }
@@ -212,9 +206,7 @@ dist_export! {
         if let (Some(out), Some(state)) = (state_out, state) {
             out.write(state);
         }
-        if let Some(out) = OutPtr::optional(count) {
-            out.write(elements);
-        }
+        OutPtr::write_optional(count, elements);
         Ok(())
     }
 }
@@ -264,10 +256,7 @@ dist_export! {
         len_bytes: usize,
         root: i32,
     ) -> dist_status_t {
-        let bytes = match bytes.is_null() {
-            true => &[],
-            false => slice(bytes.cast::<u8>(), len_bytes, "bytes")?,
-        };
+        let bytes = optional_bytes(bytes, len_bytes, "bytes")?;
         OUTERS.get(outer)?.load(bytes, index(root, "root")?)
     }
 }
@@ -287,24 +276,18 @@ dist_export! {
         outer: *mut dist_outer_t,
         out: *mut dist_outer_stats_t,
     ) -> dist_status_t {
-        if out.is_null() {
-            return Err(null_argument("out"));
-        }
-        let size = sized_struct::output_size(out.cast_const())?;
-        let OuterStats { steps, updates, restores, bytes_reduced, bytes_saved, communication_ns } =
-            OUTERS.get(outer)?.stats();
-        let struct_size = size_of::<dist_outer_stats_t>();
-        let stats = dist_outer_stats_t {
-            struct_size,
-            steps,
-            updates,
-            restores,
-            bytes_reduced,
-            bytes_saved,
-            communication_ns,
-        };
-        sized_struct::write(out, size, stats);
-        Ok(())
+        sized_struct::write_required(out, "out", || {
+            let stats = OUTERS.get(outer)?.stats();
+            Ok(dist_outer_stats_t {
+                struct_size: size_of::<dist_outer_stats_t>(),
+                steps: stats.steps,
+                updates: stats.updates,
+                restores: stats.restores,
+                bytes_reduced: stats.bytes_reduced,
+                bytes_saved: stats.bytes_saved,
+                communication_ns: stats.communication_ns,
+            })
+        })
     }
 }
 
@@ -318,10 +301,6 @@ dist_export! {
     /// @threads one; no other call uses it.
     /// @since 0.1
     pub fn dist_outer_release(outer: *mut dist_outer_t) -> dist_status_t {
-        if outer.is_null() {
-            return Ok(());
-        }
-        OUTERS.remove(outer)?.retire();
-        Ok(())
+        OUTERS.release_handle(outer, |it| it.retire())
     }
 }

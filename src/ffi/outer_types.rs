@@ -2,7 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
-use super::sized_struct::SizedStruct;
+use super::sized_struct::sized_structs;
 use std::ffi::{c_char, c_void};
 
 /// Lets ranks train on their own for many steps between two agreements (local SGD, DiLoCo).
@@ -62,15 +62,6 @@ pub struct dist_outer_options_t {
     pub name: *const c_char,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its numbers, pointers and
-// optional function.
-unsafe impl SizedStruct for dist_outer_options_t {
-    const NAME: &'static str = "dist_outer_options_t";
-    const FIRST_SIZE: usize = 96;
-}
-
-const _: () = assert!(size_of::<dist_outer_options_t>() == 96);
-
 /// Figures of an outer optimizer on this rank.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -91,10 +82,7 @@ pub struct dist_outer_stats_t {
     pub communication_ns: u64,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
-unsafe impl SizedStruct for dist_outer_stats_t {
-    const NAME: &'static str = "dist_outer_stats_t";
-    const FIRST_SIZE: usize = 56;
+sized_structs! {
+    dist_outer_options_t: 96, 96;
+    dist_outer_stats_t: 56, 56;
 }
-
-const _: () = assert!(size_of::<dist_outer_stats_t>() == 56);

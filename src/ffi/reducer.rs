@@ -1,6 +1,6 @@
 //! Reducers: creation, memory, values, and figures.
 
-use super::args::{OutPtr, index, null_argument};
+use super::args::{OutPtr, index};
 use super::blob;
 use super::group::group;
 use super::handle::{HandleKind, HandleTable};
@@ -8,7 +8,7 @@ use super::reducer_args::{read_params, reducer_options, value_selection};
 use super::sized_struct;
 use super::train_types::*;
 use super::types::*;
-use crate::api::reducer::{Reducer, ReducerStats};
+use crate::api::reducer::Reducer;
 use std::ffi::c_void;
 
 pub(super) static REDUCERS: HandleTable<Reducer> = HandleTable::new(HandleKind::Reducer);
@@ -125,9 +125,7 @@ fn write_view(
     if !view.is_empty() {
         out.write(view.as_mut_ptr().cast());
     }
-    if let Some(count) = OutPtr::optional(count) {
-        count.write(elements);
-    }
+    OutPtr::write_optional(count, elements);
 }
 
 dist_export! {
@@ -288,40 +286,23 @@ dist_export! {
         reducer: *const dist_reducer_t,
         out: *mut dist_reducer_stats_t,
     ) -> dist_status_t {
-        if out.is_null() {
-            return Err(null_argument("out"));
-        }
-        let size = sized_struct::output_size(out.cast_const())?;
-        let ReducerStats {
-            steps,
-            n_buckets,
-            bytes_reduced,
-            bytes_saved,
-            bytes_copied,
-            first_ready_to_last_ready_ns,
-            communication_ns,
-            exposed_ns,
-            step_ns,
-            rebuilds,
-            retries,
-        } = REDUCERS.get(reducer)?.stats();
-        let struct_size = size_of::<dist_reducer_stats_t>();
-        let stats = dist_reducer_stats_t {
-            struct_size,
-            steps,
-            n_buckets,
-            bytes_reduced,
-            bytes_saved,
-            bytes_copied,
-            first_ready_to_last_ready_ns,
-            communication_ns,
-            exposed_ns,
-            step_ns,
-            rebuilds,
-            retries,
-        };
-        sized_struct::write(out, size, stats);
-        Ok(())
+        sized_struct::write_required(out, "out", || {
+            let stats = REDUCERS.get(reducer)?.stats();
+            Ok(dist_reducer_stats_t {
+                struct_size: size_of::<dist_reducer_stats_t>(),
+                steps: stats.steps,
+                n_buckets: stats.n_buckets,
+                bytes_reduced: stats.bytes_reduced,
+                bytes_saved: stats.bytes_saved,
+                bytes_copied: stats.bytes_copied,
+                first_ready_to_last_ready_ns: stats.first_ready_to_last_ready_ns,
+                communication_ns: stats.communication_ns,
+                exposed_ns: stats.exposed_ns,
+                step_ns: stats.step_ns,
+                rebuilds: stats.rebuilds,
+                retries: stats.retries,
+            })
+        })
     }
 }
 
@@ -362,10 +343,6 @@ dist_export! {
     /// @threads one; no other call uses the reducer.
     /// @since 0.1
     pub fn dist_reducer_release(reducer: *mut dist_reducer_t) -> dist_status_t {
-        if reducer.is_null() {
-            return Ok(());
-        }
-        REDUCERS.remove(reducer)?.retire();
-        Ok(())
+        REDUCERS.release_handle(reducer, |it| it.retire())
     }
 }

@@ -1,6 +1,7 @@
 //! The steps of a reducer.
 
 use super::args::{OutPtr, slice, src};
+use super::hook::with_bucket;
 use super::reducer::REDUCERS;
 use super::reducer_args::check_flags;
 use super::submit::WorkOut;
@@ -146,9 +147,7 @@ unsafe impl Send for VotesOut {}
 
 impl VotesOut {
     fn write(&self, votes: u64) {
-        if let Some(out) = OutPtr::optional(self.0) {
-            out.write(votes);
-        }
+        OutPtr::write_optional(self.0, votes);
     }
 
     fn into_delivery(self) -> VoteDelivery {
@@ -231,9 +230,7 @@ dist_export! {
         norm: *mut f64,
     ) -> dist_status_t {
         let found = REDUCERS.get(reducer)?.clip(max_norm, NormType::of(norm_type)?)?;
-        if let Some(out) = OutPtr::optional(norm) {
-            out.write(found);
-        }
+        OutPtr::write_optional(norm, found);
         Ok(())
     }
 }
@@ -255,30 +252,6 @@ impl CBucketCallback {
         // call.
         with_bucket(view, |bucket| unsafe { (self.function)(bucket, self.user) });
     }
-}
-
-/// Calls a function with a bucket in its C form.
-pub(super) fn with_bucket<T>(
-    view: &BucketView<'_>,
-    call: impl FnOnce(*const dist_bucket_t) -> T,
-) -> T {
-    let element = view.dtype.size();
-    let offsets: Vec<usize> = view.offsets.iter().map(|offset| offset / element).collect();
-    let has_data = !view.data.is_empty();
-    let bucket = dist_bucket_t {
-        struct_size: size_of::<dist_bucket_t>(),
-        index: view.index,
-        n_buckets: view.n_buckets,
-        data: if has_data { view.data.as_mut_ptr().cast() } else { std::ptr::null_mut() },
-        count: view.data.len() / element,
-        dtype: view.dtype.number(),
-        reserved: 0,
-        params: view.params.as_ptr(),
-        offsets: if has_data { offsets.as_ptr() } else { std::ptr::null() },
-        n_params: view.params.len(),
-        step: view.step,
-    };
-    call(&raw const bucket)
 }
 
 dist_export! {
@@ -333,9 +306,7 @@ dist_export! {
     /// @since 0.1
     pub fn dist_reducer_join(reducer: *mut dist_reducer_t, steps: *mut u64) -> dist_status_t {
         let joined_steps = REDUCERS.get(reducer)?.join()?;
-        if let Some(out) = OutPtr::optional(steps) {
-            out.write(joined_steps);
-        }
+        OutPtr::write_optional(steps, joined_steps);
         Ok(())
     }
 }

@@ -14,31 +14,8 @@ use crate::api::runtime::{self, InitOptions};
 use crate::api::work::callbacks::reject_blocking_in_callback;
 use crate::backend;
 use crate::base::dtype::DataType;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::sync::Arc;
-
-/// The version as a number: "0.1.0" is 100.
-pub(super) const VERSION: u32 = {
-    const fn number(text: &str) -> u32 {
-        let bytes = text.as_bytes();
-        let mut value = 0;
-        let mut i = 0;
-        while i < bytes.len() {
-            value = value * 10 + (bytes[i] - b'0') as u32;
-            i += 1;
-        }
-        value
-    }
-    number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
-        + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
-        + number(env!("CARGO_PKG_VERSION_PATCH"))
-};
-
-const VERSION_STRING: &CStr =
-    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(text) => text,
-        Err(_) => c"",
-    };
 
 dist_export! {
     #[anywhere(0)]
@@ -52,12 +29,12 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_version() -> u32 {
-        Ok(VERSION)
+        Ok(names::VERSION)
     }
 }
 
 dist_export! {
-    #[anywhere(VERSION_STRING.as_ptr())]
+    #[anywhere(names::VERSION_STRING.as_ptr())]
     /// Returns the version of the loaded library as text, such as "0.1.0".
     ///
     /// @agree nothing.
@@ -66,7 +43,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_version_string() -> *const c_char {
-        Ok(VERSION_STRING.as_ptr())
+        Ok(names::VERSION_STRING.as_ptr())
     }
 }
 

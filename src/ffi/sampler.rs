@@ -195,9 +195,6 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_sampler_release(sampler: *mut dist_sampler_t) -> dist_status_t {
-        if sampler.is_null() {
-            return Ok(());
-        }
-        SAMPLERS.remove(sampler).map(drop)
+        SAMPLERS.release_handle(sampler, drop)
     }
 }

@@ -1,7 +1,7 @@
 //! Sharded optimizers.
 
 use super::args::{
-    OutPtr, check_reserved, index, milliseconds, null_argument, required_str, slice,
+    OutPtr, check_reserved, index, milliseconds, null_argument, optional_bytes, required_str, slice,
 };
 use super::blob;
 use super::handle::{HandleKind, HandleTable};
@@ -153,9 +153,7 @@ dist_export! {
         let out = OutPtr::handle(values, "values")?;
         let (values, elements) = SHARDS.get(shard)?.state(state)?;
         out.write(values);
-        if let Some(count) = OutPtr::optional(count) {
-            count.write(elements);
-        }
+        OutPtr::write_optional(count, elements);
         Ok(())
     }
 }
@@ -277,10 +275,7 @@ dist_export! {
         len_bytes: usize,
         root: i32,
     ) -> dist_status_t {
-        let bytes = match bytes.is_null() {
-            true => &[],
-            false => slice(bytes.cast::<u8>(), len_bytes, "bytes")?,
-        };
+        let bytes = optional_bytes(bytes, len_bytes, "bytes")?;
         SHARDS.get(shard)?.load(bytes, index(root, "root")?)
     }
 }
@@ -296,10 +291,6 @@ dist_export! {
     /// @threads one; no other call uses the shard.
     /// @since 0.1
     pub fn dist_shard_release(shard: *mut dist_shard_t) -> dist_status_t {
-        if shard.is_null() {
-            return Ok(());
-        }
-        SHARDS.remove(shard)?.retire();
-        Ok(())
+        SHARDS.release_handle(shard, |it| it.retire())
     }
 }

@@ -2,7 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
-use super::sized_struct::SizedStruct;
+use super::sized_struct::sized_structs;
 use std::ffi::{c_char, c_void};
 
 /// Shares the state of an optimizer over the ranks of a reducer (ZeRO-1 and ZeRO-2).
@@ -33,14 +33,6 @@ pub struct dist_shard_options_t {
     pub timeout_ms: i64,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
-unsafe impl SizedStruct for dist_shard_options_t {
-    const NAME: &'static str = "dist_shard_options_t";
-    const FIRST_SIZE: usize = 40;
-}
-
-const _: () = assert!(size_of::<dist_shard_options_t>() == 40);
-
 /// Elements of one parameter that this rank updates.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -63,10 +55,7 @@ pub struct dist_shard_range_t {
     pub grad: *mut c_void,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
-unsafe impl SizedStruct for dist_shard_range_t {
-    const NAME: &'static str = "dist_shard_range_t";
-    const FIRST_SIZE: usize = 64;
+sized_structs! {
+    dist_shard_options_t: 40, 40;
+    dist_shard_range_t: 64, 64;
 }
-
-const _: () = assert!(size_of::<dist_shard_range_t>() == 64);

@@ -1,6 +1,7 @@
 //! Sized structs: conversion of structs from callers that were compiled with another header
 //! version.
 
+use super::args::null_argument;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 
@@ -15,6 +16,24 @@ pub(super) unsafe trait SizedStruct: Copy {
     /// The size of the first version of the struct.
     const FIRST_SIZE: usize;
 }
+
+/// Implements [`SizedStruct`] for structs, each with the size of its first version and its size in
+/// this version.
+macro_rules! sized_structs {
+    ($($name:ident: $first:literal, $size:literal);+ $(;)?) => {
+        $(
+            // SAFETY: repr(C), begins with `struct_size`, and all fields are integers, floats, raw
+            // pointers or optional functions.
+            unsafe impl $crate::ffi::sized_struct::SizedStruct for $name {
+                const NAME: &'static str = stringify!($name);
+                const FIRST_SIZE: usize = $first;
+            }
+
+            const _: () = assert!(size_of::<$name>() == $size);
+        )+
+    };
+}
+pub(super) use sized_structs;
 
 /// Reads the options at `ptr`; NULL means all defaults. A shorter struct is from an older version:
 /// its missing fields are zero. A longer struct is from a newer version. It is accepted if the
@@ -51,6 +70,20 @@ pub(super) fn output_size<T: SizedStruct>(ptr: *const T) -> Result<usize> {
     let size = unsafe { ptr.cast::<usize>().read_unaligned() };
     check_size::<T>(size)?;
     Ok(size)
+}
+
+/// Writes a required output struct. `value` is called after the caller's struct was checked.
+pub(super) fn write_required<T: SizedStruct>(
+    ptr: *mut T,
+    name: &str,
+    value: impl FnOnce() -> Result<T>,
+) -> Result<()> {
+    if ptr.is_null() {
+        return Err(null_argument(name));
+    }
+    let size = output_size(ptr.cast_const())?;
+    write(ptr, size, value()?);
+    Ok(())
 }
 
 /// Writes an output struct of `size` bytes, the result of [`output_size`]. The struct of an older

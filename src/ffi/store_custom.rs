@@ -381,6 +381,10 @@ impl Store for CallerStore {
             unsafe { function(self.user, queue.as_ptr(), &raw mut length, remaining_ms(deadline)) };
         check_status("queue_len", status).map(|()| length)
     }
+
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        composed::barrier(self, key, size, deadline)
+    }
 }
 
 impl CallerStore {

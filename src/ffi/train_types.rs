@@ -2,7 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
-use super::sized_struct::SizedStruct;
+use super::sized_struct::sized_structs;
 use super::types::{dist_dtype_t, dist_group_t, dist_status_t};
 use std::ffi::{c_char, c_void};
 
@@ -40,14 +40,6 @@ pub struct dist_sampler_options_t {
     /// The sum of DIST_SAMPLER_ constants; or 0.
     pub flags: u64,
 }
-
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
-unsafe impl SizedStruct for dist_sampler_options_t {
-    const NAME: &'static str = "dist_sampler_options_t";
-    const FIRST_SIZE: usize = 40;
-}
-
-const _: () = assert!(size_of::<dist_sampler_options_t>() == 40);
 
 /// In `flags`: the parameter has no gradient.
 pub const DIST_PARAM_FROZEN: u64 = 1;
@@ -98,14 +90,6 @@ pub struct dist_param_t {
     /// Parameters of different tags never share a bucket, for instance those of different layers.
     pub tag: u64,
 }
-
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
-unsafe impl SizedStruct for dist_param_t {
-    const NAME: &'static str = "dist_param_t";
-    const FIRST_SIZE: usize = 96;
-}
-
-const _: () = assert!(size_of::<dist_param_t>() == 96);
 
 /// In `divide`: the sum of the gradients is divided by the number of ranks that have data.
 pub const DIST_DIVIDE_WORLD: i32 = 0;
@@ -263,15 +247,6 @@ pub struct dist_reducer_options_t {
     pub hook_user: *mut c_void,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers, pointers and
-// optional function.
-unsafe impl SizedStruct for dist_reducer_options_t {
-    const NAME: &'static str = "dist_reducer_options_t";
-    const FIRST_SIZE: usize = 112;
-}
-
-const _: () = assert!(size_of::<dist_reducer_options_t>() == 112);
-
 /// A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -355,10 +330,9 @@ pub struct dist_reducer_stats_t {
     pub retries: u64,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
-unsafe impl SizedStruct for dist_reducer_stats_t {
-    const NAME: &'static str = "dist_reducer_stats_t";
-    const FIRST_SIZE: usize = 96;
+sized_structs! {
+    dist_sampler_options_t: 40, 40;
+    dist_param_t: 96, 96;
+    dist_reducer_options_t: 112, 112;
+    dist_reducer_stats_t: 96, 96;
 }
-
-const _: () = assert!(size_of::<dist_reducer_stats_t>() == 96);

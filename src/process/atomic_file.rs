@@ -21,7 +21,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(|cause| {
         // The temporary file may not exist.
         drop(fs::remove_file(&draft));
-        Error::system(format_args!("writing {}", path.display()), &cause)
+        Error::system(format_args!("writing {}", path.display()), cause)
     })
 }
 

@@ -181,7 +181,7 @@ impl ChildProcessGroup {
         loop {
             let waited =
                 wait::io::wait_for_events(&self.poller, &mut events, Some(deadline.remaining()));
-            waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
+            waited.map_err(|cause| Error::system("waiting for child processes", cause))?;
             match events.iter().next().map(|event| event.token) {
                 None if deadline.has_passed() => return Ok(ChildEvent::Deadline),
                 None => {}
@@ -290,7 +290,7 @@ impl Drop for ChildProcessGroup {
 
 fn watch(poller: &Poller, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
     let added = poller.add(fd, token, Interest::READ);
-    added.map_err(|cause| Error::system("watching a child process", &cause))
+    added.map_err(|cause| Error::system("watching a child process", cause))
 }
 
 /// Runs in the child between fork and exec. The child already leads its process group.

@@ -6,10 +6,11 @@
 //! The parent reads it after the child has ended, and checks every length before use.
 
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use crate::sys::host;
 use crate::sys::shm::Segment;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// The size of one slot: three words and the text.
 const SLOT_BYTES: usize = 4096;
@@ -77,7 +78,7 @@ fn with_own_slot(body: impl FnOnce(&OwnResultSlot)) {
     if SLOT_OWNER_PID.load(Ordering::Acquire) != host::pid() {
         return;
     }
-    if let Some(own) = OWN_SLOT.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+    if let Some(own) = lock(&OWN_SLOT).as_ref() {
         body(own);
     }
 }

@@ -229,7 +229,7 @@ impl ForkedChildren {
         for (index, member) in self.members.iter().enumerate() {
             if let Some(pidfd) = &member.pidfd {
                 let added = poller.add(pidfd.as_fd(), index as u64, Interest::READ);
-                added.map_err(|cause| Error::system("watching a child process", &cause))?;
+                added.map_err(|cause| Error::system("watching a child process", cause))?;
             }
         }
         let cause = self.wait_for_outcome(&poller, limits)?;
@@ -303,7 +303,7 @@ impl ForkedChildren {
             }
             let step = if unwatched { deadline.capped(POLL_INTERVAL) } else { *deadline };
             let waited = wait::io::wait_for_events(poller, &mut events, Some(step.remaining()));
-            waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
+            waited.map_err(|cause| Error::system("waiting for child processes", cause))?;
             match events.iter().next().and_then(|event| usize::try_from(event.token).ok()) {
                 None if deadline.has_passed() => return Ok(None),
                 None => {}
@@ -367,7 +367,7 @@ fn check_single_threaded() -> Result<()> {
 
 /// Prepares a child before the caller's code runs.
 fn prepare_fork(parent: u32, mask: SignalMask, variables: &[ForkVariable]) -> Result<()> {
-    let failed = |cause: std::io::Error| Error::system("preparing a forked process", &cause);
+    let failed = |cause: std::io::Error| Error::system("preparing a forked process", cause);
     child::die_with_parent(parent).map_err(failed)?;
     for (name, value) in variables {
         // SAFETY: a forked child has one thread.

@@ -40,7 +40,7 @@ impl Guardian {
     /// `System` if no process or pipe can be created.
     pub fn start() -> Result<Self> {
         let (reader, writer) =
-            std::io::pipe().map_err(|cause| Error::system("a pipe for the guardian", &cause))?;
+            std::io::pipe().map_err(|cause| Error::system("a pipe for the guardian", cause))?;
         // SAFETY: `run_guardian` and the functions that it calls are async-signal-safe.
         let pid = unsafe { child::fork_into(run_guardian, reader.as_raw_fd()) }?;
         Ok(Self { pid, pipe: Some(writer) })

@@ -98,7 +98,7 @@ pub fn is_forked_child() -> bool {
 /// `System`, `OutOfMemory` if the disk is full. No file is created after an error.
 pub fn create_file(path: &Path, content: &[u8]) -> Result<bool> {
     let left = small_file::create_atomically(path, content);
-    left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), &cause))
+    left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), cause))
 }
 
 /// Removes a file that [`create_file`] created, if its content is unchanged. Returns false if the
@@ -108,5 +108,5 @@ pub fn create_file(path: &Path, content: &[u8]) -> Result<bool> {
 /// `System`.
 pub fn remove_file_if_same(path: &Path, content: &[u8]) -> Result<bool> {
     let removed = small_file::remove_if_same(path, content);
-    removed.map_err(|cause| Error::system(format_args!("removing {}", path.display()), &cause))
+    removed.map_err(|cause| Error::system(format_args!("removing {}", path.display()), cause))
 }

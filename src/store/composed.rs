@@ -1,6 +1,6 @@
 //! Queues and barriers that are implemented with keys (`set`, `get`, `add`, `wait`, `check` and
 //! `delete_key`). They serve stores without queues and barriers of their own: the caller's own
-//! store, and a server of an older torch.
+//! store, and a server of an older torch. The barrier also serves hash, file and prefix stores.
 //!
 //! A barrier uses c10d's key protocol, so that libdist and torch can meet in one barrier. Each
 //! caller increments `<key>/num_members`. The last caller sets `<key>/last_member`, and all callers
@@ -332,6 +332,26 @@ mod tests {
         }
 
         fn list_keys(&self, _: &Deadline) -> Result<Vec<Vec<u8>>> {
+            unsupported()
+        }
+
+        fn queue_push(&self, _: &[u8], _: &[u8], _: &Deadline) -> Result<()> {
+            unsupported()
+        }
+
+        fn queue_pop(&self, _: &[u8], _: &Deadline) -> Result<Vec<u8>> {
+            unsupported()
+        }
+
+        fn queue_try_pop(&self, _: &[u8], _: &Deadline) -> Result<Option<Vec<u8>>> {
+            unsupported()
+        }
+
+        fn queue_len(&self, _: &[u8], _: &Deadline) -> Result<i64> {
+            unsupported()
+        }
+
+        fn barrier(&self, _: &[u8], _: usize, _: &Deadline) -> Result<()> {
             unsupported()
         }
     }

@@ -2,11 +2,12 @@
 //! Callers share it through an `Arc`. Only its callers bound its size.
 
 use super::table::{KeyValueTable, len_as_i64};
-use super::{Store, missing_keys, not_a_number};
+use super::{Store, composed, missing_keys, not_a_number};
+use crate::base::sync::lock;
 use crate::base::{Deadline, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const NAME: &str = "the hash store";
 
@@ -24,14 +25,9 @@ impl HashStore {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeyValueTable> {
-        // No operation can panic in the middle of a change.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the table, then notifies the waiters.
     fn change<T>(&self, act: impl FnOnce(&mut KeyValueTable) -> T) -> T {
-        let outcome = act(&mut self.lock());
+        let outcome = act(&mut lock(&self.table));
         self.changed.notify();
         outcome
     }
@@ -44,12 +40,12 @@ impl HashStore {
         deadline: &Deadline,
     ) -> Result<MutexGuard<'_, KeyValueTable>> {
         let complete = || {
-            let table = self.lock();
+            let table = lock(&self.table);
             keys.iter().all(|key| has(&table, key)).then_some(table)
         };
         wait_until(&self.changed, WaitPolicy::SLEEP_SOON, deadline, || None, complete).map_err(
             |_| {
-                let table = self.lock();
+                let table = lock(&self.table);
                 let missing: Vec<_> = keys.iter().filter(|key| !has(&table, key)).collect();
                 missing_keys(NAME, &missing, deadline)
             },
@@ -87,16 +83,16 @@ impl Store for HashStore {
     }
 
     fn check(&self, keys: &[&[u8]], _: &Deadline) -> Result<bool> {
-        let table = self.lock();
+        let table = lock(&self.table);
         Ok(keys.iter().all(|key| table.contains(key)))
     }
 
     fn num_keys(&self, _: &Deadline) -> Result<i64> {
-        Ok(len_as_i64(self.lock().len()))
+        Ok(len_as_i64(lock(&self.table).len()))
     }
 
     fn delete_key(&self, key: &[u8], _: &Deadline) -> Result<bool> {
-        Ok(self.lock().delete(key))
+        Ok(lock(&self.table).delete(key))
     }
 
     fn append(&self, key: &[u8], value: &[u8], _: &Deadline) -> Result<()> {
@@ -119,7 +115,7 @@ impl Store for HashStore {
     }
 
     fn list_keys(&self, _: &Deadline) -> Result<Vec<Vec<u8>>> {
-        Ok(self.lock().keys().map(<[u8]>::to_vec).collect())
+        Ok(lock(&self.table).keys().map(<[u8]>::to_vec).collect())
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], _: &Deadline) -> Result<()> {
@@ -134,11 +130,15 @@ impl Store for HashStore {
     }
 
     fn queue_try_pop(&self, queue: &[u8], _: &Deadline) -> Result<Option<Vec<u8>>> {
-        Ok(self.lock().pop(queue))
+        Ok(lock(&self.table).pop(queue))
     }
 
     fn queue_len(&self, queue: &[u8], _: &Deadline) -> Result<i64> {
-        Ok(len_as_i64(self.lock().queue_len(queue)))
+        Ok(len_as_i64(lock(&self.table).queue_len(queue)))
+    }
+
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        composed::barrier(self, key, size, deadline)
     }
 
     fn describe(&self) -> String {

@@ -139,43 +139,33 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// See [`Store`].
-    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
-        composed::push(self, queue, item, deadline)
-    }
+    fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()>;
 
     /// Takes the first item of a queue, after waiting until there is one. Each item goes to one
     /// caller.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the queue.
-    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        composed::pop(self, queue, deadline)
-    }
+    fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>>;
 
     /// Takes the first item of a queue, or returns `None` if the queue is empty.
     ///
     /// # Errors
     /// See [`Store`].
-    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        composed::try_pop(self, queue, deadline)
-    }
+    fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>>;
 
     /// Returns the number of items in a queue.
     ///
     /// # Errors
     /// See [`Store`].
-    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
-        composed::queue_len(self, queue, deadline)
-    }
+    fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64>;
 
     /// Waits until `size` callers have arrived at the barrier `key`. A key serves one barrier:
     /// callers that arrive later pass immediately. A caller that timed out remains counted.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` reports how many callers have arrived.
-    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
-        composed::barrier(self, key, size, deadline)
-    }
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()>;
 
     /// Returns the host and port where other processes reach this store, if it has an address.
     fn address(&self) -> Option<(String, u16)> {

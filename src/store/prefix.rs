@@ -1,6 +1,6 @@
 //! A view of a part of another store's name space: each key has "prefix/" in front of it.
 
-use super::Store;
+use super::{Store, composed};
 use crate::base::{Deadline, Result};
 use std::sync::Arc;
 
@@ -118,6 +118,10 @@ impl Store for PrefixStore {
 
     // The trait's default barrier uses keys, like torch's `PrefixStore`, so that libdist and torch
     // can meet in one barrier.
+
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        composed::barrier(self, key, size, deadline)
+    }
 
     fn address(&self) -> Option<(String, u16)> {
         self.inner.address()

@@ -47,7 +47,7 @@ fn wait_child(pid: i32, options: i32) -> Result<Option<ChildExit>> {
         }
         let cause = io::Error::last_os_error();
         if cause.kind() != io::ErrorKind::Interrupted {
-            return Err(Error::system(format_args!("waiting for process {pid}"), &cause));
+            return Err(Error::system(format_args!("waiting for process {pid}"), cause));
         }
     }
 }
@@ -164,7 +164,7 @@ pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<
     // SAFETY: the caller guarantees that `body` is safe in the child.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
-        return Err(Error::system("fork", &io::Error::last_os_error()));
+        return Err(Error::system("fork", io::Error::last_os_error()));
     }
     if pid == 0 {
         let status = body(fd);
@@ -186,7 +186,7 @@ pub unsafe fn fork_with(body: impl FnOnce() -> i32) -> Result<i32> {
     // SAFETY: with one thread, no other thread holds a lock, so the child is an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
-        return Err(Error::system("fork", &io::Error::last_os_error()));
+        return Err(Error::system("fork", io::Error::last_os_error()));
     }
     if pid == 0 {
         let status = body();
@@ -229,7 +229,7 @@ pub unsafe fn set_variable(name: &str, value: Option<&str>) -> Result<()> {
     if status == 0 {
         return Ok(());
     }
-    Err(Error::system(format_args!("setting {name}"), &io::Error::last_os_error()))
+    Err(Error::system(format_args!("setting {name}"), io::Error::last_os_error()))
 }
 
 /// Isolates the calling process: creates a session, blocks every signal, and closes every

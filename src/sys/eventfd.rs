@@ -19,7 +19,7 @@ impl EventFd {
         // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
-            return Err(Error::system("eventfd", &io::Error::last_os_error()));
+            return Err(Error::system("eventfd", io::Error::last_os_error()));
         }
         // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
@@ -39,7 +39,7 @@ impl EventFd {
         // SAFETY: the call duplicates a descriptor that `low` holds open, and touches no memory.
         let fd = unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, first) };
         if fd < 0 {
-            return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", &io::Error::last_os_error()));
+            return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", io::Error::last_os_error()));
         }
         // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })

@@ -57,13 +57,13 @@ fn map_guard_page() -> Result<usize> {
         )
     };
     if page == libc::MAP_FAILED {
-        return Err(Error::system("mapping the fork guard page", &std::io::Error::last_os_error()));
+        return Err(Error::system("mapping the fork guard page", std::io::Error::last_os_error()));
     }
     // SAFETY: the range is the new mapping.
     if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
         let cause = std::io::Error::last_os_error();
         unmap(page.addr());
-        return Err(Error::system("MADV_WIPEONFORK (Linux 4.14 or newer is needed)", &cause));
+        return Err(Error::system("MADV_WIPEONFORK (Linux 4.14 or newer is needed)", cause));
     }
     Ok(page.expose_provenance())
 }

@@ -165,7 +165,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     if usize::try_from(got) == Ok(N) {
         return Ok(bytes);
     }
-    Err(Error::system("getrandom", &std::io::Error::last_os_error()))
+    Err(Error::system("getrandom", std::io::Error::last_os_error()))
 }
 
 /// Returns a nonce that is equal for all threads of this process and different in every other

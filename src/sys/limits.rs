@@ -21,7 +21,7 @@ pub fn free_descriptors() -> Result<usize> {
     let counted: io::Result<usize> =
         entries.and_then(|entries| entries.map(|entry| entry.map(|_| 1)).sum());
     let open = counted
-        .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", &cause))?
+        .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", cause))?
         // The descriptor that the count itself uses.
         .saturating_sub(1);
     Ok(usize::try_from(max_open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
@@ -47,7 +47,7 @@ pub fn raise_max_open_files() -> Result<u64> {
         limit.rlim_cur = limit.rlim_max;
         // SAFETY: the call reads one structure, which is on this stack.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
-            return Err(Error::system("setrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()));
+            return Err(Error::system("setrlimit(RLIMIT_NOFILE)", io::Error::last_os_error()));
         }
     }
     max_open_files()
@@ -59,7 +59,7 @@ fn read(resource: libc::__rlimit_resource_t) -> Result<libc::rlimit> {
     if unsafe { libc::getrlimit(resource, &raw mut limit) } == 0 {
         return Ok(limit);
     }
-    Err(Error::system(format_args!("getrlimit({resource})"), &io::Error::last_os_error()))
+    Err(Error::system(format_args!("getrlimit({resource})"), io::Error::last_os_error()))
 }
 
 #[cfg(test)]

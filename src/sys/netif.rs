@@ -29,7 +29,7 @@ pub fn interfaces() -> Result<Vec<NetworkInterface>> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: the call writes one pointer, to a list that `freeifaddrs` below frees.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(Error::system("getifaddrs", &io::Error::last_os_error()));
+        return Err(Error::system("getifaddrs", io::Error::last_os_error()));
     }
     let mut found = Vec::new();
     let mut next = first;

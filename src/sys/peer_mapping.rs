@@ -35,7 +35,7 @@ impl PeerMapping {
     /// `OutOfMemory` if this process has not enough address space.
     pub fn open(pid: u32, identity: MemfdIdentity) -> Result<Self> {
         let file = open_descriptor(pid, identity)?;
-        let found = file.metadata().map_err(|cause| Error::system("fstat of an arena", &cause))?;
+        let found = file.metadata().map_err(|cause| Error::system("fstat of an arena", cause))?;
         // SAFETY: F_GET_SEALS touches no memory.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         let is_sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
@@ -60,7 +60,7 @@ impl PeerMapping {
         };
         if mapped == libc::MAP_FAILED {
             let cause = std::io::Error::last_os_error();
-            return Err(Error::system(format_args!("mapping an arena of {len} bytes"), &cause));
+            return Err(Error::system(format_args!("mapping an arena of {len} bytes"), cause));
         }
         // A core dump of this process does not include the memory of the other process. Older
         // kernels may not support the advice.
@@ -110,7 +110,7 @@ impl PeerMapping {
         // inaccessible.
         if unsafe { libc::mprotect(start, COMMIT_UNIT, access) } != 0 {
             let cause = std::io::Error::last_os_error();
-            return Err(Error::system("making a part of an arena accessible (mprotect)", &cause));
+            return Err(Error::system("making a part of an arena accessible (mprotect)", cause));
         }
         // SAFETY: as above; the advice does not change the content.
         unsafe { libc::madvise(start, COMMIT_UNIT, libc::MADV_POPULATE_WRITE) };
@@ -134,8 +134,8 @@ impl Drop for PeerMapping {
 /// file could have side effects.
 fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     let path = format!("/proc/{pid}/fd/{}", identity.descriptor);
-    let refused = |cause: &std::io::Error| Error::system(format_args!("opening {path}"), cause);
-    let name = fs::read_link(&path).map_err(|cause| refused(&cause))?;
+    let refused = |cause: std::io::Error| Error::system(format_args!("opening {path}"), cause);
+    let name = fs::read_link(&path).map_err(&refused)?;
     if !name
         .to_string_lossy()
         .starts_with(&format!("/memfd:{}", sparse_mapping::MEMFD_NAME.to_string_lossy()))
@@ -144,7 +144,7 @@ fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     }
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let opened = File::options().read(true).write(true).custom_flags(flags).open(&path);
-    opened.map_err(|cause| refused(&cause))
+    opened.map_err(&refused)
 }
 
 fn foreign_error(pid: u32, identity: MemfdIdentity) -> Error {

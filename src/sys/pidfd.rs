@@ -22,7 +22,7 @@ impl PidFd {
             Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
             _ => Err(Error::system(
                 format_args!("pidfd_open of process {pid}"),
-                &io::Error::last_os_error(),
+                io::Error::last_os_error(),
             )),
         }
     }

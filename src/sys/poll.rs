@@ -136,7 +136,7 @@ impl Poller {
         // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
-            return Err(Error::system("epoll_create1", &io::Error::last_os_error()));
+            return Err(Error::system("epoll_create1", io::Error::last_os_error()));
         }
         // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })

@@ -38,7 +38,7 @@ impl Segment {
         let file = create_memfd(c"libdist")?;
         check_available(len, REMEDY)?;
         let size = u64::try_from(len).unwrap_or(u64::MAX);
-        file.set_len(size).map_err(|cause| Error::system("ftruncate of a segment", &cause))?;
+        file.set_len(size).map_err(|cause| Error::system("ftruncate of a segment", cause))?;
         allocate(&file, 0, reserved, REMEDY)?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
@@ -71,7 +71,7 @@ impl Segment {
     /// mapped.
     pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
         let file = File::from(fd);
-        let size = file.metadata().map_err(|e| Error::system("fstat of a segment", &e))?.len();
+        let size = file.metadata().map_err(|e| Error::system("fstat of a segment", e))?.len();
         // SAFETY: F_GET_SEALS touches no memory.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
@@ -106,7 +106,7 @@ impl Segment {
 
     fn map(file: File, len: usize) -> Result<Self> {
         let map = MmapOptions::new().len(len).map_raw(&file).map_err(|cause| {
-            Error::system(format_args!("mapping a shared segment of {len} bytes"), &cause)
+            Error::system(format_args!("mapping a shared segment of {len} bytes"), cause)
         })?;
         Ok(Self { file, map })
     }
@@ -121,7 +121,7 @@ pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
     check_length(bytes.len())?;
     let file = create_memfd(c"libdist-sealed")?;
     file.write_all_at(bytes, 0)
-        .map_err(|cause| Error::system("writing an in-memory file", &cause))?;
+        .map_err(|cause| Error::system("writing an in-memory file", cause))?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
     Ok(file.into())
 }
@@ -143,7 +143,7 @@ pub(super) fn create_memfd(name: &CStr) -> Result<File> {
     // SAFETY: the name is a C string; the call creates a new descriptor.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
-        return Err(Error::system("memfd_create", &std::io::Error::last_os_error()));
+        return Err(Error::system("memfd_create", std::io::Error::last_os_error()));
     }
     // SAFETY: the descriptor is new and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
@@ -154,7 +154,7 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     let seals = seals | libc::F_SEAL_SEAL;
     // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(Error::system("sealing an in-memory file", &std::io::Error::last_os_error()));
+        return Err(Error::system("sealing an in-memory file", std::io::Error::last_os_error()));
     }
     Ok(())
 }
@@ -208,8 +208,10 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
         let cause = std::io::Error::last_os_error();
         match cause.raw_os_error() {
             Some(libc::EINTR) => step = least.max(step / 2),
-            Some(libc::ENOSPC | libc::ENOMEM) => return Err(out_of_memory(len, &cause, remedy)),
-            _ => return Err(Error::system("fallocate of shared memory", &cause)),
+            Some(libc::ENOSPC | libc::ENOMEM) => {
+                return Err(out_of_memory(len, &cause, remedy).with_source(cause));
+            }
+            _ => return Err(Error::system("fallocate of shared memory", cause)),
         }
     }
     Ok(())

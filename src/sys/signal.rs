@@ -65,7 +65,7 @@ impl SignalFd {
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
-            return Err(Error::system("signalfd", &io::Error::last_os_error()));
+            return Err(Error::system("signalfd", io::Error::last_os_error()));
         }
         // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };

@@ -47,7 +47,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
         }
         Ok(Err(cause)) => {
             let message = format!("the host name \"{host}\" does not resolve ({cause})");
-            Err(Error::new(ErrorKind::Connection, message))
+            Err(Error::new(ErrorKind::Connection, message).with_source(cause))
         }
         Err(_) => {
             let ms = deadline.elapsed().as_millis();

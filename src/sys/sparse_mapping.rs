@@ -84,7 +84,7 @@ impl SparseMapping {
     /// # Errors
     /// `System`.
     pub fn identity(&self) -> Result<MemfdIdentity> {
-        let found = self.file.metadata().map_err(|e| Error::system("fstat of an arena", &e))?;
+        let found = self.file.metadata().map_err(|e| Error::system("fstat of an arena", e))?;
         let descriptor = u32::try_from(self.file.as_raw_fd()).unwrap_or(u32::MAX);
         Ok(MemfdIdentity { descriptor, inode: found.ino() })
     }
@@ -198,7 +198,7 @@ pub(super) fn reserve_addresses(len: usize) -> Result<usize> {
 }
 
 fn last_os_error(what: &dyn Display) -> Error {
-    Error::system(what, &io::Error::last_os_error())
+    Error::system(what, io::Error::last_os_error())
 }
 
 #[cfg(test)]

@@ -127,6 +127,15 @@ impl SocketStream {
         socket2::SockRef::from(self).set_linger(reset.then_some(Duration::ZERO))
     }
 
+    /// Sends the end after the last bytes, and lets the system deliver them, even if the connection
+    /// is set to be reset.
+    pub fn close_gracefully(&self) {
+        self.shutdown_write();
+        // If this call fails, the system drops the bytes that are not sent yet. There is no other
+        // remedy.
+        drop(self.set_reset_on_close(false));
+    }
+
     /// Resets the connection at once, as a process that dies does, if the connection is set to be
     /// reset.
     #[cfg(test)]
@@ -185,6 +194,11 @@ impl SocketStream {
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
+}
+
+/// Returns true if a call on a nonblocking socket only has to be repeated later.
+pub fn is_transient(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 impl AsFd for SocketStream {

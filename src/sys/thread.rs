@@ -13,7 +13,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHan
     // The new thread inherits the mask; the caller's mask is restored below.
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     restore_signals(&before);
-    spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), &cause))
+    spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), cause))
 }
 
 /// Returns the number of threads of this process.
@@ -23,7 +23,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHan
 pub fn thread_count() -> Result<usize> {
     let tasks = std::fs::read_dir("/proc/self/task");
     let counted = tasks.and_then(|tasks| tasks.map(|task| task.map(|_| 1)).sum());
-    counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
+    counted.map_err(|cause| Error::system("counting threads in /proc/self/task", cause))
 }
 
 /// A set of cores in the kernel's format, larger than that of any machine.
@@ -39,7 +39,7 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
     let status =
         unsafe { libc::sched_getaffinity(0, size_of::<CpuSet>(), set.as_mut_ptr().cast()) };
     if status != 0 {
-        return Err(Error::system("sched_getaffinity", &std::io::Error::last_os_error()));
+        return Err(Error::system("sched_getaffinity", std::io::Error::last_os_error()));
     }
     let is_in = |&core: &usize| set[core / 64] >> (core % 64) & 1 == 1;
     Ok((0..64 * set.len()).filter(is_in).collect())
@@ -59,7 +59,7 @@ pub fn pin_to_core(number: usize) -> Result<()> {
     one[core / 64] = 1 << (core % 64);
     // SAFETY: the call reads the set.
     if unsafe { libc::sched_setaffinity(0, size_of::<CpuSet>(), one.as_ptr().cast()) } != 0 {
-        return Err(Error::system("sched_setaffinity", &std::io::Error::last_os_error()));
+        return Err(Error::system("sched_setaffinity", std::io::Error::last_os_error()));
     }
     Ok(())
 }

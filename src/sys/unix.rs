@@ -23,7 +23,7 @@ pub fn listen(name: &str) -> Result<UnixListener> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    listen().map_err(|cause| Error::system(format_args!("listening on the socket @{name}"), &cause))
+    listen().map_err(|cause| Error::system(format_args!("listening on the socket @{name}"), cause))
 }
 
 /// Connects to an abstract name. Does not wait: the connect succeeds or fails at once.
@@ -57,7 +57,7 @@ pub fn peer_credentials(stream: &UnixStream) -> Result<(u32, u32)> {
         )
     };
     if status != 0 {
-        return Err(Error::system("SO_PEERCRED", &std::io::Error::last_os_error()));
+        return Err(Error::system("SO_PEERCRED", std::io::Error::last_os_error()));
     }
     Ok((u32::try_from(credentials.pid).unwrap_or_default(), credentials.uid))
 }
@@ -129,7 +129,7 @@ pub fn pair() -> Result<(UnixStream, UnixStream)> {
         b.set_nonblocking(true)?;
         Ok((a, b))
     });
-    made.map_err(|cause| Error::system("socketpair", &cause))
+    made.map_err(|cause| Error::system("socketpair", cause))
 }
 
 fn empty_message() -> libc::msghdr {

@@ -56,12 +56,12 @@ pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'
             return Err(error);
         }
         let part = into.slice(done, (into.len() - done).min(READ_CHUNK_BYTES));
-        let refused = |cause: &std::io::Error| {
+        let refused = |cause: std::io::Error| {
             let what = "cannot read its memory with process_vm_readv (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
-        match sys::cma::read(peer.pid, address + done as u64, part).map_err(|e| refused(&e))? {
-            0 => return Err(refused(&std::io::ErrorKind::UnexpectedEof.into())),
+        match sys::cma::read(peer.pid, address + done as u64, part).map_err(refused)? {
+            0 => return Err(refused(std::io::ErrorKind::UnexpectedEof.into())),
             more => done += more,
         }
     }
@@ -104,12 +104,12 @@ pub fn cma_write(
             (to.address.wrapping_add(done as u64), part),
             (status_word, Src::from(&WRITE_FINISHED[..])),
         ];
-        let refused = |cause: &std::io::Error| {
+        let refused = |cause: std::io::Error| {
             let what = "cannot write its memory with process_vm_writev (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
-        match sys::cma::write_pieces(peer.pid, pieces).map_err(|e| refused(&e))? {
-            0 => return Err(refused(&std::io::ErrorKind::WriteZero.into())),
+        match sys::cma::write_pieces(peer.pid, pieces).map_err(refused)? {
+            0 => return Err(refused(std::io::ErrorKind::WriteZero.into())),
             more => done += more.min(part.len()),
         }
     }

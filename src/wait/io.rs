@@ -54,7 +54,7 @@ fn wait_until_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline)
                 format!("the socket was not ready within {} ms", deadline.elapsed().as_millis());
             Err(Error::new(ErrorKind::Timeout, message))
         }
-        Err(cause) => Err(Error::system("poll", &cause)),
+        Err(cause) => Err(Error::system("poll", cause)),
     }
 }
 
@@ -68,10 +68,10 @@ pub fn wait_for_any_readable<'a>(
 ) -> Result<()> {
     let mut set = PollSet::default();
     fds.into_iter().for_each(|fd| set.push(fd, Interest::READ));
-    wait_for_any(&mut set, deadline.remaining()).map_err(|cause| Error::system("poll", &cause))
+    wait_for_any(&mut set, deadline.remaining()).map_err(|cause| Error::system("poll", cause))
 }
 
-fn broken_error(cause: &std::io::Error) -> Error {
+fn broken_error(cause: std::io::Error) -> Error {
     Error::connection("the connection broke", cause)
 }
 
@@ -87,7 +87,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                stream.set_nonblocking(true).map_err(|cause| broken_error(&cause))?;
+                stream.set_nonblocking(true).map_err(broken_error)?;
                 return Ok(stream);
             }
             // After a shutdown the listener is always ready, but no connection arrives.
@@ -99,7 +99,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 wait_until_ready(listener.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(Error::connection("accepting a connection", &cause)),
+            Err(cause) => return Err(Error::connection("accepting a connection", cause)),
         }
     }
 }
@@ -124,7 +124,7 @@ pub fn write_all(
                 wait_until_ready(stream.as_fd(), Interest::WRITE, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(broken_error(&cause)),
+            Err(cause) => return Err(broken_error(cause)),
         }
     }
     Ok(())
@@ -175,7 +175,7 @@ fn receive(
                 wait_until_ready(stream.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(broken_error(&cause)),
+            Err(cause) => return Err(broken_error(cause)),
         }
     }
 }

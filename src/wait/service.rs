@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// What to do with a registration after its handler was called.
@@ -117,7 +117,7 @@ pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     let thread = service.ensure_thread()?;
     let id = service.new_id();
     let added = thread.poller.add(handler.descriptor(), id, Interest::READ);
-    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
+    added.map_err(|cause| Error::system("watching a descriptor", cause))?;
     service.handlers.insert(id, handler);
     Ok(DescriptorWatch { id })
 }
@@ -259,14 +259,14 @@ fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
 }
 
 fn lock() -> MutexGuard<'static, ServiceState> {
-    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::base::sync::lock(&SERVICE)
 }
 
 fn start_thread() -> Result<ServiceThread> {
     let (ours, theirs) = unix::pair()?;
     let poller = Arc::new(Poller::new()?);
     let added = poller.add(theirs.as_fd(), WAKE_TOKEN, Interest::READ);
-    added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
+    added.map_err(|cause| Error::system("watching a descriptor", cause))?;
     let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
     let poller = Arc::clone(&running.poller);
     // Detached: the thread ends by itself after the last registration is removed.

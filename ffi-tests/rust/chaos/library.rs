@@ -21,10 +21,9 @@ use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
-use dist::ffi::store::{
-    dist_store_get, dist_store_release, dist_store_set, dist_store_set_timeout, dist_store_wait,
-};
+use dist::ffi::store::{dist_store_get, dist_store_set, dist_store_wait};
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
+use dist::ffi::store_handle::{dist_store_release, dist_store_set_timeout};
 use dist::ffi::types::{
     DIST_DEVICE_HOST, DIST_FIELD_LISTEN_FD, DIST_FIELD_RANK, DIST_I32, DIST_OK, DIST_SUM,
     DIST_TERMINATED, DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_t,

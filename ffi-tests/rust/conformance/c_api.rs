@@ -16,8 +16,8 @@ use dist::ffi::collective::*;
 use dist::ffi::collective_v::*;
 use dist::ffi::group::{dist_group_create, dist_group_release};
 use dist::ffi::runtime::dist_last_error;
-use dist::ffi::store::dist_store_release;
 use dist::ffi::store_create::dist_store_hash_create;
+use dist::ffi::store_handle::dist_store_release;
 use dist::ffi::types::{
     DIST_CALL_CANONICAL, DIST_FIELD_RANK, DIST_OK, DIST_WAIT_FOREVER, dist_call_options_t,
     dist_group_options_t, dist_group_t, dist_status_t, dist_store_t, dist_work_t,

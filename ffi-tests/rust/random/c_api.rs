@@ -18,8 +18,8 @@ use dist::ffi::group_new::{dist_group_new, dist_group_split};
 use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::point_to_point::{dist_recv, dist_send};
 use dist::ffi::runtime::dist_last_error;
-use dist::ffi::store::dist_store_release;
 use dist::ffi::store_create::dist_store_hash_create;
+use dist::ffi::store_handle::dist_store_release;
 use dist::ffi::types::{
     DIST_ANY_SOURCE, DIST_ANY_TAG, DIST_FIELD_RANK, DIST_IN_PROGRESS, DIST_NO_COLOR, DIST_OK,
     DIST_WAIT_FOREVER, dist_group_new_options_t, dist_group_options_t, dist_group_t, dist_status_t,

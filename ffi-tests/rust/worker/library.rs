@@ -17,10 +17,9 @@ use dist::ffi::monitored::dist_monitored_barrier;
 use dist::ffi::runtime::{
     dist_finalize, dist_get_rank, dist_get_world_size, dist_init, dist_last_error,
 };
-use dist::ffi::store::{
-    dist_store_add, dist_store_get, dist_store_release, dist_store_set, dist_store_wait,
-};
+use dist::ffi::store::{dist_store_add, dist_store_get, dist_store_set, dist_store_wait};
 use dist::ffi::store_create::{dist_store_file_create, dist_store_tcp_create};
+use dist::ffi::store_handle::dist_store_release;
 use dist::ffi::store_queue::{dist_store_barrier, dist_store_queue_pop};
 use dist::ffi::trace::{dist_trace_start, dist_trace_stop};
 use dist::ffi::types::{

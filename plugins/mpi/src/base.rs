@@ -3,6 +3,8 @@
 
 #[path = "../../../src/base/buffer.rs"]
 pub mod buffer;
+#[path = "../../../src/base/c_numbers.rs"]
+mod c_numbers;
 #[path = "../../../src/base/copy.rs"]
 pub mod copy;
 #[path = "../../../src/base/dtype.rs"]

@@ -22,13 +22,14 @@ use crate::base::fuzz::FuzzScript;
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
+use crate::base::sync::lock;
 use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
 use crate::transport::{
     Channel, CountSpec, Descriptor, Endpoint, OpKind, PeerName, ProgressHandler, StreamInterest,
 };
 use crate::wait::WaitPolicy;
 use serde_json::Value;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 const STREAM_COUNT: u8 = 2;
@@ -266,7 +267,7 @@ impl ScriptedEndpoint {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ScriptedEndpointState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn incoming_bytes(&self) -> Vec<Vec<u8>> {

@@ -9,12 +9,13 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::transport::{
     Completion, Delivery, LARGEST_TAG, PointToPoint, ReceiveBuffer, ReceiveRequest,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The tag of the messages in both directions.
 const BARRIER_TAG: u32 = LARGEST_TAG + 2;
@@ -62,7 +63,7 @@ pub(super) struct BarrierPeer {
 
 impl BarrierMessages {
     pub(super) fn peers(&self) -> MutexGuard<'_, HashMap<Rank, BarrierPeer>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.peers)
     }
 
     pub(super) fn with_peer<T>(&self, peer: Rank, act: impl FnOnce(&mut BarrierPeer) -> T) -> T {

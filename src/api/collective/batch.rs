@@ -22,10 +22,11 @@ use crate::api::work::queue::RunQueue;
 use crate::api::work::work_outcome::CompletionAction;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
+use crate::base::sync::lock;
 use crate::process::thread::THREAD_FLAGS;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The maximum number of calls in a batch.
 pub const MAX_BATCH_CALLS: usize = 65_536;
@@ -187,13 +188,13 @@ impl Drop for Batch {
 impl BatchCompletion {
     fn complete_member(&self, index: usize, outcome: &Result<()>) {
         if let Err(error) = outcome {
-            let mut first = self.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = lock(&self.first_error);
             if first.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
                 *first = Some((index, error.clone()));
             }
         }
         if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let first = self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let first = lock(&self.first_error).take();
             self.work.end(first.map_or(Ok(None), |(_, error)| Err(error)));
         }
     }

@@ -15,10 +15,11 @@
 
 use crate::backend::{Backend, GroupFailureState};
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::transport::DoorbellListener;
 use crate::wait::service_task::ServiceTask;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The node of a group in the tree of derived groups.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl AbortPropagator {
     }
 
     fn children(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Self>>> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.children)
     }
 }
 

@@ -4,8 +4,9 @@
 //! the first use. Therefore the group knows none of these modules. The values live as long as the
 //! group.
 
+use crate::base::sync::lock;
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The values of one group. Few types have one, so a list is sufficient.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ impl GroupExtensions {
         &self,
         create: impl FnOnce() -> Arc<T>,
     ) -> Arc<T> {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = lock(&self.values);
         let found = values.iter().find_map(|value| Arc::downcast(Arc::clone(value)).ok());
         found.unwrap_or_else(|| {
             let value = create();

@@ -7,8 +7,9 @@
 use crate::api::group::process_group::Group;
 use crate::backend::BackendMemory;
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The device index that means host memory.
 pub const HOST_DEVICE: i32 = -1;
@@ -136,5 +137,5 @@ impl MemoryRegistration {
 }
 
 fn lock_table() -> MutexGuard<'static, MemoryTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TABLE)
 }

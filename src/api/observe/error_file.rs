@@ -26,11 +26,12 @@ use crate::base::config::{self, ERROR_FILE};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::process::this_process;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The time added to an error whose culprit is another rank.
@@ -122,7 +123,7 @@ fn render_error_file(error: &Error, culprit: Option<Rank>, now: SystemTime) -> V
 }
 
 fn lock_written_file() -> MutexGuard<'static, Option<(PathBuf, Vec<u8>)>> {
-    WRITTEN_FILE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WRITTEN_FILE)
 }
 
 #[cfg(test)]

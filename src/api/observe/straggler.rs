@@ -17,9 +17,10 @@
 //! [`StragglerDetector::describe`].
 
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sync::lock;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The minimum sole wait of a straggler.
@@ -230,7 +231,7 @@ impl StragglerDetector {
     }
 
     fn lock(&self) -> MutexGuard<'_, StragglerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

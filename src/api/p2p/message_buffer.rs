@@ -8,8 +8,9 @@ use crate::api::work::handle::Work;
 use crate::backend::{DeviceMessage, DeviceTransfer};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The caller's buffer. It is in flight until the message's work has ended.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl Completion for BytesReceiveCompletion {
     }
 
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
-        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let handler = lock(&self.handler).take();
         let delivered = handler.map_or(Ok(()), |handler| handler.deliver(vec![bytes]));
         self.work.complete(delivered.map(|()| delivery));
     }

@@ -16,11 +16,12 @@ use crate::base::dtype::DataType;
 use crate::base::error::{ErrorContext as _, Result};
 use crate::base::ids::Rank;
 use crate::base::label::Label;
+use crate::base::sync::lock;
 use crate::kernel;
 use crate::transport::{
     Completion, Delivery, PointToPoint, ReceiveBuffer, ReceiveRequest, SendRequest,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The buffers of both messages, and the destination of the outgoing one.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +118,7 @@ impl SendRecvState {
     /// Records the end of a message, and ends the work if the other message has ended too.
     fn record_message_end(&self, update: impl FnOnce(&mut SendRecvOutcomes)) {
         let both_outcomes = {
-            let mut ends = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ends = lock(&self.outcomes);
             update(&mut ends);
             match (&ends.received, &ends.sent) {
                 (Some(_), Some(_)) => ends.received.take().zip(ends.sent.take()),
@@ -134,7 +135,7 @@ impl SendRecvState {
     }
 
     fn end_record(&self, outcome: &Result<()>) {
-        let record = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).record.take();
+        let record = lock(&self.outcomes).record.take();
         record.into_iter().for_each(|record| record.end(outcome));
     }
 }

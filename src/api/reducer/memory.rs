@@ -18,8 +18,9 @@ use crate::api::group::process_group::Group;
 use crate::backend::BackendMemory;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Memory of a back end, initially zero.
 #[derive(Debug)]
@@ -150,7 +151,7 @@ impl GradMemory {
     /// Returns the size of all this memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         let blocks = self.slots.iter().chain(&self.results).flatten();
-        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = lock(&self.scratch);
         let pool = self.pool.as_ref().map_or(0, GradBlockPool::bytes);
         let scratch = scratch.as_ref().map_or(0, |block| block.len());
         blocks.map(GradBlock::len).sum::<usize>() + scratch + pool
@@ -161,7 +162,7 @@ impl GradMemory {
     /// # Errors
     /// `OutOfMemory`, `System`.
     pub(super) fn scratch(&self, group: &Group, bytes: usize) -> Result<Arc<GradBlock>> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = lock(&self.scratch);
         if let Some(block) = scratch.as_ref().filter(|block| block.len() >= bytes) {
             return Ok(Arc::clone(block));
         }
@@ -222,7 +223,7 @@ impl GradBlockPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolBlocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocks)
     }
 
     /// Returns the memory of a bucket, and assigns a block if it has none. Returns `None` if the

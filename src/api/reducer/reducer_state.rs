@@ -18,9 +18,10 @@ use crate::api::collective::call::CallOptions;
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Averages the gradients of a model over the ranks of a group.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl ReducerPhase {
 
 impl Reducer {
     pub(super) fn lock(&self) -> MutexGuard<'_, ReducerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Locks the state and records the outcome of the last agreement.

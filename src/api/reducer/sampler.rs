@@ -7,8 +7,9 @@
 //! multiple of `replicas`, or cut.
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use rand_mt::Mt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// From this length on, `torch.randperm` uses 64-bit random numbers and another shuffle.
 const LONG: u64 = u32::MAX as u64 / 20;
@@ -151,7 +152,7 @@ impl Sampler {
     }
 
     fn state(&self) -> MutexGuard<'_, SamplerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

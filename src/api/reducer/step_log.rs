@@ -8,7 +8,8 @@ use super::memory::GradBlock;
 use super::sparse::SparseResult;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::base::sync::lock;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A copy that waits for the agreement at the end of the step.
@@ -103,7 +104,7 @@ pub(super) struct StepNotes {
 
 impl StepLog {
     pub(super) fn lock(&self) -> MutexGuard<'_, StepNotes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.notes)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::api::work::progress::WorkProgress;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::process::thread::{self, THREAD_FLAGS};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
@@ -22,7 +23,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// The maximum number of callbacks that are registered and have not been called.
@@ -102,11 +103,11 @@ impl fmt::Debug for RegisteredCallback {
 impl CallbackSlot {
     /// Takes the function. It counts as registered until [`CallbackQueue::unregister`] is called.
     fn take_function(&self) -> Option<CallbackFn> {
-        self.function.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.function).take()
     }
 
     fn has_function(&self) -> bool {
-        self.function.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        lock(&self.function).is_some()
     }
 
     fn withdraw(&self) -> Option<CallbackFn> {
@@ -381,5 +382,5 @@ fn try_retire() -> bool {
 }
 
 fn lock_queue() -> MutexGuard<'static, CallbackQueue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&QUEUE)
 }

@@ -17,10 +17,10 @@
 //! This module does not depend on how a work ends, or on handles.
 
 use crate::base::error::Result;
-use crate::base::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{AtomicU64, AtomicUsize, Ordering, lock};
 use crate::wait::pollable_flag::PollableFlag;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The completed works of one group that the caller has not taken.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl CompletionEvents {
     }
 
     fn lock(&self) -> MutexGuard<'_, DoneWorks> {
-        self.done_works.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.done_works)
     }
 }
 

@@ -23,10 +23,10 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Culprit, Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
 use crate::base::ids::Rank;
-use crate::base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
+use crate::base::sync::{AtomicBool, Mutex, Ordering, fence, unpoisoned};
 use crate::transport::{Completion, Delivery, OpKind};
 use std::backtrace::Backtrace;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The kind of operation of a work.
@@ -114,23 +114,23 @@ impl Work {
 
     /// Stores the references that a message needs until it is done.
     pub(in crate::api) fn keep_until_done(&self, held: PendingMessage) {
-        *lock(&self.pending_message) = Some(held);
+        *unpoisoned(self.pending_message.lock()) = Some(held);
     }
 
     /// Issues the work of a batch. It ends when its members have ended.
     pub(in crate::api) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
-        *lock(&self.members) = members;
+        *unpoisoned(self.members.lock()) = members;
         self.queue.add_work();
         self.mark_issued(1, Deadline::never());
     }
 
     /// Ends the work. If it has already ended, its outcome stays.
     pub(in crate::api) fn end(&self, result: Result<Option<Delivery>>) {
-        lock(&self.members).clear();
+        unpoisoned(self.members.lock()).clear();
         // This precedes the outcome. A caller that sees the outcome may use the buffers, and may
         // rely on this work not holding the group.
         in_flight_buffers::unregister_work(self);
-        let pending_message = lock(&self.pending_message).take();
+        let pending_message = unpoisoned(self.pending_message.lock()).take();
         let mut result = result;
         if let Some(PendingMessage { group, record }) = pending_message {
             result = result.map_err(|error| group.with_culprit_process(error));
@@ -292,7 +292,7 @@ impl Work {
 
     /// Returns the completions on devices of the members and of the operation itself.
     pub(super) fn device_completions(&self) -> Vec<Arc<dyn EnqueuedOperation>> {
-        let mut completions = lock(&self.member_completions).clone();
+        let mut completions = unpoisoned(self.member_completions.lock()).clone();
         completions.extend(self.device_completion.get().cloned());
         completions
     }
@@ -300,18 +300,18 @@ impl Work {
     /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
     pub(in crate::api) fn add_member_completion(&self, member: &Self) {
         if let Some(completion) = member.device_completion.get() {
-            lock(&self.member_completions).push(Arc::clone(completion));
+            unpoisoned(self.member_completions.lock()).push(Arc::clone(completion));
         }
     }
 
     /// Returns the members of a pending batch.
     pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
-        lock(&self.members).clone()
+        unpoisoned(self.members.lock()).clone()
     }
 
     /// Returns the group of a pending message.
     pub(super) fn message_group(&self) -> Option<Arc<Group>> {
-        lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
+        unpoisoned(self.pending_message.lock()).as_ref().map(|held| Arc::clone(&held.group))
     }
 
     /// Registers a function that the callback thread calls once the work has ended, never inside
@@ -383,7 +383,8 @@ impl Completion for Work {
 impl Work {
     /// Adds the message and its group to an error of the engine, which does not know them.
     pub(in crate::api) fn with_message_context(&self, error: Error) -> Error {
-        let group = lock(&self.pending_message).as_ref().map(|held| held.group.describe_rank());
+        let group =
+            unpoisoned(self.pending_message.lock()).as_ref().map(|held| held.group.describe_rank());
         match (self.kind, group) {
             (WorkKind::Message(message), Some(group)) => {
                 error.context(format_args!("{message} on {group}"))
@@ -429,8 +430,4 @@ impl Group {
     pub fn close_events(&self) {
         self.queue.events().into_iter().for_each(|events| events.close());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,9 +15,10 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery, SendRequest};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The messages of one tag to the ranks of a group.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl LatestOnlySender {
     }
 
     fn lock_in_flight(&self) -> MutexGuard<'_, HashMap<Rank, Option<Vec<u8>>>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.in_flight)
     }
 
     /// Sends a message to a rank. It replaces a message to this rank that was not sent yet.

@@ -4,10 +4,10 @@
 
 use crate::api::work::callbacks::{CallbackFn, CallbackKey, PostedCallback, RegisteredCallback};
 use crate::base::error::Result;
-use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU32, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::transport::Delivery;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An action that runs when a work ends.
@@ -124,7 +124,7 @@ impl WorkOutcome {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutcomeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

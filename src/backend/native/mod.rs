@@ -30,6 +30,7 @@ use crate::algo::{Algorithm, AlgorithmBody, AlgorithmRequest, GroupShape, Operat
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::nodes::NodeMap;
+use crate::base::sync::lock;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
@@ -38,7 +39,7 @@ use crate::transport::{
 use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The native back end of a group of at least two ranks.
 #[derive(Debug)]
@@ -230,7 +231,7 @@ impl Backend for NativeBackend {
 
 impl NativeBackend {
     fn lock_state(&self) -> MutexGuard<'_, GroupState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn run_within_node(

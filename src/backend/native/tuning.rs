@@ -23,7 +23,9 @@ pub(super) fn read(path: &str) -> Result<Vec<AlgorithmRule>> {
 }
 
 fn read_text(path: &str) -> Result<String> {
-    let unreadable = |cause: std::io::Error| Error::invalid(format!("cannot be read: {cause}"));
+    let unreadable = |cause: std::io::Error| {
+        Error::invalid(format!("cannot be read: {cause}")).with_source(cause)
+    };
     let file = small_file::open(Path::new(path)).map_err(unreadable)?;
     let mut bytes = vec![0; MAX_FILE_BYTES + 1];
     let len = small_file::read_from_start(&file, &mut bytes).map_err(unreadable)?;
@@ -31,12 +33,12 @@ fn read_text(path: &str) -> Result<String> {
         return Err(Error::invalid(format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     bytes.truncate(len);
-    String::from_utf8(bytes).map_err(|_| Error::invalid("not valid UTF-8"))
+    String::from_utf8(bytes).map_err(|cause| Error::invalid("not valid UTF-8").with_source(cause))
 }
 
 fn parse_file(text: &str) -> Result<Vec<AlgorithmRule>> {
     let file: Value = serde_json::from_str(text)
-        .map_err(|cause| Error::invalid(format!("not valid JSON: {cause}")))?;
+        .map_err(|cause| Error::invalid(format!("not valid JSON: {cause}")).with_source(cause))?;
     let rows = file.as_object().filter(|file| {
         file.iter().all(|(key, value)| key == "rows" || key == "comment" && value.is_string())
     });

@@ -4,12 +4,13 @@ use crate::backend::GroupFailureState;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::EnqueuedOperation;
+use crate::base::sync::lock;
 use crate::device::driver::CudaHandle;
 use crate::device::{CudaContext, CudaEvent};
 use crate::wait::poll_backoff::PollBackoff;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The maximum pause between two polls of the device.
@@ -71,7 +72,7 @@ impl EventPool {
     }
 
     fn lock_events(&self) -> MutexGuard<'_, Vec<CudaEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 }
 

@@ -13,10 +13,11 @@
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
+use crate::base::sync::lock;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, pause, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The interval between two checks for quiescence. Watchdogs notice the end of an operation some
@@ -64,7 +65,7 @@ pub(super) struct EnqueueGuard;
 pub(super) struct DestroyGuard;
 
 fn live_comms() -> MutexGuard<'static, Vec<LiveComm>> {
-    LIVE_COMMS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LIVE_COMMS)
 }
 
 impl CommUsage {

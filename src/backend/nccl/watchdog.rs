@@ -13,12 +13,13 @@ use crate::backend::{DoorbellListener, GroupContext, GroupFailureState};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::device::CudaStream;
 use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The poll intervals: while operations are in flight, and while none are.
@@ -142,7 +143,7 @@ impl NcclWatchdog {
     }
 
     fn lock_enqueued(&self) -> MutexGuard<'_, VecDeque<Arc<NcclEnqueuedOperation>>> {
-        self.enqueued.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.enqueued)
     }
 
     fn run(&self) {

@@ -19,9 +19,10 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
+use crate::base::sync::lock;
 use serde_json::{Map, Value, json};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The maximum duration of one wait in the plug-in. Between waits the library checks for failures
@@ -150,7 +151,7 @@ impl PluginGroup {
 
     /// Locks the request that the fast path passes to the slow path.
     fn lock_pending_fast_call(&self) -> MutexGuard<'_, Option<PluginRequest>> {
-        self.pending_fast_call.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending_fast_call)
     }
 
     fn wait(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus> {

@@ -20,10 +20,11 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::process::thread;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{ThreadId, current};
 use std::time::Duration;
 
@@ -217,7 +218,7 @@ impl PointToPoint for PluginMessages {
 
 impl PluginMessagesShared {
     fn lock_list(&self) -> MutexGuard<'_, OutstandingList> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 
     fn post(

@@ -9,7 +9,8 @@ use crate::base::dtype::DataType;
 use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::base::sync::lock;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The kind of an operation.
@@ -305,6 +306,6 @@ impl GrowableBuffer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.bytes)
     }
 }

@@ -40,6 +40,7 @@ use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
+use crate::base::sync::lock;
 use crate::device::driver;
 use crate::device::memory::DeviceMemory;
 use buffers::{StagingBuffers, StagingWaitLimits};
@@ -50,7 +51,7 @@ use options::StagingOptions;
 use plan::{CHUNK_ALIGN_BYTES, StagingBlocks, StagingPlan};
 use rounds::StagedCollective;
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The query for the all_reduce that computes the maximum block length, if each rank knows only its
 /// own blocks.
@@ -198,7 +199,7 @@ impl StagingBackend {
         let (plan, part_before_first) =
             (StagingPlan::new(kind, self.size, self.chunk, longest), u16::from(kind.is_pairwise()));
         plan.check_part_numbers(part_before_first)?;
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = lock(&self.buffers);
         let buffers = match &mut *buffers {
             Some(desk) => desk,
             none => none.insert(StagingBuffers::new(&self.host.context, self.chunk)?),

@@ -38,7 +38,7 @@ pub(crate) fn run(options: &cli::ServeArgs) -> CommandResult {
     print(format!("listening on {}\n", server.address()))?;
     while signals.next_signal().is_none() {
         ready_within(signals.as_fd(), Interest::READ, &Deadline::never())
-            .map_err(|cause| Error::system("poll", &cause))?;
+            .map_err(|cause| Error::system("poll", cause))?;
     }
     drop(server);
     Ok(0)

@@ -3,8 +3,9 @@
 //!
 //! Memory is bounded for any output of a rank.
 
+use dist::base::sync::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The longest line that is forwarded as one line. A longer line is forwarded in pieces of this
 /// size.
@@ -21,12 +22,12 @@ pub(crate) struct OutputTail(Arc<Mutex<VecDeque<Vec<u8>>>>);
 impl OutputTail {
     /// Returns the lines, oldest first, with replacement characters for invalid UTF-8.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = lock(&self.0);
         lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
     }
 
     fn push(&self, line: &[u8]) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&self.0);
         let recycled = if lines.len() == TAIL_LINES { lines.pop_front() } else { None };
         let mut copy = recycled.unwrap_or_default();
         copy.clear();

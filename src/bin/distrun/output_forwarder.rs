@@ -88,7 +88,7 @@ impl OutputForwarder {
         sources: Vec<RankOutput>,
         sink: Box<dyn Write + Send>,
     ) -> Result<Self> {
-        let pipe_error = |cause| Error::system("cannot prepare the pipes for output", &cause);
+        let pipe_error = |cause| Error::system("cannot prepare the pipes for output", cause);
         let (reader, control) = std::io::pipe().map_err(pipe_error)?;
         let poller = Poller::new()?;
         poller.add(reader.as_fd(), CONTROL_TOKEN, Interest::READ).map_err(pipe_error)?;

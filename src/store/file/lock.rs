@@ -6,11 +6,12 @@
 //! holds it, the thread releases the mutex, pauses, and tries both again until the deadline.
 
 use super::log::{FileLog, LogTail};
+use crate::base::sync::lock;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::sys::file::{self, FileLock};
 use crate::wait;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The first pause between two tries. Each pause is twice as long as the previous one.
@@ -75,11 +76,11 @@ pub(super) fn try_read_current(log: &Mutex<FileLog>) -> Result<Option<MutexGuard
     let tail = locked.catch_up()?;
     drop(locked);
     match tail {
-        LogTail::Complete => Ok(Some(lock_mutex(log))),
+        LogTail::Complete => Ok(Some(lock(log))),
         // Truncate the torn record, so that later reads do not find it again.
         LogTail::Torn => Ok(try_lock_exclusive(log)?.map(|locked| {
             drop(locked);
-            lock_mutex(log)
+            lock(log)
         })),
     }
 }
@@ -90,9 +91,9 @@ fn try_lock_exclusive(log: &Mutex<FileLog>) -> Result<Option<LockedLog<'_>>> {
     Ok(Some(locked))
 }
 
-fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>>> {
-    let log = lock_mutex(log);
-    match file::try_lock(log.file(), lock) {
+fn try_lock(log: &Mutex<FileLog>, kind: FileLock) -> Result<Option<LockedLog<'_>>> {
+    let log = lock(log);
+    match file::try_lock(log.file(), kind) {
         Ok(true) => Ok(Some(LockedLog(log))),
         Ok(false) => Ok(None),
         Err(cause) => {
@@ -100,15 +101,9 @@ fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>
                 "cannot lock the file store {}: {cause}; its file system may not support locks",
                 log.path().display()
             );
-            Err(Error::new(ErrorKind::System, message))
+            Err(Error::new(ErrorKind::System, message).with_source(cause))
         }
     }
-}
-
-/// Returns the log in the state of the last read.
-pub(super) fn lock_mutex(log: &Mutex<FileLog>) -> MutexGuard<'_, FileLog> {
-    // No operation on the log can panic in the middle of a change.
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn retry_until<T>(
@@ -123,7 +118,7 @@ fn retry_until<T>(
             return Ok(acquired);
         }
         if is_last {
-            return Err(lock_timeout_error(&lock_mutex(log), deadline));
+            return Err(lock_timeout_error(&lock(log), deadline));
         }
         wait::pause(pause, deadline);
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -46,8 +46,8 @@ impl FileLog {
         let mut options = File::options();
         // Only this user has access, because a process that can write to the file can harm the job.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(|cause| Error::system(context(), &cause))?;
-        let metadata = file.metadata().map_err(|cause| Error::system(context(), &cause))?;
+        let file = options.open(path).map_err(|cause| Error::system(context(), cause))?;
+        let metadata = file.metadata().map_err(|cause| Error::system(context(), cause))?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!("{} is not a regular file", path.display())));
         }
@@ -77,7 +77,7 @@ impl FileLog {
                     && (opened.dev(), opened.ino()) == (linked.dev(), linked.ino()))
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(self.io_error("get the status of", &cause)),
+            Err(cause) => Err(self.io_error("get the status of", cause)),
         }
     }
 
@@ -98,7 +98,7 @@ impl FileLog {
             chunk.resize(length, 0);
             self.file
                 .read_exact_at(&mut chunk, self.position)
-                .map_err(|cause| self.io_error("read", &cause))?;
+                .map_err(|cause| self.io_error("read", cause))?;
             let (progress, violation) = self.replay.read(&chunk);
             self.position += progress.consumed as u64;
             if let Some(violation) = violation {
@@ -129,7 +129,7 @@ impl FileLog {
         );
         self.file
             .set_len(at)
-            .map_err(|cause| self.io_error("truncate an incomplete record of", &cause))
+            .map_err(|cause| self.io_error("truncate an incomplete record of", cause))
     }
 
     /// Writes the header and the first record to an empty file. The caller holds the exclusive
@@ -155,7 +155,7 @@ impl FileLog {
     /// Removes the file. The caller holds the exclusive lock, so that a process that opens the file
     /// sees that it was removed.
     pub(super) fn remove(&self) -> Result<()> {
-        fs::remove_file(&self.path).map_err(|cause| self.io_error("remove", &cause))
+        fs::remove_file(&self.path).map_err(|cause| self.io_error("remove", cause))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -165,10 +165,10 @@ impl FileLog {
                 crate::log!(
                     LogLevel::Warn,
                     "{}",
-                    self.io_error("truncate an incomplete record of", &cause)
+                    self.io_error("truncate an incomplete record of", cause)
                 );
             }
-            return Err(self.write_error(&cause));
+            return Err(self.write_error(cause));
         }
         self.position += bytes.len() as u64;
         Ok(())
@@ -179,7 +179,7 @@ impl FileLog {
     }
 
     fn metadata(&self) -> Result<Metadata> {
-        self.file.metadata().map_err(|cause| self.io_error("get the status of", &cause))
+        self.file.metadata().map_err(|cause| self.io_error("get the status of", cause))
     }
 
     /// Returns the size of the file, after checking that it was not removed and did not become
@@ -200,15 +200,13 @@ impl FileLog {
     }
 
     /// Builds the error of a failed system call on the file.
-    pub(super) fn io_error(&self, action: &str, cause: &io::Error) -> Error {
-        Error::new(
-            ErrorKind::System,
-            format!("cannot {action} the file store {}: {cause}", self.path.display()),
-        )
+    pub(super) fn io_error(&self, action: &str, cause: io::Error) -> Error {
+        let message = format!("cannot {action} the file store {}: {cause}", self.path.display());
+        Error::new(ErrorKind::System, message).with_source(cause)
     }
 
     /// Builds the error of a failed write, with the cause and a remedy.
-    fn write_error(&self, cause: &io::Error) -> Error {
+    fn write_error(&self, cause: io::Error) -> Error {
         let path = self.path.display();
         let reason = match cause.kind() {
             io::ErrorKind::StorageFull => format!("the file system of {path} is full"),
@@ -218,7 +216,8 @@ impl FileLog {
             }
             _ => format!("cannot write to {path}"),
         };
-        Error::new(ErrorKind::System, format!("{reason}: {cause}; nothing was stored"))
+        let message = format!("{reason}: {cause}; nothing was stored");
+        Error::new(ErrorKind::System, message).with_source(cause)
     }
 
     fn format_error(&self, violation: FileFormatError) -> Error {

@@ -21,13 +21,16 @@ mod open;
 pub mod record;
 pub mod replay;
 
+pub use open::FileOptions;
+
 #[cfg(test)]
 mod tests;
 
 use super::limits::{check_count, check_key, check_total, check_value};
 use super::table::{KeyValueTable, len_as_i64};
-use super::{Store, missing_keys, not_a_number};
+use super::{Store, composed, missing_keys, not_a_number};
 use crate::base::log::LogLevel;
+use crate::base::sync;
 use crate::base::{Deadline, Error, Result};
 use crate::wait;
 use log::FileLog;
@@ -45,20 +48,6 @@ const LOCK_GRACE: Duration = Duration::from_secs(1);
 /// How long a process trusts the file size that the system reports. A network file system may cache
 /// an old size until the file is locked.
 const SIZE_CACHE_MAX_AGE: Duration = Duration::from_millis(500);
-
-/// The options for opening a file store.
-#[derive(Clone, Debug, Default)]
-pub struct FileOptions {
-    /// The number of processes that will open the file, the same for all. `None` (or 0) means
-    /// unknown; then the file is removed as soon as no process uses it.
-    pub world_size: Option<usize>,
-    /// The job id, the same for all processes; may be empty. A file of another job is refused.
-    pub job_id: String,
-    /// Rendezvous: every member stays until all have joined. If a member left before, a process
-    /// that opens the file learns that the start has failed. The last of the members that joined
-    /// removes the file.
-    pub is_rendezvous: bool,
-}
 
 /// A store in a file.
 #[derive(Debug)]
@@ -80,7 +69,9 @@ impl FileStore {
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
         // The process may change its working directory before it leaves.
         let path = std::path::absolute(path).map_err(|cause| {
-            Error::invalid(format!("invalid path \"{}\" of a file store: {cause}", path.display()))
+            let path = path.display();
+            Error::invalid(format!("invalid path \"{path}\" of a file store: {cause}"))
+                .with_source(cause)
         })?;
         let (log, member) = open::open(&path, options, deadline)?;
         let name = format!("the file store {}", path.display());
@@ -142,7 +133,7 @@ impl FileStore {
                 Some(log) => return Err(self.missing_keys_error(&log, keys, has, deadline)),
                 None => {
                     let error =
-                        self.missing_keys_error(&lock::lock_mutex(&self.log), keys, has, deadline);
+                        self.missing_keys_error(&sync::lock(&self.log), keys, has, deadline);
                     return Err(
                         error.context("another process held the file lock at the last read")
                     );
@@ -156,7 +147,7 @@ impl FileStore {
     /// its size has changed, or if the last read is older than [`SIZE_CACHE_MAX_AGE`].
     fn poll_log(&self, last_read: &mut Instant) -> Result<Option<MutexGuard<'_, FileLog>>> {
         if last_read.elapsed() < SIZE_CACHE_MAX_AGE {
-            let log = lock::lock_mutex(&self.log);
+            let log = sync::lock(&self.log);
             if !log.has_unread_bytes()? {
                 return Ok(Some(log));
             }
@@ -311,6 +302,10 @@ impl Store for FileStore {
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
         check_key(queue)?;
         self.read_table(deadline, |table| len_as_i64(table.queue_len(queue)))
+    }
+
+    fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
+        composed::barrier(self, key, size, deadline)
     }
 
     fn describe(&self) -> String {

@@ -1,7 +1,6 @@
 //! Joining and leaving a file store: which processes may join, how a stale file of an earlier run
 //! is detected, and which process removes the file.
 
-use super::FileOptions;
 use super::lock;
 use super::log::{FileLog, REMEDY};
 use super::members::{self, FileMembers};
@@ -13,6 +12,20 @@ use std::time::{Duration, SystemTime};
 
 /// The time limit for leaving.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The options for opening a file store.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// The number of processes that will open the file, the same for all. `None` (or 0) means
+    /// unknown; then the file is removed as soon as no process uses it.
+    pub world_size: Option<usize>,
+    /// The job id, the same for all processes; may be empty. A file of another job is refused.
+    pub job_id: String,
+    /// Rendezvous: every member stays until all have joined. If a member left before, a process
+    /// that opens the file learns that the start has failed. The last of the members that joined
+    /// removes the file.
+    pub is_rendezvous: bool,
+}
 
 /// Opens the file, creates it if it is missing, and joins. Returns the log and the number of the
 /// new member.

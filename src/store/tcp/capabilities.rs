@@ -4,9 +4,10 @@
 //! no query for its capabilities. So the client probes an operation at its first use. The probe
 //! runs on a connection of its own and leaves no state on the server.
 
-use super::connection::{GRACE_PERIOD, RequestFailure, StoreConnection};
+use super::connection::{GRACE_PERIOD, StoreConnection};
 use super::connection_pool::ConnectionPool;
 use super::proto::{Bytes, StoreRequest};
+use super::request_failure::RequestResult;
 use crate::base::{Deadline, Result};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -83,7 +84,7 @@ fn probe(
     capability: ServerCapability,
     connection: &mut StoreConnection,
     deadline: &Deadline,
-) -> std::result::Result<i64, RequestFailure> {
+) -> RequestResult<i64> {
     match capability {
         ServerCapability::Queues => {
             connection.send(&[StoreRequest::QueueLen(PROBE_KEY)], deadline)?;

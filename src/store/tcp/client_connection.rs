@@ -3,11 +3,12 @@
 
 use super::handshake::ServerHandshake;
 use super::proto::StoreRequest;
-use super::request_handler::{ClientRejection, ConnectionId};
+use super::request_handler::ClientRejection;
 use super::request_reader::RequestReader;
 use super::secret::Secret;
+use super::waiters::ConnectionId;
 use crate::sys::poll::{Interest, Poller};
-use crate::sys::stream::SocketStream;
+use crate::sys::stream::{SocketStream, is_transient};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -174,8 +175,4 @@ impl ClientConnection {
         }
         Ok(())
     }
-}
-
-fn is_transient(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,8 +1,8 @@
 //! Connects to the server: resolves its name, tries all addresses, validates the connection, and
 //! retries until the deadline.
 
-use super::client::ClientOptions;
-use super::connection::{RequestFailure, StoreConnection};
+use super::connection::StoreConnection;
+use super::request_failure::RequestFailure;
 use super::secret::Secret;
 use super::{proto, unix_socket};
 use crate::base::log::LogLevel;
@@ -27,6 +27,24 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// The interval of log lines while a client waits for its store.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The options of a store client.
+#[derive(Clone, Debug, Default)]
+pub struct ClientOptions {
+    /// The server's host name or address literal.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// The number of clients of the job, including this one. If set, this client counts itself.
+    pub world_size: Option<usize>,
+    /// In the process that hosts the server: wait until all clients of the job have counted
+    /// themselves. Other processes ignore this option, as in torch.
+    pub wait_for_workers: bool,
+    /// Use TCP even if the server is on this host and offers a Unix socket.
+    pub tcp_only: bool,
+    /// The secret that the server must prove to this client, and this client to the server.
+    pub secret: Option<Secret>,
+}
 
 /// The location of the server and the way to reach it.
 #[derive(Clone, Debug)]
@@ -139,7 +157,7 @@ fn connect_any_address(
             Ok(stream) => {
                 return validate_connection(peer, StoreConnection::new(stream, false), deadline);
             }
-            Err(cause) => last_error = Some(connect_error(peer, address, &cause)),
+            Err(cause) => last_error = Some(connect_error(peer, address, cause)),
         }
     }
     let no_address = || Error::internal(format!("the store at {peer} has no address"));
@@ -165,7 +183,7 @@ fn validate_connection(
         Err(failure) => failure,
     };
     let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
-    let (kind, problem) = match failure {
+    let (kind, problem) = match &failure {
         RequestFailure::AuthFailed(auth_failure) => {
             return Err(StoreConnectFailure {
                 error: auth_failure.to_error(peer),
@@ -192,16 +210,15 @@ fn validate_connection(
             let problem = format!("accepted the connection, which then broke ({cause})");
             (ErrorKind::Connection, problem)
         }
-        RequestFailure::Malformed(answer) => (ErrorKind::Connection, format!("sent {answer}")),
-        RequestFailure::Refused(word) => {
-            (ErrorKind::Connection, format!("sent the status word \"{}\"", word.escape_ascii()))
+        RequestFailure::Malformed(_) | RequestFailure::Refused(_) => {
+            (ErrorKind::Connection, failure.reply_error().unwrap_or_default())
         }
     };
     let message = format!("the server at {peer} is not a store, or does not work: it {problem}");
     Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent })
 }
 
-fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -> Error {
+fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: io::Error) -> Error {
     let (kind, reason) = match cause.kind() {
         io::ErrorKind::ConnectionRefused => {
             let reason = "connection refused: no process listens on this port; check that the store has started";
@@ -216,13 +233,14 @@ fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -
         }
         _ => (ErrorKind::Connection, cause.to_string()),
     };
-    Error::new(kind, format!("cannot connect to the store at {peer} (address {address}): {reason}"))
+    let message = format!("cannot connect to the store at {peer} (address {address}): {reason}");
+    Error::new(kind, message).with_source(cause)
 }
 
 fn with_attempt_count(error: Error, attempts: u64, deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
     let unit = if attempts == 1 { "attempt" } else { "attempts" };
-    Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)"))
+    Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)")).with_source(error)
 }
 
 /// Returns a random pause between half of `pause` and `pause`, so that clients do not retry

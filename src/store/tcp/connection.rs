@@ -5,10 +5,11 @@
 
 use super::handshake::{AuthFailure, ClientHandshake, MESSAGE_BYTES};
 use super::proto::{self, Bytes, StoreRequest};
+use super::request_failure::{RequestFailure, RequestResult};
 use super::secret::Secret;
 use crate::base::Deadline;
 use crate::sys::poll::Interest;
-use crate::sys::stream::{self, SocketStream};
+use crate::sys::stream::{self, SocketStream, is_transient};
 use crate::wait::adaptive_spin::AdaptiveSpin;
 use crate::wait::io as io_wait;
 use std::io;
@@ -30,26 +31,6 @@ const READ_AHEAD_BYTES: usize = 8 << 10;
 /// the socket buffers, so that neither side waits for the other.
 const CHECK_BATCH_LEN: usize = 1024;
 
-/// The reasons why a request failed.
-#[derive(Debug)]
-pub(super) enum RequestFailure {
-    /// The deadline passed before the reply arrived.
-    Timeout,
-    /// The server closed the connection, or the network failed.
-    Lost {
-        /// The system error.
-        cause: io::Error,
-        /// False if no byte of the request was sent.
-        was_sent: bool,
-    },
-    /// The server sent a malformed reply.
-    Malformed(String),
-    /// One side did not prove that it holds the job's secret.
-    AuthFailed(AuthFailure),
-    /// The server rejected this client with a status word in place of the reply to PING.
-    Refused(proto::StatusWord),
-}
-
 /// One connection to the server.
 #[derive(Debug)]
 pub(super) struct StoreConnection {
@@ -64,8 +45,6 @@ pub(super) struct StoreConnection {
     write_wait_policy: AdaptiveSpin,
     is_unix_socket: bool,
 }
-
-type RequestResult<T> = Result<T, RequestFailure>;
 
 impl StoreConnection {
     /// Creates a connection over a new stream, which is not validated yet. `is_unix_socket` means
@@ -124,7 +103,7 @@ impl StoreConnection {
             Ok(()) => self.read_pong(nonce, deadline),
             // The server may have sent a status word before it closed the connection.
             Err(failure @ RequestFailure::Lost { .. }) => {
-                let word = self.read_array(deadline).ok().and_then(failure_from_word);
+                let word = self.read_array(deadline).ok().and_then(RequestFailure::from_word);
                 Err(word.unwrap_or(failure))
             }
             Err(failure) => Err(failure),
@@ -244,7 +223,7 @@ impl StoreConnection {
         self.send(&[request], &extend_to_grace_period(deadline))?;
         match self.read_byte(deadline) {
             Ok(proto::READY) => Ok(true),
-            Ok(other) => Err(unexpected_byte("WAIT", other)),
+            Ok(other) => Err(RequestFailure::unexpected_byte("WAIT", other)),
             Err(RequestFailure::Timeout) => self.cancel_wait(),
             Err(failure) => Err(failure),
         }
@@ -347,9 +326,9 @@ impl StoreConnection {
             proto::WAIT_CANCELED => Ok(false),
             proto::READY => match self.read_byte(&deadline)? {
                 proto::WAIT_CANCELED => Ok(true),
-                other => Err(unexpected_byte("CANCEL_WAIT", other)),
+                other => Err(RequestFailure::unexpected_byte("CANCEL_WAIT", other)),
             },
-            other => Err(unexpected_byte("CANCEL_WAIT", other)),
+            other => Err(RequestFailure::unexpected_byte("CANCEL_WAIT", other)),
         }
     }
 
@@ -358,7 +337,7 @@ impl StoreConnection {
         match self.read_byte(deadline)? {
             proto::READY => Ok(true),
             proto::NOT_READY => Ok(false),
-            other => Err(unexpected_byte("CHECK", other)),
+            other => Err(RequestFailure::unexpected_byte("CHECK", other)),
         }
     }
 
@@ -367,7 +346,7 @@ impl StoreConnection {
         if answer == nonce.to_le_bytes() {
             return Ok(());
         }
-        if let Some(refusal) = failure_from_word(answer) {
+        if let Some(refusal) = RequestFailure::from_word(answer) {
             return Err(refusal);
         }
         let (sent, received) =
@@ -405,13 +384,7 @@ impl StoreConnection {
                 Ok(count) => sent += count,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
-                    match io_wait::ready_within(stream.as_fd(), Interest::WRITE, deadline) {
-                        Ok(true) => {}
-                        Ok(false) => return Err(RequestFailure::Timeout),
-                        Err(cause) => {
-                            return Err(RequestFailure::Lost { cause, was_sent: sent > 0 });
-                        }
-                    }
+                    await_ready(stream, Interest::WRITE, deadline, sent > 0)?;
                 }
                 Err(cause) => return Err(RequestFailure::Lost { cause, was_sent: sent > 0 }),
             }
@@ -450,6 +423,20 @@ impl StoreConnection {
     }
 }
 
+/// Waits until a stream is ready. `was_sent` is for the failure.
+fn await_ready(
+    stream: &SocketStream,
+    interest: Interest,
+    deadline: &Deadline,
+    was_sent: bool,
+) -> RequestResult<()> {
+    match io_wait::ready_within(stream.as_fd(), interest, deadline) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(RequestFailure::Timeout),
+        Err(cause) => Err(RequestFailure::Lost { cause, was_sent }),
+    }
+}
+
 /// Receives at least one byte.
 fn receive_some(
     stream: &SocketStream,
@@ -457,11 +444,8 @@ fn receive_some(
     bytes: &mut [u8],
     deadline: &Deadline,
 ) -> RequestResult<usize> {
-    let is_transient = |kind: io::ErrorKind| {
-        matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-    };
     let mut outcome = wait_policy.try_spin(|| match stream.receive(bytes) {
-        Err(cause) if is_transient(cause.kind()) => None,
+        Err(cause) if is_transient(&cause) => None,
         outcome => Some(outcome),
     });
     loop {
@@ -471,7 +455,7 @@ fn receive_some(
                 return Err(RequestFailure::Lost { cause, was_sent: true });
             }
             Some(Ok(count)) => return Ok(count),
-            Some(Err(cause)) if !is_transient(cause.kind()) => {
+            Some(Err(cause)) if !is_transient(&cause) => {
                 return Err(RequestFailure::Lost { cause, was_sent: true });
             }
             Some(Err(_)) | None => {}
@@ -481,28 +465,13 @@ fn receive_some(
         outcome = if deadline.remaining() > stream::RECEIVE_TIMEOUT {
             Some(stream.receive_blocking(bytes))
         } else {
-            match io_wait::ready_within(stream.as_fd(), Interest::READ, deadline) {
-                Ok(true) => Some(stream.receive(bytes)),
-                Ok(false) => return Err(RequestFailure::Timeout),
-                Err(cause) => return Err(RequestFailure::Lost { cause, was_sent: true }),
-            }
+            await_ready(stream, Interest::READ, deadline, true)?;
+            Some(stream.receive(bytes))
         };
     }
-}
-
-/// Returns the failure for a status word in place of the reply to PING.
-fn failure_from_word(word: proto::StatusWord) -> Option<RequestFailure> {
-    if let Some(auth_failure) = AuthFailure::from_word(word) {
-        return Some(RequestFailure::AuthFailed(auth_failure));
-    }
-    proto::STATUS_WORDS.contains(&word).then_some(RequestFailure::Refused(word))
 }
 
 /// Returns the deadline, extended to at least the grace period.
 pub(super) fn extend_to_grace_period(deadline: &Deadline) -> Deadline {
     Deadline::after(deadline.remaining().max(GRACE_PERIOD))
-}
-
-fn unexpected_byte(request: &str, byte: u8) -> RequestFailure {
-    RequestFailure::Malformed(format!("byte {byte} in reply to {request}"))
 }

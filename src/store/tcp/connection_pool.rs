@@ -23,13 +23,15 @@
 //! protocol can refuse a request only by closing the connection.
 
 use super::connect::{self, StoreEndpoint};
-use super::connection::{RequestFailure, StoreConnection};
+use super::connection::StoreConnection;
 use super::proto::StoreRequest;
+use super::request_failure::{RequestFailure, RequestResult};
 use crate::base::error::ErrorContext as _;
+use crate::base::sync::lock;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The largest number of idle side connections.
@@ -89,10 +91,20 @@ struct ConnectionSlot {
 
 /// The parameters of one call: its name for messages, its retry rule and its deadline.
 #[derive(Clone, Copy)]
-struct RequestContext<'a> {
-    op_name: &'a str,
-    retry: RequestRetry,
-    deadline: &'a Deadline,
+pub(super) struct RequestContext<'a> {
+    pub(super) op_name: &'a str,
+    pub(super) retry: RequestRetry,
+    pub(super) deadline: &'a Deadline,
+}
+
+/// Returns the context of a call that changes nothing.
+pub(super) fn query<'a>(op_name: &'a str, deadline: &'a Deadline) -> RequestContext<'a> {
+    RequestContext { op_name, retry: RequestRetry::Once, deadline }
+}
+
+/// Returns the context of a call that changes the store.
+pub(super) fn change<'a>(op_name: &'a str, deadline: &'a Deadline) -> RequestContext<'a> {
+    RequestContext { op_name, retry: RequestRetry::Never, deadline }
 }
 
 impl ConnectionPool {
@@ -125,15 +137,13 @@ impl ConnectionPool {
     /// See [`ConnectionPool::round_trip`].
     pub(super) fn send_one_way(
         &self,
-        op_name: &str,
+        call: RequestContext<'_>,
         request: &StoreRequest<'_>,
-        deadline: &Deadline,
     ) -> Result<()> {
-        let call = RequestContext { op_name, retry: RequestRetry::Never, deadline };
         self.with_main(call, |main| {
             let slot = self.slot_for_one_way(main, call)?;
             let send = |connection: &mut StoreConnection| {
-                connection.send(std::slice::from_ref(request), deadline)
+                connection.send(std::slice::from_ref(request), call.deadline)
             };
             self.run_with_retry(slot, call, send)?;
             slot.unanswered += 1;
@@ -177,12 +187,9 @@ impl ConnectionPool {
     /// if earlier one-way requests may be lost.
     pub(super) fn round_trip<T>(
         &self,
-        op_name: &str,
-        retry: RequestRetry,
-        deadline: &Deadline,
-        operation: impl FnMut(&mut StoreConnection) -> std::result::Result<T, RequestFailure>,
+        call: RequestContext<'_>,
+        operation: impl FnMut(&mut StoreConnection) -> RequestResult<T>,
     ) -> Result<T> {
-        let call = RequestContext { op_name, retry, deadline };
         self.with_main(call, |main| {
             let slot = main.slot_for_round_trip();
             let value = self.run_with_retry(slot, call, operation)?;
@@ -197,19 +204,14 @@ impl ConnectionPool {
     /// See [`ConnectionPool::round_trip`].
     pub(super) fn run_on_side_connection<T>(
         &self,
-        op_name: &str,
-        retry: RequestRetry,
-        deadline: &Deadline,
-        operation: impl FnMut(&mut StoreConnection) -> std::result::Result<T, RequestFailure>,
+        call: RequestContext<'_>,
+        operation: impl FnMut(&mut StoreConnection) -> RequestResult<T>,
     ) -> Result<T> {
-        let call = RequestContext { op_name, retry, deadline };
         self.confirm_all(call)?;
-        let mut slot = self
-            .lock_side_slots()
-            .pop()
-            .unwrap_or_else(|| ConnectionSlot::new(None, self.peer.tcp_only));
+        let idle = lock(&self.side_slots).pop();
+        let mut slot = idle.unwrap_or_else(|| ConnectionSlot::new(None, self.peer.tcp_only));
         let value = self.run_with_retry(&mut slot, call, operation)?;
-        let mut side = self.lock_side_slots();
+        let mut side = lock(&self.side_slots);
         if side.len() < MAX_IDLE_SIDE_CONNECTIONS {
             side.push(slot);
         }
@@ -220,8 +222,7 @@ impl ConnectionPool {
     ///
     /// # Errors
     /// `Timeout` if the main connections are in use until the deadline.
-    pub(super) fn has_unconfirmed(&self, op_name: &str, deadline: &Deadline) -> Result<bool> {
-        let call = RequestContext { op_name, retry: RequestRetry::Once, deadline };
+    pub(super) fn has_unconfirmed(&self, call: RequestContext<'_>) -> Result<bool> {
         self.with_main(call, |main| Ok(main.primary.unanswered + main.bulk.unanswered > 0))
     }
 
@@ -253,7 +254,7 @@ impl ConnectionPool {
         call: RequestContext<'_>,
         operation: impl FnOnce(&mut MainConnections) -> Result<T>,
     ) -> Result<T> {
-        let take_main = || self.main.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let take_main = || lock(&self.main).take();
         let main = wait_until(
             &self.main_returned,
             WaitPolicy::SLEEP_SOON,
@@ -261,17 +262,12 @@ impl ConnectionPool {
             || None,
             take_main,
         )
-        .map_err(|_| self.failure_error(call, &RequestFailure::Timeout))?;
+        .map_err(|_| self.failure_error(call, RequestFailure::Timeout))?;
         let mut guard = MainConnectionGuard { pool: self, main: Some(main) };
         match &mut guard.main {
             Some(main) => operation(main),
             None => Err(Error::internal("the main connections are missing")),
         }
-    }
-
-    fn lock_side_slots(&self) -> MutexGuard<'_, Vec<ConnectionSlot>> {
-        // The list is consistent at any time.
-        self.side_slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs an operation on a connection. Repeats it once if the connection breaks and a repetition
@@ -280,7 +276,7 @@ impl ConnectionPool {
         &self,
         slot: &mut ConnectionSlot,
         call: RequestContext<'_>,
-        mut operation: impl FnMut(&mut StoreConnection) -> std::result::Result<T, RequestFailure>,
+        mut operation: impl FnMut(&mut StoreConnection) -> RequestResult<T>,
     ) -> Result<T> {
         let mut first_loss = None;
         loop {
@@ -310,7 +306,7 @@ impl ConnectionPool {
                     first_loss = Some(cause);
                 }
                 Err(failure) => {
-                    let error = self.failure_error(call, &failure);
+                    let error = self.failure_error(call, failure);
                     return Err(lost_requests_error(std::mem::take(&mut slot.unanswered), error));
                 }
             }
@@ -331,13 +327,13 @@ impl ConnectionPool {
         connection.map(Box::new)
     }
 
-    fn failure_error(&self, call: RequestContext<'_>, failure: &RequestFailure) -> Error {
+    fn failure_error(&self, call: RequestContext<'_>, failure: RequestFailure) -> Error {
         let store = self.describe();
         let caveat = match call.retry {
             RequestRetry::Never => "; it is unknown whether the change took effect",
             RequestRetry::Once => "",
         };
-        let (kind, description) = match failure {
+        let (kind, description) = match &failure {
             RequestFailure::Timeout => {
                 let ms = call.deadline.elapsed().as_millis();
                 (ErrorKind::Timeout, format!("{store} did not answer within {ms} ms"))
@@ -348,15 +344,16 @@ impl ConnectionPool {
             RequestFailure::AuthFailed(auth_failure) => {
                 return auth_failure.to_error(&self.peer).context(call.op_name);
             }
-            RequestFailure::Malformed(answer) => {
-                (ErrorKind::Connection, format!("{store} sent {answer}"))
-            }
-            RequestFailure::Refused(word) => (
+            RequestFailure::Malformed(_) | RequestFailure::Refused(_) => (
                 ErrorKind::Connection,
-                format!("{store} sent the status word \"{}\"", word.escape_ascii()),
+                format!("{store} {}", failure.reply_error().unwrap_or_default()),
             ),
         };
-        Error::new(kind, format!("{}: {description}{caveat}", call.op_name))
+        let error = Error::new(kind, format!("{}: {description}{caveat}", call.op_name));
+        match failure {
+            RequestFailure::Lost { cause, .. } => error.with_source(cause),
+            _ => error,
+        }
     }
 
     /// Returns the store's name for messages.
@@ -403,7 +400,7 @@ fn lost_requests_error(lost: u64, error: Error) -> Error {
         "{}; {lost} earlier {calls} (set, append, multi_set or queue_push) may be lost too",
         error.message()
     );
-    Error::new(ErrorKind::Connection, message)
+    Error::new(ErrorKind::Connection, message).with_source(error)
 }
 
 impl MainConnections {
@@ -445,7 +442,7 @@ struct MainConnectionGuard<'a> {
 
 impl Drop for MainConnectionGuard<'_> {
     fn drop(&mut self) {
-        *self.pool.main.lock().unwrap_or_else(PoisonError::into_inner) = self.main.take();
+        *lock(&self.pool.main) = self.main.take();
         self.pool.main_returned.notify();
     }
 }

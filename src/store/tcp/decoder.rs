@@ -44,7 +44,7 @@ impl Opcode {
 
 /// Decodes the bytes of one peer into requests as they arrive.
 #[derive(Debug)]
-pub struct RequestDecoder {
+pub(super) struct RequestDecoder {
     /// The largest total size of the strings in one request.
     limit: usize,
     opcode: Option<Opcode>,
@@ -80,7 +80,7 @@ impl Default for RequestDecoder {
 
 impl RequestDecoder {
     /// Creates a decoder that rejects requests whose strings exceed `limit` bytes in total.
-    pub fn with_limit(limit: usize) -> Self {
+    pub(super) fn with_limit(limit: usize) -> Self {
         Self {
             limit,
             opcode: None,
@@ -96,13 +96,13 @@ impl RequestDecoder {
 
     /// Returns the approximate memory of an unfinished request's strings. Announced bytes that have
     /// not arrived take no memory.
-    pub fn buffered_bytes(&self) -> usize {
+    pub(super) fn buffered_bytes(&self) -> usize {
         let announced = if let RequestDecoderState::Body { left } = self.state { left } else { 0 };
         self.total_bytes - announced + self.strings.len() * size_of::<Vec<u8>>()
     }
 
     /// Returns the opcode of the request that has begun to arrive, if any.
-    pub fn pending_opcode(&self) -> Option<Opcode> {
+    pub(super) fn pending_opcode(&self) -> Option<Opcode> {
         self.opcode
     }
 
@@ -112,7 +112,7 @@ impl RequestDecoder {
     ///
     /// # Errors
     /// A violated rule of the protocol. The decoder must not be used after it.
-    pub fn next(
+    pub(super) fn next(
         &mut self,
         input: &mut &[u8],
     ) -> Result<Option<StoreRequest<'static>>, ProtocolViolation> {

@@ -7,8 +7,9 @@
 use super::client_connection::{ClientConnection, ClientName, ReadEvent};
 use super::listener::StoreListener;
 use super::proto;
-use super::request_handler::{ClientRejection, ConnectionId, MAX_PENDING_BYTES, RequestHandler};
+use super::request_handler::{ClientRejection, MAX_PENDING_BYTES, RequestHandler};
 use super::secret::Secret;
+use super::waiters::ConnectionId;
 use crate::base::Result;
 use crate::base::error::Error;
 use crate::base::log::LogLevel;
@@ -109,7 +110,7 @@ impl ServerEventLoop {
             }
             Ok(())
         };
-        register_all().map_err(|cause: io::Error| Error::system("epoll_ctl", &cause))?;
+        register_all().map_err(|cause: io::Error| Error::system("epoll_ctl", cause))?;
         Ok(Self {
             poller,
             listeners,

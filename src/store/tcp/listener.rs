@@ -1,7 +1,7 @@
 //! Opens the server's listening sockets.
 
 use super::client_connection::ClientName;
-use super::server::ServerOptions;
+use super::secret::Secret;
 use super::unix_socket;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::sys::stream::SocketStream;
@@ -11,6 +11,28 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
+
+/// The options of a server.
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. If a
+    /// name has several addresses, the server listens on all of them.
+    pub bind: String,
+    /// The port; 0 selects a free one.
+    pub port: u16,
+    /// A bound TCP socket to use instead. Its port must be `port`, unless `port` is 0.
+    pub listen_fd: Option<OwnedFd>,
+    /// The limit for the approximate memory of all values in bytes; 0 selects
+    /// [`DEFAULT_MAX_BYTES`](super::DEFAULT_MAX_BYTES).
+    pub max_bytes: usize,
+    /// Shares one server among all callers in this process that use the same port.
+    pub multi_tenant: bool,
+    /// If the port is in use, [`TcpStore::host`](super::TcpStore::host) joins the existing store.
+    pub join_if_port_in_use: bool,
+    /// The secret that clients must prove. Without one, every process that reaches the port is
+    /// accepted.
+    pub secret: Option<Secret>,
+}
 
 /// The time limit for resolving the host name to listen on.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,12 +81,9 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
     match outcome {
         Ok(listeners) => Ok(ListenOutcome::Listening(add_unix_listeners(listeners)?)),
         Err((address, cause)) => {
-            let error = listen_error(address, &cause);
-            if cause.kind() == io::ErrorKind::AddrInUse {
-                Ok(ListenOutcome::PortInUse(error))
-            } else {
-                Err(error)
-            }
+            let is_port_in_use = cause.kind() == io::ErrorKind::AddrInUse;
+            let error = listen_error(address, cause);
+            if is_port_in_use { Ok(ListenOutcome::PortInUse(error)) } else { Err(error) }
         }
     }
 }
@@ -72,7 +91,7 @@ pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
 fn add_unix_listeners(tcp: Vec<TcpListener>) -> Result<Vec<StoreListener>> {
     let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
     let addresses = addresses
-        .map_err(|cause| Error::system("cannot get the address of the store's server", &cause))?;
+        .map_err(|cause| Error::system("cannot get the address of the store's server", cause))?;
     let unix = addresses.into_iter().filter_map(unix_socket::listen).map(StoreListener::Unix);
     Ok(tcp.into_iter().map(StoreListener::Tcp).chain(unix).collect())
 }
@@ -184,12 +203,12 @@ fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
         Err(cause) => {
             let message =
                 format!("the descriptor passed for the store's server cannot listen: {cause}");
-            Err(Error::invalid(message))
+            Err(Error::invalid(message).with_source(cause))
         }
     }
 }
 
-fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
+fn listen_error(address: SocketAddr, cause: io::Error) -> Error {
     let remedy = match cause.kind() {
         io::ErrorKind::AddrInUse => {
             "; another program, or an earlier run, uses the port: end that program, choose another port, or \
@@ -203,5 +222,5 @@ fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
         _ => "",
     };
     let message = format!("the store's server cannot listen on {address}: {cause}{remedy}");
-    Error::new(ErrorKind::System, message)
+    Error::new(ErrorKind::System, message).with_source(cause)
 }

@@ -2,9 +2,10 @@
 //!
 //! Both sides use the protocol of torch's TCPStore ([`proto`]), so that either side can be torch's.
 //!
-//! - Client: `client` (the operations), `connection_pool` (all connections of a client),
-//!   `connection` (one connection), `connect` (finding the server), `capabilities` (missing
-//!   operations of older servers).
+//! - Client: `client` (creation, requests), `client_operations` (the operations of a store),
+//!   `connection_pool` (all connections of a client), `connection` (one connection),
+//!   `request_failure`, `connect` (finding the server), `capabilities` (missing operations of older
+//!   servers).
 //! - Server: `server`, `listener`, `event_loop` (one thread for all clients), `client_connection`
 //!   (one client), `request_reader` (bytes to requests), `request_handler` (the effect of requests)
 //!   and `waiters` (the pending waits).
@@ -15,6 +16,7 @@
 mod capabilities;
 mod client;
 mod client_connection;
+mod client_operations;
 mod connect;
 mod connection;
 mod connection_pool;
@@ -26,8 +28,8 @@ pub mod handshake;
 mod key_encoding;
 mod listener;
 pub mod local_job;
-mod logged_wait;
 pub mod proto;
+mod request_failure;
 mod request_handler;
 mod request_reader;
 mod secret;
@@ -38,7 +40,9 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientOptions, TcpStore};
+pub use client::TcpStore;
+pub use connect::ClientOptions;
 pub use event_loop::MAX_CONNECTIONS;
+pub use listener::ServerOptions;
 pub use secret::{MAX_SECRET_BYTES, Secret};
-pub use server::{DEFAULT_MAX_BYTES, Server, ServerOptions};
+pub use server::{DEFAULT_MAX_BYTES, Server};

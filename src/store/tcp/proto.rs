@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 
-pub use super::decoder::RequestDecoder;
 pub use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
 /// The number in VALIDATE by which a client identifies itself.

@@ -21,11 +21,8 @@ use super::super::table;
 use super::super::table::{KeyValueTable, len_as_i64};
 use super::handshake;
 use super::proto::{self, Bytes, ProtocolViolation, StoreRequest};
-use super::waiters::WaiterQueues;
+use super::waiters::{ConnectionId, WaiterQueues};
 use std::collections::HashSet;
-
-/// Identifies a connection for the lifetime of the server.
-pub(super) type ConnectionId = u64;
 
 /// The limit of unread reply bytes per connection, and thus of one reply.
 pub(super) const MAX_PENDING_BYTES: usize = 256 << 20;

@@ -1,8 +1,9 @@
 //! Parses the bytes of one client: the handshake, VALIDATE, and then requests. It does no I/O and
 //! accepts pieces of any size.
 
+use super::decoder::RequestDecoder;
 use super::handshake::{AuthProgress, ServerHandshake};
-use super::proto::{self, Opcode, RequestDecoder, StoreRequest};
+use super::proto::{self, Opcode, StoreRequest};
 use super::request_handler::ClientRejection;
 
 /// The parser state of one client connection.

@@ -60,10 +60,10 @@ impl Secret {
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = small_file::open(path)
-            .map_err(|cause| Error::system(format_args!("cannot open {name}"), &cause))?;
+            .map_err(|cause| Error::system(format_args!("cannot open {name}"), cause))?;
         let invalid = |problem: String| Err(Error::invalid(format!("{name} {problem}")));
         let metadata = file.metadata().map_err(|cause| {
-            Error::system(format_args!("cannot get the status of {name}"), &cause)
+            Error::system(format_args!("cannot get the status of {name}"), cause)
         })?;
         let (owner, user, mode) = (metadata.uid(), host::uid(), metadata.mode() & 0o7777);
         if !metadata.is_file() {
@@ -104,7 +104,7 @@ impl Secret {
             Ok(metadata) if metadata.is_file() => read_secret(&file, &name),
             Ok(_) => invalid("is neither a regular file nor a memory file"),
             Err(cause) => {
-                Err(Error::system(format_args!("cannot get the status of {name}"), &cause))
+                Err(Error::system(format_args!("cannot get the status of {name}"), cause))
             }
         }
     }
@@ -166,7 +166,7 @@ fn read_secret(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
     // One byte more for a newline, and one more to detect a longer file.
     let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
     let outcome = small_file::read_from_start(file, &mut bytes)
-        .map_err(|cause: io::Error| Error::system(format_args!("cannot read {name}"), &cause))
+        .map_err(|cause: io::Error| Error::system(format_args!("cannot read {name}"), cause))
         .and_then(|length| {
             let content = &bytes[..length];
             Secret::from_bytes(content.strip_suffix(b"\n").unwrap_or(content))

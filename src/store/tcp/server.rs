@@ -14,40 +14,18 @@
 //! - A failed compare-and-set on a missing key wakes no waiter.
 
 use super::event_loop::ServerEventLoop;
-use super::listener::{self, ListenOutcome, StoreListener};
+use super::listener::{self, ListenOutcome, ServerOptions, StoreListener};
 use super::secret::Secret;
+use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 /// The default limit for the approximate memory of all values.
 pub const DEFAULT_MAX_BYTES: usize = 4 << 30;
-
-/// The options of a server.
-#[derive(Debug, Default)]
-pub struct ServerOptions {
-    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. If a
-    /// name has several addresses, the server listens on all of them.
-    pub bind: String,
-    /// The port; 0 selects a free one.
-    pub port: u16,
-    /// A bound TCP socket to use instead. Its port must be `port`, unless `port` is 0.
-    pub listen_fd: Option<OwnedFd>,
-    /// The limit for the approximate memory of all values in bytes; 0 selects
-    /// [`DEFAULT_MAX_BYTES`].
-    pub max_bytes: usize,
-    /// Shares one server among all callers in this process that use the same port.
-    pub multi_tenant: bool,
-    /// If the port is in use, [`TcpStore::host`](super::TcpStore::host) joins the existing store.
-    pub join_if_port_in_use: bool,
-    /// The secret that clients must prove. Without one, every process that reaches the port is
-    /// accepted.
-    pub secret: Option<Secret>,
-}
 
 /// The result of starting a server.
 #[derive(Debug)]
@@ -90,7 +68,7 @@ impl Server {
             return Self::start_new(options);
         }
         // Hold the lock while starting, so that two threads do not both start a server.
-        let mut shared = SHARED_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED_SERVERS);
         shared.retain(|server| server.strong_count() > 0);
         let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
         if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(has_same_port) {

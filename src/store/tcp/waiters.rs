@@ -4,8 +4,10 @@
 //! Each connection has at most one pending wait. A new one replaces it. Waits are kept in order of
 //! arrival, because an item of a queue wakes only its first waiter.
 
-use super::request_handler::ConnectionId;
 use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Identifies a connection for the lifetime of the server.
+pub(super) type ConnectionId = u64;
 
 /// For each name, the waiting connections by ticket, and so in order of arrival. No list is empty.
 type WaitLists = HashMap<Vec<u8>, BTreeMap<u64, ConnectionId>>;

@@ -2,14 +2,16 @@
 //! rank's heartbeat, monitors the heartbeats of the peers, and publishes this process's activity.
 //! If a peer's heartbeat stops, the domain fails.
 
-use super::{ShmDomainShared, liveness_socket};
+use super::domain_state::ShmDomainShared;
+use super::liveness_socket;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::transport::SharedDomain as _;
 use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
 use crate::wait::service::{self, Alarm, AlarmHandler};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// The alarm handler for one rank's heartbeat and monitor.
@@ -30,18 +32,6 @@ pub(super) fn start(shared: &Arc<ShmDomainShared>, timing: HeartbeatTiming) -> R
     // Store the alarm before it fires, because the handler sets it again.
     lock(&shared.heartbeat_alarm).insert(alarm).set(Some(now));
     Ok(())
-}
-
-/// Publishes this process's activity and wakes all ranks of the domain, including the rank that has
-/// queried it. Called on the service thread, the only writer of the text.
-pub(super) fn publish_activity(shared: &ShmDomainShared) {
-    let region = &shared.region;
-    region.heartbeat(shared.rank).publish_activity(&shared.vitals.describe_activity(shared.group));
-    (0..shared.peers.len()).for_each(|peer| region.doorbell(peer).notify());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Stops the heartbeat.

@@ -10,7 +10,7 @@
 //! So the process itself is watched too, by a pidfd, if the kernel reports the same process id for
 //! the peer as the peer has sent.
 
-use super::{ShmDomainShared, heartbeat_monitor};
+use super::domain_state::ShmDomainShared;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
@@ -27,8 +27,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-const NOTIFY: u8 = b'K';
 
 /// The connection to one peer, as the service thread watches it.
 #[derive(Debug)]
@@ -73,7 +71,7 @@ impl LivenessSocket {
                     // request.
                     shared.region.finish_wake_request(self.peer, shared.rank);
                     if shared.region.heartbeat(shared.rank).take_activity_request() {
-                        heartbeat_monitor::publish_activity(shared);
+                        shared.publish_activity();
                     }
                     self.check_departure();
                     shared.listeners.notify_all();
@@ -143,28 +141,6 @@ pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool
             unix::peer_credentials(stream).is_ok_and(|(seen, _)| seen == reported_pid)
                 && process_status::is_gone(reported_pid, None)
         }
-    }
-}
-
-/// Announces to the other ranks that this rank leaves in order.
-pub(super) fn announce_departure(shared: &ShmDomainShared) {
-    if shared.region.has_left(shared.rank) {
-        return;
-    }
-    shared.region.mark_left(shared.rank);
-    (0..shared.peers.len())
-        .filter(|&peer| peer != shared.rank)
-        .for_each(|peer| notify(shared, peer));
-}
-
-/// Calls the listeners of a rank, in its process.
-pub(super) fn notify(shared: &ShmDomainShared, rank: Rank) {
-    if rank == shared.rank {
-        shared.listeners.notify_all();
-    } else if shared.region.begin_wake_request(shared.rank, rank) {
-        // A failed send is ignored: a peer that is gone needs no request, and the socket has room
-        // for the one pending request.
-        drop(unix::send(shared.stream(rank), &[NOTIFY], None));
     }
 }
 

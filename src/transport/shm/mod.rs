@@ -6,6 +6,7 @@
 //! [`heartbeat_monitor`] detects a rank that is only stopped. No object has a name in a file
 //! system, so no file is left behind.
 
+mod domain_state;
 mod heartbeat_monitor;
 mod liveness_socket;
 mod segment_setup;
@@ -13,19 +14,18 @@ mod segment_setup;
 pub use segment_setup::{ShmJoinConfig, ShmListener, ShmMember};
 
 use super::region::{Region, RegionBacking};
-use super::{
-    DoorbellListener, DoorbellListeners, HeartbeatConfig, PeerName, SharedDomain, heartbeat,
-};
-use crate::base::deadline::Deadline;
+use super::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::sys::shm::Segment;
-use crate::wait::service::{self, Alarm, DescriptorWatch};
-use crate::wait::{WaitPolicy, wait_until};
+use crate::wait::WaitPolicy;
+use crate::wait::service::{self, DescriptorWatch};
+use domain_state::ShmDomainShared;
 use liveness_socket::LivenessSocket;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Weak};
 
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
@@ -42,23 +42,6 @@ unsafe impl RegionBacking for Segment {
     fn reserve(&self, offset: usize, len: usize) -> Result<()> {
         Self::reserve(self, offset, len)
     }
-}
-
-/// The state that the calling thread and the service thread share.
-#[derive(Debug)]
-struct ShmDomainShared {
-    group: GroupId,
-    region: Region,
-    rank: Rank,
-    peers: Arc<[PeerName]>,
-    wait_policy: WaitPolicy,
-    has_left: Vec<AtomicBool>,
-    /// The connections to all other ranks, in rank order.
-    streams: Box<[UnixStream]>,
-    listeners: DoorbellListeners,
-    vitals: HeartbeatConfig,
-    /// The alarm of the heartbeat; present while this rank beats.
-    heartbeat_alarm: Mutex<Option<Alarm>>,
 }
 
 /// One process's membership in a domain.
@@ -116,73 +99,9 @@ impl ShmDomain {
     }
 }
 
-impl ShmDomainShared {
-    /// Returns the connection to another rank.
-    fn stream(&self, peer: Rank) -> &UnixStream {
-        &self.streams[peer - usize::from(peer > self.rank)]
-    }
-}
-
 impl Drop for ShmDomain {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-impl SharedDomain for ShmDomainShared {
-    fn region(&self) -> &Region {
-        &self.region
-    }
-
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn wait_policy(&self) -> WaitPolicy {
-        self.wait_policy
-    }
-
-    fn peer(&self, rank: Rank) -> &PeerName {
-        &self.peers[rank]
-    }
-
-    fn has_left(&self, rank: Rank) -> bool {
-        self.has_left[rank].load(Ordering::Acquire)
-    }
-
-    fn notify_listeners(&self, rank: Rank) {
-        liveness_socket::notify(self, rank);
-    }
-
-    fn last_activity(&self, rank: Rank) -> String {
-        if rank == self.rank {
-            return self.vitals.describe_activity(self.group);
-        }
-        self.region.heartbeat(rank).last_activity()
-    }
-
-    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        let asked: Vec<u64> =
-            ranks.iter().map(|&rank| self.region.heartbeat(rank).request_activity()).collect();
-        ranks.iter().for_each(|&rank| self.notify_listeners(rank));
-        let has_answered = |(&rank, &stamp): (&Rank, &u64)| {
-            rank == self.rank || self.region.heartbeat(rank).stamp() != stamp
-        };
-        let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
-        let (doorbell, limit) =
-            (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
-        // The outcome of the wait does not matter: the answers so far are evaluated below.
-        drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
-        let answers = ranks.iter().zip(&asked);
-        answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()
-    }
-
-    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
-        self.listeners.add(listener);
-    }
-
-    fn leave(&self) {
-        liveness_socket::announce_departure(self);
     }
 }
 
@@ -226,8 +145,7 @@ impl SharedDomain for ShmDomain {
     fn leave(&self) {
         self.shared.leave();
         heartbeat_monitor::stop(&self.shared);
-        let watches =
-            std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
+        let watches = std::mem::take(&mut *lock(&self.watches));
         // Drop the watches outside the lock: a watch has a lock of its own.
         drop(watches);
     }

@@ -125,7 +125,7 @@ impl ShmListener {
             _ => config.receive_segment(&streams, len)?,
         };
         let descriptor = segment.as_fd().try_clone_to_owned();
-        let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
+        let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", e))?;
         let region = Region::new(geometry, Box::new(segment))?;
         if config.me == 0 {
             config.send_segment(&region, &descriptor, &streams)?;
@@ -172,7 +172,7 @@ impl ShmJoinConfig<'_> {
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
                 let name = self.name(rank);
                 let what = format!("cannot reach {name} over its Unix socket");
-                return Err(Error::connection(what, &cause).with_culprit(name.rank));
+                return Err(Error::connection(what, cause).with_culprit(name.rank));
             }
             std::thread::yield_now();
         }

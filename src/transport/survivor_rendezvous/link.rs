@@ -61,7 +61,7 @@ impl SurvivorLink {
                 Ok(got) => self.received.extend_from_slice(&chunk[..got]),
                 Err(cause) if cause.kind() == Io::WouldBlock => return Ok(None),
                 Err(cause) if cause.kind() == Io::Interrupted => {}
-                Err(cause) => return Err(Error::connection("the connection broke", &cause)),
+                Err(cause) => return Err(Error::connection("the connection broke", cause)),
             }
         }
     }
@@ -96,13 +96,13 @@ impl SurvivorLink {
                 Ok(sent) => rest = &rest[sent..],
                 Err(cause) if cause.kind() == Io::WouldBlock => {
                     let ready = io::ready_within(self.stream.as_fd(), Interest::WRITE, deadline);
-                    if !ready.map_err(|cause| Error::system("poll", &cause))? {
+                    if !ready.map_err(|cause| Error::system("poll", cause))? {
                         let message = "the peer does not read from the connection";
                         return Err(Error::new(ErrorKind::Timeout, message));
                     }
                 }
                 Err(cause) if cause.kind() == Io::Interrupted => {}
-                Err(cause) => return Err(Error::connection("the connection broke", &cause)),
+                Err(cause) => return Err(Error::connection("the connection broke", cause)),
             }
         }
         Ok(())

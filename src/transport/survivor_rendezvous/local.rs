@@ -8,10 +8,9 @@
 //! ```
 //! This module does not depend on the content of the later frames.
 
-use super::SurvivorAddress;
 use super::link::{SurvivorLink, encode_frame};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Rank};
+use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, poll, unix};
@@ -33,30 +32,42 @@ const MAX_UNIDENTIFIED: usize = 256;
 /// How many connections the answer handler accepts and answers per wakeup.
 const ANSWERS_PER_WAKEUP: usize = 64;
 
-/// Encodes the hello of rank `from` to rank `to`.
-pub(super) fn encode_hello(
-    group: GroupId,
-    members: &[SurvivorAddress],
-    from: Rank,
-    to: Rank,
-) -> Vec<u8> {
-    let rank = u32::try_from(from).unwrap_or(u32::MAX).to_le_bytes();
-    [&MAGIC[..], &group.0, &members[from].nonce.0, &members[to].nonce.0, &rank].concat()
+/// How the other ranks connect to one rank of the group.
+#[derive(Clone, Debug)]
+pub struct SurvivorAddress {
+    /// The nonce that the rank published.
+    pub nonce: Nonce,
+    /// The nonce in the name of the rank's Unix socket (`ShmListener::nonce_in_name`), if the rank
+    /// is on this node. Ranks of other nodes are reached through the reconnect endpoint.
+    pub socket: Option<Nonce>,
 }
 
-/// Returns the rank of the sender if the hello is valid, the sender is a member of the group, and
-/// the receiver is `me`.
-fn decode_hello(
-    hello: &[u8],
-    group: GroupId,
-    members: &[SurvivorAddress],
-    me: Rank,
-) -> Option<Rank> {
-    let rank = hello.get(HELLO_BYTES - 4..)?.try_into().ok()?;
-    let rank = usize::try_from(u32::from_le_bytes(rank)).ok()?;
-    let is_right =
-        rank < members.len() && rank != me && hello == encode_hello(group, members, rank, me);
-    is_right.then_some(rank)
+/// The failed group as one of its ranks knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SurvivorGroup<'a> {
+    pub(super) group: GroupId,
+    pub(super) members: &'a [SurvivorAddress],
+    pub(super) me: Rank,
+}
+
+impl SurvivorGroup<'_> {
+    /// Encodes the hello of rank `from` to rank `to`.
+    pub(super) fn encode_hello(&self, from: Rank, to: Rank) -> Vec<u8> {
+        let rank = u32::try_from(from).unwrap_or(u32::MAX).to_le_bytes();
+        let [from, to] = [from, to].map(|rank| &self.members[rank].nonce.0[..]);
+        [&MAGIC[..], &self.group.0, from, to, &rank].concat()
+    }
+
+    /// Returns the rank of the sender if the hello is valid, the sender is a member of the group,
+    /// and the receiver is this rank.
+    fn decode_hello(&self, hello: &[u8]) -> Option<Rank> {
+        let rank = hello.get(HELLO_BYTES - 4..)?.try_into().ok()?;
+        let rank = usize::try_from(u32::from_le_bytes(rank)).ok()?;
+        let is_right = rank < self.members.len()
+            && rank != self.me
+            && hello == self.encode_hello(rank, self.me);
+        is_right.then_some(rank)
+    }
 }
 
 /// Checks that the peer process belongs to this user or to root.
@@ -83,7 +94,7 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) if cause.kind() == Io::ConnectionRefused => {
             return Err(Error::new(ErrorKind::NotFound, "its socket is closed"));
         }
-        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", &cause)),
+        Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
         // The socket name was free again, and a process of another user has bound it.
@@ -119,7 +130,7 @@ impl LocalListener {
     /// rank of each.
     pub(super) fn take_arrivals(
         &mut self,
-        (group, members, me): (GroupId, &[SurvivorAddress], Rank),
+        group: SurvivorGroup<'_>,
         max_frame_len: usize,
     ) -> Vec<(Rank, SurvivorLink)> {
         while self.unidentified.len() < MAX_UNIDENTIFIED
@@ -142,7 +153,7 @@ impl LocalListener {
         let mut identified = Vec::new();
         for mut pending in std::mem::take(&mut self.unidentified) {
             match pending.link.poll() {
-                Ok(Some(hello)) => match decode_hello(&hello, group, members, me) {
+                Ok(Some(hello)) => match group.decode_hello(&hello) {
                     Some(rank) => identified.push((rank, pending.link)),
                     None => crate::log!(
                         LogLevel::Warn,

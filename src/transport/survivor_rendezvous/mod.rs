@@ -20,36 +20,27 @@ mod link;
 mod local;
 
 pub use link::SurvivorLink;
+pub use local::SurvivorAddress;
 
 use super::PeerName;
 use super::shm;
 use super::tcp::{PendingConnect, ReconnectEndpoint};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::wait::io;
 use crate::wait::service::{self, DescriptorWatch};
-use local::{LocalAnswerHandler, LocalListener};
+use local::{LocalAnswerHandler, LocalListener, SurvivorGroup};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The frame limit is the base plus 64 KiB for each rank of the group. Each rank contributes up to
 /// 64 KiB to a frame, and one rank contributes a list of rules.
 const MAX_FRAME_BASE: usize = 1 << 20;
 const MAX_FRAME_PER_RANK: usize = 64 << 10;
-
-/// How the other ranks connect to one rank of the group.
-#[derive(Clone, Debug)]
-pub struct SurvivorAddress {
-    /// The nonce that the rank published.
-    pub nonce: Nonce,
-    /// The nonce in the name of the rank's Unix socket ([`shm::ShmListener::nonce_in_name`]), if
-    /// the rank is on this node. Ranks of other nodes are reached through the
-    /// [`ReconnectEndpoint`].
-    pub socket: Option<Nonce>,
-}
 
 /// The address of this rank for the other survivors: it accepts their connections and connects to
 /// them.
@@ -111,12 +102,16 @@ impl SurvivorEndpoint {
         Ok(SurvivorSession { endpoint: self, local_listener })
     }
 
+    fn group(&self) -> SurvivorGroup<'_> {
+        SurvivorGroup { group: self.group, members: &self.members, me: self.me }
+    }
+
     fn max_frame_len(&self) -> usize {
         MAX_FRAME_BASE + self.members.len() * MAX_FRAME_PER_RANK
     }
 
     fn state(&self) -> MutexGuard<'_, SurvivorEndpointState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -135,14 +130,11 @@ impl SurvivorSession<'_> {
 
     /// Starts to connect to a rank.
     pub fn connect(&self, to: Rank) -> PendingSurvivorConnect {
-        let SurvivorEndpoint { group, me, members, reconnect_endpoint, .. } = self.endpoint;
+        let SurvivorEndpoint { me, members, reconnect_endpoint, .. } = self.endpoint;
         let route = match (&members[to].socket, reconnect_endpoint) {
             (Some(socket), _) => {
                 let socket = shm::ShmListener::socket_name(*socket);
-                SurvivorRoute::Local {
-                    socket,
-                    hello: local::encode_hello(*group, members, *me, to),
-                }
+                SurvivorRoute::Local { socket, hello: self.endpoint.group().encode_hello(*me, to) }
             }
             (None, Some(reconnect_endpoint)) => reconnect_endpoint
                 .connect(to)
@@ -156,13 +148,12 @@ impl SurvivorSession<'_> {
 
     /// Returns the new connections whose peer has sent a valid hello, with the rank of each peer.
     pub fn take_arrivals(&self) -> Vec<(Rank, SurvivorLink)> {
-        let SurvivorEndpoint { group, me, members, reconnect_endpoint, .. } = self.endpoint;
         let longest = self.endpoint.max_frame_len();
         let mut identified =
-            self.local_listener.borrow_mut().take_arrivals((*group, members, *me), longest);
+            self.local_listener.borrow_mut().take_arrivals(self.endpoint.group(), longest);
         let link = |(rank, stream)| (rank, SurvivorLink::new(stream, longest));
-        identified
-            .extend(reconnect_endpoint.iter().flat_map(ReconnectEndpoint::take_arrivals).map(link));
+        let remote = self.endpoint.reconnect_endpoint.iter();
+        identified.extend(remote.flat_map(ReconnectEndpoint::take_arrivals).map(link));
         identified
     }
 

@@ -1,19 +1,22 @@
 //! Adds established connections to a mesh: [`ConnectionAcceptor`] for the connections that peers
-//! made, [`PeerConnectHandler`] for the connections that this rank made.
+//! made, [`PeerConnectHandler`] for the connections that this rank made. [`ControlHandler`] applies
+//! the frames of the control connections to the mesh.
 
-use super::control::ControlConnection;
+use super::control::{ControlConnection, ControlHandler};
+use super::control_frame::ControlFrame;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
-use super::hello_reader::ExpectedPeers;
-use super::listener_registry::{ConnectionAcceptor, lock};
-use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
+use super::listener_registry::ConnectionAcceptor;
+use super::members::ExpectedPeers;
+use super::mesh::{OutgoingStream, TcpMeshShared};
 use super::peer_connect::PeerConnectHandler;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::stream::SocketStream;
 use crate::transport::{Channel, StreamDirection};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 impl ConnectionAcceptor for TcpMeshShared {
     fn check_hello(&self, hello: &Hello) -> Result<(), HelloRefusal> {
@@ -65,7 +68,7 @@ impl ConnectionAcceptor for TcpMeshShared {
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {
-            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+            self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
         self.wake.raise();
     }
@@ -78,14 +81,14 @@ impl PeerConnectHandler for TcpMeshShared {
         };
         let mut out = lock(&self.stream_pair(hello.to, channel).outgoing);
         if self.is_leaving.load(Ordering::Acquire) {
-            return close_gracefully(&stream);
+            return stream.close_gracefully();
         }
         let reset_armed = stream.set_reset_on_close(true);
         *out = OutgoingStream::Open(Arc::clone(&stream));
         drop(out);
         let watch = |()| self.watch_stream(hello.to, channel, StreamDirection::Out, &stream);
         if let Err(cause) = reset_armed.and_then(watch) {
-            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+            self.fail_all_nodes(&Error::system("watching a connection", cause));
         }
         self.wake.raise();
     }
@@ -111,10 +114,36 @@ impl PeerConnectHandler for TcpMeshShared {
     }
 }
 
+impl ControlHandler for TcpMeshShared {
+    fn rank_count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn on_frame(&self, frame: ControlFrame, connection: &ControlConnection) {
+        match frame {
+            ControlFrame::Abort(error) => self.fail_this_node(&error),
+            ControlFrame::Left(rank) => self.mark_reported_left(rank),
+            ControlFrame::AskActivity(rank) => self.answer_activity_query(rank, connection),
+            ControlFrame::Activity(rank, text) => self.store_activity_answer(rank, text),
+            ControlFrame::AskLabels(rank, sequence) => {
+                self.answer_label_query(rank, sequence, connection);
+            }
+            ControlFrame::Labels(rank, sequence, labels) => {
+                self.store_label_answer(rank, sequence, labels);
+            }
+            ControlFrame::Goodbye | ControlFrame::Heartbeat => {}
+        }
+    }
+
+    fn on_lost(&self, leader: Rank, reason: &str) {
+        self.fail_all_nodes(&self.died_error(leader, reason));
+    }
+}
+
 impl TcpMeshShared {
     fn add_control_connection(&self, leader: Rank, stream: Arc<SocketStream>) {
-        let Some(shared) = self.weak.upgrade() else { return };
-        let connection = ControlConnection::open(&shared, leader, stream);
+        let handler: Weak<dyn ControlHandler> = self.weak.clone();
+        let connection = ControlConnection::open(handler, leader, stream, self.vitals.timing);
         let node = self.members[leader].node;
         let mut connections = lock(&self.control_connections);
         if self.is_leaving.load(Ordering::Acquire) {

@@ -10,16 +10,15 @@
 //! heartbeat is off, after [`DEFAULT_USER_TIMEOUT`].
 
 use super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
-use super::listener_registry::{is_transient, lock};
-use super::mesh::TcpMeshShared;
-use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
-use crate::sys::stream::SocketStream;
+use crate::sys::stream::{SocketStream, is_transient};
 use crate::transport::HeartbeatTiming;
 use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
+use std::fmt::Debug;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,10 +28,23 @@ use std::time::Duration;
 /// The user timeout of a control connection if no heartbeat is expected on it.
 const DEFAULT_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Receives the events of control connections on the service thread.
+pub(super) trait ControlHandler: Send + Sync + Debug {
+    /// Returns the number of ranks of the group. Every rank in a frame must be below it.
+    fn rank_count(&self) -> usize;
+
+    /// Handles a frame; heartbeats and goodbyes are not passed.
+    fn on_frame(&self, frame: ControlFrame, connection: &ControlConnection);
+
+    /// Handles the end of a connection without a goodbye.
+    fn on_lost(&self, leader: Rank, reason: &str);
+}
+
 /// The control connection to the leader of another node.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
-    shared: Weak<TcpMeshShared>,
+    handler: Weak<dyn ControlHandler>,
+    has_heartbeat: bool,
     /// The rank of the other leader.
     leader: Rank,
     stream: Arc<SocketStream>,
@@ -48,14 +60,15 @@ pub(super) struct ControlConnection {
 }
 
 impl ControlConnection {
-    /// Takes over an established connection to another leader.
+    /// Takes over an established connection to another leader. `timing` is the heartbeat that both
+    /// ends expect, if it is on.
     pub(super) fn open(
-        shared: &Arc<TcpMeshShared>,
+        handler: Weak<dyn ControlHandler>,
         leader: Rank,
         stream: Arc<SocketStream>,
+        timing: Option<HeartbeatTiming>,
     ) -> Arc<Self> {
-        let user_timeout =
-            shared.vitals.timing.map_or(DEFAULT_USER_TIMEOUT, HeartbeatTiming::limit);
+        let user_timeout = timing.map_or(DEFAULT_USER_TIMEOUT, HeartbeatTiming::limit);
         if let Err(cause) = socket::set_user_timeout(stream.as_ref(), user_timeout) {
             crate::log!(
                 LogLevel::Warn,
@@ -63,7 +76,8 @@ impl ControlConnection {
             );
         }
         Arc::new(Self {
-            shared: Arc::downgrade(shared),
+            handler,
+            has_heartbeat: timing.is_some(),
             leader,
             stream,
             frame_buffer: Mutex::default(),
@@ -84,7 +98,7 @@ impl ControlConnection {
         drop(watch);
         // Send the first heartbeat at once, so that the other leader monitors this connection from
         // now on.
-        if self.shared.upgrade().is_some_and(|shared| shared.vitals.timing.is_some()) {
+        if self.has_heartbeat {
             self.send_heartbeat();
         }
         Ok(())
@@ -156,14 +170,14 @@ impl ControlConnection {
     ///
     /// # Errors
     /// The reason why no further frame arrives, as text.
-    fn read_frames(&self, shared: &TcpMeshShared) -> Result<WatchAction, String> {
+    fn read_frames(&self, handler: &dyn ControlHandler) -> Result<WatchAction, String> {
         let mut chunk = [0; MAX_BYTES];
         loop {
             match self.stream.receive(&mut chunk) {
                 Ok(0) => return Err("its connection ended without a goodbye message".to_owned()),
                 Ok(got) => {
                     self.receive_count.fetch_add(1, Ordering::Release);
-                    if self.handle_frames(shared, &chunk[..got])? == WatchAction::Done {
+                    if self.handle_frames(handler, &chunk[..got])? == WatchAction::Done {
                         return Ok(WatchAction::Done);
                     }
                 }
@@ -174,26 +188,21 @@ impl ControlConnection {
         }
     }
 
-    fn handle_frames(&self, shared: &TcpMeshShared, bytes: &[u8]) -> Result<WatchAction, String> {
+    fn handle_frames(
+        &self,
+        handler: &dyn ControlHandler,
+        bytes: &[u8],
+    ) -> Result<WatchAction, String> {
         let mut frame_buffer = std::mem::take(&mut *lock(&self.frame_buffer));
         frame_buffer.push_bytes(bytes);
         while let Some(frame) = frame_buffer
-            .next_frame(shared.rank_count())
+            .next_frame(handler.rank_count())
             .map_err(|what| format!("it sent {what}"))?
         {
             match frame {
-                ControlFrame::Abort(error) => shared.fail_this_node(&error),
-                ControlFrame::Left(rank) => shared.mark_reported_left(rank),
                 ControlFrame::Goodbye => return Ok(WatchAction::Done),
                 ControlFrame::Heartbeat => {}
-                ControlFrame::AskActivity(rank) => shared.answer_activity_query(rank, self),
-                ControlFrame::Activity(rank, text) => shared.store_activity_answer(rank, text),
-                ControlFrame::AskLabels(rank, sequence) => {
-                    shared.answer_label_query(rank, sequence, self)
-                }
-                ControlFrame::Labels(rank, sequence, labels) => {
-                    shared.store_label_answer(rank, sequence, labels);
-                }
+                frame => handler.on_frame(frame, self),
             }
         }
         *lock(&self.frame_buffer) = frame_buffer;
@@ -207,8 +216,8 @@ impl DescriptorHandler for ControlConnection {
     }
 
     fn on_readable(&self) -> WatchAction {
-        let Some(shared) = self.shared.upgrade() else { return WatchAction::Done };
-        match self.read_frames(&shared) {
+        let Some(handler) = self.handler.upgrade() else { return WatchAction::Done };
+        match self.read_frames(handler.as_ref()) {
             Ok(WatchAction::Keep) => WatchAction::Keep,
             Ok(WatchAction::Done) => {
                 self.is_finished.store(true, Ordering::Release);
@@ -216,11 +225,7 @@ impl DescriptorHandler for ControlConnection {
             }
             Err(reason) => {
                 self.is_finished.store(true, Ordering::Release);
-                let name = shared.name(self.leader);
-                let message = format!("{name} died, or its host is no longer reachable: {reason}");
-                let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);
-                let error = error.with_fault(RankFault::Unreachable);
-                shared.fail_all_nodes(&error);
+                handler.on_lost(self.leader, &reason);
                 WatchAction::Done
             }
         }

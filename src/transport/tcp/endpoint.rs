@@ -3,8 +3,8 @@
 
 use super::failure_notice;
 use super::hello::ConnectionPurpose;
-use super::listener_registry::{ListenerRegistry, lock};
-use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
+use super::listener_registry::ListenerRegistry;
+use super::mesh::{OutgoingStream, TcpMeshShared};
 use super::peer_state::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -12,6 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::poll::{Interest, PollSet};
 use crate::sys::socket;
 use crate::sys::stream::SocketStream;
@@ -131,7 +132,7 @@ impl Endpoint for TcpMesh {
         let has_ended = match &*out {
             OutgoingStream::Open(stream) => match stream.send_parts(parts) {
                 Ok(sent) => return Ok(sent),
-                Err(cause) => shared.classify_error(to, &cause)?,
+                Err(cause) => shared.classify_error(to, cause)?,
             },
             OutgoingStream::Connecting(_) => return Ok(0),
             OutgoingStream::Failed(error) => return Err(error.clone()),
@@ -158,11 +159,11 @@ impl Endpoint for TcpMesh {
             Ok(0) => {
                 shared.mark_left(from);
                 // Remove the stream, because a poll would report its end again and again.
-                incoming.take().iter().for_each(|stream| close_gracefully(stream));
+                incoming.take().iter().for_each(|stream| stream.close_gracefully());
                 true
             }
             Ok(got) => return Ok(got),
-            Err(cause) => shared.classify_error(from, &cause)?,
+            Err(cause) => shared.classify_error(from, cause)?,
         };
         drop(incoming);
         if has_ended { shared.result_after_end(from) } else { Ok(0) }
@@ -266,14 +267,14 @@ impl Drop for TcpMesh {
             let out = std::mem::take(&mut *lock(&slot.outgoing));
             match &out {
                 OutgoingStream::Connecting(connector) => connector.cancel(),
-                OutgoingStream::Open(stream) => close_gracefully(stream),
+                OutgoingStream::Open(stream) => stream.close_gracefully(),
                 OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
             }
             if let Some(stream) = lock(&slot.incoming).take() {
                 failure
                     .iter()
                     .for_each(|reason| failure_notice::send_reason(&stream, reason.clone()));
-                close_gracefully(&stream);
+                stream.close_gracefully();
             }
         }
     }

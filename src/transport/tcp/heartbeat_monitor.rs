@@ -6,10 +6,10 @@
 //! rank that stops inside a node is detected by the ranks of that node.
 
 use super::control::ControlConnection;
-use super::listener_registry::lock;
 use super::mesh::TcpMeshShared;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
 use crate::wait::service::{self, AlarmHandler};
 use std::sync::{Arc, Mutex, Weak};

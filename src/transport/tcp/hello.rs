@@ -1,5 +1,5 @@
 //! The hello: the first bytes on a connection, with which both ends verify each other. Encoding and
-//! decoding, without input or output.
+//! decoding, without input or output: the listener registry supplies the bytes.
 //!
 //! ```text
 //! hello:  "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32
@@ -197,6 +197,57 @@ pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, Hel
 pub(super) fn has_valid_prefix(bytes: &[u8]) -> bool {
     let [low, high] = VERSION.to_le_bytes();
     MAGIC.iter().chain(&[low, high]).zip(bytes).all(|(a, b)| a == b)
+}
+
+/// The hello of a connection and the confirmation byte after it.
+#[derive(Debug)]
+pub(super) struct HelloReader {
+    bytes: [u8; HELLO_BYTES + 1],
+    filled: usize,
+}
+
+/// The state of the handshake after some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelloReadState {
+    /// More bytes must arrive.
+    Incomplete,
+    /// The hello is complete; the acceptor must check and answer it.
+    Hello(Hello),
+    /// The connecting rank has verified the answer and confirmed.
+    Confirmed,
+}
+
+impl Default for HelloReader {
+    fn default() -> Self {
+        Self { bytes: [0; HELLO_BYTES + 1], filled: 0 }
+    }
+}
+
+impl HelloReader {
+    /// Returns the buffer for the next read. It ends with the hello or the confirmation byte,
+    /// because the later bytes belong to the stream.
+    pub(super) fn free_space(&mut self) -> &mut [u8] {
+        let end = if self.filled < HELLO_BYTES { HELLO_BYTES } else { self.bytes.len() };
+        &mut self.bytes[self.filled..end]
+    }
+
+    /// Handles `count` bytes that were read into the buffer.
+    ///
+    /// # Errors
+    /// `UnknownProtocol`.
+    pub(super) fn advance(&mut self, count: usize) -> Result<HelloReadState, HelloRefusal> {
+        self.filled += count;
+        let received = &self.bytes[..self.filled];
+        if !has_valid_prefix(received) {
+            return Err(HelloRefusal::UnknownProtocol);
+        }
+        match (self.bytes.first_chunk(), received.len().checked_sub(HELLO_BYTES)) {
+            (Some(bytes), Some(0)) => Hello::decode(bytes).map(HelloReadState::Hello),
+            (_, Some(1)) if received[HELLO_BYTES] == CONFIRM => Ok(HelloReadState::Confirmed),
+            (_, Some(_)) => Err(HelloRefusal::UnknownProtocol),
+            (_, None) => Ok(HelloReadState::Incomplete),
+        }
+    }
 }
 
 #[cfg(test)]

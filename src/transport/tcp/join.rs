@@ -7,28 +7,28 @@ use super::endpoint::{PollScratch, TcpMesh};
 use super::heartbeat_monitor;
 use super::hello::ConnectionPurpose;
 use super::interface::{self, AddressFamily, InterfaceAddress, InterfaceRules};
-use super::listener_registry::{ConnectionAcceptor, ListenerRegistry, lock};
+use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
+use super::members::{TcpJoinConfig, node_leaders};
 use super::mesh::{StreamEndHandler, StreamPair, TcpMeshShared};
 use super::message_streams::MessageStreams;
 use super::peer_state::PRESENT;
+use super::port_range::port_range;
 use super::reconnect::ReconnectEndpoint;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::Poller;
 use crate::sys::{host, netif, socket};
-use crate::transport::{
-    DoorbellListener, HeartbeatConfig, MAX_COLLECTIVE_STREAMS, PeerName, SharedDomain,
-};
+use crate::transport::{DoorbellListener, MAX_COLLECTIVE_STREAMS, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::service::{self, Alarm, AlarmHandler};
 use crate::wait::service_task::ServiceTask;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -39,38 +39,6 @@ const STORE_LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a wait lasts before it calls `cancelled`, which reports whether the peers still try.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The facts about one rank of the group that all ranks know before they connect.
-#[derive(Clone, Debug)]
-pub struct TcpMember {
-    /// The display name of the rank.
-    pub name: PeerName,
-    /// The nonce that the rank published.
-    pub nonce: Nonce,
-    /// The index of its node, from 0. The first rank of each node is the node leader.
-    pub node: usize,
-    /// The addresses of the rank.
-    pub advert: AddressAdvert,
-}
-
-/// The parameters for joining a mesh.
-#[derive(Debug)]
-pub struct TcpJoinConfig<'a> {
-    /// The group that the ranks join.
-    pub group: GroupId,
-    /// The epoch of the group.
-    pub epoch: u32,
-    /// The members of the group, in rank order.
-    pub members: &'a [TcpMember],
-    /// The number of this rank.
-    pub me: Rank,
-    /// The limit for connecting the leaders.
-    pub deadline: &'a Deadline,
-    /// The wait policy of this rank.
-    pub wait_policy: WaitPolicy,
-    /// The heartbeat and liveness settings.
-    pub vitals: HeartbeatConfig,
-}
 
 /// The listener registry and the advert of this rank, before it joins a mesh.
 #[derive(Debug)]
@@ -161,24 +129,6 @@ fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
     rules.default_source =
         documentation_addresses.into_iter().find_map(|ip| socket::source_address_for(ip).ok());
     Ok(rules)
-}
-
-fn port_range() -> Result<Option<RangeInclusive<u16>>> {
-    config::read_text(config::PORT_RANGE)?.map(|text| parse_range(&text)).transpose()
-}
-
-/// Parses a range `low-high`, or one port.
-pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
-    let (low, high) = text.split_once('-').unwrap_or((text, text));
-    match (low.trim().parse(), high.trim().parse()) {
-        (Ok(low), Ok(high)) if 0 < low && low <= high => Ok(low..=high),
-        _ => {
-            let message = format!(
-                "DIST_PORT_RANGE=\"{text}\" is neither a port nor a range such as 20000-20100"
-            );
-            Err(Error::invalid(message))
-        }
-    }
 }
 
 impl TcpListening {
@@ -275,14 +225,6 @@ fn new_delayed_event_alarm(shared: &Arc<TcpMeshShared>) -> Result<Alarm> {
         }
     }
     service::alarm(Arc::new(DelayedEventAlarm(Arc::downgrade(shared))))
-}
-
-/// Returns the first rank of each node.
-fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
-    let nodes = members.iter().map(|member| member.node + 1).max().unwrap_or(0);
-    (0..nodes)
-        .map(|node| members.iter().position(|member| member.node == node).unwrap_or(usize::MAX))
-        .collect()
 }
 
 fn new_shared(

@@ -5,12 +5,13 @@
 //! connection to the [`ConnectionAcceptor`] of the rank that the hello names. The registry closes a
 //! connection that sends anything else, or that sends no hello within [`HELLO_TIMEOUT`].
 
-use super::hello::{ConnectionPurpose, Hello, HelloRefusal, WELCOME};
-use super::hello_reader::{HelloReadState, HelloReader};
-use crate::base::error::{Error, ErrorKind, Result};
+use super::hello::{ConnectionPurpose, Hello, HelloReadState, HelloReader, HelloRefusal, WELCOME};
+use super::port_range;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
-use crate::sys::stream::SocketStream;
+use crate::base::sync::lock;
+use crate::sys::stream::{SocketStream, is_transient};
 use crate::sys::{host, limits, poll, socket};
 use crate::wait::service::{
     self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
@@ -21,7 +22,7 @@ use std::io::ErrorKind as Io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a new connection may take to send its hello.
@@ -192,9 +193,9 @@ impl ListenerRegistryInner {
         if self.state().sockets.iter().any(|open| open.address.ip() == address.ip()) {
             return Ok(());
         }
-        let listener = listen(address, ports)?;
+        let listener = port_range::listen(address, ports)?;
         let local = listener.local_addr();
-        let address = local.map_err(|cause| Error::system("getsockname", &cause))?;
+        let address = local.map_err(|cause| Error::system("getsockname", cause))?;
         let watch =
             service::watch(Arc::new(AcceptHandler { listener, registry: Arc::downgrade(self) }))?;
         self.state().sockets.push(ListeningSocket { address, watch });
@@ -282,36 +283,6 @@ impl ListenerState {
         });
         late.collect()
     }
-}
-
-/// Listens on a free port.
-fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<TcpListener> {
-    let listen_error = |address: SocketAddr, cause: &std::io::Error| {
-        Error::system(format_args!("listening on {}", address.ip()), cause)
-    };
-    let Some(ports) = ports else {
-        address.set_port(0);
-        return socket::listen(address).map_err(|cause| listen_error(address, &cause));
-    };
-    // The ranks of a host start at different ports of the range.
-    let count = u32::from(ports.end() - ports.start()) + 1;
-    let first = host::pid() % count;
-    for attempt in 0..count {
-        let offset = u16::try_from((first + attempt) % count).unwrap_or(0);
-        address.set_port(ports.start() + offset);
-        match socket::listen(address) {
-            Err(cause) if cause.kind() == Io::AddrInUse => {}
-            outcome => return outcome.map_err(|cause| listen_error(address, &cause)),
-        }
-    }
-    let message = format!(
-        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one port for \
-         each address; widen the range",
-        ports.start(),
-        ports.end(),
-        address.ip()
-    );
-    Err(Error::new(ErrorKind::Connection, message))
 }
 
 /// Accepts connections on one listening socket, on the service thread.
@@ -514,13 +485,4 @@ impl DescriptorHandler for IncomingConnection {
         }
         WatchAction::Done
     }
-}
-
-/// Returns true if the call only has to be repeated later.
-pub(super) fn is_transient(cause: &std::io::Error) -> bool {
-    matches!(cause.kind(), Io::WouldBlock | Io::Interrupted)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,11 +7,11 @@
 
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
-use super::listener_registry::lock;
 use super::mesh::{LabelQuery, TcpMeshShared};
 use crate::base::deadline::Deadline;
 use crate::base::ids::Rank;
 use crate::base::label::Label;
+use crate::base::sync::lock;
 use crate::transport::heartbeat;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;

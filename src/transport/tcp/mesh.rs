@@ -16,23 +16,23 @@
 //! network, or the host may have failed; the control connections cover both cases, because they
 //! report every death. [`peer_state`](super::peer_state) decides the consequences.
 
+use super::connect_target::PeerConnectTarget;
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
 use super::failure_notice;
 use super::hello::{ConnectionPurpose, Hello};
-use super::join::TcpMember;
-use super::listener_registry::{is_transient, lock};
+use super::members::TcpMember;
 use super::message_streams::MessageStreams;
-use super::peer_connect::{PeerConnectHandler, PeerConnectTarget, PeerConnector};
-use super::peer_state::DelayedPeerEvent;
+use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{Interest, PollEvents, Poller};
-use crate::sys::stream::SocketStream;
+use crate::sys::stream::{SocketStream, is_transient};
 use crate::transport::{
     Channel, DoorbellListener, HeartbeatConfig, PeerName, SharedDomain, StreamDirection,
 };
@@ -62,6 +62,15 @@ pub(super) enum OutgoingStream {
 pub(super) struct StreamPair {
     pub(super) outgoing: Mutex<OutgoingStream>,
     pub(super) incoming: Mutex<Option<Arc<SocketStream>>>,
+}
+
+/// An event that takes effect after a delay.
+#[derive(Clone, Debug)]
+pub(super) enum DelayedPeerEvent {
+    /// A death, seen on a stream.
+    Death(Error),
+    /// The departure of a rank, whose reason may still arrive.
+    Departure(Rank),
 }
 
 /// The state that the calling threads and the service thread share.
@@ -300,7 +309,7 @@ impl TcpMeshShared {
         // Fails only if the stream is not watched.
         drop(self.end_poller.remove(stream.as_fd()));
         match stream.take_error() {
-            Some(cause) => self.classify_error(peer, &cause).map(drop),
+            Some(cause) => self.classify_error(peer, cause).map(drop),
             None => {
                 self.mark_left(peer);
                 Ok(())
@@ -313,8 +322,8 @@ impl TcpMeshShared {
     ///
     /// # Errors
     /// `System` for a failure of this rank.
-    pub(super) fn classify_error(&self, peer: Rank, cause: &std::io::Error) -> Result<bool> {
-        if is_transient(cause) {
+    pub(super) fn classify_error(&self, peer: Rank, cause: std::io::Error) -> Result<bool> {
+        if is_transient(&cause) {
             return Ok(false);
         }
         match cause.kind() {
@@ -373,12 +382,4 @@ impl DescriptorHandler for StreamEndHandler {
         }
         WatchAction::Keep
     }
-}
-
-/// Sends the end of a stream after its last bytes, and lets the system deliver them.
-pub(super) fn close_gracefully(stream: &SocketStream) {
-    stream.shutdown_write();
-    // If this call fails, the system drops the bytes that are not sent yet. There is no other
-    // remedy.
-    drop(stream.set_reset_on_close(false));
 }

@@ -1,9 +1,9 @@
 //! The point-to-point streams, for which no caller waits: reports which streams are ready, and
 //! calls the progress handler for them.
 
-use super::listener_registry::lock;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{Interest, PollEvents, Poller};
 use crate::transport::ProgressHandler;
@@ -50,7 +50,7 @@ impl MessageStreams {
             progress_state: Mutex::default(),
         };
         let added = messages.poller.add(messages.event.as_fd(), NOTIFIED_TOKEN, Interest::READ);
-        added.map_err(|cause| Error::system("epoll_ctl", &cause))?;
+        added.map_err(|cause| Error::system("epoll_ctl", cause))?;
         Ok(Arc::new(messages))
     }
 

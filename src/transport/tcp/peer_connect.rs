@@ -1,19 +1,15 @@
 //! Connects to a peer: tries its addresses one after another, and performs the mutual hello on the
 //! first connection that is established. All steps run on the service thread; no caller blocks.
 
-use super::advert::RailAddress;
+use super::connect_target::{AddressPair, PeerConnectTarget, address_pairs};
 use super::hello::{
     ACCEPTED, ANSWER_BYTES, CONFIRM, ConnectionPurpose, Hello, HelloRefusal, has_valid_answer,
 };
-use super::join::TcpMember;
-use super::listener_registry::{is_transient, lock};
-use super::mesh::close_gracefully;
-use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::sync::lock;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
-use crate::sys::stream::SocketStream;
-use crate::transport::PeerName;
+use crate::sys::stream::{SocketStream, is_transient};
 use crate::wait::service::{
     self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
 };
@@ -44,38 +40,6 @@ pub(super) trait PeerConnectHandler: Send + Sync + Debug {
     fn on_failed(&self, hello: &Hello, error: Error);
 }
 
-/// The target of a connection attempt.
-#[derive(Debug)]
-pub(super) struct PeerConnectTarget {
-    pub(super) hello: Hello,
-    pub(super) name: PeerName,
-    pub(super) addresses: Vec<RailAddress>,
-    /// The local addresses to connect from, by rail; empty if the system chooses.
-    pub(super) source_addresses: Vec<RailAddress>,
-    /// How long to retry, because the peer may not listen yet.
-    pub(super) retry_until: Option<Deadline>,
-}
-
-impl PeerConnectTarget {
-    /// Returns the target for a connection from member `own` to member `peer`.
-    ///
-    /// # Errors
-    /// `Connection` if no address is reachable.
-    pub(super) fn between(
-        hello: Hello,
-        own: &TcpMember,
-        peer: &TcpMember,
-        retry_until: Option<Deadline>,
-    ) -> Result<Self, Error> {
-        let addresses = peer.advert.addresses_for(&own.advert, hello.purpose.rail(), &peer.name)?;
-        // If one side has fewer interfaces, the rail indices of the two sides do not mean the same
-        // networks.
-        let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
-        let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
-        Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
-    }
-}
-
 /// An attempt to connect to a peer.
 #[derive(Debug)]
 pub(super) struct PeerConnector {
@@ -100,9 +64,6 @@ struct PeerConnectProgress {
     ended_rounds: u32,
     is_over: bool,
 }
-
-/// An address of the peer, and the local address to connect from; `None` if the system chooses.
-type AddressPair = (SocketAddr, Option<SocketAddr>);
 
 /// Why one address failed.
 #[derive(Debug)]
@@ -176,7 +137,7 @@ impl PeerConnector {
             .1
             .iter()
             .filter(|current| current.due.is_none())
-            .for_each(|it| close_gracefully(&it.stream));
+            .for_each(|it| it.stream.close_gracefully());
         drop(taken);
     }
 
@@ -339,33 +300,6 @@ impl PeerConnector {
         }
         progress.failures.push(AddressFailure { address, reason });
     }
-}
-
-/// Returns all addresses in order. Each address comes first with the local address of the same
-/// rail, and then with any local address, because the answer to the former may have no route back.
-fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
-    let mut pairs = Vec::new();
-    for &rail_address in &target.addresses {
-        pairs.extend(
-            source_address_for(rail_address, &target.source_addresses)
-                .map(|it| (rail_address.address, Some(it))),
-        );
-        pairs.push((rail_address.address, None));
-    }
-    pairs
-}
-
-/// Returns the local address of the same rail as the peer's address.
-fn source_address_for(rail_address: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
-    let rails = sources.iter().map(|source| source.rail + 1).max()?;
-    let fits = |source: &&RailAddress| {
-        source.rail == rail_address.rail % rails
-            && source.address.is_ipv4() == rail_address.address.is_ipv4()
-            && source.address.ip().is_loopback() == rail_address.address.ip().is_loopback()
-    };
-    let mut source = sources.iter().find(fits)?.address;
-    source.set_port(0);
-    Some(source)
 }
 
 /// Why an address failed.

@@ -12,10 +12,10 @@
 //!   within [`LEAVE_TIMEOUT`], a device between the hosts has ended it. This also counts as a
 //!   death.
 
-use super::listener_registry::lock;
-use super::mesh::{StreamPair, TcpMeshShared};
+use super::mesh::{DelayedPeerEvent, StreamPair, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,15 +38,6 @@ const IS_GONE: u8 = 2;
 pub(super) const HAS_DIED: u8 = 3;
 /// The peer's node reports an orderly departure. This report takes precedence over every stream.
 const REPORTED_LEFT: u8 = 4;
-
-/// An event that takes effect after a delay.
-#[derive(Clone, Debug)]
-pub(super) enum DelayedPeerEvent {
-    /// A death, seen on a stream.
-    Death(Error),
-    /// The departure of a rank, whose reason may still arrive.
-    Departure(Rank),
-}
 
 impl TcpMeshShared {
     /// Returns the state of a peer.
@@ -76,7 +67,7 @@ impl TcpMeshShared {
         }
     }
 
-    fn died_error(&self, peer: Rank, reason: &str) -> Error {
+    pub(super) fn died_error(&self, peer: Rank, reason: &str) -> Error {
         let message =
             format!("{} died, or its host is no longer reachable: {reason}", self.name(peer));
         let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(peer);

@@ -6,12 +6,14 @@
 //! The endpoint does not depend on the failed group and outlives its mesh, so that a late rank
 //! receives the final answer. This module does not depend on the content of the connections.
 
+use super::connect_target::PeerConnectTarget;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
-use super::join::{TcpJoinConfig, TcpMember};
-use super::listener_registry::{ConnectionAcceptor, ListenerRegistry, lock};
-use super::peer_connect::{PeerConnectHandler, PeerConnectTarget, PeerConnector};
+use super::listener_registry::{ConnectionAcceptor, ListenerRegistry};
+use super::members::{TcpJoinConfig, TcpMember};
+use super::peer_connect::{PeerConnectHandler, PeerConnector};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::stream::SocketStream;
 use std::collections::{HashMap, VecDeque};

@@ -8,12 +8,13 @@ use super::group_batch::GroupBatch;
 use crate::backend::{DeviceBatch, Operation, enqueue_batches};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Locked while a thread takes tickets in several queues.
@@ -24,7 +25,7 @@ const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Takes tickets with `take_all`. If it takes tickets in several queues, the order lock is held.
 pub(super) fn take_tickets(several: bool, take_all: impl FnOnce()) {
-    let order = several.then(|| TICKET_ORDER.lock().unwrap_or_else(PoisonError::into_inner));
+    let order = several.then(|| lock(&TICKET_ORDER));
     take_all();
     drop(order);
 }
@@ -81,7 +82,7 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
         let (outcomes, left, doorbell) =
             (Arc::clone(&outcomes), Arc::clone(&left), Arc::clone(&doorbell));
         let done = move |outcome: Result<()>| {
-            *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            *lock(&outcomes[index]) = Some(outcome);
             left.fetch_sub(1, Ordering::AcqRel);
             doorbell.notify();
         };
@@ -101,7 +102,7 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     let ended = || (left.load(Ordering::Acquire) == 0).then_some(());
     let all = wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, ended).is_ok();
     let outcome = |slot: &Mutex<Option<Result<()>>>| {
-        let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = lock(&slot).take();
         taken
             .unwrap_or_else(|| Err(if all { panic_error() } else { arrival_check_timeout_error() }))
     };

@@ -20,10 +20,11 @@ use crate::api::group::process_group::Group;
 use crate::api::work::queue::{QueueJob, Turn};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The time for which a thread with a failed group batch waits for the enqueuing thread, which
@@ -104,7 +105,7 @@ impl JointEnqueue {
     }
 
     fn lock_states(&self) -> MutexGuard<'_, Vec<GroupBatchState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.states)
     }
 
     fn set_state(&self, index: usize, state: GroupBatchState) {

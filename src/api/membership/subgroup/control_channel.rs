@@ -25,9 +25,10 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery, ReceiveBuffer, ReceiveRequest};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The control channel of one rank of a group.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl ControlChannel {
     }
 
     fn lock(&self) -> MutexGuard<'_, ChannelQueues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 
     /// Posts the receive for the next fragment. Only one receive is posted at a time, so at most

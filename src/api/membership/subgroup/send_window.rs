@@ -10,9 +10,10 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery, LARGEST_TAG, PointToPoint, SendRequest};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The tag of control messages.
@@ -52,7 +53,7 @@ impl SendWindow {
 
     /// Returns the first send error, once.
     pub(super) fn take_error(&self) -> Option<Error> {
-        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.first_error).take()
     }
 
     /// Counts a fragment that is being sent.
@@ -164,8 +165,7 @@ struct FragmentSend {
 impl Completion for FragmentSend {
     fn complete(&self, outcome: Result<Delivery>) {
         if let Err(error) = outcome {
-            let mut first_error =
-                self.window.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first_error = lock(&self.window.first_error);
             first_error.get_or_insert(error);
         }
         self.window.remove_in_flight(self.to);

@@ -21,6 +21,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{LABEL_BYTES, Label};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::transport::{
     Completion, Delivery, Descriptor, LARGEST_TAG, PointToPoint, ReceiveBuffer, ReceiveRequest,
     SendRequest,
@@ -28,7 +29,7 @@ use crate::transport::{
 use crate::wait::slow_wait::SlowWaitWatch;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The tag of the messages in both directions.
@@ -84,7 +85,7 @@ struct ArrivalTracker {
 
 impl ArrivalTracker {
     fn lock_arrivals(&self) -> MutexGuard<'_, HashMap<Rank, Result<ArrivalMessage>>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.arrivals)
     }
 
     fn record_arrival(&self, from: Rank, arrival: Result<ArrivalMessage>) {

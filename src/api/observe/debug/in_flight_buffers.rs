@@ -17,7 +17,7 @@ use crate::base::ids::GroupId;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// An address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ static IN_FLIGHT: Mutex<InFlightTable> = Mutex::new(BTreeMap::new());
 static IN_FLIGHT_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn lock() -> MutexGuard<'static, InFlightTable> {
-    IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::base::sync::lock(&IN_FLIGHT)
 }
 
 /// A callback for each buffer, with true if the operation writes it.

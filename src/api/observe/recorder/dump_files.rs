@@ -19,12 +19,13 @@ use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::process::{atomic_file, this_process, thread};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, pause, wait_until};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 /// The interval at which the thread checks the trigger file and unreported failures.
@@ -90,7 +91,7 @@ static WORK_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 static WRITTEN_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
 fn lock_state() -> MutexGuard<'static, DumpState> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&STATE)
 }
 
 /// Reads the dump settings from the environment. Called before a group is created.

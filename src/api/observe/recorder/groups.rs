@@ -11,9 +11,10 @@ use super::ring::short_group_id;
 use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::sync::lock;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of listed groups. If there are more, groups that the process has left are
 /// removed first.
@@ -66,7 +67,7 @@ static LIST: Mutex<GroupList> =
     Mutex::new(GroupList { next_number: 0, groups: VecDeque::new(), unlisted: 0 });
 
 fn lock_list() -> MutexGuard<'static, GroupList> {
-    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LIST)
 }
 
 /// Adds a group to the list. Returns its number, and whether the list has it.

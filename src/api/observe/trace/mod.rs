@@ -29,6 +29,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::{lock, unpoisoned};
 use crate::process::{this_process, thread};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
@@ -36,7 +37,7 @@ use event::TraceEvent;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 use writer::TraceWriter;
 
@@ -102,7 +103,7 @@ pub fn start(path: &str) -> Result<()> {
 /// The error that ended the trace earlier; `Timeout` if the file is not written within 10 s.
 pub fn stop() -> Result<()> {
     IS_ON.store(false, Ordering::Relaxed);
-    let running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner).take();
+    let running = unpoisoned(ACTIVE_TRACE.write()).take();
     running.map_or(Ok(()), |running| running.sink.finish())
 }
 
@@ -144,11 +145,8 @@ pub(in crate::api) fn start_from_environment(rank: Rank) {
 
 /// Ends the trace if the environment requested it.
 pub(in crate::api) fn stop_from_environment() {
-    let is_ours = ACTIVE_TRACE
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .is_some_and(|running| running.is_from_environment);
+    let is_ours =
+        unpoisoned(ACTIVE_TRACE.read()).as_ref().is_some_and(|running| running.is_from_environment);
     if is_ours && let Err(error) = stop() {
         crate::log!(LogLevel::Warn, "the trace is incomplete: {error}");
     }
@@ -166,7 +164,7 @@ pub(in crate::api) fn describe() -> Value {
 }
 
 fn active_buffer() -> Option<Arc<TraceBuffer>> {
-    let running = ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner);
+    let running = unpoisoned(ACTIVE_TRACE.read());
     running.as_ref().map(|running| Arc::clone(&running.sink))
 }
 
@@ -179,13 +177,13 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
         }
         _ => Ok(()),
     };
-    check_not_active(ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
+    check_not_active(unpoisoned(ACTIVE_TRACE.read()).as_ref())?;
     // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
-        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), &cause))?;
+        .map_err(|cause| Error::system(format_args!("creating the trace {path}"), cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
-    let mut running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner);
+    let mut running = unpoisoned(ACTIVE_TRACE.write());
     check_not_active(running.as_ref())?;
     let shared = Arc::clone(&sink);
     thread::start("dist-trace", move || shared.run_writer(writer))?;
@@ -196,7 +194,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
 
 /// Puts a record into the buffer.
 fn push_event(event: TraceEvent) {
-    if let Some(running) = ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+    if let Some(running) = unpoisoned(ACTIVE_TRACE.read()).as_ref() {
         running.sink.push(event);
     }
 }
@@ -246,7 +244,7 @@ impl TraceBuffer {
 
     fn write_all(&self, mut writer: TraceWriter) -> Result<()> {
         let write_error =
-            |cause| Error::system(format_args!("writing the trace {}", self.path), &cause);
+            |cause| Error::system(format_args!("writing the trace {}", self.path), cause);
         let mut batch = allocate_events()?;
         loop {
             let (seen, end) =
@@ -296,11 +294,11 @@ impl TraceBuffer {
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<TraceEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failure)
     }
 }
 

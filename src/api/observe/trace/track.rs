@@ -7,8 +7,9 @@
 //! may overlap other spans.
 
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 /// The number of lanes per group and kind of operation.
@@ -79,7 +80,7 @@ impl GroupTrack {
     }
 
     pub(super) fn lock_turn(&self) -> MutexGuard<'_, Option<TracedTurn>> {
-        self.current_turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current_turn)
     }
 
     /// Takes the lowest free lane.

@@ -24,12 +24,13 @@ use super::param::Param;
 use crate::api::group::process_group::Group;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::kernel;
 use bucket::HookOutcome;
 use function::FunctionHook;
 use int8::Int8Hook;
 use powersgd::PowerSgd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A hook and its state between buckets.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ impl Hook {
     }
 
     fn lock(&self) -> MutexGuard<'_, HookState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -24,9 +24,10 @@ use super::param::{self, Param};
 use crate::api::group::process_group::Group;
 use crate::api::work::callbacks;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::kernel;
 use fragment::OuterFragment;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Statistics since the outer optimizer was created; see `dist_outer_stats_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Outer {
     }
 
     fn lock(&self) -> MutexGuard<'_, OuterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the fragment that is due after this number of steps. The fragments are spread over

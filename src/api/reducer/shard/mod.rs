@@ -28,9 +28,10 @@ use crate::api::work::callbacks;
 use crate::api::work::handle::Work;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use local::{LocalShard, ShardPiece};
 use reshard::{ShardModel, ShardSnapshot};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of states of a shard.
 const MOST_STATES: usize = 64;
@@ -130,7 +131,7 @@ impl Shard {
     }
 
     fn lock(&self) -> MutexGuard<'_, ShardState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn local_shard(&self) -> Arc<LocalShard> {

@@ -51,13 +51,13 @@ mod tests;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU64, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turns::TurnCounters;
 
@@ -493,6 +493,6 @@ impl RunQueue {
     }
 
     fn lock_jobs(&self) -> MutexGuard<'_, WaitingJobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.jobs.lock())
     }
 }

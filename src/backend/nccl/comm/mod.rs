@@ -31,12 +31,13 @@ use crate::backend::GroupFailureState;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::device::context::{CudaContext, CurrentContext};
 use crate::wait::doorbell::Doorbell;
 use crate::wait::poll_backoff::PollBackoff;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The maximum pause between two polls.
@@ -185,7 +186,7 @@ impl NcclComm {
     }
 
     fn blocking_call(&self) -> MutexGuard<'_, Option<(&'static str, Deadline)>> {
-        self.blocking_call.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocking_call)
     }
 
     /// Returns an error if a thread is in a blocking call whose deadline has passed.
@@ -300,7 +301,7 @@ impl NcclComm {
     }
 
     fn registrations(&self) -> MutexGuard<'_, Vec<CommRegistration>> {
-        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registrations)
     }
 
     fn deregister_all(&self) {

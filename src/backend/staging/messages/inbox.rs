@@ -8,10 +8,11 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::device::CudaEvent;
 use crate::wait::doorbell::Doorbell;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An event for the worker thread.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl WorkerInbox {
     }
 
     pub(super) fn lock_events(&self) -> MutexGuard<'_, Vec<WorkerEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 }
 

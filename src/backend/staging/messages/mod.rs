@@ -33,11 +33,12 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::log::LogLevel;
+use crate::base::sync::lock;
 use crate::process::thread;
 use crate::wait::{WaitPolicy, wait_until};
 use inbox::{PostedCompletion, WorkerEvent, WorkerInbox};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use worker_state::StagingWorker;
 
@@ -86,7 +87,7 @@ impl StagingMessages {
 
     /// Starts the worker thread at the first call.
     fn start_worker(&self) -> Result<()> {
-        let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_started = lock(&self.is_started);
         if *is_started {
             return Ok(());
         }
@@ -141,7 +142,7 @@ impl DevicePointToPoint for StagingMessages {
 
 impl Drop for StagingMessages {
     fn drop(&mut self) {
-        let is_started = *self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_started = *lock(&self.is_started);
         if !is_started {
             return;
         }

@@ -5,8 +5,9 @@
 //! the bytes that select the calls, and the server's bytes.
 
 use super::super::client::TcpStore;
-use super::super::connection::{RequestFailure, StoreConnection};
+use super::super::connection::StoreConnection;
 use super::super::proto::{Bytes, StoreRequest};
+use super::super::request_failure::RequestFailure;
 use crate::base::fuzz::FuzzScript;
 use crate::base::{Deadline, Error, ErrorKind};
 use crate::store::Store as _;

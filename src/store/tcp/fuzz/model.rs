@@ -3,7 +3,8 @@
 //! rejections.
 
 use super::super::proto::{Bytes, StoreRequest};
-use super::super::request_handler::{ClientRejection, ConnectionId};
+use super::super::request_handler::ClientRejection;
+use super::super::waiters::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 
 type KeyName = Vec<u8>;

@@ -7,7 +7,8 @@
 //! few names and values, so that requests interact.
 
 use super::super::proto::{Bytes, StoreRequest};
-use super::super::request_handler::{ConnectionId, RequestHandler};
+use super::super::request_handler::RequestHandler;
+use super::super::waiters::ConnectionId;
 use super::model::StoreModel;
 use crate::base::fuzz::FuzzScript;
 

@@ -7,8 +7,9 @@
 
 use super::super::handshake::ServerHandshake;
 use super::super::proto::{self, StoreRequest};
-use super::super::request_handler::{ClientRejection, ConnectionId, RequestHandler};
+use super::super::request_handler::{ClientRejection, RequestHandler};
 use super::super::request_reader::RequestReader;
+use super::super::waiters::ConnectionId;
 use crate::base::fuzz::FuzzScript;
 
 /// The memory limit of the store, low enough to be reached.

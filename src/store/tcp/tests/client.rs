@@ -262,7 +262,7 @@ fn older_server_is_detected_by_a_separate_probe() {
         main.send_hex("03 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
-        let pool = store.pool();
+        let pool = &store.pool;
         let capabilities = ServerCapabilities::default();
         assert!(!capabilities.has(ServerCapability::Queues, pool, &test_deadline()).unwrap());
         // The client probes only once.
@@ -369,7 +369,7 @@ fn connection_closed_while_idle_is_replaced() {
     };
     with_script(script, |store| {
         // Wait until the close of the first connection has arrived.
-        while store.pool().is_main_usable() {
+        while store.pool.is_main_usable() {
             std::thread::yield_now();
         }
         // Wait longer than the interval in which the client does not check an idle connection.

@@ -164,12 +164,12 @@ fn local_clients_use_the_unix_socket() {
     for bind in ["127.0.0.1", "", "localhost"] {
         let server = Server::start(options(bind, 0)).unwrap();
         let store = connect_store((Ipv4Addr::LOCALHOST, server.port()).into());
-        assert!(store.pool().is_shortcut(), "bound to \"{bind}\"");
+        assert!(store.pool.is_shortcut(), "bound to \"{bind}\"");
     }
     let server = start_server();
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     let client = ClientOptions { host, port, tcp_only: true, ..ClientOptions::default() };
-    assert!(!TcpStore::connect(client, &test_deadline()).unwrap().pool().is_shortcut());
+    assert!(!TcpStore::connect(client, &test_deadline()).unwrap().pool.is_shortcut());
 }
 
 #[test]
@@ -212,12 +212,12 @@ fn long_series_of_sets_uses_tcp_and_stays_in_order() {
     let server = start_server();
     let store = connect_store(server.address());
     let other = connect_store(server.address());
-    assert!(!store.pool().has_bulk());
+    assert!(!store.pool.has_bulk());
     for round in 0..3_u8 {
-        store.pool().assume_shared_core();
+        store.pool.assume_shared_core();
         for number in 0..100_u8 {
             store.set(b"k", &[round, number], &test_deadline()).unwrap();
-            assert_eq!(store.pool().has_bulk(), round > 0 || number >= 8);
+            assert_eq!(store.pool.has_bulk(), round > 0 || number >= 8);
             if number % 40 == 20 {
                 assert_eq!(store.get(b"k", &test_deadline()).unwrap(), [round, number]);
             }

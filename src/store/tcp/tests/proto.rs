@@ -1,8 +1,8 @@
 //! Tests of the decoder with random requests in random pieces, and with random bytes.
 
+use crate::store::tcp::decoder::RequestDecoder;
 use crate::store::tcp::proto::{
-    Bytes, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Opcode, ProtocolViolation, RequestDecoder,
-    StoreRequest,
+    Bytes, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Opcode, ProtocolViolation, StoreRequest,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

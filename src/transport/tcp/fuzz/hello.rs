@@ -6,10 +6,10 @@
 
 use super::super::advert::AddressAdvert;
 use super::super::hello::{
-    CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal, WELCOME, has_valid_answer,
+    CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloReadState, HelloReader, HelloRefusal,
+    WELCOME, has_valid_answer,
 };
-use super::super::hello_reader::{ExpectedPeers, HelloReadState, HelloReader};
-use super::super::join::TcpMember;
+use super::super::members::{ExpectedPeers, TcpMember};
 use crate::base::fuzz::FuzzScript;
 use crate::base::ids::{Nonce, Rank};
 use crate::transport::{Channel, PeerName};

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
+use crate::base::sync::lock;
 use crate::transport::tcp::control_frame::ControlFrame;
-use crate::transport::tcp::listener_registry::lock;
 use crate::transport::tcp::mesh::OutgoingStream;
 use crate::transport::tcp::peer_state::DEPARTURE_GRACE;
 
@@ -281,9 +281,9 @@ fn local_error_is_not_a_peer_death() {
     let meshes = mesh_of(&[0, 1]);
     let shared = &meshes[0].shared;
     let own = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-    let error = shared.classify_error(1, &own).unwrap_err();
+    let error = shared.classify_error(1, own).unwrap_err();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::OutOfMemory, None));
     let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-    assert_eq!(shared.classify_error(1, &broken), Ok(true));
+    assert_eq!(shared.classify_error(1, broken), Ok(true));
     assert_eq!(failure_of(&meshes[0], 1).culprit(), Some(1));
 }

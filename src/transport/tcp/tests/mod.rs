@@ -8,8 +8,9 @@ mod streams;
 
 use super::advert::{AddressAdvert, RailAddress};
 use super::endpoint::TcpMesh;
-use super::join::{TcpJoinConfig, TcpListening, TcpMember};
+use super::join::TcpListening;
 use super::listener_registry::ListenerRegistry;
+use super::members::{TcpJoinConfig, TcpMember};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};

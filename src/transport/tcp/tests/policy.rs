@@ -5,7 +5,8 @@ use crate::sys::netif::{NetworkInterface, interfaces};
 use crate::transport::tcp::interface::{
     AddressFamily, InterfaceChoice, InterfaceRules, choose_interfaces,
 };
-use crate::transport::tcp::join::{listen, parse_range};
+use crate::transport::tcp::join::listen;
+use crate::transport::tcp::port_range::parse_range;
 
 fn interface(name: &str, address: &str) -> NetworkInterface {
     let loopback = name == "lo";

@@ -1,0 +1,161 @@
+//! The types of custom stores in the C interface. Fields are only ever appended.
+#![allow(non_camel_case_types, reason = "C names")]
+#![allow(missing_debug_implementations, reason = "plain C structs")]
+
+use super::constants::*;
+use super::sized_struct::sized_structs;
+use std::ffi::{c_char, c_void};
+
+/// Receives bytes from a custom store or a plug-in.
+///
+/// `bytes` is borrowed for the call. `sink_arg` is the pointer that was given with the function.
+pub type dist_store_sink_fn =
+    Option<unsafe extern "C" fn(sink_arg: *mut c_void, bytes: *const c_void, len_bytes: usize)>;
+
+/// The functions of a custom store (dist_store_custom_create), such as etcd or Redis.
+///
+/// The library passes `user` to each function, from any thread and from several at once. Each
+/// function returns a status within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER). Keys are
+/// terminated strings; values are bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_store_vtable_t {
+    /// sizeof(dist_store_vtable_t).
+    pub struct_size: usize,
+    /// Required. Stores a value.
+    pub set: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            value: *const c_void,
+            len_bytes: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
+    /// before returning.
+    pub get: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Required. Adds to a counter in decimal text (a missing counter is 0) and writes the sum.
+    pub add: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            amount: i64,
+            result: *mut i64,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Required. Waits until all keys exist, or returns DIST_ERR_TIMEOUT.
+    pub wait: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            keys: *const *const c_char,
+            n: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Required. Writes 1 if all keys exist, else 0, without waiting.
+    pub check: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            keys: *const *const c_char,
+            n: usize,
+            all_present: *mut i32,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Required. Removes a key, and writes 1 if the key existed, else 0.
+    pub delete_key: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            deleted: *mut i32,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Called once, after the last use of the store.
+    pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// Optional. Stores `desired` if the value is `expected`, or if the key is missing and
+    /// `expected` is empty. Then passes the resulting value to the sink once. For a missing key and
+    /// an `expected` that is not empty, the resulting value is `expected`.
+    pub compare_set: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            expected: *const c_void,
+            expected_len_bytes: usize,
+            desired: *const c_void,
+            desired_len_bytes: usize,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Appends bytes to a value; a missing value is created.
+    pub append: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            key: *const c_char,
+            value: *const c_void,
+            len_bytes: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Writes the number of keys.
+    pub num_keys: Option<
+        unsafe extern "C" fn(user: *mut c_void, result: *mut i64, timeout_ms: i64) -> dist_status_t,
+    >,
+    /// Optional. Passes each key to the sink before returning.
+    pub list_keys: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Appends an item to a queue. Unless all three queue functions are set, the library
+    /// composes queues of keys.
+    pub queue_push: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            item: *const c_void,
+            len_bytes: usize,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Takes the first item of a queue and passes it to the sink once. If the queue is
+    /// empty: waits if `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY.
+    pub queue_pop: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            block: i32,
+            sink: dist_store_sink_fn,
+            sink_arg: *mut c_void,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+    /// Optional. Writes the number of items in a queue.
+    pub queue_len: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            queue: *const c_char,
+            result: *mut i64,
+            timeout_ms: i64,
+        ) -> dist_status_t,
+    >,
+}
+
+sized_structs! {
+    dist_store_vtable_t: 64, 120;
+}

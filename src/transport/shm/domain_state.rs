@@ -1,0 +1,119 @@
+//! The state of one process's membership in a domain. The calling threads and the service thread
+//! share it.
+
+use crate::base::deadline::Deadline;
+use crate::base::ids::{GroupId, Rank};
+use crate::sys::unix;
+use crate::transport::region::Region;
+use crate::transport::{
+    DoorbellListener, DoorbellListeners, HeartbeatConfig, PeerName, SharedDomain, heartbeat,
+};
+use crate::wait::service::Alarm;
+use crate::wait::{WaitPolicy, wait_until};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The byte of a wake request on a liveness socket.
+const WAKE_REQUEST: u8 = b'K';
+
+/// The state of a membership.
+#[derive(Debug)]
+pub(super) struct ShmDomainShared {
+    pub(super) group: GroupId,
+    pub(super) region: Region,
+    pub(super) rank: Rank,
+    pub(super) peers: Arc<[PeerName]>,
+    pub(super) wait_policy: WaitPolicy,
+    pub(super) has_left: Vec<AtomicBool>,
+    /// The connections to all other ranks, in rank order.
+    pub(super) streams: Box<[UnixStream]>,
+    pub(super) listeners: DoorbellListeners,
+    pub(super) vitals: HeartbeatConfig,
+    /// The alarm of the heartbeat; present while this rank beats.
+    pub(super) heartbeat_alarm: Mutex<Option<Alarm>>,
+}
+
+impl ShmDomainShared {
+    /// Returns the connection to another rank.
+    pub(super) fn stream(&self, peer: Rank) -> &UnixStream {
+        &self.streams[peer - usize::from(peer > self.rank)]
+    }
+
+    /// Publishes this process's activity and wakes all ranks of the domain, including the rank that
+    /// has queried it. Called on the service thread, the only writer of the text.
+    pub(super) fn publish_activity(&self) {
+        self.region
+            .heartbeat(self.rank)
+            .publish_activity(&self.vitals.describe_activity(self.group));
+        (0..self.peers.len()).for_each(|peer| self.region.doorbell(peer).notify());
+    }
+}
+
+impl SharedDomain for ShmDomainShared {
+    fn region(&self) -> &Region {
+        &self.region
+    }
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn wait_policy(&self) -> WaitPolicy {
+        self.wait_policy
+    }
+
+    fn peer(&self, rank: Rank) -> &PeerName {
+        &self.peers[rank]
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        self.has_left[rank].load(Ordering::Acquire)
+    }
+
+    fn notify_listeners(&self, rank: Rank) {
+        if rank == self.rank {
+            self.listeners.notify_all();
+        } else if self.region.begin_wake_request(self.rank, rank) {
+            // A failed send is ignored: a peer that is gone needs no request, and the socket has
+            // room for the one pending request.
+            drop(unix::send(self.stream(rank), &[WAKE_REQUEST], None));
+        }
+    }
+
+    fn last_activity(&self, rank: Rank) -> String {
+        if rank == self.rank {
+            return self.vitals.describe_activity(self.group);
+        }
+        self.region.heartbeat(rank).last_activity()
+    }
+
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        let asked: Vec<u64> =
+            ranks.iter().map(|&rank| self.region.heartbeat(rank).request_activity()).collect();
+        ranks.iter().for_each(|&rank| self.notify_listeners(rank));
+        let has_answered = |(&rank, &stamp): (&Rank, &u64)| {
+            rank == self.rank || self.region.heartbeat(rank).stamp() != stamp
+        };
+        let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
+        let (doorbell, limit) =
+            (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
+        // The outcome of the wait does not matter: the answers so far are evaluated below.
+        drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
+        let answers = ranks.iter().zip(&asked);
+        answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()
+    }
+
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
+        self.listeners.add(listener);
+    }
+
+    fn leave(&self) {
+        if self.region.has_left(self.rank) {
+            return;
+        }
+        self.region.mark_left(self.rank);
+        let others = (0..self.peers.len()).filter(|&peer| peer != self.rank);
+        others.for_each(|peer| self.notify_listeners(peer));
+    }
+}

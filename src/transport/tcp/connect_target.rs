@@ -1,0 +1,72 @@
+//! The target of a connection attempt: the addresses of a peer, and the local address from which
+//! this rank connects to each of them.
+
+use super::advert::RailAddress;
+use super::hello::Hello;
+use super::members::TcpMember;
+use crate::base::deadline::Deadline;
+use crate::base::error::Error;
+use crate::transport::PeerName;
+use std::net::SocketAddr;
+
+/// The target of a connection attempt.
+#[derive(Debug)]
+pub(super) struct PeerConnectTarget {
+    pub(super) hello: Hello,
+    pub(super) name: PeerName,
+    pub(super) addresses: Vec<RailAddress>,
+    /// The local addresses to connect from, by rail; empty if the system chooses.
+    pub(super) source_addresses: Vec<RailAddress>,
+    /// How long to retry, because the peer may not listen yet.
+    pub(super) retry_until: Option<Deadline>,
+}
+
+impl PeerConnectTarget {
+    /// Returns the target for a connection from member `own` to member `peer`.
+    ///
+    /// # Errors
+    /// `Connection` if no address is reachable.
+    pub(super) fn between(
+        hello: Hello,
+        own: &TcpMember,
+        peer: &TcpMember,
+        retry_until: Option<Deadline>,
+    ) -> Result<Self, Error> {
+        let addresses = peer.advert.addresses_for(&own.advert, hello.purpose.rail(), &peer.name)?;
+        // If one side has fewer interfaces, the rail indices of the two sides do not mean the same
+        // networks.
+        let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
+        let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
+        Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
+    }
+}
+
+/// An address of the peer, and the local address to connect from; `None` if the system chooses.
+pub(super) type AddressPair = (SocketAddr, Option<SocketAddr>);
+
+/// Returns all addresses in order. Each address comes first with the local address of the same
+/// rail, and then with any local address, because the answer to the former may have no route back.
+pub(super) fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
+    let mut pairs = Vec::new();
+    for &rail_address in &target.addresses {
+        pairs.extend(
+            source_address_for(rail_address, &target.source_addresses)
+                .map(|it| (rail_address.address, Some(it))),
+        );
+        pairs.push((rail_address.address, None));
+    }
+    pairs
+}
+
+/// Returns the local address of the same rail as the peer's address.
+fn source_address_for(rail_address: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
+    let rails = sources.iter().map(|source| source.rail + 1).max()?;
+    let fits = |source: &&RailAddress| {
+        source.rail == rail_address.rail % rails
+            && source.address.is_ipv4() == rail_address.address.is_ipv4()
+            && source.address.ip().is_loopback() == rail_address.address.ip().is_loopback()
+    };
+    let mut source = sources.iter().find(fits)?.address;
+    source.set_port(0);
+    Some(source)
+}

@@ -1,0 +1,88 @@
+//! The members of a group as all ranks know them before they connect, and the check of a hello
+//! against this list.
+
+use super::advert::AddressAdvert;
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
+use crate::base::deadline::Deadline;
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::transport::{Channel, HeartbeatConfig, PeerName};
+use crate::wait::WaitPolicy;
+
+/// The facts about one rank of the group that all ranks know before they connect.
+#[derive(Clone, Debug)]
+pub struct TcpMember {
+    /// The display name of the rank.
+    pub name: PeerName,
+    /// The nonce that the rank published.
+    pub nonce: Nonce,
+    /// The index of its node, from 0. The first rank of each node is the node leader.
+    pub node: usize,
+    /// The addresses of the rank.
+    pub advert: AddressAdvert,
+}
+
+/// The parameters for joining a mesh.
+#[derive(Debug)]
+pub struct TcpJoinConfig<'a> {
+    /// The group that the ranks join.
+    pub group: GroupId,
+    /// The epoch of the group.
+    pub epoch: u32,
+    /// The members of the group, in rank order.
+    pub members: &'a [TcpMember],
+    /// The number of this rank.
+    pub me: Rank,
+    /// The limit for connecting the leaders.
+    pub deadline: &'a Deadline,
+    /// The wait policy of this rank.
+    pub wait_policy: WaitPolicy,
+    /// The heartbeat and liveness settings.
+    pub vitals: HeartbeatConfig,
+}
+
+/// Returns the first rank of each node.
+pub(super) fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
+    let nodes = members.iter().map(|member| member.node + 1).max().unwrap_or(0);
+    (0..nodes)
+        .map(|node| members.iter().position(|member| member.node == node).unwrap_or(usize::MAX))
+        .collect()
+}
+
+/// The group as a rank knows it.
+#[derive(Debug)]
+pub(super) struct ExpectedPeers<'a> {
+    pub(super) epoch: u32,
+    pub(super) me: Rank,
+    pub(super) members: &'a [TcpMember],
+    /// The first rank of each node.
+    pub(super) leaders: &'a [Rank],
+    pub(super) lanes: u8,
+}
+
+impl ExpectedPeers<'_> {
+    /// Checks that the sender of a hello is a member, that the hello addresses this rank, and that
+    /// the requested stream exists.
+    ///
+    /// # Errors
+    /// `IdentityMismatch`.
+    pub(super) fn check(&self, hello: &Hello) -> Result<(), HelloRefusal> {
+        let Self { epoch, me, members, leaders, lanes } = *self;
+        let known = members.get(hello.from).filter(|member| member.nonce == hello.nonce);
+        let is_to_this_one = hello.expected_nonce == members[me].nonce && hello.epoch == epoch;
+        let is_meant = is_to_this_one && hello.from != me;
+        let Some(from) = known.filter(|_| is_meant) else {
+            return Err(HelloRefusal::IdentityMismatch);
+        };
+        let is_expected = match hello.purpose {
+            ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < lanes,
+            ConnectionPurpose::Stream(Channel::PointToPoint) => true,
+            // The leader of the node with the larger index connects.
+            ConnectionPurpose::Control => {
+                from.node > members[me].node && leaders.get(from.node) == Some(&hello.from)
+            }
+            // [`ReconnectEndpoint`](super::ReconnectEndpoint) checks these connections.
+            ConnectionPurpose::Reconnect => false,
+        };
+        if is_expected { Ok(()) } else { Err(HelloRefusal::IdentityMismatch) }
+    }
+}
