@@ -19,6 +19,7 @@ pub mod collective_header;
 pub mod ctrl_slot;
 pub mod descriptor;
 pub mod endpoint;
+pub mod exposure;
 pub mod heartbeat;
 pub mod inproc;
 pub mod labels;
@@ -27,6 +28,7 @@ pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
 pub mod point_to_point;
+pub mod presence;
 pub mod rank_progress;
 pub mod region;
 pub mod reuse_policy;

@@ -9,7 +9,7 @@
 
 use super::progress_owner::EngineCore;
 use crate::base::error::{Error, Result};
-use crate::transport::{DoorbellListener, SharedDomain, ring};
+use crate::transport::{DoorbellListener, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -87,7 +87,7 @@ impl DoorbellListener for LazyEngine {
         // This callback must not wait, because its caller may hold locks. If the lock is taken, its
         // holder polls the rings or leaves. If the engine cannot be created, the next call of this
         // rank returns the error.
-        if others.any(|rank| ring::has_ever_written(region, rank, me))
+        if others.any(|rank| region.ring(rank, me).writer_cursor.position() != 0)
             && let Ok(has_left) = self.has_left.try_lock()
         {
             drop(self.create_core(*has_left));

@@ -13,7 +13,7 @@
 //!   until a receive has accepted the RTS. Then the bytes take one of three ways into the
 //!   receiver's buffer:
 //!   - The sender sends fragments, if CMA is impossible or both sides only wait for this message.
-//!   - The receiver reads the sender's memory by CMA ([`rendezvous`], [`exposure`]).
+//!   - The receiver reads the sender's memory by CMA ([`rendezvous`], [`exposure`](super::exposure)).
 //!   - The receiver reads the front half while the sender writes the back half, if callers wait on
 //!     both sides of a long message ([`split_transfer`]).
 //! - **Completion.** The send of an eager message completes once the message is in the stream. The
@@ -33,7 +33,7 @@
 //!
 //! Completions are called without any lock held. Does not depend on works, groups or the C ABI.
 
-mod exposure;
+mod exposure_slots;
 mod fast_path;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -56,8 +56,6 @@ mod termination;
 #[cfg(test)]
 mod tests;
 mod unexpected;
-
-pub use exposure::{ExposureTable, ExposureWords, ProcessCookie};
 
 #[cfg(doc)]
 use super::ReceiveBuffer;

@@ -1,6 +1,5 @@
 //! The sending side: writes messages and control frames to the streams.
 
-use super::exposure::EXPOSURE_SLOT_COUNT;
 use super::frame::{ExposedBuffer, MessageFrame};
 use super::limits::MatchingLimits;
 use super::link::{FrameBody, FrameInProgress, PeerLink, QueuedItem};
@@ -56,7 +55,6 @@ impl MatchingState {
             && !message.bytes.is_empty()
             && let Some(slot) = self.free_exposure_slots.acquire()
         {
-            debug_assert!(slot < EXPOSURE_SLOT_COUNT);
             self.exposure_table().expose(slot, number);
             self.sends.get_mut(&number).into_iter().for_each(|it| it.exposure_slot = Some(slot));
         }

@@ -2,7 +2,7 @@
 //! the message by a CTS and gets it in fragments if CMA is impossible.
 //!
 //! The bytes must still be the sender's message when this rank reports success: see
-//! [`super::exposure`]. The sender's process is verified before the first read, and again after
+//! [`crate::transport::exposure`]. The sender's process is verified before the first read, and again after
 //! each message. The proof is a random process cookie, whose address is in the sender's exposure
 //! table. The memory of a process that has left or died is not read any more.
 

@@ -6,7 +6,7 @@
 //!    ([`MessageFrame::SplitPut`]).
 //! 2. The sender writes the back half if it handles that frame before the receiver has finished the
 //!    front half. Otherwise the receiver reads the back half too. A compare-and-swap of the word in
-//!    the sender's [exposure table](super::exposure) decides between the two, so that the receiver
+//!    the sender's [exposure table](crate::transport::exposure) decides between the two, so that the receiver
 //!    never waits for a sender that does not poll.
 //! 3. When the sender has written the back half, or cannot continue, it sends the number of written
 //!    bytes ([`MessageFrame::PutDone`]). The receiver reads the rest, which is usually empty.

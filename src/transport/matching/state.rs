@@ -3,7 +3,7 @@
 //! All code here runs under the engine's lock. Completed messages are collected in `completed`;
 //! their completions are called after the lock has been released.
 
-use super::exposure::{ExposureTable, FreeExposureSlots};
+use super::exposure_slots::FreeExposureSlots;
 use super::frame::MessageFrame;
 use super::limits::{MAX_OUTSTANDING, MatchingLimits};
 use super::link::{PeerLink, QueuedItem};
@@ -19,6 +19,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::sync::AtomicU64;
+use crate::transport::exposure::ExposureTable;
 use crate::transport::ring::{RingReader, RingWriter};
 use crate::transport::{
     Completion, Delivery, Endpoint, PeerName, ReceiveBuffer, ReceiveRequest, Region, SendRequest,

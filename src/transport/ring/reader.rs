@@ -1,14 +1,15 @@
 //! The reader of a byte ring.
 
-use super::{
-    ByteRing, CACHE_LINE_BYTES, HEADER_BYTES, InlineSnapshot, Region, RingRoute, STREAM_PIECES,
-    copy_out, invalid_position_error, locate,
+use super::inline_copy::{CACHE_LINE_BYTES, InlineSnapshot};
+use super::memory::{
+    ByteRing, HEADER_BYTES, RingRoute, STREAM_PIECES, copy_out, invalid_position_error, locate,
 };
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::processor;
 use crate::base::spin;
+use crate::transport::region::Region;
 use std::sync::atomic::{Ordering, fence};
 
 /// The reader of a byte ring.
@@ -46,7 +47,7 @@ impl RingReader {
     /// # Errors
     /// `Internal` if the writer's position is invalid.
     pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         if self.written == self.position {
             self.refresh(&ring)?;
         }
@@ -63,7 +64,7 @@ impl RingReader {
     /// # Errors
     /// As [`RingReader::read`].
     pub fn read_stream(&mut self, region: &Region, polls: u32, into: Dst<'_>) -> Result<usize> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         let piece = ring.bytes.len() / STREAM_PIECES;
         let mut taken = 0;
         while taken < into.len() && spin::spin_until(polls, || self.has_more(&ring)) {
@@ -136,7 +137,7 @@ impl RingReader {
 
     /// Returns the ring of this reader.
     pub fn ring<'a>(&self, region: &'a Region) -> ByteRing<'a> {
-        self.route.ring(region)
+        region.ring_on(self.route)
     }
 
     /// Returns the read position.
@@ -237,7 +238,7 @@ impl RingReader {
             return false;
         }
         self.released = self.position;
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         ring.reader_cursor.position.store(self.position, Ordering::Release);
         fence(Ordering::SeqCst);
         ring.writer_cursor.waits_for_room.load(Ordering::Relaxed) != 0

@@ -87,7 +87,7 @@ impl LivenessSocket {
     /// Records whether the peer has left in order. Returns true if it has.
     fn check_departure(&self) -> bool {
         let shared = &self.shared;
-        if !shared.region.has_left(self.peer) {
+        if !shared.region.presence(self.peer).has_left() {
             return false;
         }
         if !shared.has_left[self.peer].swap(true, Ordering::AcqRel) {
@@ -148,10 +148,10 @@ pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool
 
 /// Announces to the other ranks that this rank leaves in order.
 pub(super) fn announce_departure(shared: &ShmDomainShared) {
-    if shared.region.has_left(shared.rank) {
+    if shared.region.presence(shared.rank).has_left() {
         return;
     }
-    shared.region.mark_left(shared.rank);
+    shared.region.presence(shared.rank).mark_left();
     (0..shared.peers.len())
         .filter(|&peer| peer != shared.rank)
         .for_each(|peer| notify(shared, peer));

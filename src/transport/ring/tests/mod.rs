@@ -3,10 +3,12 @@
 mod rewind;
 
 use super::inline_copy::LEN_BITS;
+use super::memory::{HEADER_BYTES, locate};
 use super::*;
-use crate::base::buffer::WORD;
+use crate::base::buffer::{Dst, Src, WORD};
 use crate::transport::inproc::HeapRegion;
-use crate::transport::{RegionGeometry, ReusePolicy};
+use crate::transport::{Region, RegionGeometry, ReusePolicy};
+use std::sync::atomic::Ordering;
 
 fn default_region() -> Region {
     region_with_reuse(ReusePolicy::WhileCached)
