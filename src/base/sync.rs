@@ -1,10 +1,26 @@
 //! The atomics and locks of the protocols that the model checker tests exhaustively: those of std,
-//! or under `--cfg loom` those of loom. All other code uses those of std directly.
+//! or under `--cfg loom` those of loom. All other code uses those of std directly, and takes them
+//! with [`lock`].
+
+use std::sync::{LockResult, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard};
+
+/// Locks a mutex, even if a thread has panicked while it held the lock.
+///
+/// The data behind each lock of the library is consistent at any time, so a panic does not harm it.
+pub fn lock<T: ?Sized>(mutex: &StdMutex<T>) -> StdMutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+/// Returns the guard of a lock, even if a thread has panicked while it held the lock. For a
+/// [`RwLock`](std::sync::RwLock), and for the [`Mutex`] of this module.
+pub fn unpoisoned<G>(outcome: LockResult<G>) -> G {
+    outcome.unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Replaces a `fence(SeqCst)` between a sequentially consistent read-modify-write and a
 /// sequentially consistent load. Both are in the single total order of such operations, so no fence

@@ -53,10 +53,11 @@ pub use reuse_policy::ReusePolicy;
 
 use crate::base::error::Error;
 use crate::base::ids::{Rank, WorldSize};
+use crate::base::sync::lock;
 use crate::wait::WaitPolicy;
 use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The identity of a rank, for messages to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,14 +190,14 @@ pub struct DoorbellListeners {
 impl DoorbellListeners {
     /// Adds a listener, and drops the listeners whose owners are gone.
     pub fn add(&self, listener: Weak<dyn DoorbellListener>) {
-        let mut list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = lock(&self.listeners);
         list.retain(|known| known.strong_count() > 0);
         list.push(listener);
     }
 
     /// Calls all listeners that still exist.
     pub fn notify_all(&self) {
-        let list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let list = lock(&self.listeners).clone();
         list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_doorbell());
     }
 }

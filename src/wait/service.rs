@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// What to do with a registration after its handler was called.
@@ -259,7 +259,7 @@ fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
 }
 
 fn lock() -> MutexGuard<'static, ServiceState> {
-    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::base::sync::lock(&SERVICE)
 }
 
 fn start_thread() -> Result<ServiceThread> {

@@ -21,11 +21,12 @@ pub use peer_arenas::{PeerMapping, has_process_ended, open_peer_arena};
 
 use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::lock;
 use crate::sys::sparse_mapping::{COMMIT_UNIT, SparseMapping};
 use range_allocator::RangeAllocator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The alignment of small allocations: a cache line.
 pub const SMALL_ALIGN: usize = 64;
@@ -74,7 +75,7 @@ static CREATION_LOCK: Mutex<()> = Mutex::new(());
 /// `OutOfMemory`, with the requested and the available number of bytes; `System`.
 pub fn allocate(len: usize) -> Result<ArenaBlock> {
     if ARENA.get().is_none() {
-        let _one = CREATION_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&CREATION_LOCK);
         if ARENA.get().is_none() {
             // `set` cannot fail: the cell is empty, and this thread has the lock.
             drop(ARENA.set(Arc::new(Arena::new()?)));
@@ -191,7 +192,7 @@ impl Arena {
     }
 
     fn lock(&self) -> MutexGuard<'_, ArenaState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -3,9 +3,10 @@
 
 use super::MemfdIdentity;
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use crate::sys::process_status;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 pub use crate::sys::peer_mapping::PeerMapping;
 
@@ -19,7 +20,7 @@ static PEER_ARENAS: Mutex<BTreeMap<(u32, MemfdIdentity), Weak<PeerMapping>>> =
 /// # Errors
 /// `Connection` if the file has another identity; `System`, `OutOfMemory`.
 pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapping>> {
-    let mut windows = PEER_ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut windows = lock(&PEER_ARENAS);
     windows.retain(|_, window| window.strong_count() > 0);
     if let Some(window) = windows.get(&(pid, identity)).and_then(Weak::upgrade) {
         return Ok(window);

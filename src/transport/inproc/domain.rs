@@ -4,13 +4,14 @@
 use super::HeapRegion;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
+use crate::base::sync::lock;
 use crate::transport::heartbeat::ActivityFn;
 use crate::transport::region::{Region, RegionGeometry};
 use crate::transport::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
 use crate::wait::WaitPolicy;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 /// The state that the members of one domain share.
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl InprocDomain {
 
 impl InprocDomainHub {
     fn get_or_create(key: InprocDomainKey, geometry: RegionGeometry) -> Result<Arc<Self>> {
-        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hubs = lock(&HUBS);
         hubs.retain(|_, hub| hub.strong_count() > 0);
         if let Some(hub) = hubs.get(&key).and_then(Weak::upgrade) {
             return Ok(hub);

@@ -4,6 +4,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
 use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::sync::lock;
 use crate::transport::{
     Channel, DoorbellListener, Endpoint, PeerName, ProgressHandler, SharedDomain, StreamDirection,
     StreamInterest,
@@ -14,7 +15,7 @@ use crate::wait::{WaitPolicy, wait_until};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 /// The capacity of one stream in bytes.
@@ -330,10 +331,6 @@ impl Endpoint for InprocMesh {
     fn fail(&self, error: &Error) {
         self.shared.domain.fail(error);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@
 
 use super::progress_owner::EngineCore;
 use crate::base::error::{Error, Result};
+use crate::base::sync::lock;
 use crate::transport::{DoorbellListener, SharedDomain};
 use crate::wait::doorbell::Doorbell;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The lazy engine of a rank in a group whose ranks all share memory.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl LazyEngine {
         if let Some(core) = self.core.get() {
             return Ok(core);
         }
-        let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_left = lock(&self.has_left);
         self.create_core(*has_left)
     }
 
@@ -50,7 +51,7 @@ impl LazyEngine {
 
     /// Leaves the group: no engine is created any more.
     pub(super) fn leave(&self) {
-        *self.has_left.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.has_left) = true;
         match self.existing_core() {
             Some(core) => core.leave(),
             None => self.doorbell().stop_listening(),

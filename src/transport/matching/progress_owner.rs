@@ -18,13 +18,14 @@ use super::outstanding::CompletedMessage;
 use super::state::MatchingState;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use crate::sys::host;
 use crate::transport::{Completion, DoorbellListener, Endpoint, ProgressHandler, SharedDomain};
 use crate::wait::service::{Alarm, AlarmHandler, alarm};
 use crate::wait::service_task::ServiceTask;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The service delay: the time without a waiting caller after which the service thread listens. The
@@ -186,7 +187,7 @@ impl EngineCore {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LockedEngine> {
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.locked)
     }
 
     fn wake_service(&self) {

@@ -4,9 +4,10 @@
 use super::SharedCompletion;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
+use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery};
 use std::cell::OnceCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const BYTES: usize = 128 << 10;
 const GUARD: usize = 16;
@@ -24,7 +25,7 @@ pub(super) struct FuzzCompletion(Mutex<Option<Result<Delivery>>>);
 
 impl Completion for FuzzCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
-        let mut outcome_slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome_slot = lock(&self.0);
         assert!(outcome_slot.is_none(), "completed twice: {outcome_slot:?}, {outcome:?}");
         *outcome_slot = Some(outcome);
     }
@@ -100,7 +101,7 @@ impl FuzzArena {
     /// Records the completed messages. The content of their buffers must not change any more.
     pub(super) fn record_completions(&mut self) {
         for posted in self.posted.iter_mut().filter(|posted| !posted.is_over) {
-            let outcome_slot = posted.completion.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let outcome_slot = lock(&posted.completion.0);
             let Some(outcome) = &*outcome_slot else { continue };
             posted.is_over = true;
             // A failed receive may have a part of its message. A successful receive has nothing

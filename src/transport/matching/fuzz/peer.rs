@@ -5,6 +5,7 @@ use super::PEER;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
+use crate::base::sync::lock;
 use crate::sys::host;
 use crate::transport::inproc::InprocDomain;
 use crate::transport::ring::{RingReader, RingWriter};
@@ -15,7 +16,7 @@ use crate::transport::{
 use crate::wait::WaitPolicy;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// The process cookie and the exposed buffer of the peer.
@@ -177,7 +178,7 @@ struct FuzzStreamState {
 
 impl FuzzStreams {
     fn inner(&self) -> MutexGuard<'_, FuzzStreamState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     fn left_error() -> Error {
