@@ -6,6 +6,7 @@
 //! return an `Aborted` error without a reason.
 
 use crate::base::error::{Error, ErrorKind};
+use crate::wait::policy::yield_until;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const CLEAR: u32 = 0;
@@ -77,11 +78,9 @@ impl AbortRecord {
         if !self.is_set() {
             return None;
         }
-        for _ in 0..MAX_READ_YIELDS {
-            if self.state.load(Ordering::Acquire) == COMPLETE {
-                return Some(self.read());
-            }
-            std::thread::yield_now();
+        let is_complete = || (self.state.load(Ordering::Acquire) == COMPLETE).then_some(());
+        if is_complete().or_else(|| yield_until(MAX_READ_YIELDS, || true, is_complete)).is_some() {
+            return Some(self.read());
         }
         let message = "the group was aborted by a rank that died before it wrote the reason";
         Some(Error::new(ErrorKind::Aborted, message))

@@ -16,6 +16,7 @@
 
 use super::abort::truncate_utf8;
 use crate::base::ids::GroupId;
+use crate::wait::policy::yield_until;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -189,7 +190,8 @@ impl HeartbeatState {
     /// Returns the last activity text. Returns an empty text if the owner is still writing after
     /// 1000 attempts.
     pub fn last_activity(&self) -> String {
-        (0..MAX_READ_ATTEMPTS).find_map(|_| self.activity.read()).unwrap_or_default()
+        let read = || self.activity.read();
+        read().or_else(|| yield_until(MAX_READ_ATTEMPTS, || true, read)).unwrap_or_default()
     }
 
     /// Requests a new activity text. Returns the current stamp: the new text is complete once the
@@ -216,7 +218,6 @@ impl ActivityText {
     fn read(&self) -> Option<String> {
         let stamp = self.stamp.load(Ordering::Acquire);
         if stamp & 1 == 1 {
-            std::thread::yield_now();
             return None;
         }
         let len =

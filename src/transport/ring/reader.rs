@@ -8,8 +8,8 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::processor;
-use crate::base::spin;
 use crate::transport::region::Region;
+use crate::wait::policy::spin_until;
 use std::sync::atomic::{Ordering, fence};
 
 /// The reader of a byte ring.
@@ -67,7 +67,7 @@ impl RingReader {
         let ring = region.ring_on(self.route);
         let piece = ring.bytes.len() / STREAM_PIECES;
         let mut taken = 0;
-        while taken < into.len() && spin::spin_until(polls, || self.has_more(&ring)) {
+        while taken < into.len() && spin_until(polls, || self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
             // A writer that polls for room sees it at once. Whether a writer sleeps is checked
             // later.
@@ -80,7 +80,7 @@ impl RingReader {
     /// to `len` bytes.
     #[inline]
     pub fn poll_for(&self, ring: &ByteRing<'_>, len: usize, polls: u32) {
-        if spin::spin_until(polls, || self.has_more(ring)) {
+        if spin_until(polls, || self.has_more(ring)) {
             ring.writer_cursor.inline_copy.prefetch_read(len);
         }
     }
@@ -171,7 +171,7 @@ impl RingReader {
             taken = arrived;
             if taken < into.len() {
                 let written = self.written;
-                if !spin::spin_until(polls, || ring.writer_cursor.position() != written) {
+                if !spin_until(polls, || ring.writer_cursor.position() != written) {
                     return Ok(false);
                 }
                 self.refresh(ring)?;

@@ -11,8 +11,8 @@ use crate::base::copy::Stager;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::processor;
-use crate::base::spin;
 use crate::transport::region::Region;
+use crate::wait::policy::spin_until;
 use std::sync::atomic::{Ordering, fence};
 
 /// The indexes of the header words that are not 0.
@@ -142,7 +142,7 @@ impl RingWriter {
             let is_enough = |read: u64| {
                 read.saturating_add(ring.bytes.len() as u64) >= self.position + wanted as u64
             };
-            let _has_come = spin::spin_until(polls, || is_enough(ring.reader_cursor.position()));
+            let _has_come = spin_until(polls, || is_enough(ring.reader_cursor.position()));
             self.refresh(ring);
         }
         self.free_bytes(ring)

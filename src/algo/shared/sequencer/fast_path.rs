@@ -34,11 +34,11 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::label::Label;
-use crate::base::spin;
 use crate::kernel::ResolvedFold;
 use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{Descriptor, SharedDomain};
+use crate::wait::policy::spin_until;
 
 /// The maximum number of polls for a rank after the first one: some microseconds.
 const MAX_POLLS: u32 = 300;
@@ -295,7 +295,7 @@ impl<'a> SequencerCore<'a> {
     fn poll_rank_again(&self, rank: Rank, max_polls: u32) -> bool {
         let step = self.cursor.step;
         let slot = self.region.ctrl_slot(rank, step);
-        spin::spin_until(max_polls, || slot.step() >= step)
+        spin_until(max_polls, || slot.step() >= step)
     }
 
     /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache
