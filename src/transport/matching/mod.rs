@@ -13,7 +13,7 @@
 //!   until a receive has accepted the RTS. Then the bytes take one of three ways into the
 //!   receiver's buffer:
 //!   - The sender sends fragments, if CMA is impossible or both sides only wait for this message.
-//!   - The receiver reads the sender's memory by CMA ([`rendezvous`], [`exposure`](super::exposure)).
+//!   - The receiver reads the sender's memory by CMA ([`gets`], [`exposure`](super::exposure)).
 //!   - The receiver reads the front half while the sender writes the back half, if callers wait on
 //!     both sides of a long message ([`split_transfer`]).
 //! - **Completion.** The send of an eager message completes once the message is in the stream. The
@@ -33,28 +33,37 @@
 //!
 //! Completions are called without any lock held. Does not depend on works, groups or the C ABI.
 
-mod exposure_slots;
+mod exposed_buffers;
 mod fast_path;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gets;
+mod immediate;
+mod inbound;
 mod incoming;
 mod lazy_engine;
 mod limits;
 mod link;
-mod outgoing;
+mod outbound;
 mod outstanding;
 mod peer_departure;
 mod peer_streams;
+mod peers;
 mod posted;
 mod probe;
 mod progress_owner;
+mod puts;
+mod queues;
 mod rendezvous;
+mod requests;
+mod rts_table;
 mod split_transfer;
 mod state;
 mod termination;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod unexpected;
 
 #[cfg(doc)]
@@ -68,7 +77,6 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use lazy_engine::LazyEngine;
-use outstanding::CompletedMessage;
 use progress_owner::EngineCore;
 use state::MatchingState;
 use std::sync::Arc;
@@ -109,7 +117,7 @@ impl MatchingEngine {
     fn core(&self) -> Result<&EngineCore> {
         match &self.0 {
             EngineInner::Ready(core) => Ok(core),
-            EngineInner::Lazy(dormant) => dormant.core(),
+            EngineInner::Lazy(lazy) => lazy.core(),
         }
     }
 
@@ -117,7 +125,7 @@ impl MatchingEngine {
     fn existing_core(&self) -> Option<&EngineCore> {
         match &self.0 {
             EngineInner::Ready(core) => Some(core),
-            EngineInner::Lazy(dormant) => dormant.existing_core(),
+            EngineInner::Lazy(lazy) => lazy.existing_core(),
         }
     }
 }
@@ -126,7 +134,7 @@ impl Drop for MatchingEngine {
     fn drop(&mut self) {
         match &self.0 {
             EngineInner::Ready(core) => core.leave(),
-            EngineInner::Lazy(dormant) => dormant.leave(),
+            EngineInner::Lazy(lazy) => lazy.leave(),
         }
     }
 }
@@ -146,10 +154,10 @@ impl PointToPoint for MatchingEngine {
         (outgoing, sent): (SendRequest, Arc<dyn Completion>),
     ) -> Result<()> {
         self.core()?.with_state(|state| {
-            state.check_capacity(2)?;
+            state.requests.check_capacity(2)?;
             state.receive(incoming, received)?;
             if let Err(error) = state.send(outgoing, Arc::clone(&sent)) {
-                state.completed.push(CompletedMessage::new(sent, Err(error)));
+                state.requests.complete_unposted(sent, Err(error));
             }
             Ok(())
         })
@@ -199,7 +207,7 @@ impl PointToPoint for MatchingEngine {
     fn departure_error(&self, peer: Rank) -> Option<Error> {
         let search = |state: &mut MatchingState| {
             state.progress();
-            state.links.get(peer)?.close_error.clone()
+            state.peers.get(peer)?.close_error.clone()
         };
         self.core().map_or_else(Some, |core| core.with_state(search))
     }

@@ -38,7 +38,24 @@ pub(super) struct UnexpectedQueue {
     by_internal_tag: BTreeSet<(bool, u64)>,
 }
 
+#[cfg(any(test, fuzzing))]
+impl UnexpectedMessage {
+    /// Returns the number of bytes that the engine buffers for the message.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        match &self.body {
+            MessageBody::Buffered(bytes) => bytes.len(),
+            MessageBody::AtSender(_) | MessageBody::OwnSend(_) => 0,
+        }
+    }
+}
+
 impl UnexpectedQueue {
+    /// Returns all messages.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn messages(&self) -> impl Iterator<Item = &UnexpectedMessage> {
+        self.messages.values()
+    }
+
     /// Adds a message. The arrival number grows with each message.
     pub(super) fn insert(&mut self, arrival: u64, message: UnexpectedMessage) {
         let (from, tag) = (message.from, message.tag);

@@ -113,7 +113,7 @@ impl RingReader {
         into: Dst<'_>,
     ) -> Result<()> {
         if !ring.writer_cursor.inline_copy.copy_body(seen, into) {
-            return match self.take_peeked(ring, (HEADER_BYTES, 0), into)? {
+            return match self.take_peeked(ring, HEADER_BYTES, 0, into)? {
                 true => Ok(()),
                 false => Err(Error::internal("the ring has fewer bytes than were peeked")),
             };
@@ -154,7 +154,8 @@ impl RingReader {
     pub fn take_peeked(
         &mut self,
         ring: &ByteRing<'_>,
-        (seen, polls): (usize, u32),
+        seen: usize,
+        polls: u32,
         into: Dst<'_>,
     ) -> Result<bool> {
         let mut taken = 0;
