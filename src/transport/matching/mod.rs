@@ -150,8 +150,10 @@ impl PointToPoint for MatchingEngine {
 
     fn exchange(
         &self,
-        (incoming, received): (ReceiveRequest, Arc<dyn Completion>),
-        (outgoing, sent): (SendRequest, Arc<dyn Completion>),
+        incoming: ReceiveRequest,
+        received: Arc<dyn Completion>,
+        outgoing: SendRequest,
+        sent: Arc<dyn Completion>,
     ) -> Result<()> {
         self.core()?.with_state(|state| {
             state.requests.check_capacity(2)?;
