@@ -27,6 +27,7 @@ mod layout;
 pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
+pub mod op_kind;
 pub mod point_to_point;
 pub mod presence;
 pub mod rank_progress;
@@ -39,11 +40,12 @@ pub mod tcp;
 
 pub use abort::AbortRecord;
 pub use ctrl_slot::CtrlSlot;
-pub use descriptor::{CountSpec, Descriptor, OpKind};
+pub use descriptor::{CountSpec, Descriptor};
 pub use endpoint::{
     Channel, Endpoint, MAX_COLLECTIVE_STREAMS, ProgressHandler, StreamDirection, StreamInterest,
 };
 pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
+pub use op_kind::OpKind;
 pub use point_to_point::{
     Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, PointToPoint,
     ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
