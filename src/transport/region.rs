@@ -116,9 +116,7 @@ impl Region {
     pub fn exposure_table(&self, rank: Rank) -> ExposureTable<'_> {
         ExposureTable {
             cookie: &self.presence(rank).cookie,
-            words: self.struct_at(
-                self.layout.exposure_tables + self.checked_rank(rank) * size_of::<ExposureWords>(),
-            ),
+            words: self.struct_of(self.layout.exposure_tables, rank),
         }
     }
 
@@ -195,12 +193,12 @@ impl Region {
 
     /// Returns the progress of a rank.
     pub fn progress(&self, rank: Rank) -> &RankProgress {
-        self.struct_at(self.layout.progress + self.checked_rank(rank) * size_of::<RankProgress>())
+        self.struct_of(self.layout.progress, rank)
     }
 
     /// Returns the labels of a rank's last operations.
     pub fn labels(&self, rank: Rank) -> &LabelTable {
-        self.struct_at(self.layout.labels + self.checked_rank(rank) * size_of::<LabelTable>())
+        self.struct_of(self.layout.labels, rank)
     }
 
     /// Returns the descriptor of a rank's operation, with the text of its label if the rank still
@@ -219,9 +217,7 @@ impl Region {
 
     /// Returns the heartbeat counter and activity text of a rank.
     pub fn heartbeat(&self, rank: Rank) -> &HeartbeatState {
-        self.struct_at(
-            self.layout.heartbeats + self.checked_rank(rank) * size_of::<HeartbeatState>(),
-        )
+        self.struct_of(self.layout.heartbeats, rank)
     }
 
     /// Returns the control slot of a rank for a step.
@@ -316,7 +312,7 @@ impl Region {
 
     /// Returns the presence record of a rank.
     pub fn presence(&self, rank: Rank) -> &RankPresence {
-        self.struct_at(PRESENCE_OFFSET + self.checked_rank(rank) * size_of::<RankPresence>())
+        self.struct_of(PRESENCE_OFFSET, rank)
     }
 
     fn checked_rank(&self, rank: Rank) -> usize {
@@ -351,6 +347,11 @@ impl Region {
 
     fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Relaxed)
+    }
+
+    /// Returns a rank's element of the array at an offset of the layout.
+    fn struct_of<T: SharedAtomics>(&self, array: usize, rank: Rank) -> &T {
+        self.struct_at(array + self.checked_rank(rank) * size_of::<T>())
     }
 
     /// Returns the control structure at an offset of the layout.
