@@ -34,6 +34,7 @@ pub mod rank_progress;
 pub mod region;
 pub mod reuse_policy;
 pub mod ring;
+mod shared_text;
 pub mod shm;
 pub mod survivor_rendezvous;
 pub mod tcp;
