@@ -14,7 +14,7 @@ use crate::transport::{DoorbellListener, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The lazy engine of a rank in a group whose ranks all share memory.
+/// An engine that may not exist yet, of a rank in a group whose ranks all share memory.
 #[derive(Debug)]
 pub(super) struct LazyEngine {
     domain: Arc<dyn SharedDomain>,
@@ -33,6 +33,12 @@ impl LazyEngine {
         engine.domain.add_listener(Arc::downgrade(&listener));
         engine.doorbell().listen();
         engine
+    }
+
+    /// Creates the object of an engine that exists already. Its ranks need not share memory.
+    pub(super) fn with_core(domain: Arc<dyn SharedDomain>, core: Arc<EngineCore>) -> Arc<Self> {
+        let (core, has_left) = (OnceLock::from(core), Mutex::new(false));
+        Arc::new(Self { domain, allow_cma_read: false, core, has_left })
     }
 
     /// Returns the engine, and creates it if needed.

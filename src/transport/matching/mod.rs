@@ -83,14 +83,7 @@ use std::sync::Arc;
 
 /// The point-to-point messages of one rank of a group.
 #[derive(Debug)]
-pub struct MatchingEngine(EngineInner);
-
-#[derive(Debug)]
-enum EngineInner {
-    Ready(Arc<EngineCore>),
-    /// An engine that the first message creates; it may not exist yet.
-    Lazy(Arc<LazyEngine>),
-}
+pub struct MatchingEngine(Arc<LazyEngine>);
 
 impl MatchingEngine {
     /// Creates the engine of this rank of the domain. The endpoint connects the ranks of other
@@ -105,37 +98,29 @@ impl MatchingEngine {
         endpoint: Option<Arc<dyn Endpoint>>,
         allow_cma_read: bool,
     ) -> Result<Self> {
-        Ok(Self(EngineInner::Ready(EngineCore::new(domain, endpoint, allow_cma_read)?)))
+        let core = EngineCore::new(Arc::clone(&domain), endpoint, allow_cma_read)?;
+        Ok(Self(LazyEngine::with_core(domain, core)))
     }
 
     /// Creates a lazy engine for a group whose ranks are all in the domain. The first message
     /// creates the engine itself. No rank may send before this function has returned on all ranks.
     pub fn new_lazy(domain: Arc<dyn SharedDomain>, allow_cma_read: bool) -> Self {
-        Self(EngineInner::Lazy(LazyEngine::new(domain, allow_cma_read)))
+        Self(LazyEngine::new(domain, allow_cma_read))
     }
 
     fn core(&self) -> Result<&EngineCore> {
-        match &self.0 {
-            EngineInner::Ready(core) => Ok(core),
-            EngineInner::Lazy(lazy) => lazy.core(),
-        }
+        self.0.core()
     }
 
     /// Returns the engine, if it exists.
     fn existing_core(&self) -> Option<&EngineCore> {
-        match &self.0 {
-            EngineInner::Ready(core) => Some(core),
-            EngineInner::Lazy(lazy) => lazy.existing_core(),
-        }
+        self.0.existing_core()
     }
 }
 
 impl Drop for MatchingEngine {
     fn drop(&mut self) {
-        match &self.0 {
-            EngineInner::Ready(core) => core.leave(),
-            EngineInner::Lazy(lazy) => lazy.leave(),
-        }
+        self.0.leave();
     }
 }
 
