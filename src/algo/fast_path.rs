@@ -28,10 +28,10 @@ use super::shared::sequencer::{SequencerCore, wake_ranks_fenced};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
-use crate::base::spin;
 use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, Region};
 use crate::transport::{Descriptor, SharedDomain};
+use crate::wait::policy::spin_until;
 use std::sync::MutexGuard;
 
 /// The maximum number of polls for a rank after the first one: some microseconds.
@@ -292,7 +292,7 @@ impl<'a> SequencerCore<'a> {
     fn poll_rank_again(&self, rank: Rank, max_polls: u32) -> bool {
         let step = self.cursor.step;
         let slot = self.region.ctrl_slot(rank, step);
-        spin::spin_until(max_polls, || slot.step() >= step)
+        spin_until(max_polls, || slot.step() >= step)
     }
 
     /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache

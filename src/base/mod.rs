@@ -23,7 +23,6 @@ pub mod op;
 pub mod processor;
 pub mod progress_observer;
 pub mod renamed;
-pub mod spin;
 pub mod sync;
 
 pub use buffer::{Dst, Src};

@@ -5,8 +5,10 @@
 //! the completion, the record has no reason. Readers then wait for a bounded number of yields and
 //! return an `Aborted` error without a reason.
 
+use super::shared_text::SharedText;
 use crate::base::error::{Error, ErrorKind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::policy::yield_until;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const CLEAR: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -14,13 +16,12 @@ const COMPLETE: u32 = 2;
 
 /// The maximum length of a stored reason, in bytes.
 pub const TEXT_BYTES: usize = 1024;
-const TEXT_WORDS: usize = TEXT_BYTES / 8;
 
 /// The number of yields that a reader waits for a rank that is writing its reason.
 const MAX_READ_YIELDS: u32 = 1000;
 
 /// The abort record. A zeroed record is clear.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct AbortRecord {
     state: AtomicU32,
@@ -28,20 +29,7 @@ pub struct AbortRecord {
     kind: AtomicU32,
     /// The blamed rank plus one; 0 if no rank is blamed.
     culprit: AtomicU32,
-    len: AtomicU32,
-    text: [AtomicU64; TEXT_WORDS],
-}
-
-impl Default for AbortRecord {
-    fn default() -> Self {
-        Self {
-            state: AtomicU32::new(CLEAR),
-            kind: AtomicU32::new(0),
-            culprit: AtomicU32::new(0),
-            len: AtomicU32::new(0),
-            text: [const { AtomicU64::new(0) }; TEXT_WORDS],
-        }
-    }
+    text: SharedText<{ TEXT_BYTES / 8 }>,
 }
 
 impl AbortRecord {
@@ -52,17 +40,11 @@ impl AbortRecord {
         if claim.is_err() {
             return false;
         }
-        let text = truncate_utf8(error.message(), TEXT_BYTES).as_bytes();
         let codes = u16::from_le_bytes([error.kind().code(), error.fault_code()]);
         self.kind.store(u32::from(codes), Ordering::Relaxed);
         let culprit = error.culprit().and_then(|rank| u32::try_from(rank + 1).ok());
         self.culprit.store(culprit.unwrap_or(0), Ordering::Relaxed);
-        self.len.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
-        for (cell, bytes) in self.text.iter().zip(text.chunks(8)) {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
-        }
+        self.text.store(error.message());
         self.state.store(COMPLETE, Ordering::Release);
         true
     }
@@ -77,11 +59,9 @@ impl AbortRecord {
         if !self.is_set() {
             return None;
         }
-        for _ in 0..MAX_READ_YIELDS {
-            if self.state.load(Ordering::Acquire) == COMPLETE {
-                return Some(self.read());
-            }
-            std::thread::yield_now();
+        let is_complete = || (self.state.load(Ordering::Acquire) == COMPLETE).then_some(());
+        if is_complete().or_else(|| yield_until(MAX_READ_YIELDS, || true, is_complete)).is_some() {
+            return Some(self.read());
         }
         let message = "the group was aborted by a rank that died before it wrote the reason";
         Some(Error::new(ErrorKind::Aborted, message))
@@ -89,28 +69,13 @@ impl AbortRecord {
 
     fn read(&self) -> Error {
         let [code, fault, ..] = self.kind.load(Ordering::Relaxed).to_le_bytes();
-        let len = usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(0).min(TEXT_BYTES);
-        let mut bytes = Vec::with_capacity(TEXT_BYTES);
-        for cell in &self.text[..len.div_ceil(8)] {
-            bytes.extend_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
-        }
-        bytes.truncate(len);
-        let error = Error::new(ErrorKind::from_code(code), String::from_utf8_lossy(&bytes));
+        let error = Error::new(ErrorKind::from_code(code), self.text.load());
         let error = error.with_fault_code(fault);
         match self.culprit.load(Ordering::Relaxed) {
             0 => error,
             rank => error.with_culprit(usize::try_from(rank - 1).unwrap_or(usize::MAX)),
         }
     }
-}
-
-/// Returns the longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
-pub(in crate::transport) fn truncate_utf8(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

@@ -18,6 +18,10 @@ use super::descriptor::Descriptor;
 use crate::base::processor;
 use crate::base::sync::{AtomicU64, Ordering};
 
+/// The number of control slots per rank: how many steps a root may be ahead of its readers with
+/// small payloads.
+pub const CTRL_SLOT_COUNT: u64 = 64;
+
 /// The size of the inline payload in bytes.
 pub const INLINE_BYTES: usize = 88;
 const INLINE_WORDS: usize = INLINE_BYTES / 8;

@@ -14,8 +14,9 @@
 //! The code is pure except for the atomic words in shared memory. It does not depend on the wake
 //! mechanism or on the meaning of the texts.
 
-use super::abort::truncate_utf8;
+use super::shared_text::SharedText;
 use crate::base::ids::GroupId;
+use crate::wait::policy::yield_until;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -154,8 +155,7 @@ pub struct HeartbeatState {
 struct ActivityText {
     /// The stamp: odd while the owner writes the text, and increased by each write.
     stamp: AtomicU64,
-    len: AtomicU64,
-    text: [AtomicU64; ACTIVITY_BYTES / 8],
+    text: SharedText<{ ACTIVITY_BYTES / 8 }>,
 }
 
 impl HeartbeatState {
@@ -173,23 +173,18 @@ impl HeartbeatState {
     /// [`ACTIVITY_BYTES`].
     pub fn publish_activity(&self, text: &str) {
         let activity = &self.activity;
-        let bytes = truncate_utf8(text, ACTIVITY_BYTES).as_bytes();
         let stamp = activity.stamp.load(Ordering::Relaxed) | 1;
         activity.stamp.store(stamp, Ordering::Relaxed);
         fence(Ordering::Release);
-        activity.len.store(bytes.len() as u64, Ordering::Relaxed);
-        for (cell, bytes) in activity.text.iter().zip(bytes.chunks(8)) {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
-        }
+        activity.text.store(text);
         activity.stamp.store(stamp.wrapping_add(1), Ordering::Release);
     }
 
     /// Returns the last activity text. Returns an empty text if the owner is still writing after
     /// 1000 attempts.
     pub fn last_activity(&self) -> String {
-        (0..MAX_READ_ATTEMPTS).find_map(|_| self.activity.read()).unwrap_or_default()
+        let read = || self.activity.read();
+        read().or_else(|| yield_until(MAX_READ_ATTEMPTS, || true, read)).unwrap_or_default()
     }
 
     /// Requests a new activity text. Returns the current stamp: the new text is complete once the
@@ -216,19 +211,12 @@ impl ActivityText {
     fn read(&self) -> Option<String> {
         let stamp = self.stamp.load(Ordering::Acquire);
         if stamp & 1 == 1 {
-            std::thread::yield_now();
             return None;
         }
-        let len =
-            usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(0).min(ACTIVITY_BYTES);
-        let mut bytes = Vec::with_capacity(ACTIVITY_BYTES);
-        for cell in &self.text[..len.div_ceil(8)] {
-            bytes.extend_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
-        }
-        bytes.truncate(len);
+        let text = self.text.load();
         fence(Ordering::Acquire);
         let is_consistent = self.stamp.load(Ordering::Relaxed) == stamp;
-        is_consistent.then(|| String::from_utf8_lossy(&bytes).into_owned())
+        is_consistent.then_some(text)
     }
 }
 
@@ -343,8 +331,7 @@ mod tests {
     #[test]
     fn corrupt_activity_text_is_bounded() {
         let heartbeat = HeartbeatState::default();
-        heartbeat.activity.len.store(u64::MAX, Ordering::Relaxed);
-        heartbeat.activity.text[0].store(u64::MAX, Ordering::Relaxed);
+        heartbeat.activity.text.corrupt();
         assert!(heartbeat.last_activity().len() <= 3 * ACTIVITY_BYTES);
         // The stamp of a writer that died while it wrote the text.
         heartbeat.activity.stamp.store(7, Ordering::Relaxed);

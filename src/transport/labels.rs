@@ -8,7 +8,7 @@
 //! An operation that consists of several calls of a batch stores the labels of all these calls in a
 //! list.
 
-use super::region::CTRL_SLOT_COUNT;
+use super::ctrl_slot::CTRL_SLOT_COUNT;
 use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::sync::{AtomicU64, Ordering, fence};
 

@@ -25,20 +25,17 @@
 //! Does not depend on the memory itself.
 
 use super::abort::AbortRecord;
-use super::ctrl_slot::CtrlSlot;
+use super::ctrl_slot::{CTRL_SLOT_COUNT, CtrlSlot};
+use super::exposure::ExposureWords;
 use super::heartbeat::HeartbeatState;
 use super::labels::LabelTable;
-use super::matching::ExposureWords;
+use super::presence::RankPresence;
 use super::rank_progress::RankProgress;
-use super::region::{RankPresence, WakeRequest};
 use super::reuse_policy::ReusePolicy;
-use super::ring::{RewindPolicy, RingCursor};
+use super::ring::memory::{RewindPolicy, RingCursor};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
-
-/// The number of control slots per rank: how many steps a root may be ahead of its readers with
-/// small payloads.
-pub const CTRL_SLOT_COUNT: u64 = 64;
+use crate::base::sync::AtomicU64;
 
 /// The number of data slots per rank: how many steps with payload in data slots may be in flight.
 pub const DATA_SLOT_COUNT: u64 = 4;
@@ -99,6 +96,11 @@ const CYCLED_SLOT_BYTES: usize = 64 << 10;
 /// on a fourth-generation EPYC, 1 KiB takes 0.35 to 0.45 us there, and 0.5 us elsewhere.
 const SHORT_VECTOR_BYTES: usize = 2 << 10;
 const SHORT_CYCLED_BYTES: usize = 1 << 10;
+
+/// Whether a rank has requested to wake another rank that has not answered yet.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(super) struct WakeRequest(pub(super) AtomicU64);
 
 /// The byte offsets of the arrays in a region, and derived sizes.
 #[derive(Clone, Copy, Debug)]

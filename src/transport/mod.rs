@@ -19,6 +19,7 @@ pub mod collective_header;
 pub mod ctrl_slot;
 pub mod descriptor;
 pub mod endpoint;
+pub mod exposure;
 pub mod heartbeat;
 pub mod inproc;
 pub mod labels;
@@ -26,22 +27,26 @@ mod layout;
 pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
+pub mod op_kind;
 pub mod point_to_point;
+pub mod presence;
 pub mod rank_progress;
 pub mod region;
 pub mod reuse_policy;
 pub mod ring;
+mod shared_text;
 pub mod shm;
 pub mod survivor_rendezvous;
 pub mod tcp;
 
 pub use abort::AbortRecord;
 pub use ctrl_slot::CtrlSlot;
-pub use descriptor::{CountSpec, Descriptor, OpKind};
+pub use descriptor::{CountSpec, Descriptor};
 pub use endpoint::{
     Channel, Endpoint, MAX_COLLECTIVE_STREAMS, ProgressHandler, StreamDirection, StreamInterest,
 };
 pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
+pub use op_kind::OpKind;
 pub use point_to_point::{
     Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, PointToPoint,
     ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,

@@ -232,8 +232,10 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::send`]; then neither completion is ever called.
     fn exchange(
         &self,
-        (incoming, received): (ReceiveRequest, Arc<dyn Completion>),
-        (outgoing, sent): (SendRequest, Arc<dyn Completion>),
+        incoming: ReceiveRequest,
+        received: Arc<dyn Completion>,
+        outgoing: SendRequest,
+        sent: Arc<dyn Completion>,
     ) -> Result<()> {
         self.receive(incoming, received)?;
         if let Err(error) = self.send(outgoing, Arc::clone(&sent)) {

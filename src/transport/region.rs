@@ -12,43 +12,26 @@
 use super::abort::AbortRecord;
 use super::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use super::descriptor::Descriptor;
+use super::exposure::{ExposureTable, ExposureWords};
 use super::heartbeat::HeartbeatState;
 use super::labels::LabelTable;
-use super::layout::{DOORBELL_STRIDE, PAGE, PRESENCE_OFFSET, RegionLayout};
-use super::matching::{ExposureTable, ExposureWords, ProcessCookie};
+use super::layout::{DOORBELL_STRIDE, PAGE, PRESENCE_OFFSET, RegionLayout, WakeRequest};
+use super::presence::RankPresence;
 use super::rank_progress::{RankProgress, RemoteWritePurpose};
-use super::ring::{ByteRing, RewindPolicy, RingCursor};
+use super::ring::memory::{ByteRing, RingCursor, RingRoute};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{AtomicBool, Ordering};
 use crate::wait::doorbell::Doorbell;
 use std::fmt::Debug;
 use std::sync::atomic::AtomicPtr;
 
-pub use super::layout::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, RegionGeometry};
+pub use super::ctrl_slot::CTRL_SLOT_COUNT;
+pub use super::layout::{DATA_SLOT_COUNT, RegionGeometry};
 
 /// The step in which a ring's memory is reserved, in bytes.
 const RING_RESERVE_STEP: usize = 16 << 10;
-
-/// The presence record of a rank. The rank writes a nonce when it maps the region, and every other
-/// rank reads it: this proves that both map the same memory. The record also has the departure
-/// flag, the last core, and the process cookie for messages.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(super) struct RankPresence {
-    nonce: [AtomicU64; 2],
-    /// Not zero once the rank has left in order.
-    left_flag: AtomicU64,
-    /// The number of the core on which the rank was last seen, plus 1. Rarely written.
-    last_core: AtomicU64,
-    cookie: ProcessCookie,
-}
-
-/// Whether a rank has requested to wake another rank that has not answered yet.
-#[derive(Debug, Default)]
-#[repr(transparent)]
-pub(super) struct WakeRequest(AtomicU64);
 
 /// Memory that stays mapped at one address for as long as the value lives.
 ///
@@ -133,9 +116,7 @@ impl Region {
     pub fn exposure_table(&self, rank: Rank) -> ExposureTable<'_> {
         ExposureTable {
             cookie: &self.presence(rank).cookie,
-            words: self.struct_at(
-                self.layout.exposure_tables + self.checked_rank(rank) * size_of::<ExposureWords>(),
-            ),
+            words: self.struct_of(self.layout.exposure_tables, rank),
         }
     }
 
@@ -155,45 +136,40 @@ impl Region {
     /// # Panics
     /// If the two ranks are the same.
     pub fn ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
+        self.ring_on(RingRoute { from, to, is_bulk: false })
+    }
+
+    /// Returns the ring of a route. The bulk ring of rank `from` is valid as a ring to rank `to`
+    /// while `from` uses its bulk ring for no other rank.
+    ///
+    /// # Panics
+    /// As [`Region::ring`].
+    pub fn ring_on(&self, route: RingRoute) -> ByteRing<'_> {
+        let RingRoute { from, to, is_bulk } = route;
         assert!(
             self.checked_rank(from) != self.checked_rank(to),
             "no ring from rank {from} to itself"
         );
-        let index = self.ring_index(from, to);
-        let len = self.layout.ring_bytes;
-        let start = self.layout.rings + index * len;
-        self.ring_at(4 * index, (start, len), &self.layout.ring_rewind)
-    }
-
-    /// Returns the bulk ring of rank `from`, as a ring to rank `to`. It is valid while `from` uses
-    /// its bulk ring for no other rank.
-    ///
-    /// # Panics
-    /// As [`Region::ring`].
-    pub fn bulk_ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
-        assert!(
-            self.checked_rank(from) != self.checked_rank(to),
-            "no bulk ring from rank {from} to itself"
-        );
-        let len = self.layout.bulk_ring_bytes;
-        let (index, start) = (self.ring_index(from, to), self.layout.bulk_rings + from * len);
-        self.ring_at(4 * index + 2, (start, len), &self.layout.bulk_ring_rewind)
-    }
-
-    fn ring_at<'a>(
-        &'a self,
-        cursor: usize,
-        (start, len): (usize, usize),
-        rewind: &'a RewindPolicy,
-    ) -> ByteRing<'a> {
-        let cursors = self.layout.cursors + cursor * size_of::<RingCursor>();
+        let layout = &self.layout;
+        let pair = from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to };
+        let (cursor, start, len, rewind) = if is_bulk {
+            let len = layout.bulk_ring_bytes;
+            (4 * pair + 2, layout.bulk_rings + from * len, len, &layout.bulk_ring_rewind)
+        } else {
+            let len = layout.ring_bytes;
+            (4 * pair, layout.rings + pair * len, len, &layout.ring_rewind)
+        };
+        let writer_cursor = layout.cursors + cursor * size_of::<RingCursor>();
         let start = self.base().wrapping_add(start);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No
         // reference to its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
-        let (written, read) =
-            (self.struct_at(cursors), self.struct_at(cursors + size_of::<RingCursor>()));
-        ByteRing { writer_cursor: written, reader_cursor: read, bytes, rewind }
+        ByteRing {
+            writer_cursor: self.struct_at(writer_cursor),
+            reader_cursor: self.struct_at(writer_cursor + size_of::<RingCursor>()),
+            bytes,
+            rewind,
+        }
     }
 
     /// Ensures that the first `len` bytes of a ring or bulk ring have memory; `reserved_before`
@@ -217,12 +193,12 @@ impl Region {
 
     /// Returns the progress of a rank.
     pub fn progress(&self, rank: Rank) -> &RankProgress {
-        self.struct_at(self.layout.progress + self.checked_rank(rank) * size_of::<RankProgress>())
+        self.struct_of(self.layout.progress, rank)
     }
 
     /// Returns the labels of a rank's last operations.
     pub fn labels(&self, rank: Rank) -> &LabelTable {
-        self.struct_at(self.layout.labels + self.checked_rank(rank) * size_of::<LabelTable>())
+        self.struct_of(self.layout.labels, rank)
     }
 
     /// Returns the descriptor of a rank's operation, with the text of its label if the rank still
@@ -241,9 +217,7 @@ impl Region {
 
     /// Returns the heartbeat counter and activity text of a rank.
     pub fn heartbeat(&self, rank: Rank) -> &HeartbeatState {
-        self.struct_at(
-            self.layout.heartbeats + self.checked_rank(rank) * size_of::<HeartbeatState>(),
-        )
+        self.struct_of(self.layout.heartbeats, rank)
     }
 
     /// Returns the control slot of a rank for a step.
@@ -319,65 +293,26 @@ impl Region {
         self.data_slot(rank, step).slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes)
     }
 
-    /// Writes the presence nonce of a rank.
-    pub fn write_presence_nonce(&self, rank: Rank, nonce: [u64; 2]) {
-        let presence = self.presence(rank);
-        for (cell, word) in presence.nonce.iter().zip(nonce) {
-            cell.store(word, Ordering::Release);
-        }
-    }
-
-    /// Reads the presence nonce of a rank.
-    pub fn read_presence_nonce(&self, rank: Rank) -> [u64; 2] {
-        let presence = self.presence(rank);
-        std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
-    }
-
-    /// Marks a rank as having left in order. A rank that reads this flag can read all earlier
-    /// stores of the departed rank.
-    pub fn mark_left(&self, rank: Rank) {
-        self.presence(rank).left_flag.store(1, Ordering::Release);
-    }
-
-    /// Returns true once a rank has left in order.
-    pub fn has_left(&self, rank: Rank) -> bool {
-        self.presence(rank).left_flag.load(Ordering::Acquire) != 0
-    }
-
-    /// Records the core on which a rank runs.
-    pub fn record_core(&self, rank: Rank, core: usize) {
-        let (stored, core) = (&self.presence(rank).last_core, core as u64 + 1);
-        if stored.load(Ordering::Relaxed) != core {
-            stored.store(core, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns whether a rank may run on a core: it was last seen there, or it was never seen.
-    pub fn may_run_on_core(&self, rank: Rank, core: usize) -> bool {
-        [0, core as u64 + 1].contains(&self.presence(rank).last_core.load(Ordering::Relaxed))
-    }
-
     /// Records a wake request from rank `from` to rank `to`. Returns false if `to` has not answered
     /// an earlier request, so that another wake is not needed.
     pub fn begin_wake_request(&self, from: Rank, to: Rank) -> bool {
-        self.wake_request(from, to).swap(1, Ordering::AcqRel) == 0
+        self.wake_request(from, to).0.swap(1, Ordering::AcqRel) == 0
     }
 
     /// Answers a wake request. After this call, `to` can read all stores that `from` made before
     /// the request.
     pub fn finish_wake_request(&self, from: Rank, to: Rank) {
-        self.wake_request(from, to).swap(0, Ordering::AcqRel);
+        self.wake_request(from, to).0.swap(0, Ordering::AcqRel);
     }
 
-    fn wake_request(&self, from: Rank, to: Rank) -> &AtomicU64 {
+    fn wake_request(&self, from: Rank, to: Rank) -> &WakeRequest {
         let index = self.checked_rank(from) * self.geometry.ranks + self.checked_rank(to);
-        &self
-            .struct_at::<WakeRequest>(self.layout.wake_requests + index * size_of::<WakeRequest>())
-            .0
+        self.struct_at(self.layout.wake_requests + index * size_of::<WakeRequest>())
     }
 
-    fn presence(&self, rank: Rank) -> &RankPresence {
-        self.struct_at(PRESENCE_OFFSET + self.checked_rank(rank) * size_of::<RankPresence>())
+    /// Returns the presence record of a rank.
+    pub fn presence(&self, rank: Rank) -> &RankPresence {
+        self.struct_of(PRESENCE_OFFSET, rank)
     }
 
     fn checked_rank(&self, rank: Rank) -> usize {
@@ -410,12 +345,13 @@ impl Region {
         unsafe { Dst::new(start, len) }
     }
 
-    fn ring_index(&self, from: Rank, to: Rank) -> usize {
-        from * (self.geometry.ranks - 1) + if to > from { to - 1 } else { to }
-    }
-
     fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Relaxed)
+    }
+
+    /// Returns a rank's element of the array at an offset of the layout.
+    fn struct_of<T: SharedAtomics>(&self, array: usize, rank: Rank) -> &T {
+        self.struct_at(array + self.checked_rank(rank) * size_of::<T>())
     }
 
     /// Returns the control structure at an offset of the layout.
@@ -450,20 +386,6 @@ mod tests {
     use crate::transport::inproc::HeapRegion;
 
     #[test]
-    fn last_core_is_recorded() {
-        let geometry =
-            RegionGeometry { ranks: 2, slot_bytes: 8192, reuse_policy: ReusePolicy::WhileCached };
-        let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
-        let region = Region::new(geometry, Box::new(heap)).unwrap();
-        assert!(region.may_run_on_core(1, 0) && region.may_run_on_core(1, 7));
-        for core in [7, 0] {
-            region.record_core(1, core);
-            assert!(region.may_run_on_core(1, core) && !region.may_run_on_core(1, 7 - core));
-        }
-        assert!(region.may_run_on_core(0, 3));
-    }
-
-    #[test]
     fn region_structures_do_not_overlap() {
         let all = [1, 2, 3, 8, 64]
             .map(|ranks| [(ranks, ReusePolicy::WhileCached), (ranks, ReusePolicy::AfterEviction)]);
@@ -493,7 +415,8 @@ mod tests {
                     add(std::ptr::from_ref(ring.writer_cursor).addr(), size_of::<RingCursor>());
                     add(std::ptr::from_ref(ring.reader_cursor).addr(), size_of::<RingCursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
-                    let bulk_ring = region.bulk_ring(rank, peer);
+                    let bulk = RingRoute { from: rank, to: peer, is_bulk: true };
+                    let bulk_ring = region.ring_on(bulk);
                     add(
                         std::ptr::from_ref(bulk_ring.writer_cursor).addr(),
                         size_of::<RingCursor>(),

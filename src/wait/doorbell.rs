@@ -131,10 +131,11 @@ impl Doorbell {
 
 #[cfg(all(test, loom))]
 mod models {
-    use super::*;
-    use crate::base::sync::AtomicU64;
+    use crate::base::sync::{AtomicU64, Ordering, fence};
+    use crate::wait::doorbell::Doorbell;
     use loom::sync::Arc;
     use loom::thread;
+    use std::time::Duration;
 
     /// A notifier stores and notifies; a waiter sleeps until it sees the store. Loom reports a
     /// deadlock if a wake-up is lost.

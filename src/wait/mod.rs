@@ -6,38 +6,33 @@
 //! condition. The library has no other blocking primitive; the service thread's poll is ended by
 //! its own wake-up socket.
 //!
+//! [`policy`] describes how long a wait spins, yields and sleeps. These loops have rules of their own,
+//! which their comments explain: `algo/message/exchange.rs`, `transport/matching/fast_path.rs`.
+//!
 //! This module uses atomics, futexes and clocks. It does not depend on the conditions.
 
-pub mod adaptive_spin;
 pub mod doorbell;
 mod futex_word;
 pub mod io;
+pub mod policy;
 pub mod poll_backoff;
 pub mod pollable_flag;
 pub mod service;
 pub mod service_task;
 pub mod slow_wait;
-mod spin_history;
+pub mod spin_history;
+
+pub use policy::{WaitPhase, WaitPolicy, yield_until};
 
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
-use crate::base::spin::spin_until_some;
 use crate::sys::thread;
 use doorbell::Doorbell;
-use std::time::{Duration, Instant};
+use policy::{FIRST_POLLS, SpinLimit, spin_for, spin_until_some, yield_for};
+use std::time::Duration;
 
-/// How many polls a wait makes before it checks the deadline and the abort condition again.
+/// How many polls of memory a wait makes before it checks the deadline and the abort condition again.
 const POLLS_PER_CHECK: u32 = 1000;
-
-/// How many polls a wait makes first without a spin pause between them, because a pause lasts as
-/// long as the transfer of a cache line between two cores.
-const FIRST_POLLS: u32 = 100;
-
-/// This number of polls lasts about as long as two context switches.
-const POLLS_PER_YIELD: u32 = 100;
-
-/// How long a wait keeps yielding the core before it sleeps.
-const YIELD_FOR: Duration = Duration::from_micros(1000);
 
 /// Why a wait ended without a value.
 #[derive(Debug)]
@@ -46,22 +41,6 @@ pub enum WaitInterrupt {
     Deadline,
     /// The abort condition holds.
     Aborted(Error),
-}
-
-/// What a wait does before it sleeps.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitPolicy {
-    /// How long to spin first. A sleeper needs tens of microseconds to wake, so the spin should be
-    /// longer than that.
-    pub spin_time: Duration,
-    /// The host has more runnable threads than cores, and spinning would keep the awaited thread
-    /// from running. The wait yields the core after each poll.
-    pub is_oversubscribed: bool,
-}
-
-impl WaitPolicy {
-    /// The policy for waits that may be long: the wait sleeps early.
-    pub const SLEEP_SOON: Self = Self { spin_time: Duration::ZERO, is_oversubscribed: true };
 }
 
 /// Waits until `ready` returns a value, the deadline passes, or `abort_reason` returns an error.
@@ -118,31 +97,6 @@ pub fn wait_until_watched<T>(
     }
 }
 
-/// Yields the core up to `max_yields` times, and polls after each yield. Returns the value of a
-/// successful poll.
-///
-/// If no other thread needs the core (`is_core_wanted` is false), it first polls `POLLS_PER_YIELD`
-/// times, which takes about as long as a yield and a return. Use this function for a small number
-/// of yields; each yield lets the next runnable thread use the core. Use [`wait_until`] for longer
-/// waits.
-pub fn yield_until<T>(
-    max_yields: u32,
-    is_core_wanted: impl Fn() -> bool,
-    mut ready: impl FnMut() -> Option<T>,
-) -> Option<T> {
-    if !SPIN_ENABLED {
-        return None;
-    }
-    (0..max_yields).find_map(|_| {
-        let found =
-            if is_core_wanted() { None } else { spin_until_some(POLLS_PER_YIELD, &mut ready) };
-        found.or_else(|| {
-            std::thread::yield_now();
-            ready()
-        })
-    })
-}
-
 /// Returns the core that this thread runs on, if the system reports it.
 pub fn current_core() -> Option<usize> {
     thread::current_core()
@@ -161,9 +115,6 @@ pub fn pause(time: Duration, deadline: &Deadline) {
     }
 }
 
-/// The model checker chooses the schedule; polling would only multiply its work.
-const SPIN_ENABLED: bool = cfg!(not(loom));
-
 /// Polls before the wait sleeps: first while it keeps the core, then with a yield before each poll.
 fn spin_then_yield<T>(
     policy: WaitPolicy,
@@ -171,7 +122,8 @@ fn spin_then_yield<T>(
     abort_reason: &impl Fn() -> Option<Error>,
     ready: &mut impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    let mut may_spin = !policy.is_oversubscribed && SPIN_ENABLED;
+    let is_cancelled = || abort_reason().is_some();
+    let mut may_spin = policy.may_spin();
     if may_spin {
         // Most waits end before the clock, which costs as much as many polls, is read for the first
         // time.
@@ -180,55 +132,17 @@ fn spin_then_yield<T>(
         }
         may_spin = spin_history::may_spin();
     }
-    if may_spin && let Some(value) = spin(policy, abort_reason, ready) {
+    let limit =
+        SpinLimit { spin_time: policy.spin_time, started: None, polls_per_check: POLLS_PER_CHECK };
+    if may_spin && let Some(value) = spin_for(limit, is_cancelled, ready) {
         spin_history::record_success();
         return Some(value);
     }
-    let (value, yields) = yield_and_poll(deadline, abort_reason, ready)?;
+    let (value, yields) = yield_for(deadline.remaining(), is_cancelled, ready)?;
     if may_spin {
         spin_history::record_failed_spin(yields);
     }
     Some(value)
-}
-
-/// Polls in a tight loop for a while. An abort ends the loop; `wait_until` then returns the reason.
-fn spin<T>(
-    policy: WaitPolicy,
-    abort_reason: &impl Fn() -> Option<Error>,
-    ready: &mut impl FnMut() -> Option<T>,
-) -> Option<T> {
-    let mut started = None;
-    loop {
-        for _ in 0..POLLS_PER_CHECK {
-            if let Some(value) = ready() {
-                return Some(value);
-            }
-            std::hint::spin_loop();
-        }
-        let started = started.get_or_insert_with(Instant::now);
-        if abort_reason().is_some() || started.elapsed() >= policy.spin_time {
-            return None;
-        }
-    }
-}
-
-/// Yields the core before each poll; also returns the number of yields.
-fn yield_and_poll<T>(
-    deadline: &Deadline,
-    abort_reason: &impl Fn() -> Option<Error>,
-    ready: &mut impl FnMut() -> Option<T>,
-) -> Option<(T, u32)> {
-    let started = Instant::now();
-    let limit = if SPIN_ENABLED { YIELD_FOR.min(deadline.remaining()) } else { Duration::ZERO };
-    let mut yields = 0;
-    while started.elapsed() < limit && abort_reason().is_none() {
-        std::thread::yield_now();
-        yields += 1;
-        if let Some(value) = ready() {
-            return Some((value, yields));
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -240,35 +154,6 @@ mod tests {
 
     const WAIT_POLICY: WaitPolicy =
         WaitPolicy { spin_time: Duration::from_micros(20), is_oversubscribed: false };
-
-    #[test]
-    fn yielding_ends_when_ready() {
-        let polls = std::cell::Cell::new(0);
-        let poll = |at| {
-            polls.set(polls.get() + 1);
-            (polls.get() == at).then_some(at)
-        };
-        assert!(yield_until(3, || true, || poll(2)) == Some(2) && polls.get() == 2);
-        assert!(yield_until(3, || true, || poll(9)).is_none() && polls.get() == 5);
-        assert!(yield_until(0, || true, || poll(6)).is_none() && polls.get() == 5);
-    }
-
-    #[test]
-    fn unwanted_core_is_polled_before_yielding() {
-        let each = POLLS_PER_YIELD + 1;
-        let polls = std::cell::Cell::new(0);
-        let poll = |at| {
-            polls.set(polls.get() + 1);
-            (polls.get() == at).then_some(())
-        };
-        assert!(yield_until(2, || false, || poll(each + 3)).is_some() && polls.get() == each + 3);
-        polls.set(0);
-        assert!(yield_until(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
-        polls.set(0);
-        // Another thread needs the core from now on.
-        let is_wanted = || polls.get() > 0;
-        assert!(yield_until(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
-    }
 
     #[test]
     fn deadline_or_abort_ends_the_wait() {

@@ -6,15 +6,12 @@
 //! sleep, so a long wait costs little. A sleep is longer than requested by the time that a sleeper
 //! needs to wake: 60 us or more.
 
-use super::pause;
+use super::{WaitPhase, WaitPolicy, pause};
 use crate::base::deadline::Deadline;
 use std::time::{Duration, Instant};
 
 /// How many polls follow each other at once.
 const IMMEDIATE_TRIES: u32 = 16;
-
-/// How long polls then alternate with yields of the core.
-const YIELD_FOR: Duration = Duration::from_micros(300);
 
 /// The first sleep; each sleep is twice as long as the previous one.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
@@ -39,12 +36,14 @@ impl PollBackoff {
     pub fn wait_before_retry(&mut self, deadline: &Deadline) {
         if self.tries < IMMEDIATE_TRIES {
             self.tries += 1;
-            std::hint::spin_loop();
-        } else if self.yielding_since.get_or_insert_with(Instant::now).elapsed() < YIELD_FOR {
-            std::thread::yield_now();
-        } else {
+            return std::hint::spin_loop();
+        }
+        let lasted = self.yielding_since.get_or_insert_with(Instant::now).elapsed();
+        if WaitPolicy::SLEEP_SOON.phase(lasted) == WaitPhase::Sleep {
             pause(self.next_sleep, deadline);
             self.next_sleep = (self.next_sleep * 2).min(self.max_sleep);
+        } else {
+            std::thread::yield_now();
         }
     }
 }
@@ -66,7 +65,8 @@ mod tests {
             asking.wait_before_retry(&deadline);
         }
         let began = asking.yielding_since.expect("it has yielded");
-        assert!(began.elapsed() >= YIELD_FOR + FIRST_SLEEP);
+        assert_eq!(WaitPolicy::SLEEP_SOON.phase(began.elapsed()), WaitPhase::Sleep);
+        assert!(began.elapsed() >= FIRST_SLEEP);
         asking.wait_before_retry(&deadline);
         assert_eq!(asking.next_sleep, longest);
         let mut late = PollBackoff { next_sleep: Duration::from_secs(3600), ..asking };

@@ -1,53 +1,164 @@
-//! The spin history of a thread: disables spinning if the awaited thread needs the core on which
-//! this thread spins.
+//! The history of spins: decides whether a waiter spins before it yields or sleeps.
 //!
-//! Ranks with one core each spin. But other threads may need the cores too, and then the kernel may
-//! place two ranks on one core. Each of them spins for its full spin time before the other one
-//! runs. The sign of this case: a spin failed, and one or two yields succeeded. After that, some of
-//! the next waits skip the spin, and more of them at each repetition. A successful spin ends the
-//! pause.
+//! An answer from another core arrives within ten microseconds, so a short spin is worthwhile. There
+//! are two exceptions: if the awaited thread needs this core, spinning keeps it from running; and if
+//! the awaited thread is slow, the spin is wasted. After failed spins, some of the next waits skip the
+//! spin ([`SpinPause`]), and more of them at each repetition. A successful spin ends the pause.
+//!
+//! [`wait_until`](super::wait_until) has one history per thread. A wait on a socket has a history of
+//! its own ([`AdaptiveSpin`]), because another thread than that of other waits answers.
 
+use super::policy::{SpinLimit, spin_for, yield_until};
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 /// The length of the first pause and of the longest pause, in waits.
 const FIRST_PAUSE: u32 = 16;
 const MAX_PAUSE: u32 = 1024;
 
+/// A number of waits that skip the spin.
+#[derive(Clone, Copy, Debug)]
+struct SpinPause {
+    /// The length of the next pause, in waits.
+    next_len: u32,
+    /// How many waits of the current pause are left.
+    left: u32,
+}
+
+impl SpinPause {
+    const NONE: Self = Self { next_len: FIRST_PAUSE, left: 0 };
+
+    /// Counts a wait. Returns false if the wait skips the spin.
+    fn begin_wait(&mut self) -> bool {
+        let may_spin = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        may_spin
+    }
+
+    /// Begins a pause. Each pause is twice as long as the previous one.
+    fn begin(&mut self) {
+        *self = Self { next_len: (2 * self.next_len).min(MAX_PAUSE), left: self.next_len };
+    }
+}
+
+thread_local! {
+    static THREAD_PAUSE: Cell<SpinPause> = const { Cell::new(SpinPause::NONE) };
+}
+
 /// A success after at most this number of yields shows a shared core: the awaited thread runs after
 /// one yield, or after one yield to an unrelated thread.
 const FEW_YIELDS: u32 = 2;
 
-#[derive(Clone, Copy, Debug)]
-struct SpinHistory {
-    /// The length of the next pause, in waits.
-    next_pause: u32,
-    /// How many waits of the current pause are left.
-    paused_waits: u32,
-}
-
-thread_local! {
-    static SPIN_HISTORY: Cell<SpinHistory> = const { Cell::new(SpinHistory { next_pause: FIRST_PAUSE, paused_waits: 0 }) };
-}
-
 /// Returns true if the thread should spin in the wait that starts.
 pub(super) fn may_spin() -> bool {
-    let habit = SPIN_HISTORY.get();
-    if habit.paused_waits > 0 {
-        SPIN_HISTORY.set(SpinHistory { paused_waits: habit.paused_waits - 1, ..habit });
+    let mut pause = THREAD_PAUSE.get();
+    let may_spin = pause.begin_wait();
+    if !may_spin {
+        THREAD_PAUSE.set(pause);
     }
-    habit.paused_waits == 0
+    may_spin
 }
 
 /// Records that a spin succeeded.
 pub(super) fn record_success() {
-    SPIN_HISTORY.set(SpinHistory { next_pause: FIRST_PAUSE, paused_waits: 0 });
+    THREAD_PAUSE.set(SpinPause::NONE);
 }
 
-/// Records that a spin failed, and that the value was then found after `yields` yields.
+/// Records that a spin failed, and that the value was then found after `yields` yields. Ranks with
+/// one core each spin. If other threads need the cores too, the kernel may place two ranks on one
+/// core. Then a spin fails, and one or two yields succeed.
 pub(super) fn record_failed_spin(yields: u32) {
     if yields <= FEW_YIELDS {
-        let rest = SPIN_HISTORY.get().next_pause;
-        SPIN_HISTORY.set(SpinHistory { next_pause: (2 * rest).min(MAX_PAUSE), paused_waits: rest });
+        let mut pause = THREAD_PAUSE.get();
+        pause.begin();
+        THREAD_PAUSE.set(pause);
+    }
+}
+
+/// How long a spin on a socket lasts.
+const SOCKET_SPIN_TIME: Duration = Duration::from_micros(50);
+
+/// A spin that took longer was interrupted by threads that need the core; it does not count as a
+/// success.
+const INTERRUPTED_AFTER: Duration = Duration::from_micros(500);
+
+/// How many polls a spin on a socket makes between two reads of the clock. Each poll is a system
+/// call, which costs more than the clock.
+const SOCKET_POLLS_PER_CHECK: u32 = 8;
+
+/// How many yields are made before yielding counts as failed.
+const MAX_YIELDS: u32 = 4;
+
+/// After how many consecutive failures spinning pauses.
+const MAX_FAILED_SPINS: u32 = 3;
+
+/// The spin history of one kind of wait on a socket.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptiveSpin {
+    /// The awaited thread needs this core.
+    shares_core: bool,
+    failed_spins: u32,
+    pause: SpinPause,
+}
+
+impl Default for AdaptiveSpin {
+    fn default() -> Self {
+        Self { shares_core: false, failed_spins: 0, pause: SpinPause::NONE }
+    }
+}
+
+impl AdaptiveSpin {
+    /// Returns true if the awaited thread recently needed this core.
+    pub fn shares_core(&self) -> bool {
+        self.shares_core
+    }
+
+    /// Creates a history in which the awaited thread needs this core.
+    #[cfg(test)]
+    pub fn on_shared_core() -> Self {
+        Self { shares_core: true, ..Self::default() }
+    }
+
+    /// Polls for a while, unless recent spins failed. Returns `None` if the caller should sleep.
+    pub fn try_spin<T>(&mut self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+        if !self.pause.begin_wait() {
+            return None;
+        }
+        let started = Instant::now();
+        let limit = SpinLimit {
+            spin_time: SOCKET_SPIN_TIME,
+            started: Some(started),
+            polls_per_check: SOCKET_POLLS_PER_CHECK,
+        };
+        let found = if self.shares_core {
+            yield_until(MAX_YIELDS, || true, &mut ready).or_else(|| {
+                let value = spin_for(limit, || false, &mut ready);
+                self.shares_core = value.is_none();
+                value
+            })
+        } else {
+            spin_for(limit, || false, &mut ready).or_else(|| {
+                let value = yield_until(MAX_YIELDS, || true, &mut ready);
+                self.shares_core = value.is_some();
+                value
+            })
+        };
+        if found.is_some() && started.elapsed() < INTERRUPTED_AFTER {
+            self.failed_spins = 0;
+            self.pause = SpinPause::NONE;
+        } else {
+            self.record_failed_spin();
+        }
+        found
+    }
+
+    fn record_failed_spin(&mut self) {
+        self.failed_spins += 1;
+        if self.failed_spins >= MAX_FAILED_SPINS {
+            self.pause.begin();
+            // After a pause, one failure is enough to pause again.
+            self.failed_spins = MAX_FAILED_SPINS - 1;
+        }
     }
 }
 
@@ -75,5 +186,52 @@ mod tests {
         assert_eq!(spins(10), 10);
         record_failed_spin(1);
         assert_eq!(spins(FIRST_PAUSE + 1), 1);
+    }
+
+    #[test]
+    fn failed_spins_become_rarer() {
+        let mut spin = AdaptiveSpin::default();
+        let mut tries = 0;
+        for _ in 0..2000 {
+            let mut looked = false;
+            let result = spin.try_spin(|| {
+                looked = true;
+                None::<()>
+            });
+            assert_eq!(result, None);
+            tries += u32::from(looked);
+        }
+        assert!(tries <= 3 + 8 + 4, "{tries}");
+        // A successful spin ends the pauses.
+        let mut waits = 0;
+        while spin.try_spin(|| Some(())).is_none() {
+            waits += 1;
+        }
+        assert!(waits <= MAX_PAUSE, "{waits}");
+        assert_eq!(spin.try_spin(|| Some(7)), Some(7));
+    }
+
+    #[test]
+    fn core_is_yielded_to_a_sharing_peer() {
+        let mut spin = AdaptiveSpin::default();
+        let began = Instant::now();
+        // The value becomes available only after the core was yielded once.
+        let mut polls = 0;
+        let found = spin.try_spin(|| {
+            polls += 1;
+            (began.elapsed() >= SOCKET_SPIN_TIME).then_some(())
+        });
+        assert!(found.is_some() && polls > 1 || spin.failed_spins > 0);
+        if spin.shares_core {
+            // The first poll comes after a yield, not after a spin.
+            let mut polls = 0;
+            assert_eq!(
+                spin.try_spin(|| {
+                    polls += 1;
+                    Some(polls)
+                }),
+                Some(1)
+            );
+        }
     }
 }

@@ -38,15 +38,13 @@ use crate::base::ids::Rank;
 use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
 use crate::transport::heartbeat::DEPARTURE_GRACE;
 use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
+use crate::wait::WaitPhase;
 use crate::wait::slow_wait::SlowWaitWatch;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The minimum size of messages that are cut into stripes: whole segments of large vectors.
 const STRIPE_MIN_BYTES: usize = SEGMENT_BYTES;
-
-/// The time for which a wait yields the core before it sleeps.
-const YIELD_FOR: Duration = Duration::from_micros(1000);
 
 /// The number of rounds with progress after which a wait checks the deadline and failures.
 const ROUNDS_PER_CHECK: u32 = 1000;
@@ -350,17 +348,17 @@ impl<'x> MessageExchange<'x> {
     }
 
     /// Handles a round without progress: spins, yields or sleeps, and checks the reasons why the
-    /// wait cannot complete.
+    /// wait cannot complete. The caller's loop makes progress between the rounds, so it cannot wait
+    /// in `wait_until`.
     fn back_off(&mut self) -> Result<()> {
         self.check_failure()?;
         let deadline = self.operation.deadline();
-        let policy = self.endpoint.wait_policy();
-        let spin = if policy.is_oversubscribed { Duration::ZERO } else { policy.spin_time };
         if self.idle_since.is_none() {
             self.idle_watch.reset();
         }
         let idle = self.idle_since.get_or_insert_with(Instant::now).elapsed();
-        if idle < spin {
+        let phase = self.endpoint.wait_policy().phase(idle);
+        if phase == WaitPhase::Spin {
             std::hint::spin_loop();
             return Ok(());
         }
@@ -371,7 +369,7 @@ impl<'x> MessageExchange<'x> {
             Vec::new()
         });
         let left = deadline.remaining();
-        if idle < spin + YIELD_FOR && !left.is_zero() {
+        if phase == WaitPhase::Yield && !left.is_zero() {
             std::thread::yield_now();
             return Ok(());
         }

@@ -81,12 +81,10 @@ impl SendRecv {
                 record: Some(record),
             }),
         });
-        let completion = Arc::new(SendRecvReceiveCompletion(Arc::clone(&state)));
+        let received = Arc::new(SendRecvReceiveCompletion(Arc::clone(&state)));
+        let sent = Arc::new(SendRecvSendCompletion(Arc::clone(&state)));
         engine
-            .exchange(
-                (receive, completion),
-                (send, Arc::new(SendRecvSendCompletion(Arc::clone(&state)))),
-            )
+            .exchange(receive, received, send, sent)
             .inspect_err(|error| state.end_record(&Err(error.clone())))
     }
 }

@@ -11,22 +11,24 @@
 //! If another rank writes to a block and may not notice that it must stop, the block is
 //! *quarantined*: after it is freed, it is not allocated again.
 //!
+//! Each arena of another rank is mapped once in this process, for all groups that use it.
+//!
 //! Does not depend on groups, or on the ranks that read or write the memory.
 
-mod peer_arenas;
 mod range_allocator;
 
+pub use crate::sys::peer_mapping::PeerMapping;
 pub use crate::sys::sparse_mapping::MemfdIdentity;
-pub use peer_arenas::{PeerMapping, has_process_ended, open_peer_arena};
 
 use crate::base::buffer::Src;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::lock;
+use crate::sys::process_status;
 use crate::sys::sparse_mapping::{COMMIT_UNIT, SparseMapping};
 use range_allocator::RangeAllocator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// The alignment of small allocations: a cache line.
 pub const SMALL_ALIGN: usize = 64;
@@ -244,6 +246,31 @@ fn contiguous_runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     runs
 }
 
+/// The mapped arenas, by process id and file identity.
+static PEER_ARENAS: Mutex<BTreeMap<(u32, MemfdIdentity), Weak<PeerMapping>>> =
+    Mutex::new(BTreeMap::new());
+
+/// Returns the mapping of the arena with this identity in the process with this id. The process may
+/// be this one.
+///
+/// # Errors
+/// `Connection` if the file has another identity; `System`, `OutOfMemory`.
+pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapping>> {
+    let mut windows = lock(&PEER_ARENAS);
+    windows.retain(|_, window| window.strong_count() > 0);
+    if let Some(window) = windows.get(&(pid, identity)).and_then(Weak::upgrade) {
+        return Ok(window);
+    }
+    let window = Arc::new(PeerMapping::open(pid, identity)?);
+    windows.insert((pid, identity), Arc::downgrade(&window));
+    Ok(window)
+}
+
+/// Returns whether a process has certainly exited, so that it can no longer write.
+pub fn has_process_ended(pid: u32) -> bool {
+    process_status::is_gone(pid, None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,5 +365,19 @@ mod tests {
         assert_eq!(contiguous_runs([1, 2, 3, 7, 9, 10].into_iter()), [1..4, 7..8, 9..11]);
         assert_eq!(commit_units(COMMIT_UNIT - 1, 2), 0..2);
         assert_eq!(commit_units(COMMIT_UNIT, COMMIT_UNIT), 1..2);
+    }
+
+    #[test]
+    fn peer_arena_is_mapped_once_for_all_holders() {
+        let block = allocate(64).unwrap();
+        let (pid, identity) = (std::process::id(), block.arena.identity);
+        let one = open_peer_arena(pid, identity).unwrap();
+        assert!(Arc::ptr_eq(&one, &open_peer_arena(pid, identity).unwrap()));
+        let window = Arc::downgrade(&one);
+        drop(one);
+        assert!(window.upgrade().is_none() && !has_process_ended(pid));
+        assert!(
+            open_peer_arena(pid, MemfdIdentity { inode: identity.inode + 1, ..identity }).is_err()
+        );
     }
 }

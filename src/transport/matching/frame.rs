@@ -80,11 +80,14 @@ const NO_EXPOSURE_SLOT: u16 = u16::MAX;
 struct FrameFields {
     kind: u8,
     dtype: u8,
-    slot_or_bulk: u16,
+    /// An exposure slot, or the bulk flag.
+    slot: u16,
+    /// A tag, or an attempt.
     tag: u32,
     number: u64,
     len: u64,
-    address_or_offset: u64,
+    /// An address, or an offset.
+    address: u64,
 }
 
 impl MessageFrame {
@@ -100,46 +103,28 @@ impl MessageFrame {
     fn fields(&self) -> FrameFields {
         let none = FrameFields::default();
         match *self {
-            Self::Eager { tag, dtype, len, is_bulk: in_lane } => {
-                let place = u16::from(in_lane);
-                FrameFields {
-                    kind: EAGER,
-                    dtype: dtype as u8,
-                    slot_or_bulk: place,
-                    tag,
-                    len,
-                    ..none
-                }
+            Self::Eager { tag, dtype, len, is_bulk } => {
+                let (dtype, slot) = (dtype as u8, u16::from(is_bulk));
+                FrameFields { kind: EAGER, dtype, slot, tag, len, ..none }
             }
-            Self::Rts { tag, dtype, number, len, exposed, is_awaited } => FrameFields {
-                kind: if is_awaited { RTS_AWAITED } else { RTS },
-                dtype: dtype as u8,
-                tag,
-                number,
-                len,
-                slot_or_bulk: exposed.map_or(NO_EXPOSURE_SLOT, |exposed| exposed.slot),
-                address_or_offset: exposed.map_or(0, |exposed| exposed.address),
-            },
+            Self::Rts { tag, dtype, number, len, exposed, is_awaited } => {
+                let kind = if is_awaited { RTS_AWAITED } else { RTS };
+                let no_exposure = ExposedBuffer { address: 0, slot: NO_EXPOSURE_SLOT };
+                let ExposedBuffer { address, slot } = exposed.unwrap_or(no_exposure);
+                FrameFields { kind, dtype: dtype as u8, slot, tag, number, len, address }
+            }
             Self::Cts { number, attempt } => {
                 FrameFields { kind: CTS, tag: attempt, number, ..none }
             }
-            Self::Fragment { number, attempt, offset, len, is_bulk: in_lane } => {
-                let place = u16::from(in_lane);
-                FrameFields {
-                    kind: FRAGMENT,
-                    slot_or_bulk: place,
-                    tag: attempt,
-                    number,
-                    len,
-                    address_or_offset: offset,
-                    ..none
-                }
+            Self::Fragment { number, attempt: tag, offset: address, len, is_bulk } => {
+                let slot = u16::from(is_bulk);
+                FrameFields { kind: FRAGMENT, slot, tag, number, len, address, ..none }
             }
             Self::Fin { number } => FrameFields { kind: FIN, number, ..none },
             Self::Credit { bytes } => FrameFields { kind: CREDIT, len: bytes, ..none },
             Self::CancelRts { number } => FrameFields { kind: CANCEL_RTS, number, ..none },
-            Self::SplitPut { number, address: extra, region_address: len } => {
-                FrameFields { kind: SPLIT_PUT, number, len, address_or_offset: extra, ..none }
+            Self::SplitPut { number, address, region_address: len } => {
+                FrameFields { kind: SPLIT_PUT, number, len, address, ..none }
             }
             Self::PutDone { number, len } => FrameFields { kind: PUT_DONE, number, len, ..none },
         }
@@ -159,53 +144,35 @@ impl MessageFrame {
     /// for the first word of another kind of frame.
     #[inline]
     pub(super) fn eager_from_first_word(first: u64, len: u64) -> Option<Self> {
-        let FrameFields { kind, dtype, slot_or_bulk: place, tag, .. } =
+        let FrameFields { kind, dtype, slot, tag, .. } =
             FrameFields::from_words([first, 0, len, 0]);
         let dtype = DataType::ALL.get(usize::from(dtype)).copied();
-        dtype.filter(|_| kind == EAGER && place == 0).map(|dtype| Self::Eager {
-            tag,
-            dtype,
-            len,
-            is_bulk: false,
-        })
+        let is_eager = kind == EAGER && slot == 0;
+        dtype.filter(|_| is_eager).map(|dtype| Self::Eager { tag, dtype, len, is_bulk: false })
     }
 
     /// Decodes a header; the inverse of [`MessageFrame::encode`]. Returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let words = bytes.as_chunks().0;
         let fields = FrameFields::from_words(std::array::from_fn(|i| u64::from_le_bytes(words[i])));
-        let FrameFields {
-            kind,
-            dtype,
-            slot_or_bulk: place,
-            tag,
-            number,
-            len,
-            address_or_offset: extra,
-        } = fields;
+        let FrameFields { kind, dtype, slot, tag, number, len, address } = fields;
         let dtype = || DataType::ALL.get(usize::from(dtype)).copied();
         let frame = match kind {
-            EAGER => Self::Eager { tag, dtype: dtype()?, len, is_bulk: place == 1 },
+            EAGER => Self::Eager { tag, dtype: dtype()?, len, is_bulk: slot == 1 },
             RTS | RTS_AWAITED => {
-                let exposed = (place != NO_EXPOSURE_SLOT)
-                    .then_some(ExposedBuffer { address: extra, slot: place });
-                Self::Rts {
-                    tag,
-                    dtype: dtype()?,
-                    number,
-                    len,
-                    exposed,
-                    is_awaited: kind == RTS_AWAITED,
-                }
+                let is_awaited = kind == RTS_AWAITED;
+                let exposed = (slot != NO_EXPOSURE_SLOT).then_some(ExposedBuffer { address, slot });
+                Self::Rts { tag, dtype: dtype()?, number, len, exposed, is_awaited }
             }
             CTS => Self::Cts { number, attempt: tag },
             FRAGMENT => {
-                Self::Fragment { number, attempt: tag, offset: extra, len, is_bulk: place == 1 }
+                let (attempt, offset, is_bulk) = (tag, address, slot == 1);
+                Self::Fragment { number, attempt, offset, len, is_bulk }
             }
             FIN => Self::Fin { number },
             CREDIT => Self::Credit { bytes: len },
             CANCEL_RTS => Self::CancelRts { number },
-            SPLIT_PUT => Self::SplitPut { number, address: extra, region_address: len },
+            SPLIT_PUT => Self::SplitPut { number, address, region_address: len },
             PUT_DONE => Self::PutDone { number, len },
             _ => return None,
         };
@@ -219,16 +186,16 @@ impl FrameFields {
     fn to_words(self) -> RecordHeader {
         let first = u64::from(self.kind)
             | u64::from(self.dtype) << 8
-            | u64::from(self.slot_or_bulk) << 16
+            | u64::from(self.slot) << 16
             | u64::from(self.tag) << 32;
-        [first, self.number, self.len, self.address_or_offset]
+        [first, self.number, self.len, self.address]
     }
 
     #[inline]
-    fn from_words([first, number, len, extra]: RecordHeader) -> Self {
-        let [kind, dtype, place @ .., a, b, c, d] = first.to_le_bytes();
-        let (place, tag) = (u16::from_le_bytes(place), u32::from_le_bytes([a, b, c, d]));
-        Self { kind, dtype, slot_or_bulk: place, tag, number, len, address_or_offset: extra }
+    fn from_words([first, number, len, address]: RecordHeader) -> Self {
+        let [kind, dtype, slot @ .., a, b, c, d] = first.to_le_bytes();
+        let (slot, tag) = (u16::from_le_bytes(slot), u32::from_le_bytes([a, b, c, d]));
+        Self { kind, dtype, slot, tag, number, len, address }
     }
 }
 

@@ -10,11 +10,11 @@
 use super::progress_owner::EngineCore;
 use crate::base::error::{Error, Result};
 use crate::base::sync::lock;
-use crate::transport::{DoorbellListener, SharedDomain, ring};
+use crate::transport::{DoorbellListener, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The lazy engine of a rank in a group whose ranks all share memory.
+/// An engine that may not exist yet, of a rank in a group whose ranks all share memory.
 #[derive(Debug)]
 pub(super) struct LazyEngine {
     domain: Arc<dyn SharedDomain>,
@@ -33,6 +33,12 @@ impl LazyEngine {
         engine.domain.add_listener(Arc::downgrade(&listener));
         engine.doorbell().listen();
         engine
+    }
+
+    /// Creates the object of an engine that exists already. Its ranks need not share memory.
+    pub(super) fn with_core(domain: Arc<dyn SharedDomain>, core: Arc<EngineCore>) -> Arc<Self> {
+        let (core, has_left) = (OnceLock::from(core), Mutex::new(false));
+        Arc::new(Self { domain, allow_cma_read: false, core, has_left })
     }
 
     /// Returns the engine, and creates it if needed.
@@ -88,7 +94,7 @@ impl DoorbellListener for LazyEngine {
         // This callback must not wait, because its caller may hold locks. If the lock is taken, its
         // holder polls the rings or leaves. If the engine cannot be created, the next call of this
         // rank returns the error.
-        if others.any(|rank| ring::has_ever_written(region, rank, me))
+        if others.any(|rank| region.ring(rank, me).writer_cursor.position() != 0)
             && let Ok(has_left) = self.has_left.try_lock()
         {
             drop(self.create_core(*has_left));

@@ -1,12 +1,16 @@
-//! The link between this rank and one peer: the streams in both directions, and the frames in
-//! progress on them.
+//! The link between this rank and one peer: the streams in both directions, the frames in progress on
+//! them, and the credit. [`PeerTable`](super::peers::PeerTable) owns all links, and no other code
+//! changes a link.
 
-use super::frame::{ExposedBuffer, HEADER_BYTES, MessageFrame};
+use super::frame::{HEADER_BYTES, MessageFrame};
+use super::limits::MatchingLimits;
 use super::peer_streams::PeerStreams;
 use super::unexpected::UnexpectedMessage;
-use crate::base::error::Error;
-use crate::transport::{PeerName, SharedDomain};
-use std::collections::{HashMap, VecDeque};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::{Endpoint, PeerName, SharedDomain};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// An item in the queue of an outgoing stream.
@@ -91,45 +95,6 @@ pub(super) enum BodyDestination {
     Discard,
 }
 
-/// An RTS that a peer has sent.
-#[derive(Debug)]
-pub(super) struct ReceivedRts {
-    pub(super) arrival: u64,
-    pub(super) tag: u32,
-    pub(super) dtype: crate::base::dtype::DataType,
-    pub(super) len: usize,
-    pub(super) exposed: Option<ExposedBuffer>,
-    /// Whether a caller of the sender waits until the message has been received.
-    pub(super) is_awaited: bool,
-    /// The number of CTS frames sent for the message.
-    pub(super) attempt: u32,
-    /// The receive that has accepted the RTS.
-    pub(super) receive: Option<u64>,
-    /// The number of bytes that have arrived.
-    pub(super) received: usize,
-    /// The rank that copies the back half, if the message is read by CMA.
-    pub(super) back_half: BackHalf,
-}
-
-/// The rank that copies the back half of a message that is read by CMA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BackHalf {
-    /// The receiver reads the whole message.
-    GetAll,
-    /// The receiver has asked the sender to write the back half.
-    PutRequested,
-    /// The sender has written this many bytes of the back half, and will write no more.
-    PutDone(usize),
-}
-
-/// Whether this rank can read the peer's memory by CMA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CmaAccess {
-    Untested,
-    Allowed,
-    Denied,
-}
-
 /// The link to one peer, or to this rank itself.
 #[derive(Debug)]
 pub(super) struct PeerLink {
@@ -154,18 +119,39 @@ pub(super) struct PeerLink {
     /// occupy.
     pub(super) used_credit: usize,
     pub(super) inbound_frame: InboundFrame,
-    pub(super) received_rts: HashMap<u64, ReceivedRts>,
-    pub(super) last_rts: u64,
     /// The bytes held for the peer, and the credit not yet returned to it.
     pub(super) held_cost: usize,
     pub(super) owed_credit: usize,
-    pub(super) cma_access: CmaAccess,
+}
+
+#[cold]
+fn missing_streams_error(peer: Rank) -> Error {
+    Error::internal(format!("rank {peer} is on another node, and this group has no streams to it"))
 }
 
 impl PeerLink {
-    pub(super) fn new(name: PeerName, streams: PeerStreams) -> Self {
-        Self {
-            name,
+    /// Creates the link to a rank of the group, which is the rank `local` of the domain if it shares
+    /// memory with this rank.
+    ///
+    /// # Errors
+    /// `Internal` if a rank of another node has no streams.
+    pub(super) fn new(
+        domain: &dyn SharedDomain,
+        endpoint: Option<&Arc<dyn Endpoint>>,
+        peer: Rank,
+        local: Option<Rank>,
+    ) -> Result<Self> {
+        let me = domain.rank();
+        let (name, streams) = match (local, endpoint) {
+            (Some(local), _) if local == me => (domain.peer(me), PeerStreams::Loopback),
+            (Some(local), _) => (domain.peer(local), PeerStreams::rings_between(me, local)),
+            (None, Some(endpoint)) => {
+                (endpoint.peer(peer), PeerStreams::streams_of(Arc::clone(endpoint), peer))
+            }
+            (None, None) => return Err(missing_streams_error(peer)),
+        };
+        Ok(Self {
+            name: name.clone(),
             streams,
             close_error: None,
             send_close_error: None,
@@ -178,12 +164,9 @@ impl PeerLink {
             is_stream_full: false,
             used_credit: 0,
             inbound_frame: InboundFrame::AWAITING_HEADER,
-            received_rts: HashMap::new(),
-            last_rts: 0,
             held_cost: 0,
             owed_credit: 0,
-            cma_access: CmaAccess::Untested,
-        }
+        })
     }
 
     /// Returns whether no frame waits to be written.
@@ -208,6 +191,12 @@ impl PeerLink {
         }
     }
 
+    /// Removes the queued CTS of a message.
+    pub(super) fn dequeue_cts(&mut self, number: u64) {
+        let is_its = |item: &QueuedItem| matches!(item, QueuedItem::Control(MessageFrame::Cts { number: asked, .. }) if *asked == number);
+        self.send_queue.retain(|item| !is_its(item));
+    }
+
     /// Returns whether this rank's bulk ring is in use for the peer.
     pub(super) fn uses_bulk_ring(&mut self, domain: &dyn SharedDomain) -> bool {
         let is_under_way =
@@ -229,6 +218,63 @@ impl PeerLink {
         self.close_error.is_none() && self.send_close_error.is_none()
     }
 
+    /// Returns whether no more frames can come from the peer.
+    pub(super) fn is_receive_closed(&self) -> bool {
+        self.close_error.is_some() || self.receive_close_error.is_some()
+    }
+
+    /// Returns whether the peer has room to buffer a message of this length.
+    pub(super) fn has_credit(&self, len: usize, limits: &MatchingLimits) -> bool {
+        len <= limits.eager_bytes
+            && self.used_credit + MatchingLimits::credit_cost(len) <= limits.held_bytes
+    }
+
+    /// Returns whether the peer's credit permits an eager message of this length from the peer.
+    pub(super) fn may_send_eager(&self, len: usize, limits: &MatchingLimits) -> bool {
+        let cost = MatchingLimits::credit_cost(len);
+        len <= limits.eager_bytes && self.held_cost + self.owed_credit + cost <= limits.held_bytes
+    }
+
+    /// Returns the peer's rank in the domain, if the peer shares memory with this rank.
+    pub(super) fn ring_rank(&self) -> Option<Rank> {
+        match self.streams {
+            PeerStreams::Rings { peer, .. } => Some(peer),
+            PeerStreams::Loopback | PeerStreams::Streams { .. } => None,
+        }
+    }
+
+    /// Counts credit that the peer has returned, or that a message no longer needs.
+    ///
+    /// # Errors
+    /// `Internal` if this rank did not use that credit.
+    pub(super) fn regain_credit(&mut self, bytes: u64) -> Result<()> {
+        let left =
+            usize::try_from(bytes).ok().and_then(|bytes| self.used_credit.checked_sub(bytes));
+        let Some(left) = left else {
+            return Err(Error::internal("it returned more credit than this rank used"));
+        };
+        self.used_credit = left;
+        Ok(())
+    }
+
+    /// Counts that a message of this length is no longer buffered for the peer, which is this rank
+    /// itself if `is_own`. Returns the credit to send to the peer, once it reaches the threshold.
+    pub(super) fn return_credit(
+        &mut self,
+        len: usize,
+        is_own: bool,
+        threshold: usize,
+    ) -> Option<u64> {
+        let cost = MatchingLimits::credit_cost(len);
+        self.held_cost = self.held_cost.saturating_sub(cost);
+        if is_own {
+            self.used_credit = self.used_credit.saturating_sub(cost);
+            return None;
+        }
+        self.owed_credit += cost;
+        (self.owed_credit >= threshold).then(|| std::mem::take(&mut self.owed_credit) as u64)
+    }
+
     /// Returns the error with which a send to the peer fails at once. During the grace period, a
     /// send to the peer waits for the end of that period.
     pub(super) fn send_refusal(&self) -> Option<&Error> {
@@ -248,6 +294,16 @@ impl PeerLink {
     pub(super) fn clear(&mut self) {
         self.clear_outbound();
         self.inbound_frame = InboundFrame::AWAITING_HEADER;
-        self.received_rts.clear();
+    }
+
+    /// Returns the number of bytes that the engine buffers for the unexpected message that arrives.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn buffered_bytes(&self) -> usize {
+        match &self.inbound_frame {
+            InboundFrame::Body { destination: BodyDestination::Unexpected(message), .. } => {
+                message.buffered_bytes()
+            }
+            InboundFrame::Body { .. } | InboundFrame::Header { .. } => 0,
+        }
     }
 }

@@ -13,7 +13,7 @@
 //!   until a receive has accepted the RTS. Then the bytes take one of three ways into the
 //!   receiver's buffer:
 //!   - The sender sends fragments, if CMA is impossible or both sides only wait for this message.
-//!   - The receiver reads the sender's memory by CMA ([`rendezvous`], [`exposure`]).
+//!   - The receiver reads the sender's memory by CMA ([`gets`], [`exposure`](super::exposure)).
 //!   - The receiver reads the front half while the sender writes the back half, if callers wait on
 //!     both sides of a long message ([`split_transfer`]).
 //! - **Completion.** The send of an eager message completes once the message is in the stream. The
@@ -33,31 +33,38 @@
 //!
 //! Completions are called without any lock held. Does not depend on works, groups or the C ABI.
 
-mod exposure;
+mod exposed_buffers;
 mod fast_path;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gets;
+mod immediate;
+mod inbound;
 mod incoming;
 mod lazy_engine;
 mod limits;
 mod link;
-mod outgoing;
+mod outbound;
 mod outstanding;
 mod peer_departure;
 mod peer_streams;
+mod peers;
 mod posted;
 mod probe;
 mod progress_owner;
+mod puts;
+mod queues;
 mod rendezvous;
+mod requests;
+mod rts_table;
 mod split_transfer;
 mod state;
 mod termination;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod unexpected;
-
-pub use exposure::{ExposureTable, ExposureWords, ProcessCookie};
 
 #[cfg(doc)]
 use super::ReceiveBuffer;
@@ -70,21 +77,13 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use lazy_engine::LazyEngine;
-use outstanding::CompletedMessage;
 use progress_owner::EngineCore;
 use state::MatchingState;
 use std::sync::Arc;
 
 /// The point-to-point messages of one rank of a group.
 #[derive(Debug)]
-pub struct MatchingEngine(EngineInner);
-
-#[derive(Debug)]
-enum EngineInner {
-    Ready(Arc<EngineCore>),
-    /// An engine that the first message creates; it may not exist yet.
-    Lazy(Arc<LazyEngine>),
-}
+pub struct MatchingEngine(Arc<LazyEngine>);
 
 impl MatchingEngine {
     /// Creates the engine of this rank of the domain. The endpoint connects the ranks of other
@@ -99,37 +98,29 @@ impl MatchingEngine {
         endpoint: Option<Arc<dyn Endpoint>>,
         allow_cma_read: bool,
     ) -> Result<Self> {
-        Ok(Self(EngineInner::Ready(EngineCore::new(domain, endpoint, allow_cma_read)?)))
+        let core = EngineCore::new(Arc::clone(&domain), endpoint, allow_cma_read)?;
+        Ok(Self(LazyEngine::with_core(domain, core)))
     }
 
     /// Creates a lazy engine for a group whose ranks are all in the domain. The first message
     /// creates the engine itself. No rank may send before this function has returned on all ranks.
     pub fn new_lazy(domain: Arc<dyn SharedDomain>, allow_cma_read: bool) -> Self {
-        Self(EngineInner::Lazy(LazyEngine::new(domain, allow_cma_read)))
+        Self(LazyEngine::new(domain, allow_cma_read))
     }
 
     fn core(&self) -> Result<&EngineCore> {
-        match &self.0 {
-            EngineInner::Ready(core) => Ok(core),
-            EngineInner::Lazy(dormant) => dormant.core(),
-        }
+        self.0.core()
     }
 
     /// Returns the engine, if it exists.
     fn existing_core(&self) -> Option<&EngineCore> {
-        match &self.0 {
-            EngineInner::Ready(core) => Some(core),
-            EngineInner::Lazy(dormant) => dormant.existing_core(),
-        }
+        self.0.existing_core()
     }
 }
 
 impl Drop for MatchingEngine {
     fn drop(&mut self) {
-        match &self.0 {
-            EngineInner::Ready(core) => core.leave(),
-            EngineInner::Lazy(dormant) => dormant.leave(),
-        }
+        self.0.leave();
     }
 }
 
@@ -144,14 +135,16 @@ impl PointToPoint for MatchingEngine {
 
     fn exchange(
         &self,
-        (incoming, received): (ReceiveRequest, Arc<dyn Completion>),
-        (outgoing, sent): (SendRequest, Arc<dyn Completion>),
+        incoming: ReceiveRequest,
+        received: Arc<dyn Completion>,
+        outgoing: SendRequest,
+        sent: Arc<dyn Completion>,
     ) -> Result<()> {
         self.core()?.with_state(|state| {
-            state.check_capacity(2)?;
+            state.requests.check_capacity(2)?;
             state.receive(incoming, received)?;
             if let Err(error) = state.send(outgoing, Arc::clone(&sent)) {
-                state.completed.push(CompletedMessage::new(sent, Err(error)));
+                state.requests.complete_unposted(sent, Err(error));
             }
             Ok(())
         })
@@ -201,7 +194,7 @@ impl PointToPoint for MatchingEngine {
     fn departure_error(&self, peer: Rank) -> Option<Error> {
         let search = |state: &mut MatchingState| {
             state.progress();
-            state.links.get(peer)?.close_error.clone()
+            state.peers.get(peer)?.close_error.clone()
         };
         self.core().map_or_else(Some, |core| core.with_state(search))
     }

@@ -7,27 +7,26 @@
 //! so that its messages complete with that reason.
 
 use super::outstanding::ReceiveStage;
-use super::state::{MatchingState, TimerTarget};
-use super::unexpected::{MessageBody, UnexpectedMessage};
+use super::state::MatchingState;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+#[cfg(doc)]
 use crate::transport::heartbeat::DEPARTURE_GRACE;
-use std::time::Instant;
 
 impl MatchingState {
     /// Handles an error of an incoming stream.
     pub(super) fn on_receive_error(&mut self, peer: Rank, error: Error) {
         match error.kind() {
             ErrorKind::PeerFailed => {
-                self.links[peer].receive_close_error = Some(error);
+                self.peers.close_receive(peer, error);
                 self.begin_departure_grace(peer);
             }
             ErrorKind::Internal => {
-                let what = format!("{} violated the message protocol", self.peer_name(peer));
+                let what = format!("{} violated the message protocol", self.peers.name(peer));
                 self.fail(error.context(what).with_culprit(peer));
             }
-            _ => self.fail(error.context(format!("messages of {}", self.peer_name(peer)))),
+            _ => self.fail(error.context(format!("messages of {}", self.peers.name(peer)))),
         }
     }
 
@@ -37,12 +36,8 @@ impl MatchingState {
         if error.kind() != ErrorKind::PeerFailed {
             return self.on_receive_error(peer, error);
         }
-        let link = &mut self.links[peer];
-        link.clear_outbound();
-        link.send_close_error = Some(error);
-        self.complete_all_delivered(peer);
-        // Messages that the peer has sent are still received.
-        self.ready_peers.push(peer);
+        self.peers.close_send(peer, error);
+        self.requests.complete_delivered_from(peer);
         self.begin_departure_grace(peer);
     }
 
@@ -52,18 +47,12 @@ impl MatchingState {
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
         }
-        let link = &mut self.links[peer];
-        if link.departure_deadline.is_none() {
-            let at = Instant::now() + DEPARTURE_GRACE;
-            link.departure_deadline = Some(at);
-            self.timers.insert((at, TimerTarget::Departure(peer)));
-        }
+        self.peers.begin_departure(peer);
     }
 
     /// Ends the grace period: no failure reason has arrived.
     pub(super) fn end_departure_grace(&mut self, peer: Rank) {
-        let link = &mut self.links[peer];
-        link.departure_deadline = None;
+        let link = self.peers.link(peer);
         match (link.receive_close_error.clone(), link.send_close_error.clone()) {
             (Some(error), _) => self.close_link(peer, &error),
             (None, Some(error)) => self.fail_sends(peer, &error),
@@ -73,36 +62,18 @@ impl MatchingState {
 
     /// Closes the link to a peer in both directions.
     pub(super) fn close_link(&mut self, peer: Rank, error: &Error) {
-        let link = &mut self.links[peer];
-        if link.close_error.is_some() {
+        if !self.peers.close(peer, error) {
             return;
         }
-        link.close_error = Some(error.clone());
         if let Some(writer_warning) = self.wait_for_writers() {
             crate::log!(LogLevel::Warn, "{}", writer_warning.message());
         }
-        let link = &mut self.links[peer];
-        link.clear();
-        if let Some(at) = link.departure_deadline.take() {
-            self.timers.remove(&(at, TimerTarget::Departure(peer)));
-        }
-        self.active_gets.retain(|reading| reading.is_for_other_peer(peer));
-        self.asked_gets.retain(|reading| reading.is_for_other_peer(peer));
-        self.half_done_gets.retain(|reading| reading.is_for_other_peer(peer));
-        self.active_puts.retain(|writing| writing.is_for_other_peer(peer));
-        let offered: Vec<u64> = self
-            .unexpected
-            .messages_from(peer)
-            .filter(|(_, message)| matches!(message.body, MessageBody::AtSender(_)))
-            .map(|(arrival, _)| arrival)
-            .collect();
-        offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
-        let is_offered =
-            |it: &UnexpectedMessage| it.from == peer && matches!(it.body, MessageBody::AtSender(_));
-        self.probed_messages.retain(|_, message| !is_offered(message));
-        self.wake_probes();
+        self.rts.clear_peer(peer);
+        self.gets.drop_gets(|of| of == peer);
+        self.puts.drop_puts(|of| of == peer);
+        self.queues.discard_announced_by(peer);
         self.fail_sends(peer, error);
-        let waiting = self.receives.iter().filter(|(_, receiving)| match receiving.stage {
+        let waiting = self.requests.receives_where(|receiving| match receiving.stage {
             ReceiveStage::Posted => receiving.message.from == Some(peer),
             ReceiveStage::ReceivingEager { from, .. } | ReceiveStage::Transferring { from, .. } => {
                 from == peer
@@ -110,46 +81,28 @@ impl MatchingState {
             ReceiveStage::Accepted { .. } => false,
             ReceiveStage::Delivered(delivery) => delivery.peer == peer,
         });
-        let waiting: Vec<u64> = waiting.map(|(&receive, _)| receive).collect();
         for receive in waiting {
             self.remove_posted(receive);
-            self.complete_delivered(receive);
-            self.complete_receive(receive, Err(error.clone()));
+            self.requests.complete_delivered(receive);
+            self.requests.complete_receive(receive, Err(error.clone()));
         }
-        self.cancel_accepted_offers(peer, error);
-    }
-
-    /// Completes the receives that have their message and can no longer send a FIN.
-    fn complete_all_delivered(&mut self, peer: Rank) {
-        let is_its = |stage| matches!(stage, ReceiveStage::Delivered(it) if it.peer == peer);
-        let receives = self.receives.iter().filter(|(_, receiving)| is_its(receiving.stage));
-        let receives: Vec<u64> = receives.map(|(&receive, _)| receive).collect();
-        receives.into_iter().for_each(|receive| self.complete_delivered(receive));
+        self.cancel_accepted(peer, error);
     }
 
     /// Completes all sends to a peer with an error.
     fn fail_sends(&mut self, peer: Rank, error: &Error) {
-        let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
-        let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
-        sends.into_iter().for_each(|number| self.complete_send(number, Err(error.clone())));
+        for number in self.requests.sends_where(|sending| sending.message.to == peer) {
+            self.complete_send(number, Err(error.clone()));
+        }
     }
 
     /// Cancels requested messages of a peer that will not arrive. A receive from any rank waits for
     /// the next message.
-    fn cancel_accepted_offers(&mut self, peer: Rank, error: &Error) {
-        let requested =
-            self.receives.iter().filter_map(|(&receive, receiving)| match receiving.stage {
-                ReceiveStage::Accepted { from, number } if from == peer => Some((receive, number)),
-                _ => None,
-            });
-        let mut requested: Vec<(u64, u64)> = requested.collect();
-        requested.sort_unstable();
-        for (receive, number) in requested {
-            if let Some(rts) = self.links[peer].received_rts.get_mut(&number) {
-                rts.receive = None;
-            }
-            match self.receives.get(&receive).and_then(|receiving| receiving.message.from) {
-                Some(_) => self.complete_receive(receive, Err(error.clone())),
+    fn cancel_accepted(&mut self, peer: Rank, error: &Error) {
+        let is_its = |stage| matches!(stage, ReceiveStage::Accepted { from, .. } if from == peer);
+        for receive in self.requests.receives_where(|it| is_its(it.stage)) {
+            match self.requests.receive(receive).and_then(|receiving| receiving.message.from) {
+                Some(_) => self.requests.complete_receive(receive, Err(error.clone())),
                 None => self.match_receive(receive),
             }
         }

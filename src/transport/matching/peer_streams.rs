@@ -5,6 +5,7 @@ use super::frame::MAX_FRAGMENT;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
+use crate::base::sync::{AtomicU64, fence_with_rmw};
 use crate::transport::region::Region;
 use crate::transport::ring::{RingReader, RingWriter};
 use crate::transport::{Channel, Endpoint, SharedDomain};
@@ -35,15 +36,6 @@ pub(super) struct BulkRings {
     pub(super) reader: RingReader,
 }
 
-impl BulkRings {
-    pub(super) fn new_between(me: Rank, peer: Rank) -> Box<Self> {
-        Box::new(Self {
-            writer: RingWriter::new_bulk(me, peer),
-            reader: RingReader::new_bulk(peer, me),
-        })
-    }
-}
-
 /// The streams to and from one peer.
 #[derive(Debug)]
 pub(super) enum PeerStreams {
@@ -56,6 +48,40 @@ pub(super) enum PeerStreams {
 }
 
 impl PeerStreams {
+    /// Returns the rings between two ranks of the domain.
+    pub(super) fn rings_between(me: Rank, peer: Rank) -> Self {
+        let (writer, reader) = (RingWriter::new_bulk(me, peer), RingReader::new_bulk(peer, me));
+        Self::Rings {
+            peer,
+            writer: RingWriter::new(me, peer),
+            reader: RingReader::new(peer, me),
+            bulk_rings: Box::new(BulkRings { writer, reader }),
+        }
+    }
+
+    /// Returns the streams of an endpoint to and from a peer.
+    pub(super) fn streams_of(endpoint: Arc<dyn Endpoint>, peer: Rank) -> Self {
+        Self::Streams { endpoint, peer, staging: Vec::new(), staging_used: 0 }
+    }
+
+    /// Writes a record to the ring, if the ring has room for all of it, and wakes the peer.
+    pub(super) fn write_record(
+        &mut self,
+        domain: &dyn SharedDomain,
+        fence_word: &AtomicU64,
+        first_word: u64,
+        bytes: Src<'_>,
+    ) -> bool {
+        let Self::Rings { peer, writer: out, .. } = self else { return false };
+        let is_written = out.write_record(domain.region(), first_word, bytes);
+        if is_written {
+            fence_with_rmw(fence_word);
+            domain.wake_message_waiter_fenced(*peer);
+            out.prefetch_next(domain.region(), bytes.len());
+        }
+        is_written
+    }
+
     /// Writes parts to the stream, as far as there is room. The peer sees them after
     /// [`PeerStreams::flush`].
     pub(super) fn send(&mut self, domain: &dyn SharedDomain, parts: &[Src<'_>]) -> Result<usize> {

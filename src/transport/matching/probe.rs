@@ -1,23 +1,18 @@
 //! Probes: search for messages that no receive has matched, and receive a message that a probe has
 //! removed from matching.
 //!
-//! A probe sees the messages in [`MatchingState::unexpected`], in the order in which a receive
-//! would take them. A matched probe moves its message to [`MatchingState::probed_messages`], where
-//! neither receives nor other probes find it. The message's memory stays counted as before: an
-//! eager message uses its sender's credit until it is received, and an RTS keeps its place among
-//! the sender's RTS frames. The message leaves `probed_messages` when it is received, when the
-//! caller releases it to matching, or when its sender cancels it or leaves.
+//! The messages are in [`super::queues`]. The memory of a message that a matched probe removed stays
+//! counted as before. An eager message uses its sender's credit until it is received. An RTS keeps its
+//! place among the sender's RTS frames.
 //!
-//! A waiting probe is not posted: it searches again whenever [`MatchingState::has_new_message`] is
-//! set. As in MPI, a receive on another thread may take the message that a probe waits for.
+//! A waiting probe is not posted: it searches again whenever a message becomes unexpected. As in MPI,
+//! a receive on another thread may take the message that a probe waits for.
 
 use super::progress_owner::EngineCore;
 use super::state::MatchingState;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::transport::{
-    Completion, MessageEnvelope, PeerName, ProbeRequest, ProbedMessage, ReceiveRequest,
-};
+use crate::transport::{Completion, PeerName, ProbeRequest, ProbedMessage, ReceiveRequest};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -35,7 +30,7 @@ impl EngineCore {
         if first.is_some() || limit.has_passed() {
             return Ok(first);
         }
-        self.with_state(|state| state.waiting_probes += 1);
+        self.with_state(|state| state.queues.begin_probe_wait());
         let found = RefCell::new(None);
         let is_over = || {
             let mut found = found.borrow_mut();
@@ -45,7 +40,7 @@ impl EngineCore {
             found.is_some()
         };
         self.progress_until(&is_over, limit);
-        self.with_state(|state| state.waiting_probes -= 1);
+        self.with_state(|state| state.queues.end_probe_wait());
         found.into_inner().transpose()
     }
 }
@@ -53,19 +48,12 @@ impl EngineCore {
 impl MatchingState {
     /// Returns the first message that a receive with these arguments would take, if one is there.
     pub(super) fn find_message(&mut self, request: &ProbeRequest) -> Result<Option<ProbedMessage>> {
-        let ProbeRequest { from, tag, is_matched_probe: takes } = *request;
-        self.check_peer(from)?;
-        let Some((arrival, found)) = self.unexpected.first((from, tag)) else {
-            return self.departure_error(from).map_or(Ok(None), Err);
-        };
-        let (from, tag, dtype, bytes) = (found.from, found.tag, found.dtype, found.len);
-        let envelope = MessageEnvelope { from, tag, dtype, bytes };
-        if !takes {
-            return Ok(Some(ProbedMessage { envelope, match_id: None }));
+        self.check_peer(request.from)?;
+        let found = self.queues.probe(request);
+        if found.is_some() {
+            return Ok(found);
         }
-        self.probed_messages
-            .extend(self.unexpected.remove(arrival).map(|message| (arrival, message)));
-        Ok(Some(ProbedMessage { envelope, match_id: Some(arrival) }))
+        self.departure_error(request.from).map_or(Ok(None), Err)
     }
 
     /// See [`crate::transport::PointToPoint::receive_matched`].
@@ -76,17 +64,15 @@ impl MatchingState {
         completion: Arc<dyn Completion>,
     ) -> Result<()> {
         self.check_postable(message.from)?;
-        let receive = self.store_receive(message, completion, true);
-        let Some(found) = self.probed_messages.remove(&match_id) else {
+        let receive = self.requests.add_receive(message, completion, true);
+        let Some(found) = self.queues.take_probed(match_id) else {
             self.fail_withdrawn_receive(receive);
             return Ok(());
         };
-        let refusal = self
-            .receives
-            .get_mut(&receive)
-            .and_then(|receiving| receiving.prepare_buffer(&self.links[found.from].name, &found));
-        if let Some(error) = refusal {
-            self.complete_receive(receive, Err(error));
+        let name = self.peers.name(found.from);
+        let receiving = self.requests.receive_mut(receive);
+        if let Some(error) = receiving.and_then(|it| it.prepare_buffer(name, &found)) {
+            self.requests.complete_receive(receive, Err(error));
             self.on_message_arrived(match_id, found);
         } else if self.deliver_to_receive(found, receive) {
             self.start_receive_timer(receive);
@@ -98,34 +84,23 @@ impl MatchingState {
 
     /// See [`crate::transport::PointToPoint::release_matched`].
     pub(super) fn release_matched(&mut self, match_id: u64) {
-        if let Some(message) = self.probed_messages.remove(&match_id) {
+        if let Some(message) = self.queues.take_probed(match_id) {
             self.on_message_arrived(match_id, message);
         }
     }
 
     /// Fails the receive of a message that a probe removed from matching and that no longer exists.
     pub(super) fn fail_withdrawn_receive(&mut self, receive: u64) {
-        let Some(receiving) = self.receives.get(&receive) else { return };
+        let Some(receiving) = self.requests.receive(receive) else { return };
         let ReceiveRequest { from, tag, .. } = receiving.message;
         let close_error = from.and_then(|from| {
-            let link = &self.links[from];
+            let link = self.peers.link(from);
             link.close_error.clone().or_else(|| link.send_close_error.clone())
         });
         let error = close_error
-            .unwrap_or_else(|| withdrawn_error(from.map(|from| self.peer_name(from)), tag));
+            .unwrap_or_else(|| withdrawn_error(from.map(|from| self.peers.name(from)), tag));
         let error = from.map_or(error.clone(), |from| error.with_culprit(from));
-        self.complete_receive(receive, Err(error));
-    }
-
-    /// Removes a message that was not received and no longer exists.
-    pub(super) fn discard_message(&mut self, arrival: u64) {
-        self.unexpected.remove(arrival);
-        self.probed_messages.remove(&arrival);
-    }
-
-    /// Makes the waiting probes search again.
-    pub(super) fn wake_probes(&mut self) {
-        self.has_new_message |= self.waiting_probes > 0;
+        self.requests.complete_receive(receive, Err(error));
     }
 }
 

@@ -20,7 +20,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::sync::lock;
 use crate::sys::host;
-use crate::transport::{Completion, DoorbellListener, Endpoint, ProgressHandler, SharedDomain};
+use crate::transport::{DoorbellListener, Endpoint, ProgressHandler, SharedDomain};
 use crate::wait::service::{Alarm, AlarmHandler, alarm};
 use crate::wait::service_task::ServiceTask;
 use crate::wait::{WaitPolicy, wait_until};
@@ -148,7 +148,7 @@ impl EngineCore {
         let cookie = host::random_nonce()?;
         let state = MatchingState::new(Arc::clone(&domain), endpoint.clone(), cookie)?;
         if allow_cma_read {
-            state.publish_cookie();
+            state.exposed.publish_cookie();
         }
         let delegation = ServiceDelegation { is_listening: true, ..ServiceDelegation::default() };
         let core = Arc::new(Self {
@@ -222,14 +222,11 @@ impl EngineCore {
 
     /// Takes the completions from the state, for delivery without the lock.
     fn take_completions(&self, state: &mut MatchingState) -> CompletionBatch {
-        let ended = std::mem::take(&mut state.completed);
+        let ended = state.requests.take_completed();
         if !ended.is_empty() {
             self.completing.fetch_add(1, Ordering::Relaxed);
         }
-        CompletionBatch {
-            completed: ended,
-            wakes_probes: std::mem::take(&mut state.has_new_message),
-        }
+        CompletionBatch { completed: ended, wakes_probes: state.queues.take_probe_wakeup() }
     }
 
     /// Delivers completions, and wakes the threads that sleep for them.
@@ -393,7 +390,7 @@ impl EngineCore {
             }
             let ended = self.take_completions(state);
             let has_more = state.has_runnable_work();
-            self.moved_bytes.store(state.moved_bytes, Ordering::Relaxed);
+            self.moved_bytes.store(state.peers.moved_bytes(), Ordering::Relaxed);
             drop(locked);
             self.deliver_completions(ended);
             if is_done() {
@@ -428,7 +425,7 @@ impl EngineCore {
     /// Returns the number of bytes of buffered eager messages.
     #[cfg(test)]
     pub(super) fn buffered_bytes(&self) -> usize {
-        self.lock().state.buffered_bytes
+        self.lock().state.buffered_bytes()
     }
 }
 
@@ -436,10 +433,7 @@ impl MatchingState {
     /// Returns the service delay: the time for which the service thread leaves messages to callers
     /// that may wait.
     fn service_delay(&self) -> Duration {
-        let is_unawaited = |done: &Arc<dyn Completion>| !done.is_awaited();
-        let sends = self.sends.values().map(|it| &it.completion);
-        let mut all = sends.chain(self.receives.values().map(|it| &it.completion));
-        if all.any(is_unawaited) { SERVICE_DELAY } else { SERVICE_DELAY_IDLE }
+        if self.requests.has_unawaited() { SERVICE_DELAY } else { SERVICE_DELAY_IDLE }
     }
 }
 

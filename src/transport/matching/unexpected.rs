@@ -27,25 +27,43 @@ pub(super) enum MessageBody {
     OwnSend(u64),
 }
 
-/// Unexpected messages by arrival number, with an index for each kind of match key.
+/// Unexpected messages by arrival number, with an index of the match keys that find them.
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedQueue {
     messages: BTreeMap<u64, UnexpectedMessage>,
-    by_sender_and_tag: BTreeSet<(Rank, u32, u64)>,
-    /// Messages with internal tags are kept apart: a receive of any tag does not see them.
-    by_sender: BTreeSet<(Rank, bool, u64)>,
-    by_tag: BTreeSet<(u32, u64)>,
-    by_internal_tag: BTreeSet<(bool, u64)>,
+    /// Each message is in the index once for each key that matches it. A key without a tag does not
+    /// match a message with an internal tag.
+    index: BTreeSet<(MatchKey, u64)>,
+}
+
+/// Returns the match keys of the receives that a message matches.
+fn match_keys(message: &UnexpectedMessage) -> impl Iterator<Item = MatchKey> + use<> {
+    let (from, tag) = (Some(message.from), Some(message.tag));
+    let count = if is_internal_tag(message.tag) { 2 } else { 4 };
+    [(from, tag), (None, tag), (from, None), (None, None)].into_iter().take(count)
+}
+
+#[cfg(any(test, fuzzing))]
+impl UnexpectedMessage {
+    /// Returns the number of bytes that the engine buffers for the message.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        match &self.body {
+            MessageBody::Buffered(bytes) => bytes.len(),
+            MessageBody::AtSender(_) | MessageBody::OwnSend(_) => 0,
+        }
+    }
 }
 
 impl UnexpectedQueue {
+    /// Returns all messages.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn messages(&self) -> impl Iterator<Item = &UnexpectedMessage> {
+        self.messages.values()
+    }
+
     /// Adds a message. The arrival number grows with each message.
     pub(super) fn insert(&mut self, arrival: u64, message: UnexpectedMessage) {
-        let (from, tag) = (message.from, message.tag);
-        self.by_sender_and_tag.insert((from, tag, arrival));
-        self.by_sender.insert((from, is_internal_tag(tag), arrival));
-        self.by_tag.insert((tag, arrival));
-        self.by_internal_tag.insert((is_internal_tag(tag), arrival));
+        self.index.extend(match_keys(&message).map(|key| (key, arrival)));
         self.messages.insert(arrival, message);
     }
 
@@ -57,35 +75,15 @@ impl UnexpectedQueue {
     /// Removes a message.
     pub(super) fn remove(&mut self, arrival: u64) -> Option<UnexpectedMessage> {
         let message = self.messages.remove(&arrival)?;
-        let (from, tag) = (message.from, message.tag);
-        self.by_sender_and_tag.remove(&(from, tag, arrival));
-        self.by_sender.remove(&(from, is_internal_tag(tag), arrival));
-        self.by_tag.remove(&(tag, arrival));
-        self.by_internal_tag.remove(&(is_internal_tag(tag), arrival));
+        for key in match_keys(&message) {
+            self.index.remove(&(key, arrival));
+        }
         Some(message)
     }
 
     /// Returns the first message that a receive matches.
     pub(super) fn first(&self, key: MatchKey) -> Option<(u64, &UnexpectedMessage)> {
-        let arrival = match key {
-            (Some(from), Some(tag)) => {
-                let mut range =
-                    self.by_sender_and_tag.range((from, tag, 0)..=(from, tag, u64::MAX));
-                range.next().map(|&(_, _, arrival)| arrival)
-            }
-            (Some(from), None) => {
-                let mut range = self.by_sender.range((from, false, 0)..=(from, false, u64::MAX));
-                range.next().map(|&(_, _, arrival)| arrival)
-            }
-            (None, Some(tag)) => {
-                let mut range = self.by_tag.range((tag, 0)..=(tag, u64::MAX));
-                range.next().map(|&(_, arrival)| arrival)
-            }
-            (None, None) => {
-                let mut range = self.by_internal_tag.range((false, 0)..=(false, u64::MAX));
-                range.next().map(|&(_, arrival)| arrival)
-            }
-        }?;
+        let &(_, arrival) = self.index.range((key, 0)..=(key, u64::MAX)).next()?;
         Some((arrival, self.messages.get(&arrival)?))
     }
 
@@ -94,8 +92,9 @@ impl UnexpectedQueue {
         &self,
         from: Rank,
     ) -> impl Iterator<Item = (u64, &UnexpectedMessage)> {
-        let range = self.by_sender.range((from, false, 0)..=(from, true, u64::MAX));
-        range.filter_map(|&(_, _, arrival)| Some((arrival, self.messages.get(&arrival)?)))
+        let (first, last) = ((Some(from), Some(0)), (Some(from), Some(u32::MAX)));
+        let range = self.index.range((first, 0)..=(last, u64::MAX));
+        range.filter_map(|&(_, arrival)| Some((arrival, self.messages.get(&arrival)?)))
     }
 }
 
@@ -135,8 +134,7 @@ mod tests {
         for arrival in 0..5 {
             unexpected.remove(arrival);
         }
-        assert!(unexpected.by_sender_and_tag.is_empty() && unexpected.by_tag.is_empty());
-        assert!(unexpected.by_sender.is_empty() && unexpected.by_internal_tag.is_empty());
+        assert!(unexpected.index.is_empty() && unexpected.is_empty());
     }
 
     #[test]

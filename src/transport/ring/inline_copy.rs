@@ -10,17 +10,22 @@
 //! buffer. A byte buffer in between would be written by stores and read back by loads of other
 //! widths. Such loads wait until the stores have left the core's store buffer.
 
-use super::{CACHE_LINE_BYTES, RingCursor};
 use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::processor;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// The size of a cache line.
+pub(super) const CACHE_LINE_BYTES: usize = 64;
+
+/// The offset of the copy in the cursor, after the cursor's other fields.
+pub(super) const OFFSET_IN_CURSOR: usize = 24;
+
 /// The longest body in an inline copy. With it, the cursor fills two cache lines.
 pub const INLINE_BODY_BYTES: usize = 88;
 /// The number of body bytes in the first cache line.
 const FIRST_LINE_BODY_BYTES: usize =
-    CACHE_LINE_BYTES - offset_of!(RingCursor, inline_copy) - offset_of!(InlineCopy, body);
+    CACHE_LINE_BYTES - OFFSET_IN_CURSOR - offset_of!(InlineCopy, body);
 /// The number of bits of a stamp that hold the length of the body plus 1. The other bits are the
 /// lowest bits of the position. They repeat after terabytes, when many other records have been
 /// written.

@@ -1,14 +1,15 @@
 //! The reader of a byte ring.
 
-use super::{
-    ByteRing, CACHE_LINE_BYTES, HEADER_BYTES, InlineSnapshot, Region, RingRoute, STREAM_PIECES,
-    copy_out, invalid_position_error, locate,
+use super::inline_copy::{CACHE_LINE_BYTES, InlineSnapshot};
+use super::memory::{
+    ByteRing, HEADER_BYTES, RingRoute, STREAM_PIECES, copy_out, invalid_position_error, locate,
 };
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::processor;
-use crate::base::spin;
+use crate::transport::region::Region;
+use crate::wait::policy::spin_until;
 use std::sync::atomic::{Ordering, fence};
 
 /// The reader of a byte ring.
@@ -46,7 +47,7 @@ impl RingReader {
     /// # Errors
     /// `Internal` if the writer's position is invalid.
     pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         if self.written == self.position {
             self.refresh(&ring)?;
         }
@@ -63,10 +64,10 @@ impl RingReader {
     /// # Errors
     /// As [`RingReader::read`].
     pub fn read_stream(&mut self, region: &Region, polls: u32, into: Dst<'_>) -> Result<usize> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         let piece = ring.bytes.len() / STREAM_PIECES;
         let mut taken = 0;
-        while taken < into.len() && spin::spin_until(polls, || self.has_more(&ring)) {
+        while taken < into.len() && spin_until(polls, || self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
             // A writer that polls for room sees it at once. Whether a writer sleeps is checked
             // later.
@@ -79,7 +80,7 @@ impl RingReader {
     /// to `len` bytes.
     #[inline]
     pub fn poll_for(&self, ring: &ByteRing<'_>, len: usize, polls: u32) {
-        if spin::spin_until(polls, || self.has_more(ring)) {
+        if spin_until(polls, || self.has_more(ring)) {
             ring.writer_cursor.inline_copy.prefetch_read(len);
         }
     }
@@ -112,7 +113,7 @@ impl RingReader {
         into: Dst<'_>,
     ) -> Result<()> {
         if !ring.writer_cursor.inline_copy.copy_body(seen, into) {
-            return match self.take_peeked(ring, (HEADER_BYTES, 0), into)? {
+            return match self.take_peeked(ring, HEADER_BYTES, 0, into)? {
                 true => Ok(()),
                 false => Err(Error::internal("the ring has fewer bytes than were peeked")),
             };
@@ -136,7 +137,7 @@ impl RingReader {
 
     /// Returns the ring of this reader.
     pub fn ring<'a>(&self, region: &'a Region) -> ByteRing<'a> {
-        self.route.ring(region)
+        region.ring_on(self.route)
     }
 
     /// Returns the read position.
@@ -153,7 +154,8 @@ impl RingReader {
     pub fn take_peeked(
         &mut self,
         ring: &ByteRing<'_>,
-        (seen, polls): (usize, u32),
+        seen: usize,
+        polls: u32,
         into: Dst<'_>,
     ) -> Result<bool> {
         let mut taken = 0;
@@ -170,7 +172,7 @@ impl RingReader {
             taken = arrived;
             if taken < into.len() {
                 let written = self.written;
-                if !spin::spin_until(polls, || ring.writer_cursor.position() != written) {
+                if !spin_until(polls, || ring.writer_cursor.position() != written) {
                     return Ok(false);
                 }
                 self.refresh(ring)?;
@@ -237,7 +239,7 @@ impl RingReader {
             return false;
         }
         self.released = self.position;
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         ring.reader_cursor.position.store(self.position, Ordering::Release);
         fence(Ordering::SeqCst);
         ring.writer_cursor.waits_for_room.load(Ordering::Relaxed) != 0

@@ -1,17 +1,18 @@
 //! The writer of a byte ring.
 
+use super::inline_copy::CACHE_LINE_BYTES;
 #[cfg(doc)]
-use super::RecordHeader;
-use super::{
-    ByteRing, CACHE_LINE_BYTES, HEADER_BYTES, Region, RingRoute, STREAM_PIECES, copy_in,
-    invalid_position_error, locate,
+use super::memory::RecordHeader;
+use super::memory::{
+    ByteRing, HEADER_BYTES, RingRoute, STREAM_PIECES, copy_in, invalid_position_error, locate,
 };
 use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::copy::Stager;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::processor;
-use crate::base::spin;
+use crate::transport::region::Region;
+use crate::wait::policy::spin_until;
 use std::sync::atomic::{Ordering, fence};
 
 /// The indexes of the header words that are not 0.
@@ -54,17 +55,15 @@ impl RingWriter {
     }
 
     fn with_route(route: RingRoute) -> Self {
-        let (position, published, reserved, read, apart) = (0, 0, 0, 0, 0);
-        let (is_after_short, has_newest) = (false, false);
         Self {
             route,
-            position,
-            published,
-            reserved,
-            read_position: read,
-            is_after_short,
-            long_body_end: apart,
-            has_inline_copy: has_newest,
+            position: 0,
+            published: 0,
+            reserved: 0,
+            read_position: 0,
+            is_after_short: false,
+            long_body_end: 0,
+            has_inline_copy: false,
         }
     }
 
@@ -84,7 +83,7 @@ impl RingWriter {
         region: &Region,
         parts: &[Src<'_>],
     ) -> Result<usize> {
-        let (ring, wanted) = (self.route.ring(region), total_len(parts));
+        let (ring, wanted) = (region.ring_on(self.route), total_len(parts));
         let room = self.poll_room(&ring, wanted, 0)?;
         self.reserve(region, &ring, wanted.min(room))?;
         if std::mem::take(&mut self.has_inline_copy) {
@@ -107,7 +106,7 @@ impl RingWriter {
     /// # Errors
     /// As [`RingWriter::write`].
     pub fn write_stream(&mut self, region: &Region, polls: u32, body: Src<'_>) -> Result<usize> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         let most = ring.bytes.len() / STREAM_PIECES;
         let piece = (body.len() / MAX_PIECES).max(MIN_PIECE_BYTES).min(most);
         let (mut written, mut stager) = (0, Stager::for_total(body.len()));
@@ -126,7 +125,7 @@ impl RingWriter {
 
     /// Returns whether the ring has room for `len` bytes, and memory for them.
     pub fn can_write(&mut self, region: &Region, len: usize) -> bool {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         self.can_write_to(region, &ring, len)
     }
 
@@ -143,7 +142,7 @@ impl RingWriter {
             let is_enough = |read: u64| {
                 read.saturating_add(ring.bytes.len() as u64) >= self.position + wanted as u64
             };
-            let _has_come = spin::spin_until(polls, || is_enough(ring.reader_cursor.position()));
+            let _has_come = spin_until(polls, || is_enough(ring.reader_cursor.position()));
             self.refresh(ring);
         }
         self.free_bytes(ring)
@@ -154,7 +153,7 @@ impl RingWriter {
     /// for all of it.
     pub fn write_record(&mut self, region: &Region, first_word: u64, body: Src<'_>) -> bool {
         let wanted = HEADER_BYTES + body.len();
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         ring.writer_cursor.inline_copy.prefetch_write(body.len());
         let is_short = body.len() <= ring.rewind.max_short_body;
         if is_short {
@@ -193,7 +192,7 @@ impl RingWriter {
         if self.is_after_short {
             return;
         }
-        let next = self.next_record_range(&self.route.ring(region), len);
+        let next = self.next_record_range(&region.ring_on(self.route), len);
         for at in (0..next.len()).step_by(CACHE_LINE_BYTES) {
             processor::prefetch_to_write(next.as_mut_ptr().wrapping_add(at));
         }
@@ -276,7 +275,7 @@ impl RingWriter {
             return false;
         }
         self.published = self.position;
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         ring.writer_cursor.position.store(self.position, Ordering::Release);
         true
     }
@@ -286,7 +285,7 @@ impl RingWriter {
     /// # Errors
     /// As [`RingWriter::write`].
     pub fn request_room_wakeup(&mut self, region: &Region) -> Result<bool> {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         ring.writer_cursor.waits_for_room.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh(&ring);
@@ -295,7 +294,7 @@ impl RingWriter {
 
     /// Returns whether the reader has read all bytes and published that.
     pub fn is_drained(&mut self, region: &Region) -> bool {
-        let ring = self.route.ring(region);
+        let ring = region.ring_on(self.route);
         self.refresh(&ring);
         self.read_position == self.position
     }

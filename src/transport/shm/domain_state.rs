@@ -109,10 +109,10 @@ impl SharedDomain for ShmDomainShared {
     }
 
     fn leave(&self) {
-        if self.region.has_left(self.rank) {
+        if self.region.presence(self.rank).has_left() {
             return;
         }
-        self.region.mark_left(self.rank);
+        self.region.presence(self.rank).mark_left();
         let others = (0..self.peers.len()).filter(|&peer| peer != self.rank);
         others.for_each(|peer| self.notify_listeners(peer));
     }

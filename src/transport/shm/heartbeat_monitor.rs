@@ -50,7 +50,7 @@ impl AlarmHandler for RankHeartbeat {
         own.publish_activity(&shared.vitals.describe_activity(shared.group));
         let is_over = region.abort_record().is_set();
         let heartbeat = |peer: Rank| {
-            let is_watched = !is_over && peer != shared.rank && !region.has_left(peer);
+            let is_watched = !is_over && peer != shared.rank && !region.presence(peer).has_left();
             region.heartbeat(peer).beats().filter(|_| is_watched)
         };
         let mut monitor = lock(&self.monitor);

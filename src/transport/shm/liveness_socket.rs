@@ -85,7 +85,7 @@ impl LivenessSocket {
     /// Records whether the peer has left in order. Returns true if it has.
     fn check_departure(&self) -> bool {
         let shared = &self.shared;
-        if !shared.region.has_left(self.peer) {
+        if !shared.region.presence(self.peer).has_left() {
             return false;
         }
         if !shared.has_left[self.peer].swap(true, Ordering::AcqRel) {

@@ -247,7 +247,7 @@ impl ShmJoinConfig<'_> {
         segment: &OwnedFd,
         streams: &[(Rank, UnixStream)],
     ) -> Result<()> {
-        region.write_presence_nonce(0, presence_mark(&self.members[0]));
+        region.presence(0).write_nonce(presence_mark(&self.members[0]));
         for (rank, stream) in streams {
             io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline).map_err(
                 |error| self.connection_error(*rank, stream, "sending the segment to it", error),
@@ -275,7 +275,7 @@ impl ShmJoinConfig<'_> {
     /// The second half of a member's part: checks the creator's mark and writes the own mark.
     fn confirm_mapping(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
         self.check_presence_mark(region, 0)?;
-        region.write_presence_nonce(self.me, presence_mark(&self.members[self.me]));
+        region.presence(self.me).write_nonce(presence_mark(&self.members[self.me]));
         let stream = creator_stream(streams)?;
         io::write_all(stream, &[MAPPED], None, self.deadline)
             .map_err(|error| self.connection_error(0, stream, "confirming the mapping", error))
@@ -296,7 +296,7 @@ impl ShmJoinConfig<'_> {
     }
 
     fn check_presence_mark(&self, region: &Region, rank: Rank) -> Result<()> {
-        if region.read_presence_nonce(rank) == presence_mark(&self.members[rank]) {
+        if region.presence(rank).read_nonce() == presence_mark(&self.members[rank]) {
             return Ok(());
         }
         let message = format!("the segment does not have the presence mark of {}", self.name(rank));

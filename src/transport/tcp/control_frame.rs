@@ -15,9 +15,10 @@
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use crate::base::label::{LABEL_BYTES, LABEL_WORDS, Label};
-use crate::transport::abort::{TEXT_BYTES, truncate_utf8};
+use crate::transport::abort::TEXT_BYTES;
 use crate::transport::heartbeat::ACTIVITY_BYTES;
 use crate::transport::labels::MAX_LISTED_LABELS;
+use crate::transport::shared_text::truncate_utf8;
 
 /// The length limit of a frame.
 pub(super) const MAX_BYTES: usize = ABORT_HEAD_BYTES + TEXT_BYTES;

@@ -29,10 +29,10 @@ impl SequencerCore<'_> {
     ) -> Option<T> {
         let core = wait::current_core();
         if let Some(core) = core {
-            self.region.record_core(self.rank, core);
+            self.region.presence(self.rank).record_core(core);
         }
         let is_on_core =
-            |rank: &Rank| core.is_none_or(|core| self.region.may_run_on_core(*rank, core));
+            |rank: &Rank| core.is_none_or(|core| self.region.presence(*rank).may_run_on_core(core));
         let has_missing_rank = || self.others().filter(is_on_core).any(|rank| !has_arrived(rank));
         wait::yield_until(MAX_YIELDS, has_missing_rank, ready)
     }

@@ -12,10 +12,8 @@ mod arena;
 mod peer;
 
 use super::frame::{HEADER_BYTES, MessageFrame};
-use super::link::{BodyDestination, InboundFrame};
 use super::outstanding::CompletedMessage;
 use super::state::MatchingState;
-use super::unexpected::{MessageBody, UnexpectedMessage};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -82,7 +80,7 @@ impl FuzzScene {
         let mut state = state.expect("a state of two ranks");
         // The peer's process is this process, and the addresses in its split put requests are
         // arbitrary.
-        state.can_cma_write = false;
+        state.puts.set_can_write(false);
         let (arena, probed) = (FuzzArena::new(), Vec::new());
         Self { peer, state, arena, probed, fill_left: MAX_FILL_BYTES, is_failure_expected: false }
     }
@@ -206,7 +204,7 @@ impl FuzzScene {
     /// Runs the steps of the engine before and after it releases its lock.
     fn complete_ended(&mut self) {
         self.state.flush_all();
-        std::mem::take(&mut self.state.completed).into_iter().for_each(CompletedMessage::notify);
+        self.state.requests.take_completed().into_iter().for_each(CompletedMessage::notify);
         self.arena.record_completions();
     }
 
@@ -221,8 +219,8 @@ impl FuzzScene {
             );
             return;
         }
-        let link = &self.state.links[PEER];
-        let most = self.state.limits.held_bytes;
+        let [own, link] = [0, PEER].map(|rank| self.state.peers.link(rank));
+        let most = self.state.peers.limits().held_bytes;
         assert!(
             link.held_cost + link.owed_credit <= most,
             "{} bytes are buffered for the peer",
@@ -232,21 +230,9 @@ impl FuzzScene {
         // Per message: an RTS and its cancellation, or a CTS and the frame that follows it.
         let bound = 3 * self.arena.posted() + 8;
         assert!(link.send_queue.len() <= bound, "{} frames are queued", link.send_queue.len());
-        let held = |message: &UnexpectedMessage| match &message.body {
-            MessageBody::Buffered(bytes) => bytes.len(),
-            MessageBody::AtSender(_) | MessageBody::OwnSend(_) => 0,
-        };
-        let messages = (0..2).flat_map(|rank| self.state.unexpected.messages_from(rank));
-        let all = messages.map(|(_, message)| message).chain(self.state.probed_messages.values());
-        let mut buffered: usize = all.map(held).sum();
-        if let InboundFrame::Body { destination: BodyDestination::Unexpected(message), .. } =
-            &link.inbound_frame
-        {
-            buffered += held(message);
-        }
         assert!(
-            link.close_error.is_some() || buffered == self.state.buffered_bytes,
-            "the count of buffered bytes is wrong"
+            self.state.buffered_bytes() <= own.held_cost + link.held_cost,
+            "the engine buffers more bytes than it counts"
         );
     }
 

@@ -1,6 +1,6 @@
 //! The peer rank of a fuzz run: the bytes that it sends, and its accesses to shared memory.
 
-use super::super::rendezvous::cookie_words;
+use super::super::exposed_buffers::cookie_words;
 use super::PEER;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};

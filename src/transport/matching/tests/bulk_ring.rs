@@ -6,7 +6,7 @@ use super::test_ranks::{
     read_bytes, receive_request, send_request, stop_service, test_payload, with_state,
 };
 use crate::base::ids::Rank;
-use crate::transport::matching::link::CmaAccess;
+use crate::transport::matching::gets::CmaAccess;
 use crate::transport::matching::state::MatchingState;
 use crate::transport::{Delivery, ImmediateMessage, PointToPoint as _, ReceiveRequest};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const LONG: usize = 700_001;
 
 fn deny_cma(member: &TestRank, from: Rank) {
-    with_state(member, |state| state.links[from].cma_access = CmaAccess::Denied);
+    with_state(member, |state| state.gets.deny_access(from));
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn stalled_receiver_does_not_block_other_receivers() {
     stopped_rank.state.receive(stuck, got.clone()).unwrap();
     stopped_rank.state.progress();
     progress_until(&[&members[0]], || {
-        with_state(&members[0], |state| state.bulk_ring_peer) == Some(1)
+        with_state(&members[0], |state| state.peers.bulk_ring_peer()) == Some(1)
     });
     let other = receive_request(Some(0), Some(1), LONG);
     let (sent_too, got_too) = (
@@ -52,7 +52,7 @@ fn stalled_receiver_does_not_block_other_receivers() {
     );
     progress_until(&[&members[0], &members[2]], || got.get().is_some());
     sent.wait().unwrap();
-    assert_eq!(with_state(&members[0], |state| state.bulk_ring_peer), Some(2));
+    assert_eq!(with_state(&members[0], |state| state.peers.bulk_ring_peer()), Some(2));
 }
 
 /// Posts a send whose caller waits, and a receive whose caller waits. Returns whether the receiver
@@ -64,13 +64,14 @@ fn post_rts_and_receive(
 ) -> (Arc<TestCompletion>, Arc<TestCompletion>, bool) {
     members.iter().for_each(stop_service);
     with_state(&members[1], |state| {
-        (state.answer_timeout, state.can_cma_write) = (answer_timeout, false)
+        state.gets.set_answer_timeout(answer_timeout);
+        state.puts.set_can_write(false);
     });
     let sent = members[0].post_awaited_send(send_request(1, 1, test_payload(1, LONG)));
     let got = members[1].post_awaited_receive(message);
     let may_read = with_state(&members[1], |state| {
         state.progress();
-        state.links[0].cma_access == CmaAccess::Allowed
+        state.gets.access(0) == CmaAccess::Allowed
     });
     (sent, got, may_read)
 }
@@ -80,12 +81,12 @@ fn waiting_sender_gets_cts_and_sends_fragments() {
     let members = create_ranks(NodeSpread::OneSegment, 2);
     let message = receive_request(Some(0), Some(1), LONG);
     let (sent, got, may_read) = post_rts_and_receive(&members, message, Duration::from_mins(1));
-    assert_eq!(with_state(&members[1], |state| state.asked_gets.len()), usize::from(may_read));
+    assert_eq!(with_state(&members[1], |state| state.gets.counts()[1]), usize::from(may_read));
     progress_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
     sent.wait().unwrap();
     assert_eq!(read_bytes(borrowed_buffer(&message)), test_payload(1, LONG));
-    assert_eq!(with_state(&members[0], |state| state.bulk_ring_peer), Some(1));
-    assert_eq!(with_state(&members[1], |state| state.asked_gets.len()), 0);
+    assert_eq!(with_state(&members[0], |state| state.peers.bulk_ring_peer()), Some(1));
+    assert_eq!(with_state(&members[1], |state| state.gets.counts()[1]), 0);
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn buffer_of_a_silent_sender_is_read_by_cma() {
         // The sender does nothing at all.
         let stopped_rank = members[0].engine.core().unwrap().lock();
         progress_until(&[&members[1]], || got.get().is_some());
-        assert_eq!(stopped_rank.state.bulk_ring_peer, None);
+        assert_eq!(stopped_rank.state.peers.bulk_ring_peer(), None);
     }
     // The CTS arrives too late; the FIN follows it.
     progress_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
@@ -156,7 +157,7 @@ fn short_message_uses_the_ring_while_bulk_ring_is_busy() {
     let members = create_ranks(NodeSpread::OneNode, 8);
     let len = 5_000;
     let at_once = |to, seed| try_send_immediate(&members[1], to, test_payload(seed, len));
-    let lane_user = || with_state(&members[1], |state| state.bulk_ring_peer);
+    let lane_user = || with_state(&members[1], |state| state.peers.bulk_ring_peer());
     // The receiver reads nothing during that time.
     let stopped_rank = members[0].engine.core().unwrap().lock();
     assert!(at_once(0, 1) && at_once(2, 2) && at_once(0, 3) && at_once(3, 4));

@@ -106,7 +106,8 @@ fn held_bytes_are_bounded_and_all_messages_arrive() {
         assert_eq!(members[1].receive(0, 4, 1).unwrap(), [1], "{spread:?}");
         last.wait().unwrap();
         let held = members[1].engine.core().unwrap().buffered_bytes();
-        let bound = members[1].engine.core().unwrap().with_state(|state| state.limits.held_bytes);
+        let bound =
+            members[1].engine.core().unwrap().with_state(|state| state.peers.limits().held_bytes);
         assert!(held > bound / 2 && held / 1024 * (1024 + HELD_OVERHEAD) <= bound, "{held}");
         for index in 0..MESSAGES {
             assert_eq!(members[1].receive(0, 3, 1024).unwrap(), test_payload(index % 16, 1024));

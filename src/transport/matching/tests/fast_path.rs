@@ -8,7 +8,7 @@ use super::test_ranks::{
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
-use crate::transport::matching::fast_path::FastReceive;
+use crate::transport::matching::immediate::FastReceive;
 use crate::transport::matching::state::MatchingState;
 use crate::transport::{
     Delivery, ImmediateMessage, LARGEST_TAG, PointToPoint as _, ReceiveRequest, SendRequest,
@@ -169,12 +169,12 @@ fn fast_receive_applies_credit_before_a_message() {
             one.flush_all();
         }
         assert!(one.try_send_immediate(&immediate_send(&small)));
-        let used = zero.links[1].used_credit;
+        let used = zero.peers.link(1).used_credit;
         assert!(matches!(
             zero.try_take_immediate(&immediate_receive(&back), 1),
             FastReceive::Empty { from: 1, .. }
         ));
-        assert!(zero.links[1].used_credit < used);
+        assert!(zero.peers.link(1).used_credit < used);
         let delivery = Delivery { peer: 1, tag: 3, bytes: 1 };
         assert_eq!(
             zero.try_take_immediate(&immediate_receive(&back), 1),

@@ -6,16 +6,13 @@ use super::test_ranks::{
 use crate::base::deadline::Deadline;
 use crate::base::error::ErrorKind;
 use crate::transport::PointToPoint as _;
-use crate::transport::matching::{EngineInner, MatchingEngine};
+use crate::transport::matching::MatchingEngine;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;
 
 fn has_core(engine: &MatchingEngine) -> bool {
-    match &engine.0 {
-        EngineInner::Ready(_) => true,
-        EngineInner::Lazy(dormant) => dormant.existing_core().is_some(),
-    }
+    engine.existing_core().is_some()
 }
 
 /// Waits until another thread has made a condition true.

@@ -9,7 +9,6 @@ use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::matching::EngineInner;
 use crate::transport::{PointToPoint, ProbeRequest, ProbedMessage, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +43,7 @@ impl TestRank {
     }
 
     fn buffered(&self) -> usize {
-        with_state(self, |state| state.buffered_bytes)
+        with_state(self, |state| state.buffered_bytes())
     }
 }
 
@@ -159,7 +158,7 @@ fn a_probe_wakes_for_a_message_to_self() {
             let thread = std::thread::Builder::new();
             let waits = thread.spawn_scoped(scope, || member.probe(None, Some(2)).unwrap());
             let waits = waits.unwrap();
-            while with_state(member, |state| state.waiting_probes) == 0 {
+            while with_state(member, |state| state.queues.probe_counts().0) == 0 {
                 std::thread::yield_now();
             }
             // The pause is long enough for the probe to sleep.
@@ -200,8 +199,8 @@ fn an_offered_message_ends_with_its_sender() {
         // of the stream.
         let kinds = [ErrorKind::PeerFailed, ErrorKind::Aborted];
         assert!(kinds.contains(&error.kind()) && error.culprit() == Some(0), "{error}");
-        assert!(with_state(&members[0], |state| state.receives.is_empty()
-            && state.probed_messages.is_empty()));
+        assert!(with_state(&members[0], |state| state.requests.is_empty()
+            && state.queues.probe_counts().1 == 0));
         members[0].engine.release_matched(probed.match_id.unwrap());
     }
 }
@@ -277,7 +276,7 @@ fn bytes_held_for_probes_stay_bounded() {
         .map(|seed| members[0].post_send(send_request(1, 1, test_payload(seed, len))))
         .collect();
     let probed: Vec<_> = (0..count).map(|_| members[1].probe(Some(0), None).unwrap()).collect();
-    let limit = with_state(&members[1], |state| state.limits.held_bytes);
+    let limit = with_state(&members[1], |state| state.peers.limits().held_bytes);
     assert!(members[1].buffered() > 0 && members[1].buffered() <= limit);
     for (seed, probed) in (0..count).zip(probed) {
         assert_eq!(members[1].receive_probed(probed).unwrap(), test_payload(seed, len));
@@ -289,7 +288,7 @@ fn bytes_held_for_probes_stay_bounded() {
 #[test]
 fn probe_creates_a_lazy_engine() {
     let members = create_ranks(NodeSpread::OneNode, 2);
-    assert!(matches!(members[0].engine.0, EngineInner::Lazy(_)));
+    assert!(members[0].engine.existing_core().is_none());
     members[0].engine.release_matched(1);
     assert!(members[0].engine.existing_core().is_none());
     assert_eq!(members[0].probe_once(Some(1), Some(1)), Ok(None));

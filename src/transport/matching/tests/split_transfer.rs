@@ -36,8 +36,8 @@ impl<'m> HalfDoneSplit<'m> {
         let got = members[1].post_awaited_receive(message);
         let mut receiver = members[1].engine.core().unwrap().lock();
         receiver.state.progress();
-        let is_split = receiver.state.has_requested_puts();
-        assert_eq!(is_split, receiver.state.can_cma_write);
+        let is_split = receiver.state.rts.has_requested_puts();
+        assert_eq!(is_split, receiver.state.puts.can_write());
         is_split.then_some(Self { sender, receiver, message, sent, got })
     }
 
@@ -58,8 +58,8 @@ impl<'m> HalfDoneSplit<'m> {
         // No state of the transfer is left.
         members.iter().for_each(|member| {
             with_state(member, |state| {
-                assert!(state.active_gets.is_empty() && state.half_done_gets.is_empty());
-                assert!(state.active_puts.is_empty() && !state.has_requested_puts());
+                assert_eq!((state.gets.counts()[0], state.gets.counts()[2]), (0, 0));
+                assert!(!state.puts.has_runnable() && !state.rts.has_requested_puts());
             });
         });
     }
@@ -88,7 +88,7 @@ fn receiver_waits_for_the_put_after_reading_the_front() {
     progress_times(&mut halfway.sender.state, 1);
     progress_times(&mut halfway.receiver.state, 9);
     let state = &halfway.receiver.state;
-    assert!(state.half_done_gets.len() == 1 && !state.has_runnable_work());
+    assert!(state.gets.counts()[2] == 1 && !state.has_runnable_work());
     halfway.finish(&members);
 }
 
@@ -98,8 +98,8 @@ fn receiver_gets_everything_if_the_sender_is_idle() {
     let Some(mut halfway) = HalfDoneSplit::start(&members) else { return };
     progress_times(&mut halfway.receiver.state, 9);
     let HalfDoneSplit { sender, receiver, message, got, .. } = &halfway;
-    assert!(receiver.state.active_gets.is_empty() && !receiver.state.has_requested_puts());
-    assert!(sender.state.active_puts.is_empty());
+    assert!(receiver.state.gets.counts()[0] == 0 && !receiver.state.rts.has_requested_puts());
+    assert!(!sender.state.puts.has_runnable());
     assert!(read_bytes(borrowed_buffer(message)) == test_payload(1, LONG));
     // The split put request arrives too late, and the FIN follows it.
     assert!(got.get().is_none());
@@ -113,10 +113,10 @@ fn receiver_gets_what_the_sender_cannot_put() {
         let Some(mut halfway) = HalfDoneSplit::start(&members) else { return };
         let sender = &mut halfway.sender.state;
         progress_times(sender, 1);
-        let number = *sender.sends.keys().next().unwrap();
+        let number = sender.requests.sends_where(|_| true)[0];
         // The sender has written more bytes than it reports; the report counts.
-        sender.active_puts.clear();
-        sender.queue_control(1, MessageFrame::PutDone { number, len: wrote });
+        sender.puts.drop_puts(|_| true);
+        sender.peers.queue_control(1, MessageFrame::PutDone { number, len: wrote });
         borrowed_buffer(&halfway.message)
             .slice(FRONT + 100_000, 1 << 20)
             .copy_from(crate::base::buffer::Src::from(vec![0; 1 << 20].as_slice()));
@@ -130,7 +130,7 @@ fn expired_receive_gets_no_further_puts() {
     let Some(mut halfway) = HalfDoneSplit::start(&members) else { return };
     progress_times(&mut halfway.sender.state, 1);
     let receiver = &mut halfway.receiver.state;
-    let receive = *receiver.receives.keys().next().unwrap();
+    let receive = receiver.requests.receives_where(|_| true)[0];
     receiver.expire_receive(receive);
     assert_eq!(members[1].domain.failure().unwrap().kind(), ErrorKind::Timeout);
     let before = halfway.back_bytes();
@@ -173,16 +173,18 @@ fn sender_stopped_during_a_put_is_named() {
 #[test]
 fn invalid_put_frames_fail_the_group() {
     let violations: [fn(&mut MatchingState, u64); 4] = [
-        |state, number| state.queue_control(1, MessageFrame::PutDone { number, len: LONG as u64 }),
         |state, number| {
-            state.queue_control(1, MessageFrame::PutDone { number: number + 7, len: 0 })
+            state.peers.queue_control(1, MessageFrame::PutDone { number, len: LONG as u64 })
         },
         |state, number| {
-            state.queue_control(1, MessageFrame::PutDone { number, len: 0 });
-            state.queue_control(1, MessageFrame::PutDone { number, len: 0 });
+            state.peers.queue_control(1, MessageFrame::PutDone { number: number + 7, len: 0 })
+        },
+        |state, number| {
+            state.peers.queue_control(1, MessageFrame::PutDone { number, len: 0 });
+            state.peers.queue_control(1, MessageFrame::PutDone { number, len: 0 });
         },
         |state, _| {
-            state.queue_control(
+            state.peers.queue_control(
                 1,
                 MessageFrame::SplitPut { number: 99, address: 4096, region_address: 4096 },
             )
@@ -192,7 +194,7 @@ fn invalid_put_frames_fail_the_group() {
         let members = create_ranks(NodeSpread::OneSegment, 2);
         let Some(mut halfway) = HalfDoneSplit::start(&members) else { return };
         let sender = &mut halfway.sender.state;
-        let number = *sender.sends.keys().next().unwrap();
+        let number = sender.requests.sends_where(|_| true)[0];
         lie(sender, number);
         sender.flush_all();
         progress_times(&mut halfway.receiver.state, 9);

@@ -7,7 +7,8 @@ use super::test_ranks::{
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::transport::matching::frame::MessageFrame;
-use crate::transport::matching::link::{CmaAccess, QueuedItem};
+use crate::transport::matching::gets::CmaAccess;
+use crate::transport::matching::link::QueuedItem;
 use crate::transport::matching::outstanding::ReceiveStage;
 use crate::transport::matching::state::MatchingState;
 use crate::transport::{Completion, Delivery, PointToPoint, ReceiveRequest, SendRequest};
@@ -137,7 +138,7 @@ fn rts_returns_to_matching_after_a_receive_timeout() {
         let members = create_ranks(spread, 2);
         let sent = members[0].post_send(send_request(1, 3, test_payload(1, 300_000)));
         members[1].engine.core().unwrap().with_state(|state| {
-            state.links[0].cma_access = CmaAccess::Denied;
+            state.gets.deny_access(0);
         });
         let first = ReceiveRequest {
             deadline: Deadline::after_ms(0),
@@ -170,17 +171,17 @@ fn fragments_for_an_expired_receive_are_cancelled() {
         let sent = members[1].engine.core().unwrap().with_state(|state| {
             let sent = members[0].post_send(send_request(1, 1, test_payload(1, 30_000)));
             state.drain_stream(0);
-            let number = *state.links[0].received_rts.keys().next().unwrap();
+            let number = state.rts.numbers(0)[0];
             let answer = |sender: &mut MatchingState| {
                 sender.drain_stream(1);
                 sender.flush_all();
-                assert!(sender.links[1].is_idle());
+                assert!(sender.peers.link(1).is_idle());
             };
             state.receive(wanted, first.clone()).unwrap();
             state.flush_all();
             members[0].engine.core().unwrap().with_state(answer);
             if is_expired {
-                let receive = *state.receives.keys().next().unwrap();
+                let receive = state.requests.receives_where(|_| true)[0];
                 state.expire_receive(receive);
             }
             if again {
@@ -229,12 +230,13 @@ fn rendezvous_receive_ends_once_fin_is_in_the_stream() {
             }
             one.drain_stream(0);
             one.flush_all();
-            let receive = *one.receives.keys().next().unwrap();
-            assert!(matches!(one.receives[&receive].stage, ReceiveStage::Delivered(_)));
+            let receive = one.requests.receives_where(|_| true)[0];
+            let stage = one.requests.receive(receive).unwrap().stage;
+            assert!(matches!(stage, ReceiveStage::Delivered(_)));
             if late {
                 // The receive expires, but has its message and succeeds.
                 one.expire_receive(receive);
-                assert!(one.receives.is_empty());
+                assert!(one.requests.receive(receive).is_none());
             }
         };
         members[1]
@@ -260,11 +262,11 @@ fn get_during_a_sender_timeout_is_no_success() {
                 .send(send_request(1, 1, test_payload(1, 3 << 20)), sent.clone())
                 .unwrap();
             state.drain_stream(0);
-            if state.links[0].cma_access == CmaAccess::Denied {
+            if state.gets.access(0) == CmaAccess::Denied {
                 return;
             }
-            let number = *state.links[0].received_rts.keys().next().unwrap();
-            assert!(state.has_active_get(0, number));
+            let number = state.rts.numbers(0)[0];
+            assert!(state.gets.has_get_of(0, number));
             state.progress_gets();
             // The sender fails the group before its buffer belongs to it again.
             members[0].engine.core().unwrap().with_state(|sender| sender.expire_send(number));
@@ -273,7 +275,7 @@ fn get_during_a_sender_timeout_is_no_success() {
             // The reader notices the failure after its last read, whatever bytes it has read.
             state.progress_gets();
             state.progress_gets();
-            assert!(state.active_gets.is_empty());
+            assert_eq!(state.gets.counts()[0], 0);
         });
         if members[1].domain.failure().is_some() {
             assert!(got.error().1.contains("in the middle of a message"));
@@ -296,17 +298,15 @@ fn queued_get_can_be_cancelled_by_either_side() {
                 members[0].engine.send(message, done.clone()).unwrap();
             }
             state.drain_stream(0);
-            let mut numbers: Vec<u64> = state.links[0].received_rts.keys().copied().collect();
-            numbers.sort_unstable();
+            let numbers = state.rts.numbers(0);
             // While the first message is read, the others wait for their turn.
             for (tag, done) in [(1, read), (2, late), (3, withdrawn)] {
                 state.receive(receive_request(Some(0), Some(tag), 3 << 20), done.clone()).unwrap();
-                if state.links[0].cma_access == CmaAccess::Denied {
+                if state.gets.access(0) == CmaAccess::Denied {
                     return;
                 }
                 let second = ReceiveStage::Accepted { from: 0, number: numbers[1] };
-                let second = state.receives.iter().find(|(_, it)| it.stage == second);
-                let second = second.map(|(&receive, _)| receive);
+                let second = state.requests.receives_where(|it| it.stage == second);
                 second.into_iter().for_each(|receive| state.expire_receive(receive));
             }
             members[0].engine.core().unwrap().with_state(|sender| sender.expire_send(numbers[2]));
@@ -336,14 +336,14 @@ fn changed_process_cookie_falls_back_to_fragments() {
         let sent = members[0].post_send(send_request(1, 1, test_payload(1, 2 << 20)));
         state.drain_stream(0);
         state.receive(wanted, got.clone()).unwrap();
-        if state.links[0].cma_access == CmaAccess::Allowed {
-            assert_eq!(state.active_gets.len(), 1);
-            let table = state.region().exposure_table(0);
+        if state.gets.access(0) == CmaAccess::Allowed {
+            assert_eq!(state.gets.counts()[0], 1);
+            let table = state.domain.region().exposure_table(0);
             table.publish_cookie(table.cookie().unwrap().0, [0, 0]);
             state.progress_gets();
             assert!(got.get().is_none());
-            assert_eq!(state.links[0].cma_access, CmaAccess::Denied);
-            assert_eq!(state.links[0].received_rts.values().next().unwrap().attempt, 1);
+            assert_eq!(state.gets.access(0), CmaAccess::Denied);
+            assert_eq!(state.rts.get(0, state.rts.numbers(0)[0]).unwrap().attempt, 1);
         }
         sent
     });
@@ -426,7 +426,7 @@ fn protocol_violation_fails_the_group_and_names_the_peer() {
                 .engine
                 .core()
                 .unwrap()
-                .with_state(|state| state.queue_item(1, QueuedItem::Control(frame())));
+                .with_state(|state| state.peers.queue_item(1, QueuedItem::Control(frame())));
             let (kind, text) = got.error();
             assert_eq!(kind, ErrorKind::Internal);
             assert!(text.contains("rank 0"), "{text}");

@@ -3,10 +3,12 @@
 mod rewind;
 
 use super::inline_copy::LEN_BITS;
+use super::memory::{HEADER_BYTES, locate};
 use super::*;
-use crate::base::buffer::WORD;
+use crate::base::buffer::{Dst, Src, WORD};
 use crate::transport::inproc::HeapRegion;
-use crate::transport::{RegionGeometry, ReusePolicy};
+use crate::transport::{Region, RegionGeometry, ReusePolicy};
+use std::sync::atomic::Ordering;
 
 fn default_region() -> Region {
     region_with_reuse(ReusePolicy::WhileCached)
@@ -86,10 +88,10 @@ fn records_are_peeked_and_taken_over_many_laps() {
         let mut seen = [0; 32];
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 100);
         let mut rest = [0; 68];
-        assert!(reader.take_peeked(&ring, (32, 0), Dst::from(&mut rest[..])).unwrap());
+        assert!(reader.take_peeked(&ring, 32, 0, Dst::from(&mut rest[..])).unwrap());
         assert_eq!([&seen[..], &rest].concat(), record_bytes(number, &body));
         assert_eq!(reader.peek(&ring, Dst::from(&mut seen[..])).unwrap(), 0);
-        assert!(!reader.take_peeked(&ring, (0, 9), Dst::from(&mut seen[..1])).unwrap());
+        assert!(!reader.take_peeked(&ring, 0, 9, Dst::from(&mut seen[..1])).unwrap());
         reader.release(&region);
     }
 }
@@ -119,7 +121,7 @@ fn partial_record_stays_until_it_is_complete() {
                 std::thread::yield_now();
             }
             let place = reader.position();
-            while !reader.take_peeked(&ring, (HEADER_BYTES, 1), into).unwrap() {
+            while !reader.take_peeked(&ring, HEADER_BYTES, 1, into).unwrap() {
                 assert_eq!(reader.position(), place);
                 failed_takes += 1;
             }
@@ -143,7 +145,7 @@ fn writer_position_that_moves_back_is_an_error() {
     assert!(writer.publish(&region));
     assert_eq!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap(), 500);
     ring.writer_cursor.corrupt_position(100);
-    assert!(reader.take_peeked(&ring, (HEADER_BYTES, 9), Dst::from(&mut into[..])).is_err());
+    assert!(reader.take_peeked(&ring, HEADER_BYTES, 9, Dst::from(&mut into[..])).is_err());
     assert_eq!(reader.position(), 0);
 }
 
@@ -223,7 +225,7 @@ fn concurrent_inline_reads_are_consistent() {
                     break;
                 }
                 if reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0 {
-                    assert!(reader.take_peeked(&ring, (HEADER_BYTES, 0), into).unwrap());
+                    assert!(reader.take_peeked(&ring, HEADER_BYTES, 0, into).unwrap());
                     assert_eq!(head[..], record_bytes(number, &body[..len])[..HEADER_BYTES]);
                     break;
                 }

@@ -18,7 +18,7 @@ fn writer_rewinds_only_when_everything_is_read() {
         let mut head = [0; HEADER_BYTES];
         assert!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0);
         assert_eq!(head[..], record_bytes(number, body(number).as_flattened())[..HEADER_BYTES]);
-        assert!(reader.take_peeked(&ring, (HEADER_BYTES, 0), into).unwrap());
+        assert!(reader.take_peeked(&ring, HEADER_BYTES, 0, into).unwrap());
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
     // One record at a time: the writer uses only a part of the ring.
@@ -74,7 +74,7 @@ fn short_bodies_reuse_the_start_and_long_ones_advance() {
             let (mut head, mut into) = ([0; HEADER_BYTES], vec![0; len]);
             assert!(reader.peek(&ring, Dst::from(&mut head[..])).unwrap() > 0);
             let into = Dst::from(into.as_mut_slice());
-            assert!(reader.take_peeked(&ring, (HEADER_BYTES, 0), into).unwrap());
+            assert!(reader.take_peeked(&ring, HEADER_BYTES, 0, into).unwrap());
             assert!(
                 (0..len / WORD).all(|at| into.as_src().word(at * WORD).to_le_bytes()[0] == body[0])
             );
@@ -178,7 +178,7 @@ fn ping_pong_between_threads_survives_rewinds() {
             head,
             record_bytes(number, &body(number).as_flattened()[..len(number)])[..HEADER_BYTES]
         );
-        assert!(reader.take_peeked(&ring, (HEADER_BYTES, 0), into).unwrap());
+        assert!(reader.take_peeked(&ring, HEADER_BYTES, 0, into).unwrap());
         assert_eq!(copy_bytes(into.as_src()), body(number).as_flattened()[..len(number)]);
         reader.release_lazily(&region);
     };

@@ -28,7 +28,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of buffers that a rank can expose at the same time.
-pub(super) const EXPOSURE_SLOT_COUNT: u16 = 1024;
+pub const EXPOSURE_SLOT_COUNT: u16 = 1024;
 
 /// States of an exposure slot. Message numbers begin at 1, so that a word of 0 is a free slot.
 const READING_ALL: u64 = 0;
@@ -66,34 +66,9 @@ pub struct ExposureTable<'a> {
     pub words: &'a ExposureWords,
 }
 
-/// The free slots of an exposure table.
-#[derive(Debug, Default)]
-pub(super) struct FreeExposureSlots {
-    /// The slots that were in use before.
-    released: Vec<u16>,
-    /// The first slot that was never in use.
-    next_unused: u16,
-}
-
-impl FreeExposureSlots {
-    /// Takes a free slot, if there is one.
-    pub(super) fn acquire(&mut self) -> Option<u16> {
-        self.released.pop().or_else(|| {
-            let slot = self.next_unused;
-            self.next_unused = (slot < EXPOSURE_SLOT_COUNT).then_some(slot + 1)?;
-            Some(slot)
-        })
-    }
-
-    /// Returns a slot that is no longer in use.
-    pub(super) fn release(&mut self, slot: u16) {
-        self.released.push(slot);
-    }
-}
-
 impl<'a> ExposureTable<'a> {
     /// Publishes the address and the value of the owner's cookie.
-    pub(super) fn publish_cookie(&self, address: u64, cookie: [u64; 2]) {
+    pub fn publish_cookie(&self, address: u64, cookie: [u64; 2]) {
         for (cell, word) in self.cookie.cookie.iter().zip(cookie) {
             cell.store(word, Ordering::Relaxed);
         }
@@ -101,27 +76,27 @@ impl<'a> ExposureTable<'a> {
     }
 
     /// Returns the address and the value of the owner's cookie, once published.
-    pub(super) fn cookie(&self) -> Option<(u64, [u64; 2])> {
+    pub fn cookie(&self) -> Option<(u64, [u64; 2])> {
         let address = self.cookie.address.load(Ordering::Acquire);
         let cookie = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
         (address != 0).then_some((address, cookie))
     }
 
     /// Exposes the buffer of a message. Called by the owner. A message number is never used twice.
-    pub(super) fn expose(&self, slot: u16, number: u64) {
+    pub fn expose(&self, slot: u16, number: u64) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(encode_word(number, EXPOSED), Ordering::Release);
         }
     }
 
     /// Begins to read. Called by the reader. Returns false if the buffer is no longer exposed.
-    pub(super) fn begin_read(&self, slot: u16, number: u64) -> bool {
+    pub fn begin_read(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), encode_word(number, READING))
     }
 
     /// Cancels a read: the reader has called `begin_read`, but cannot read. Returns false if the
     /// owner is writing the back half.
-    pub(super) fn cancel_read(&self, slot: u16, number: u64) -> bool {
+    pub fn cancel_read(&self, slot: u16, number: u64) -> bool {
         let back =
             |from| self.transition(slot, encode_word(number, from), encode_word(number, EXPOSED));
         back(READING) || back(READING_ALL)
@@ -129,22 +104,22 @@ impl<'a> ExposureTable<'a> {
 
     /// Begins to write the back half to the reader's buffer. Called by the owner. Returns false if
     /// the reader reads the back half itself.
-    pub(super) fn begin_split(&self, slot: u16, number: u64) -> bool {
+    pub fn begin_split(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, READING), encode_word(number, SPLIT))
     }
 
     /// Claims the back half for the reader. Returns false if the owner has begun to write it.
-    pub(super) fn read_all(&self, slot: u16, number: u64) -> bool {
+    pub fn read_all(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, READING), encode_word(number, READING_ALL))
     }
 
     /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading it.
-    pub(super) fn withdraw(&self, slot: u16, number: u64) -> bool {
+    pub fn withdraw(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), 0)
     }
 
     /// Frees the slot. The owner knows that no rank reads the buffer any more.
-    pub(super) fn release_slot(&self, slot: u16) {
+    pub fn release_slot(&self, slot: u16) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(0, Ordering::Release);
         }
@@ -215,15 +190,6 @@ mod tests {
             table.release_slot(3);
         }
         assert!(!table.begin_read(EXPOSURE_SLOT_COUNT, 1));
-    }
-
-    #[test]
-    fn exposure_slot_is_used_once_until_released() {
-        let mut slots = FreeExposureSlots::default();
-        let all: Vec<u16> = std::iter::from_fn(|| slots.acquire()).collect();
-        assert_eq!(all, (0..EXPOSURE_SLOT_COUNT).collect::<Vec<_>>());
-        slots.release(7);
-        assert_eq!((slots.acquire(), slots.acquire()), (Some(7), None));
     }
 
     #[test]

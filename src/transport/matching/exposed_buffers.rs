@@ -1,0 +1,106 @@
+//! The buffers that this rank exposes to readers in its node, and the cookie by which readers
+//! recognise this process. The states of the buffers are in the [exposure table] of the region.
+//!
+//! A slot of the table belongs to one send, from [`OwnExposedBuffers::expose`] to
+//! [`OwnExposedBuffers::release`].
+//!
+//! [exposure table]: crate::transport::exposure
+
+use crate::base::ids::Nonce;
+use crate::transport::SharedDomain;
+use crate::transport::exposure::{EXPOSURE_SLOT_COUNT, ExposureTable};
+use std::sync::Arc;
+
+/// The exposed buffers of this rank.
+#[derive(Debug)]
+pub(super) struct OwnExposedBuffers {
+    domain: Arc<dyn SharedDomain>,
+    free_slots: FreeExposureSlots,
+    /// The process cookie, at the address that the exposure table publishes.
+    cookie: Box<Nonce>,
+}
+
+impl OwnExposedBuffers {
+    /// Creates the state of a rank that exposes nothing.
+    pub(super) fn new(domain: Arc<dyn SharedDomain>, cookie: Nonce) -> Self {
+        Self { domain, free_slots: FreeExposureSlots::default(), cookie: Box::new(cookie) }
+    }
+
+    fn table(&self) -> ExposureTable<'_> {
+        self.domain.region().exposure_table(self.domain.rank())
+    }
+
+    /// Publishes the process cookie's address, which permits peers to read this process's memory.
+    pub(super) fn publish_cookie(&self) {
+        let address = u64::try_from(self.cookie.0.as_ptr().addr()).unwrap_or(0);
+        self.table().publish_cookie(address, cookie_words(&self.cookie));
+    }
+
+    /// Exposes the buffer of a send. Returns its slot, or `None` if no slot is free.
+    pub(super) fn expose(&mut self, number: u64) -> Option<u16> {
+        let slot = self.free_slots.acquire()?;
+        self.table().expose(slot, number);
+        Some(slot)
+    }
+
+    /// Withdraws the buffer of a send. Returns false if the receiver is reading it.
+    pub(super) fn withdraw(&self, slot: u16, number: u64) -> bool {
+        self.table().withdraw(slot, number)
+    }
+
+    /// Begins to write the back half of a message. Returns false if the receiver reads it itself.
+    pub(super) fn begin_split(&self, slot: u16, number: u64) -> bool {
+        self.table().begin_split(slot, number)
+    }
+
+    /// Frees a slot. No rank reads its buffer any more.
+    pub(super) fn release(&mut self, slot: u16) {
+        self.table().release_slot(slot);
+        self.free_slots.release(slot);
+    }
+}
+
+/// Returns a nonce as two words.
+pub(super) fn cookie_words(nonce: &Nonce) -> [u64; 2] {
+    let words = nonce.0.as_chunks().0;
+    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
+}
+
+/// The free slots of an exposure table.
+#[derive(Debug, Default)]
+struct FreeExposureSlots {
+    /// The slots that were in use before.
+    released: Vec<u16>,
+    /// The first slot that was never in use.
+    next_unused: u16,
+}
+
+impl FreeExposureSlots {
+    /// Takes a free slot, if there is one.
+    fn acquire(&mut self) -> Option<u16> {
+        self.released.pop().or_else(|| {
+            let slot = self.next_unused;
+            self.next_unused = (slot < EXPOSURE_SLOT_COUNT).then_some(slot + 1)?;
+            Some(slot)
+        })
+    }
+
+    /// Returns a slot that is no longer in use.
+    fn release(&mut self, slot: u16) {
+        self.released.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exposure_slot_is_used_once_until_released() {
+        let mut slots = FreeExposureSlots::default();
+        let all: Vec<u16> = std::iter::from_fn(|| slots.acquire()).collect();
+        assert_eq!(all, (0..EXPOSURE_SLOT_COUNT).collect::<Vec<_>>());
+        slots.release(7);
+        assert_eq!((slots.acquire(), slots.acquire()), (Some(7), None));
+    }
+}
