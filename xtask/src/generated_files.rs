@@ -1,8 +1,8 @@
-//! `cargo xtask support-table`: writes the table of supported features of the back ends into
-//! `docs/backends.md`.
+//! Files that are generated and committed: the headers in `include/` (`cargo xtask header`), and
+//! the table of supported features in `docs/backends.md` (`cargo xtask support-table`).
 //!
-//! A test generates the table from the back ends, and another test of the same file compares the
-//! page with it.
+//! The package `dist-headers` generates the headers from the source. A test generates the table from
+//! the back ends. Other tests compare the committed files with the generated ones.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -11,8 +11,16 @@ use std::time::Duration;
 const BEGIN: &str = "<!-- support:begin -->\n";
 const END: &str = "<!-- support:end -->";
 
-/// Runs the command.
-pub(crate) fn main(rest: &[String]) -> CommandResult {
+/// Writes the headers that the source has changed.
+pub(crate) fn update_headers(rest: &[String]) -> CommandResult {
+    Arguments::new(rest).finish()?;
+    let mut generator = workspace::cargo();
+    generator.args(["run", "--quiet", "--package", "dist-headers"]);
+    Ok(workspace::run_cargo_checked(&mut generator)?.success())
+}
+
+/// Writes the table of supported features.
+pub(crate) fn update_support_table(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     let mut test = workspace::cargo();
     test.args(["test", "--package", "dist", "--test", "support_table", "--"]);

@@ -4,9 +4,7 @@ use quote::ToTokens as _;
 use std::path::Path;
 use syn::parse::Parser as _;
 
-pub(crate) const FFI_FOLDER: &str = "src/ffi";
-
-/// The source files of the headers in that folder, in their order within a section.
+/// The source files of the headers in `src/ffi`, in their order within a section.
 const FFI_FILES: &[&str] = &[
     "constants",
     "types",
@@ -67,11 +65,11 @@ pub(crate) struct InterfaceItem {
     pub(crate) item: syn::Item,
 }
 
-/// Reads all items, in the order of the files.
-pub(crate) fn read_items() -> Vec<InterfaceItem> {
+/// Reads all items of the source tree at `root`, in the order of the files.
+pub(crate) fn read_items(root: &Path) -> Vec<InterfaceItem> {
     let mut items = Vec::new();
     for name in FFI_FILES {
-        let path = Path::new(FFI_FOLDER).join(format!("{name}.rs"));
+        let path = root.join("src/ffi").join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let has_types =
@@ -87,9 +85,9 @@ pub(crate) fn read_items() -> Vec<InterfaceItem> {
 }
 
 /// Returns the names of the exported functions.
-pub(crate) fn exported_names(items: &[InterfaceItem]) -> Vec<&str> {
+pub(crate) fn exported_names(items: &[InterfaceItem]) -> Vec<String> {
     let functions = items.iter().filter(|item| matches!(item.item, syn::Item::Fn(_)));
-    functions.map(|item| item.name.as_str()).collect()
+    functions.map(|item| item.name.clone()).collect()
 }
 
 /// Returns a constant or type. Incomplete types lose their representation, so that cbindgen only

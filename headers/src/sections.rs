@@ -1,7 +1,7 @@
 //! The order of the headers: the section of each constant, type and function.
 //!
-//! A name belongs to the section with its longest matching prefix. The build fails if no prefix
-//! matches a name.
+//! A name belongs to the section with its longest matching prefix. The generator fails if no
+//! prefix matches a name.
 
 /// A part of a header about one subject.
 pub(crate) struct HeaderSection {
@@ -201,6 +201,6 @@ pub(crate) fn section_of(name: &str) -> (usize, usize) {
     });
     let longest = matches.max_by_key(|&(length, _)| length);
     longest
-        .unwrap_or_else(|| panic!("{name} is in no section: add it to build-script/sections.rs"))
+        .unwrap_or_else(|| panic!("{name} is in no section: add it to headers/src/sections.rs"))
         .1
 }

@@ -1,20 +1,22 @@
 //! Composes the headers: cbindgen writes the items of each section, and the frame around them is
 //! text.
 
-use crate::items::InterfaceItem;
+use crate::initializer;
+use crate::items::{self, InterfaceItem};
 use crate::sections::{self, HeaderSection};
-use crate::{cargo_variable, initializer};
 use quote::ToTokens as _;
 use std::path::Path;
 
-/// Returns the texts of `dist.h` and `dist_backend.h`.
-pub(crate) fn generate_headers(items: &[InterfaceItem], out: &Path) -> [String; 2] {
-    let config = cbindgen::Config::from_file("cbindgen.toml").expect("cbindgen.toml");
+/// Returns the texts of `dist.h` and `dist_backend.h`. Writes the items of each section into the
+/// folder `out`.
+pub(crate) fn generate_headers(root: &Path, out: &Path) -> [String; 2] {
+    let items = &items::read_items(root);
+    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
     let frame = |text: &Option<String>| text.clone().unwrap_or_default();
     let definitions = frame(&config.after_includes)
-        .replace("@MAJOR@", &cargo_variable("CARGO_PKG_VERSION_MAJOR"))
-        .replace("@MINOR@", &cargo_variable("CARGO_PKG_VERSION_MINOR"))
-        .replace("@PATCH@", &cargo_variable("CARGO_PKG_VERSION_PATCH"));
+        .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
+        .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
+        .replace("@PATCH@", env!("CARGO_PKG_VERSION_PATCH"));
     let dist = header_text(
         &frame(&config.header),
         "DIST_H",
