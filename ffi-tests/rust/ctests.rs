@@ -7,10 +7,12 @@
 mod interface;
 #[path = "ctests/layout.rs"]
 mod layout;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use interface::{ROOT, find_program, functions, variable};
+use program_paths::DISTRUN;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -140,9 +142,8 @@ fn backend_of_processes() {
     let Some(compiler) = Compiler::find() else { return };
     let object = compiler.plugin("backend_processes_plugin", EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program("backend_processes", &["backend_load.c"]);
-    let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
-        "DIST_BACKEND_PLUGINS={} exec {distrun} --nproc_per_node 3 {}",
+        "DIST_BACKEND_PLUGINS={} exec {DISTRUN} --nproc_per_node 3 {}",
         object.display(),
         program.display()
     );
@@ -287,9 +288,8 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
 fn groups_between_processes(what: &str, descriptors: u32) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
-    let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
-        "ulimit -n {descriptors}; exec {distrun} --nproc_per_node 4 {} {what}",
+        "ulimit -n {descriptors}; exec {DISTRUN} --nproc_per_node 4 {} {what}",
         program.display()
     );
     run(&["sh", "-c", &line], LIMIT).expect_success();

@@ -5,17 +5,19 @@
 
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 #[path = "dist_bench/training.rs"]
 mod training;
 
 use program::{FinishedProgram, RunningProgram, TestFolder, wait_until};
+use program_paths::DIST_BENCH;
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
 /// Returns a dist-bench command without the variables of a launcher or a user. Its temporary files
 /// are in the test's folder.
 fn command(args: &str, folder: &TestFolder) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-bench"));
+    let mut command = Command::new(DIST_BENCH);
     for name in ["DIST_TRANSPORT", "DIST_HOST_ID", "DIST_ALGORITHM", "DIST_TUNING_FILE"] {
         command.env_remove(name);
     }
@@ -233,8 +235,7 @@ fn against_alternates_and_prints_a_verdict() {
     let folder = TestFolder::new();
     let tree = folder.path("tree/target/release");
     std::fs::create_dir_all(&tree).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dist-bench"), format!("{tree}/dist-bench"))
-        .unwrap();
+    std::os::unix::fs::symlink(DIST_BENCH, format!("{tree}/dist-bench")).unwrap();
     let args = "--against tree --quick --ops all_reduce,barrier,sendrecv --sizes 4,64K --calls 5";
     let ended = run(&format!("{args} --json result.json --csv result.csv"), &folder);
     assert!(

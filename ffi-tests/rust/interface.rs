@@ -9,7 +9,14 @@ pub(crate) const HEADER: &str = include_str!("../../include/dist.h");
 pub(crate) const BACKEND_HEADER: &str = include_str!("../../include/dist_backend.h");
 
 /// The root of the source tree.
-pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+pub(crate) const ROOT: &str = {
+    let package = env!("CARGO_MANIFEST_DIR");
+    // A test that starts programs belongs to the package in the folder `tools`.
+    match option_env!("CARGO_BIN_EXE_distrun") {
+        Some(_) => package.split_at(package.len() - "/tools".len()).0,
+        None => package,
+    }
+};
 
 /// A function of the header.
 #[derive(Debug)]

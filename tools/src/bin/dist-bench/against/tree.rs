@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn tree_without_program_is_refused_with_remedy() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let unbuilt = source.join("docs");
         let failure = OtherTree::find(&unbuilt, OURS).unwrap_err();
         assert!(failure.message.contains("not a source tree"), "{}", failure.message);
