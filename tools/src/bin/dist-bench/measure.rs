@@ -12,14 +12,15 @@ use crate::machine_limits::{self, MachineLimits};
 use crate::memory_fragments::HeldFragments;
 use crate::progress::ProgressLine;
 use crate::report;
+use crate::report_error;
 use crate::request::BenchRequest;
 use crate::result_files::{self, BenchResults, RunInfo};
 use crate::run_context::RunContext;
 use crate::stats::{RunTimes, op_times};
 use crate::table;
 use crate::text::size_text;
-use crate::{Failure, report_error, write_output};
 use dist::sys::host;
+use dist_tools::{Failure, write_output};
 
 /// The number of times that pairs are added if the interval is too wide.
 const EXTRA_ROUNDS: usize = 2;
@@ -160,7 +161,7 @@ impl PeerBenchmark<'_> {
                     previous_cell.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
                 if is_new {
                     let transport = self.options.transport.name();
-                    self.print_text(&table::table_header(
+                    self.progress.print_text(&table::table_header(
                         &cell,
                         transport,
                         !self.options.peer.is_empty(),
@@ -168,7 +169,7 @@ impl PeerBenchmark<'_> {
                 }
                 previous_cell = Some(cell);
                 if let Some(measured) = self.measure_cell(&cell, &mut engines)? {
-                    self.print_text(&table::table_row(&measured))?;
+                    self.progress.print_text(&table::table_row(&measured))?;
                     self.cell_results.push(measured);
                 }
             }
@@ -307,11 +308,6 @@ impl PeerBenchmark<'_> {
             Some(engine) => engine.terminate_ranks(&mut self.context),
             None => Ok(()),
         }
-    }
-
-    fn print_text(&self, text: &str) -> Result<(), Failure> {
-        self.progress.clear();
-        write_output(text)
     }
 
     fn into_results(self) -> BenchResults {

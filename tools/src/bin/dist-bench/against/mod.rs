@@ -24,10 +24,11 @@ use crate::measure::{cells, check_memory, has_wrong_results, run_engine, run_inf
 use crate::memory_fragments::HeldFragments;
 use crate::progress::ProgressLine;
 use crate::report;
+use crate::report_error;
 use crate::request::BenchRequest;
 use crate::result_files::BenchResults;
 use crate::run_context::RunContext;
-use crate::{Failure, report_error, write_output};
+use dist_tools::{Failure, write_output};
 use std::path::Path;
 use tree::OtherTree;
 pub(crate) use verdict::CELL_LIMIT;
@@ -190,8 +191,7 @@ impl<'a> TreeComparison<'a> {
             if exceeding.is_empty() {
                 break;
             }
-            self.progress.clear();
-            write_output(&text::repetition_text(exceeding.len()))?;
+            self.progress.print_text(&text::repetition_text(exceeding.len()))?;
             self.measure(&exceeding)?;
         }
         Ok(())
