@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "check.h"
+#include "nap.h"
 
 #include <sched.h>
 #include <sys/epoll.h>
@@ -38,14 +39,6 @@ static void await_turn(int number)
 static void finish_turn(void)
 {
     __atomic_add_fetch(&turn, 1, __ATOMIC_ACQ_REL);
-}
-
-static void nap_ms(int ms)
-{
-    struct timespec time;
-    time.tv_sec = ms / 1000;
-    time.tv_nsec = (ms % 1000) * 1000000L;
-    nanosleep(&time, NULL);
 }
 
 static int is_readable(const struct rank *me, int timeout_ms)

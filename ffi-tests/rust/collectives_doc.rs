@@ -4,6 +4,7 @@
 
 mod doc_programs;
 mod interface;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
@@ -12,6 +13,7 @@ use dist::base::renamed::{NAME_CHANGES, NameKind};
 use dist::transport::OpKind;
 use doc_programs::{assert_prints, fenced_blocks};
 use interface::ROOT;
+use program_paths::DISTRUN;
 use std::path::Path;
 use toolchain::Compiler;
 
@@ -53,7 +55,7 @@ fn programs_print_the_documented_output() {
             std::fs::write(&file, source).expect("the program is written");
             let program = compiler.program(&name, &[&file.display().to_string()]);
             let words = ["--nproc-per-node", "4", &program.display().to_string()];
-            let launcher = [env!("CARGO_BIN_EXE_distrun")];
+            let launcher = [DISTRUN];
             let words: Vec<&str> = launcher.into_iter().chain(words).collect();
             assert_prints(&words, expected, heading);
         }

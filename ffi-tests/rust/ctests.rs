@@ -7,10 +7,12 @@
 mod interface;
 #[path = "ctests/layout.rs"]
 mod layout;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use interface::{ROOT, find_program, functions, variable};
+use program_paths::DISTRUN;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -72,6 +74,7 @@ programs!(
     reducer,
     reducer_curve,
     reducer_hooks,
+    reducer_layouts,
     reducer_log,
     reducer_outer,
     reducer_random,
@@ -139,9 +142,8 @@ fn backend_of_processes() {
     let Some(compiler) = Compiler::find() else { return };
     let object = compiler.plugin("backend_processes_plugin", EXAMPLE_BACKEND_FILES, &[]);
     let program = compiler.program("backend_processes", &["backend_load.c"]);
-    let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
-        "DIST_BACKEND_PLUGINS={} exec {distrun} --nproc_per_node 3 {}",
+        "DIST_BACKEND_PLUGINS={} exec {DISTRUN} --nproc_per_node 3 {}",
         object.display(),
         program.display()
     );
@@ -286,9 +288,8 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> ProgramOutcome {
 fn groups_between_processes(what: &str, descriptors: u32) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
-    let distrun = env!("CARGO_BIN_EXE_distrun");
     let line = format!(
-        "ulimit -n {descriptors}; exec {distrun} --nproc_per_node 4 {} {what}",
+        "ulimit -n {descriptors}; exec {DISTRUN} --nproc_per_node 4 {} {what}",
         program.display()
     );
     run(&["sh", "-c", &line], LIMIT).expect_success();
@@ -304,66 +305,34 @@ fn more_groups_than_descriptors() {
     groups_between_processes("exhaust", 200);
 }
 
-#[test]
-fn leak_groups() {
-    check_no_leaks("groups");
+macro_rules! leaks {
+    ($($test:ident: $check:ident($program:ident)),+ $(,)?) => {
+        $(
+            #[test]
+            fn $test() {
+                $check(stringify!($program));
+            }
+        )+
+    };
 }
 
-#[test]
-fn leak_handles() {
-    check_no_leaks("api_handles");
-}
-
-#[test]
-fn leak_lifecycle() {
-    check_no_leaks("api_lifecycle");
-}
-
-#[test]
-fn leak_null() {
-    check_no_leaks("api_null");
-}
-
-#[test]
-fn leak_null_calls() {
-    check_no_leaks("api_null_calls");
-}
-
-#[test]
-fn leak_null_training() {
-    check_no_leaks("api_null_training");
-}
-
-#[test]
-fn leak_memory() {
-    check_no_leaks("memory");
-}
-
-/// Valgrind also checks the children.
-#[test]
-fn leak_spawn() {
-    check_no_leaks("spawn");
-}
-
-#[test]
-fn leak_store_custom() {
-    check_no_leaks("store_custom");
-}
-
-#[test]
-fn leak_store_conformance_custom() {
-    check_conformance_without_leaks("custom");
-}
-
-#[test]
-fn leak_store_conformance_hash() {
-    check_conformance_without_leaks("hash");
-}
-
-#[test]
-fn leak_store_conformance_tcp() {
-    check_conformance_without_leaks("tcp");
-}
+leaks!(
+    leak_groups: check_no_leaks(groups),
+    leak_handles: check_no_leaks(api_handles),
+    leak_lifecycle: check_no_leaks(api_lifecycle),
+    leak_null: check_no_leaks(api_null),
+    leak_null_calls: check_no_leaks(api_null_calls),
+    leak_null_training: check_no_leaks(api_null_training),
+    leak_memory: check_no_leaks(memory),
+    // Valgrind also checks the children.
+    leak_spawn: check_no_leaks(spawn),
+    leak_store_custom: check_no_leaks(store_custom),
+    leak_store_conformance_custom: check_conformance_without_leaks(custom),
+    leak_store_conformance_hash: check_conformance_without_leaks(hash),
+    leak_store_conformance_tcp: check_conformance_without_leaks(tcp),
+    leak_threads: check_no_leaks(threads),
+    leak_works: check_no_leaks(works),
+);
 
 /// Runs all parts of the self-test except the operations, which would double the time.
 #[test]
@@ -375,16 +344,6 @@ fn leak_stubs() {
     }
     let program = compiler.stubs("leak_stubs").join("selftest");
     run_under_valgrind(&program, &["cuda", "communicators", "faults", "misuse"]).expect_success();
-}
-
-#[test]
-fn leak_threads() {
-    check_no_leaks("threads");
-}
-
-#[test]
-fn leak_works() {
-    check_no_leaks("works");
 }
 
 /// Random trainings of `cargo xtask random`; the environment has the first seed and the number of

@@ -3,6 +3,7 @@
 
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 
 use dist::base::deadline::Deadline;
 use dist::store::tcp::ClientOptions;
@@ -10,6 +11,7 @@ use dist::store::{Store as _, TcpStore};
 use program::{
     FinishedProgram, PROGRAM_TIMEOUT, RunningProgram, TestFolder, free_port, wait_until,
 };
+use program_paths::DIST_STORE;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Returns a dist-store command without the variables of a launcher or a user.
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
+    let mut command = Command::new(DIST_STORE);
     for name in
         ["MASTER_ADDR", "MASTER_PORT", "DIST_LOG_LEVEL", "DIST_STORE_UNIX", "TORCH_CPP_LOG_LEVEL"]
     {
@@ -354,8 +356,7 @@ fn server_uses_given_address_and_logs_to_stderr() {
 
 #[test]
 fn server_refuses_low_descriptor_limit() {
-    let program = env!("CARGO_BIN_EXE_dist-store");
-    let script = format!("ulimit -n 64; exec {program} serve --port 0 --connections \"$0\"");
+    let script = format!("ulimit -n 64; exec {DIST_STORE} serve --port 0 --connections \"$0\"");
     let start = |connections: &str| {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &script, connections]);

@@ -6,11 +6,13 @@
 
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 
 use program::{
     FinishedProgram, PROGRAM_TIMEOUT, RunningProgram, TestFolder, free_port, is_alive, kill,
     wait_until,
 };
+use program_paths::DISTRUN;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +24,7 @@ fn start(args: &[&str]) -> RunningProgram {
 }
 
 fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> RunningProgram {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut command = Command::new(DISTRUN);
     command.args(args).env_remove("OMP_NUM_THREADS");
     RunningProgram::start(command, change)
 }

@@ -5,10 +5,12 @@
 #![allow(clippy::print_stdout, reason = "a test that fails says what it knows")]
 
 mod harness;
+mod program_paths;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 use harness::TestJob;
+use program_paths::DIST_DOCTOR;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +72,7 @@ impl DumpFolder {
 
     /// Runs dist-doctor on the dumps.
     fn diagnosis(&self, options: &[&str]) -> DoctorOutput {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
+        let mut command = Command::new(DIST_DOCTOR);
         let output = command.args(options).arg(self.path("fr_")).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         DoctorOutput {

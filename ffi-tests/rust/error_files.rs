@@ -7,18 +7,18 @@
 mod harness;
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 mod worker;
 
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 use harness::{FinishedJob, TestJob};
 use program::{RunningProgram, TestFolder};
+use program_paths::DISTRUN;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-const DISTRUN: &str = env!("CARGO_BIN_EXE_distrun");
 
 /// Starts ranks without a launcher, each with an error file `R.json` in the job's folder.
 fn with_error_files(size: usize, program: impl Fn(usize) -> String) -> TestJob {

@@ -6,12 +6,14 @@
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
 
 mod harness;
+mod program_paths;
 mod worker;
 
 use dist::ffi::types::{
     DIST_ERR_ABORTED, DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT, DIST_OK,
 };
 use harness::{CommandReport, TestJob};
+use program_paths::DISTRUN;
 use std::process::Command;
 
 /// The limits in milliseconds for the report of a death, and for `finalize` after it.
@@ -447,7 +449,7 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent() {
 #[test]
 fn launcher_ends_job_and_names_killed_rank() {
     let mut job = TestJob::new();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", "3"]);
     job.start_under("distrun", command, "init\nloop all_reduce f32 SUM 1000\nexit 3\n");
     job.await_reports(&["0", "1", "2"], "ready");

@@ -10,10 +10,12 @@
 mod interface;
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use program::{FinishedProgram, RunningProgram, TestFolder};
+use program_paths::DISTRUN;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use toolchain::Compiler;
@@ -55,7 +57,7 @@ fn compile(name: &str) -> Option<PathBuf> {
 
 /// Runs a training under distrun.
 fn train(program: &Path, ranks: &str, options: &[&str]) -> FinishedProgram {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
     command.arg(program).args(SMALL_MODEL).args(options);
     let ended = RunningProgram::start(command, |_| {}).wait();
@@ -141,7 +143,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let folder = TestFolder::new();
     let path = folder.path("checkpoint");
     train(&program, "2", &["--steps", "1", "--checkpoint", &path]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", "2"]).arg(&program);
     command.args(["--width", "64", "--checkpoint", &path, "--resume"]);
     let refused = RunningProgram::start(command, |_| {}).wait();

@@ -8,16 +8,15 @@ use std::path::PathBuf;
 pub(crate) const HEADER: &str = include_str!("../../include/dist.h");
 pub(crate) const BACKEND_HEADER: &str = include_str!("../../include/dist_backend.h");
 
-/// The headers that the build script generated from the source.
-pub(crate) const GENERATED_HEADER: &str = include_str!(concat!(env!("OUT_DIR"), "/dist.h"));
-pub(crate) const GENERATED_BACKEND_HEADER: &str =
-    include_str!(concat!(env!("OUT_DIR"), "/dist_backend.h"));
-
-/// The names that `dist_export!` defines.
-pub(crate) const EXPORTS: &str = include_str!(concat!(env!("OUT_DIR"), "/exports.txt"));
-
 /// The root of the source tree.
-pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+pub(crate) const ROOT: &str = {
+    let package = env!("CARGO_MANIFEST_DIR");
+    // A test that starts programs belongs to the package in the folder `tools`.
+    match option_env!("CARGO_BIN_EXE_distrun") {
+        Some(_) => package.split_at(package.len() - "/tools".len()).0,
+        None => package,
+    }
+};
 
 /// A function of the header.
 #[derive(Debug)]

@@ -5,12 +5,14 @@
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
 
 mod harness;
+#[path = "rendezvous/replaced_ranks.rs"]
+mod replaced_ranks;
 mod worker;
 
 use dist::base::deadline::Deadline;
 use dist::ffi::types::{
     DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_MISMATCH, DIST_ERR_NOT_FOUND,
-    DIST_ERR_PEER_FAILED, DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
+    DIST_ERR_SYSTEM, DIST_ERR_TIMEOUT,
 };
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Server, ServerOptions, TcpStore};
@@ -258,100 +260,6 @@ fn a_rank_with_another_version_is_named() {
         ended.report("0", "init").assert_failed(DIST_ERR_MISMATCH, parts).assert_within_ms(5000);
         ended.report("0", "leaks").assert_succeeded();
     }
-}
-
-/// Waits until a rank has published its address in the store.
-fn await_rank(store: &TcpStore, rank: usize) {
-    let key = format!("dist/world/rank/{rank}");
-    store.get(key.as_bytes(), &Deadline::after_ms(20_000)).unwrap();
-}
-
-#[test]
-fn replaced_rank_gets_an_error_and_new_one_joins() {
-    let mut job = TestJob::new();
-    for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
-    }
-    await_rank(&client(job.port), 1);
-    let environment = job.environment(1, 3);
-    job.start("1-again", &environment, &format!("init\n{USE_AND_LEAVE}"));
-    let again = job.pid("1-again");
-    let taken = format!("taken by another process (pid {again}, ");
-    job.await_report("1", "init")
-        .assert_failed(DIST_ERR_INVALID_ARGUMENT, &[&taken, "the same rank"]);
-    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
-    assert_worked(&job.finish(), &["0", "1-again", "2"], "init");
-}
-
-#[test]
-fn duplicate_rank_does_not_disturb_a_running_group() {
-    let mut job =
-        TestJob::without_launcher(2, |_| format!("init\nbarrier\ngate go\n{USE_AND_LEAVE}"));
-    job.await_reports(&["0", "1"], "at go");
-    let init = "init connect_timeout_ms=700";
-    for rank in [0, 1] {
-        let environment = job.environment(rank, 2);
-        job.start(&format!("{rank}-again"), &environment, &format!("{init}\nleaks\n"));
-    }
-    let again = job.await_report("0-again", init);
-    again.assert_failed(DIST_ERR_SYSTEM, &["uses the port"]);
-    let again = job.await_report("1-again", init);
-    again.assert_failed(DIST_ERR_TIMEOUT, &["was the group already created without this process"]);
-    again.assert_within_ms(3000);
-    job.open_gate("go");
-    let ended = job.finish();
-    assert_worked(&ended, &["0", "1"], "init");
-    ended.report("0-again", "leaks").assert_succeeded();
-    ended.report("1-again", "leaks").assert_succeeded();
-}
-
-#[test]
-fn rank_may_restart_before_the_group_forms() {
-    let mut job = TestJob::new();
-    for rank in [0, 1] {
-        job.start_rank(rank, 3, &format!("init\n{USE_AND_LEAVE}"));
-    }
-    await_rank(&client(job.port), 1);
-    job.kill("1");
-    // Rank 0 now finds all ranks and offers them the group; the dead process of rank 1 does not
-    // answer.
-    job.start_rank(2, 3, &format!("init\n{USE_AND_LEAVE}"));
-    await_rank(&client(job.port), 2);
-    // The offer to rank 2 also names the dead process.
-    let environment = job.environment(1, 3);
-    job.start("1-anew", &environment, &format!("init\n{USE_AND_LEAVE}"));
-    assert_worked(&job.finish(), &["0", "1-anew", "2"], "init");
-}
-
-#[test]
-fn death_during_init_is_reported_in_time() {
-    let init = "init connect_timeout_ms=1000";
-    let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
-    let mut formed = 0;
-    // The delays cover the time from before the victim joins until after the group exists, on
-    // machines of any speed.
-    for (turn, victim) in (0..12).zip([0, 1, 2].into_iter().cycle()) {
-        let mut job = TestJob::without_launcher(3, |_| program.clone());
-        let victim = victim.to_string();
-        job.await_report(&victim, "start");
-        std::thread::sleep(Duration::from_millis(turn));
-        job.kill(&victim);
-        let ended = job.finish();
-        for name in ["0", "1", "2"].into_iter().filter(|name| *name != victim) {
-            let outcome = ended.report(name, init);
-            outcome.assert_within_ms(2500);
-            if outcome.status == 0 {
-                formed += 1;
-                ended.report(name, "barrier").assert_failed(DIST_ERR_PEER_FAILED, &["died"]);
-            } else {
-                let expected_statuses =
-                    [DIST_ERR_TIMEOUT, DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED];
-                assert!(expected_statuses.contains(&outcome.status), "{outcome:?}");
-            }
-            ended.report(name, "leaks").assert_succeeded();
-        }
-    }
-    println!("{formed} of 24 survivors were in a group before the death");
 }
 
 #[test]

@@ -7,14 +7,14 @@
 mod harness;
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 mod worker;
 
 use dist::ffi::types::DIST_ERR_TIMEOUT;
 use harness::TestJob;
 use program::{FinishedProgram, RunningProgram, TestFolder, free_port, wait_until};
+use program_paths::DISTRUN;
 use std::process::Command;
-
-const DISTRUN: &str = env!("CARGO_BIN_EXE_distrun");
 
 fn start(args: &[&str]) -> RunningProgram {
     let mut command = Command::new(DISTRUN);

@@ -13,10 +13,12 @@
 mod interface;
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use program::{FinishedProgram, RunningProgram};
+use program_paths::DISTRUN;
 use std::path::PathBuf;
 use std::process::Command;
 use toolchain::Compiler;
@@ -45,7 +47,7 @@ impl RetryTraining {
     }
 
     fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> FinishedProgram {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+        let mut command = Command::new(DISTRUN);
         command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
         command
             .arg(&self.program)
@@ -115,7 +117,7 @@ fn a_rank_killed_in_an_outer_step() {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("outer_retry", &["outer_retry.c"]);
     for delay_us in ["0", "300", "1000", "3000"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+        let mut command = Command::new(DISTRUN);
         command.args(["--nproc-per-node", "3", "--on-failure", "continue"]);
         command.arg(&program).arg(delay_us);
         let ended = RunningProgram::start(command, |_| {}).wait();

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "the harness tells of a job that failed")]
 
 mod harness;
+mod program_paths;
 mod worker;
 
 use dist::base::deadline::Deadline;
@@ -15,6 +16,7 @@ use dist::ffi::types::{
 use dist::store::Store as _;
 use dist::store::tcp::{ClientOptions, Secret, Server, ServerOptions, TcpStore};
 use harness::{CommandReport, TestJob};
+use program_paths::DISTRUN;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -75,7 +77,7 @@ impl LauncherOutput {
 /// Runs distrun to its end in the folder of the secrets, with these additional variables. The
 /// output must fit into a pipe.
 fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> LauncherOutput {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut command = Command::new(DISTRUN);
     command.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove(FILE).env_remove(FD);
     command.args(arguments).envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -214,7 +216,7 @@ const PROGRAM: &str = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 fn secret_works_with_any_store_host() {
     let file = SecretFile::new("of the user", 0o600);
     let mut launched = TestJob::new();
-    let mut launcher = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    let mut launcher = Command::new(DISTRUN);
     launcher.args(["--nproc-per-node", "2"]);
     launched.start_under("distrun", launcher, PROGRAM);
     let mut by_hand = TestJob::new();

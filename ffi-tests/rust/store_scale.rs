@@ -7,6 +7,7 @@
 
 #[path = "program/mod.rs"]
 mod program;
+mod program_paths;
 
 use dist::base::deadline::Deadline;
 use dist::store::tcp::ClientOptions;
@@ -14,6 +15,7 @@ use dist::store::tcp::proto::{MAGIC, READY, StoreRequest};
 use dist::store::{Store as _, TcpStore};
 use dist::sys::limits;
 use program::{PROGRAM_TIMEOUT, RunningProgram, wait_until};
+use program_paths::DIST_STORE;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -141,7 +143,7 @@ fn possible_clients() -> usize {
 fn ten_thousand_clients_wait_for_one_key() {
     let began = Instant::now();
     let count = possible_clients();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
+    let mut command = Command::new(DIST_STORE);
     command.args(["serve", "--port", "0", "--connections", &count.to_string()]);
     let (server, port) = start_server(command);
     let pid = server.child.id();
@@ -207,8 +209,7 @@ fn poll_connection(stream: &mut TcpStream, fate: &mut ConnectionState) {
 #[test]
 fn clients_beyond_descriptor_limit_are_refused() {
     let mut command = Command::new("/bin/sh");
-    let program = env!("CARGO_BIN_EXE_dist-store");
-    command.args(["-c", &format!("ulimit -n 64; exec {program} serve --port 0")]);
+    command.args(["-c", &format!("ulimit -n 64; exec {DIST_STORE} serve --port 0")]);
     let (server, port) = start_server(command);
     let early = store(port);
     early.set(b"k", b"v", &deadline()).unwrap();

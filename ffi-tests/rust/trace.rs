@@ -9,10 +9,12 @@
 )]
 
 mod harness;
+mod program_paths;
 mod worker;
 
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 use harness::TestJob;
+use program_paths::DIST_DOCTOR;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +45,7 @@ impl TestFolder {
     /// Merges all traces with `dist-doctor trace`; returns the merged events and the output.
     fn merge(&self) -> (Vec<Value>, String) {
         let output = self.0.join("merged.json");
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
+        let mut doctor = Command::new(DIST_DOCTOR);
         let doctor = doctor.arg("trace").arg("-o").arg(&output).arg(&self.0).output().unwrap();
         assert!(doctor.status.success(), "{doctor:?}");
         let merged: Value = serde_json::from_slice(&fs::read(output).unwrap()).unwrap();

@@ -4,10 +4,12 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use interface::{ROOT, find_program, library, variable};
+use program_paths::DISTRUN;
 use std::path::PathBuf;
 use std::time::Duration;
 use toolchain::{library_folder, run, skip};
@@ -30,8 +32,7 @@ struct DdpTraining {
 
 impl DdpTraining {
     fn run(program: &str, options: &[&str]) -> Self {
-        let distrun = env!("CARGO_BIN_EXE_distrun");
-        let mut words = vec![distrun, "--nproc-per-node", "2", program, "--epochs", EPOCHS];
+        let mut words = vec![DISTRUN, "--nproc-per-node", "2", program, "--epochs", EPOCHS];
         words.extend(options);
         Self::read(&run(&words, LIMIT).expect_success().output)
     }

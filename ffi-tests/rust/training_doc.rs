@@ -4,11 +4,13 @@
 
 mod doc_programs;
 mod interface;
+mod program_paths;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
 
 use doc_programs::{assert_prints, fenced_blocks};
 use interface::ROOT;
+use program_paths::DISTRUN;
 use std::path::{Path, PathBuf};
 use toolchain::Compiler;
 
@@ -50,7 +52,7 @@ fn programs_print_the_documented_output() {
             "output" => {
                 let (name, built) = program.take().expect("each output has its program");
                 let built = built.display().to_string();
-                let mut words = vec![env!("CARGO_BIN_EXE_distrun")];
+                let mut words = vec![DISTRUN];
                 words.extend(&command);
                 words.push(&built);
                 assert_prints(&words, block, &name);

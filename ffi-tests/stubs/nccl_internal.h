@@ -259,6 +259,15 @@ ncclResult_t group_record_error(ncclResult_t result);
 ncclResult_t group_submit(struct job job);
 ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation);
 
+/* nccl_jobs.c: the state of a communicator after a call; and the start and the end of jobs. */
+void set_state(struct comm *comm, ncclResult_t result);
+ncclResult_t finish_job(struct job *job, ncclResult_t result);
+void *run_and_finish_job(void *job);
+ncclResult_t start_job(struct job *job);
+ncclResult_t run_jobs(struct job *first);
+/* Returns the more serious one of two results. */
+ncclResult_t worse_result(ncclResult_t a, ncclResult_t b);
+
 /* nccl_memory.c */
 ncclResult_t check_buffer(struct comm *comm, const char *description, const void *buffer, size_t bytes);
 ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation);

@@ -17,7 +17,7 @@ use crate::process::thread::{self, THREAD_FLAGS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// Defines one exported function. `build-script/items.rs` reads these invocations for the header
+/// Defines one exported function. `headers/src/items.rs` reads these invocations for the header
 /// and for the list of exports, so each holds exactly one function.
 macro_rules! dist_export {
     (

@@ -20,15 +20,14 @@ mod cost;
 mod demo;
 mod examples;
 mod fuzz;
+mod generated_files;
 mod gpu;
-mod header;
 mod interop;
 mod loom;
 mod miri;
 mod mpi;
 mod random;
 mod run;
-mod support_table;
 mod test;
 mod tools;
 mod torch;
@@ -144,8 +143,8 @@ fn dispatch(arguments: &[String]) -> CommandResult {
         "mpi" => mpi::main(rest),
         "random" => random::main(rest),
         "tsan" => tsan::main(rest),
-        "header" => header::main(rest),
-        "support-table" => support_table::main(rest),
+        "header" => generated_files::update_headers(rest),
+        "support-table" => generated_files::update_support_table(rest),
         "interop" => interop::main(rest),
         "bench-store" => bench_store::main(rest),
         "help" | "--help" | "-h" => {

@@ -69,7 +69,7 @@ pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
 /// optimisation of the whole library.
 pub(crate) fn stage_programs(programs: &[&str]) -> Result<StagedBuild, String> {
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "dist", "--lib"]);
+    build.args(["build", "--release", "--package", "dist", "--package", "dist-tools", "--lib"]);
     programs.iter().for_each(|program| _ = build.args(["--bin", program]));
     let is_built = run::run_with_reports(&mut build, BUILD_REPORT_INTERVAL, |elapsed| {
         println!("  still building after {} s", elapsed.as_secs());

@@ -12,7 +12,7 @@ const SHARED_NAMES: &[(&str, &str)] =
     &[("FutexWord", "the model checker replaces the futex by a model of it, under the same name")];
 
 /// Folders with Rust source of this project.
-const FOLDERS: &[&str] = &["src", "build-script", "ffi-tests", "fuzz", "plugins", "xtask"];
+const FOLDERS: &[&str] = &["src", "ffi-tests", "fuzz", "headers", "plugins", "tools", "xtask"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -86,7 +86,7 @@ impl SourceFile {
     }
 }
 
-/// Returns every file of the library, without the programs and the test files.
+/// Returns every file of the library, without the test files.
 pub(crate) fn source_files() -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -103,10 +103,8 @@ pub(crate) fn source_files() -> Vec<SourceFile> {
             }
         }
     }
-    let programs = |file: &SourceFile| super::is_within(&file.module, "bin");
     let tests: Vec<String> = files.iter().flat_map(test_files).collect();
-    files
-        .retain(|file| !programs(file) && !tests.iter().any(|t| super::is_within(&file.module, t)));
+    files.retain(|file| !tests.iter().any(|t| super::is_within(&file.module, t)));
     files
 }
 

@@ -1,6 +1,6 @@
 //! Collectives with one block per rank: of equal length or, in the `_v` forms, of any length.
 
-use crate::execute::{GuardedBuffer, OUTPUT_FILL_BYTE, OperationMemory};
+use crate::operation_memory::{GuardedBuffer, OUTPUT_FILL_BYTE, OperationMemory};
 use crate::program::{CollectiveCall, CollectiveKind};
 use crate::values::{contribution, reduction};
 

@@ -3,7 +3,7 @@
 
 use crate::block_moves::BlockLists;
 use crate::c_api::{GroupHandle, WorkHandle, expect, work_slot};
-use crate::execute::{GuardedBuffer, OperationMemory};
+use crate::operation_memory::{GuardedBuffer, OperationMemory};
 use crate::program::{CollectiveCall, CollectiveKind};
 use crate::values::{ElementType, contribution};
 use dist::ffi::blob::{dist_blob_count, dist_blob_data, dist_blob_release};

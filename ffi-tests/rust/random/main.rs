@@ -13,6 +13,7 @@ mod c_api;
 mod execute;
 #[path = "../generator.rs"]
 mod generator;
+mod operation_memory;
 mod program;
 mod values;
 

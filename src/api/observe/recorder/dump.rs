@@ -1,5 +1,5 @@
 //! A dump of the flight recorder as JSON. dist-doctor reads it
-//! (`src/bin/dist-doctor/recorder_dump.rs`), so every change of the format must increment
+//! (`tools/src/bin/dist-doctor/recorder_dump.rs`), so every change of the format must increment
 //! [`VERSION`].
 
 use super::ring::{RECORDER, recorder_now_ns};

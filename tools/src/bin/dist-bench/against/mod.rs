@@ -1,0 +1,351 @@
+//! `--against TREE`: the ranks of this program and the ranks of another tree's program take turns.
+//! The ratio of their times in each cell shows whether a change has made the library slower.
+//!
+//! A pair is one run of calls by each side, one after the other; who goes first alternates. The
+//! A pair is one run of calls by each side, one after the other. The side that goes first
+//! alternates. The pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks
+//! of both sides again, in alternating order. The reason is that the memory placement of a process
+//! changes its times by percents as long as the process lives. Both sides get the same requests
+//! (`request`). A request has the names of operations and types, never numbers of constants, which
+//! differ between trees.
+//!
+//! Cells and operations above their limit are measured again with as many pairs, at most
+//! [`REPEATS`] times. All pairs count.
+
+mod text;
+mod tree;
+mod verdict;
+
+use crate::cell::{BenchCell, CellResult, EngineTimes};
+use crate::cli::{DeviceBackend, Options};
+use crate::engine::{BenchEngine, EngineLauncher};
+use crate::libdist_engine::{self, LibdistEngine};
+use crate::measure::{cells, check_memory, has_wrong_results, run_engine, run_info, write_files};
+use crate::memory_fragments::HeldFragments;
+use crate::progress::ProgressLine;
+use crate::report;
+use crate::report_error;
+use crate::request::BenchRequest;
+use crate::result_files::BenchResults;
+use crate::run_context::RunContext;
+use dist_tools::{Failure, write_output};
+use std::path::Path;
+use tree::OtherTree;
+pub(crate) use verdict::CELL_LIMIT;
+use verdict::TreeVerdict;
+
+/// The name of the other tree's engine in tables and files.
+pub(crate) const BASELINE: &str = "baseline";
+
+/// The exit status if this tree is slower than the other one, or a cell has no conclusive ratio.
+const EXIT_SLOWER: u8 = 3;
+
+/// The number of times that the ranks of both sides are started for the pairs of a cell.
+const PASSES: usize = 6;
+
+/// The number of times that as many pairs are added for a cell or an operation above its limit.
+const REPEATS: usize = 2;
+
+/// Measures all cells that the options ask for, prints them, writes the files, and fails with
+/// status 3 if this tree is slower.
+pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
+    options.report.as_deref().map_or(Ok(()), report::check_target)?;
+    let context = RunContext::new()?;
+    let transport = options.transport.name();
+    let device = options.device.map_or("", DeviceBackend::backend);
+    let ours = LibdistEngine { transport, device };
+    let sides = ComparedEngines { libdist: ours, other_tree: OtherTree::find(tree, ours)? };
+    let mut comparison = TreeComparison::new(options, context, sides);
+    write_output(&text::opening_text(
+        &comparison.sides.other_tree,
+        comparison.samples.len(),
+        options.pairs(),
+    ))?;
+    let ballast = (!options.quick).then(HeldFragments::new);
+    let outcome = comparison.measure_all_cells();
+    drop(ballast);
+    comparison.progress.clear();
+    let results = BenchResults {
+        run: run_info(options),
+        limits: None,
+        cells: comparison.samples.iter().filter_map(CellSamples::measured).collect(),
+    };
+    // The results so far are kept, even if the comparison was cut short.
+    write_files(options, &results)?;
+    outcome?;
+    let verdict = TreeVerdict::of(&results.cells);
+    write_output(&text::summary_text(&verdict))?;
+    let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
+    if wrong > 0 {
+        return Err(Failure::new(format!("{wrong} cells have wrong results")));
+    }
+    let is_tree_no_slower = verdict.is_no_slower();
+    options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))?;
+    match is_tree_no_slower {
+        true => Ok(()),
+        // The summary has the reasons.
+        false => Err(Failure { status: EXIT_SLOWER, message: String::new() }),
+    }
+}
+
+/// Returns true if this tree is not slower, or `None` if the cells were not measured against
+/// another tree.
+pub(crate) fn is_tree_no_slower(all: &[CellResult]) -> Option<bool> {
+    let is_baseline = |figures: &EngineTimes| figures.engine == BASELINE;
+    let has_baseline = all.iter().any(|measured| measured.peers.iter().any(is_baseline));
+    has_baseline.then(|| TreeVerdict::of(all).is_no_slower())
+}
+
+/// The two programs that are compared.
+#[derive(Debug)]
+struct ComparedEngines {
+    libdist: LibdistEngine,
+    other_tree: OtherTree,
+}
+
+impl ComparedEngines {
+    /// Starts the ranks of both sides; libdist's engine of this tree comes first in the result. The
+    /// start order alternates with `number`.
+    fn start(
+        &self,
+        ranks: usize,
+        number: usize,
+        context: &mut RunContext,
+    ) -> Result<Vec<Option<BenchEngine>>, Failure> {
+        let mut launches: [&dyn EngineLauncher; 2] = [&self.libdist, &self.other_tree];
+        launches.rotate_left(number % 2);
+        let mut engines = Vec::new();
+        for launch in launches {
+            engines.push(Some(BenchEngine::start(launch, ranks, context)?));
+        }
+        engines.rotate_right(number % 2);
+        Ok(engines)
+    }
+}
+
+/// One cell and the runs that it has so far.
+#[derive(Debug)]
+struct CellSamples {
+    cell: BenchCell,
+    /// The request for both sides, once a trial has shown the time of a call.
+    request: Option<BenchRequest>,
+    /// The times of this tree and of the other one.
+    figures: [EngineTimes; 2],
+    is_offered: bool,
+}
+
+impl CellSamples {
+    fn new(cell: BenchCell) -> Self {
+        let figures = [libdist_engine::ENGINE_NAME, BASELINE].map(|engine| EngineTimes {
+            engine: engine.to_owned(),
+            runs: Vec::new(),
+            wrong: 0,
+        });
+        Self { cell, request: None, figures, is_offered: true }
+    }
+
+    /// Returns the cell's result for tables and files, or `None` before the first pair.
+    fn measured(&self) -> Option<CellResult> {
+        let [ours, baseline] = self.figures.clone();
+        let is_left_out = !self.is_offered;
+        (is_left_out || !ours.runs.is_empty()).then(|| CellResult {
+            cell: self.cell,
+            libdist: ours,
+            peers: if is_left_out { Vec::new() } else { vec![baseline] },
+            bound: None,
+            left_out: if is_left_out { vec![BASELINE.to_owned()] } else { Vec::new() },
+        })
+    }
+}
+
+/// The comparison in progress.
+struct TreeComparison<'a> {
+    options: &'a Options,
+    context: RunContext,
+    sides: ComparedEngines,
+    progress: ProgressLine,
+    samples: Vec<CellSamples>,
+    /// The number of completed passes.
+    passes_done: usize,
+}
+
+impl<'a> TreeComparison<'a> {
+    fn new(options: &'a Options, context: RunContext, sides: ComparedEngines) -> Self {
+        let cells = options.ranks().into_iter().flat_map(|ranks| cells(options, ranks));
+        let fitting = cells.filter(|cell| {
+            let refusal = check_memory(cell, 2).err();
+            refusal.iter().for_each(|reason| report_error(reason));
+            refusal.is_none()
+        });
+        let samples: Vec<CellSamples> = fitting.map(CellSamples::new).collect();
+        Self { options, context, sides, progress: ProgressLine::new(0), samples, passes_done: 0 }
+    }
+
+    fn measure_all_cells(&mut self) -> Result<(), Failure> {
+        let all: Vec<usize> = (0..self.samples.len()).collect();
+        self.measure(&all)?;
+        for _ in 0..REPEATS {
+            let measured: Vec<Option<CellResult>> =
+                self.samples.iter().map(CellSamples::measured).collect();
+            let exceeding = verdict::cells_above_limit(&measured);
+            if exceeding.is_empty() {
+                break;
+            }
+            self.progress.print_text(&text::repetition_text(exceeding.len()))?;
+            self.measure(&exceeding)?;
+        }
+        Ok(())
+    }
+
+    /// Adds as many pairs as the options ask for to each of these cells, and prints them.
+    fn measure(&mut self, cell_indices: &[usize]) -> Result<(), Failure> {
+        let pairs = self.options.pairs();
+        let passes = PASSES.min(pairs);
+        self.progress = ProgressLine::new(cell_indices.len() * passes);
+        let mut numbers = self.options.ranks();
+        numbers.dedup();
+        let mut previous_cell: Option<BenchCell> = None;
+        for ranks in numbers {
+            let cells_of_ranks: Vec<usize> = cell_indices
+                .iter()
+                .copied()
+                .filter(|&i| self.samples[i].cell.ranks == ranks)
+                .collect();
+            for pass in 0..passes {
+                if cells_of_ranks.is_empty() {
+                    break;
+                }
+                let mut engines = self.sides.start(ranks, self.passes_done, &mut self.context)?;
+                self.passes_done += 1;
+                let count = pairs_in_pass(pairs, passes, pass);
+                for &index in &cells_of_ranks {
+                    self.progress.advance();
+                    self.add_run_pairs(index, count, &mut engines)?;
+                    if pass + 1 == passes {
+                        self.print_cell(index, &mut previous_cell)?;
+                    }
+                }
+                for engine in engines.into_iter().flatten() {
+                    engine.shut_down(&mut self.context)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a cell, below a head if its operation differs from the cell printed before.
+    fn print_cell(
+        &self,
+        index: usize,
+        previous_cell: &mut Option<BenchCell>,
+    ) -> Result<(), Failure> {
+        let samples = &self.samples[index];
+        let cell = samples.cell;
+        let is_new = previous_cell
+            .is_none_or(|b| (b.ranks, b.op, b.variant) != (cell.ranks, cell.op, cell.variant));
+        self.progress.clear();
+        if is_new {
+            write_output(&text::table_header(&cell, self.options.transport.name()))?;
+        }
+        *previous_cell = Some(cell);
+        samples.measured().map_or(Ok(()), |measured| write_output(&text::table_row(&measured)))
+    }
+
+    /// Runs a trial, then `count` pairs.
+    fn add_run_pairs(
+        &mut self,
+        index: usize,
+        count: usize,
+        engines: &mut [Option<BenchEngine>],
+    ) -> Result<(), Failure> {
+        let Some(request) = self.run_trial(index, engines)? else { return Ok(()) };
+        let Self { samples, context, progress, .. } = self;
+        let samples = &mut samples[index];
+        for _ in 0..count {
+            let turn = samples.figures[0].runs.len();
+            let mut sides = [0, 1];
+            sides.rotate_left(turn % 2);
+            let mut runs = [None, None];
+            for side in sides {
+                let name = &samples.figures[side].engine;
+                progress.show_turn(&samples.cell, turn + 1, name);
+                let refused =
+                    || Failure::new(format!("{name}: refused a request that it supported before"));
+                let times_and_wrong =
+                    run_engine(engines, side, &request, context)?.ok_or_else(refused)?;
+                runs[side] = Some(times_and_wrong.0);
+            }
+            for (figures, run) in samples.figures.iter_mut().zip(runs) {
+                figures.runs.extend(run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the results of both sides, and sets the request of the cell. Returns `None` if the
+    /// other tree does not support it.
+    fn run_trial(
+        &mut self,
+        index: usize,
+        engines: &mut [Option<BenchEngine>],
+    ) -> Result<Option<BenchRequest>, Failure> {
+        let calls = self.options.calls();
+        let samples = &mut self.samples[index];
+        if !samples.is_offered {
+            return Ok(None);
+        }
+        let trial_request = samples.cell.trial_request(calls);
+        let mut slowest = 0.0f64;
+        for side in [0, 1] {
+            self.progress.show_turn(&samples.cell, 0, &samples.figures[side].engine);
+            let Some((times, wrong)) =
+                run_engine(engines, side, &trial_request, &mut self.context)?
+            else {
+                samples.is_offered = false;
+                return Ok(None);
+            };
+            samples.figures[side].wrong += wrong;
+            slowest = slowest.max(times.p50);
+        }
+        // Both sides make the same number of calls, the same in each pass.
+        let request = samples.request.get_or_insert_with(|| samples.cell.request(calls, slowest));
+        Ok(Some(request.clone()))
+    }
+}
+
+/// Returns the number of pairs of a pass, so that all passes together have all pairs.
+fn pairs_in_pass(pairs: usize, passes: usize, pass: usize) -> usize {
+    pairs * (pass + 1) / passes - pairs * pass / passes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::samples::cell;
+    use crate::ops::BenchOp;
+    use crate::stats::RunTimes;
+
+    #[test]
+    fn pairs_of_all_passes_add_up() {
+        for (pairs, passes) in [(60, 6), (7, 6), (6, 6), (61, 6)] {
+            let shares: Vec<usize> =
+                (0..passes).map(|pass| pairs_in_pass(pairs, passes, pass)).collect();
+            assert_eq!(shares.iter().sum::<usize>(), pairs);
+            assert!(shares.iter().all(|&share| share >= 1 && share <= pairs.div_ceil(passes)));
+        }
+    }
+
+    #[test]
+    fn unsupported_cell_has_no_ratio() {
+        let mut samples = CellSamples::new(cell(BenchOp::AllReduce, 4));
+        assert!(samples.measured().is_none());
+        let run = RunTimes { p50: 10.0, p99: 20.0, mean: 11.0, root_p50: None };
+        samples.figures.iter_mut().for_each(|figures| figures.runs = vec![run; 6]);
+        let measured = samples.measured().unwrap();
+        assert_eq!(measured.best_peer().map(|best| best.engine.as_str()), Some(BASELINE));
+        samples.is_offered = false;
+        let measured = samples.measured().unwrap();
+        assert!(measured.ratio().is_none());
+        assert_eq!(measured.left_out, [BASELINE]);
+    }
+}

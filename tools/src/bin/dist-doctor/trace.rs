@@ -1,0 +1,131 @@
+//! `dist-doctor trace`: merges the traces of all ranks into one trace on a common clock.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`trace_reader`] | reads the files, one event per line, and keeps an index in memory |
+//! | [`clock_alignment`] | estimates clock differences from operations that all ranks were in |
+//! | [`merged_trace`] | writes the merged file, ordered by time |
+//!
+//! The memory is bounded: 24 bytes per event, and at most [`trace_reader::MAX_EVENTS`] events.
+
+mod clock_alignment;
+mod merged_trace;
+#[cfg(test)]
+mod tests;
+mod trace_reader;
+
+use crate::text::ranks_text as list_ranks;
+use crate::{CommandResult, input_files, report_error, write_output};
+use clap::Args;
+use clock_alignment::{ClockAlignment, ClockSource};
+use dist_tools::Failure;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
+use trace_reader::{TraceIndex, TraceSource};
+
+/// `dist-doctor trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceOptions {
+    /// Traces, folders with traces, or the common prefix of the names of all traces
+    #[arg(value_name = "FILE|FOLDER|PREFIX", required = true)]
+    pub(crate) inputs: Vec<OsString>,
+
+    /// The output file, for Perfetto (ui.perfetto.dev) or chrome://tracing
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: OsString,
+}
+
+/// Merges the traces, and prints the accuracy of the clocks. The status is 0 if a file was written.
+///
+/// # Errors
+/// An input without a matching file, a given file that is no trace, or an output that cannot be
+/// written.
+pub(crate) fn main(options: &TraceOptions) -> CommandResult {
+    let output = Path::new(&options.output);
+    let mut index = TraceIndex::default();
+    let mut paths = BTreeSet::new();
+    for input in &options.inputs {
+        let is_named = Path::new(input).is_file();
+        for path in input_files::matching_files(input).map_err(Failure::usage)? {
+            if path != output && paths.insert(path.clone()) {
+                match index.read_file(&path) {
+                    Ok(()) => {}
+                    // A folder may contain files that are no traces.
+                    Err(error) if !is_named && error.is_not_a_trace => {}
+                    Err(error) => {
+                        let message = format!("{}: {}", path.display(), error.message);
+                        return Err(Failure::usage(message));
+                    }
+                }
+            }
+        }
+    }
+    if index.sources.is_empty() {
+        let message = "no trace among these files: a rank writes a trace if DIST_TRACE_FILE=PREFIX is set or \
+                       the program calls dist_trace_start";
+        return Err(Failure::usage(message));
+    }
+    let alignment = clock_alignment::align_clocks(&index.sources);
+    let events = merged_trace::write_merged(&index, &alignment, output)
+        .map_err(|error| Failure::usage(format!("{}: {error}", output.display())))?;
+    for source in &index.sources {
+        warn_about_source(source);
+    }
+    write_output(&merge_report(&index, &alignment, events, output))?;
+    Ok(0)
+}
+
+fn warn_about_source(source: &TraceSource) {
+    let path = source.path.display();
+    if !source.is_complete {
+        report_error(&format!("{path} has no end: its process was killed or is still writing it"));
+    }
+    if source.dropped_records > 0 {
+        report_error(&format!(
+            "{path} lacks {} records, which did not fit into the trace buffer",
+            source.dropped_records
+        ));
+    }
+}
+
+/// Describes the merged file and the accuracy of its times.
+fn merge_report(
+    index: &TraceIndex,
+    alignment: &ClockAlignment,
+    events: u64,
+    output: &Path,
+) -> String {
+    let files = index.sources.len();
+    let mut text = format!("{events} events of {files} files are in {}\n", output.display());
+    for host in &alignment.hosts {
+        let of_host = |source: &&TraceSource| source.clock.domain == host.domain;
+        let sources = || index.sources.iter().filter(of_host);
+        let ranks: BTreeSet<usize> =
+            sources().flat_map(|source| source.ranks.iter().copied()).collect();
+        let ranks: Vec<usize> = ranks.into_iter().collect();
+        let name = sources().next().map_or("", |source| source.clock.host.as_str());
+        let host_description =
+            format!("{} on {}", list_ranks(&ranks), crate::text::printable_line(name, 80));
+        let clock = match host.source {
+            ClockSource::Reference => "the reference clock".to_owned(),
+            ClockSource::CommonOperations { count, max_error_ns } => format!(
+                "shifted by {}, error at most {} ({count} common operations)",
+                ms_text(host.offset_ns),
+                ms_text(max_error_ns).trim_start_matches('+')
+            ),
+            ClockSource::WallClock => format!(
+                "shifted by {} to match the wall clocks, with their unknown error: there is no common operation",
+                ms_text(host.offset_ns)
+            ),
+        };
+        text += &format!("{host_description}: {clock}\n");
+    }
+    text
+}
+
+/// Formats a time, for example "+1.250 ms".
+#[allow(clippy::cast_precision_loss, reason = "the output has only three decimals")]
+fn ms_text(ns: i64) -> String {
+    format!("{:+.3} ms", ns as f64 / 1e6)
+}

@@ -1,0 +1,201 @@
+//! The command stats: the latency and contents of the store, and the ranks that have joined.
+
+use crate::client::StoreClient;
+use crate::formatting::{escape_bytes, format_duration, quote_bytes};
+use crate::{CommandResult, Failure, cli, print};
+use dist::api::membership::rendezvous::status::{
+    RendezvousStatus, is_rendezvous_key, rendezvous_statuses,
+};
+use dist::base::error::Result;
+use dist_tools::{count_text, ranges_text};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The number of measured round trips; the median is shown.
+const PING_COUNT: usize = 100;
+/// The number of keys with the largest values that are named.
+const LARGEST_VALUES_SHOWN: usize = 5;
+/// The number of ranks of a group that are named with their processes.
+const PROCESSES_NAMED: usize = 16;
+/// The number of bytes of a key that are shown.
+const KEY_BYTES_SHOWN: usize = 128;
+
+pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
+    let round_trip_time = measure_round_trip(&client)?;
+    print(format!("{}\n", client.store.describe()))?;
+    print(format!("connected in {}\n", format_duration(client.connect_time)))?;
+    print(format!("round trip {} (median of {PING_COUNT})\n", format_duration(round_trip_time)))?;
+    let joined = client.tcp.worker_count(&client.deadline())?;
+    if joined > 0 {
+        print(format!("clients that have joined as workers: {joined}\n"))?;
+    }
+    let keys = match client.keys(b"") {
+        Ok(keys) => keys,
+        Err(error) => {
+            // A server that still replies but cannot list its keys is an older torch's.
+            let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
+            print(format!("keys: {number} (this server cannot list them)\n"))?;
+            return Ok(0);
+        }
+    };
+    let contents = StoreContents::read(&client, &keys)?;
+    print(contents.format_summary())?;
+    let entries =
+        contents.rendezvous_entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
+    for group in rendezvous_statuses(entries) {
+        print(format_group(&group))?;
+    }
+    Ok(0)
+}
+
+/// Measures the median time of an empty request.
+fn measure_round_trip(client: &StoreClient) -> Result<Duration> {
+    let mut times = Vec::with_capacity(PING_COUNT);
+    for _ in 0..PING_COUNT {
+        let started_at = Instant::now();
+        client.store.check(&[], &client.deadline())?;
+        times.push(started_at.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[PING_COUNT / 2])
+}
+
+/// A summary of keys and values.
+#[derive(Default)]
+struct StoreContents {
+    keys: usize,
+    bytes: usize,
+    /// The largest values, the largest first.
+    largest: Vec<(usize, Vec<u8>)>,
+    /// The rendezvous entries of ranks.
+    rendezvous_entries: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl StoreContents {
+    fn read(client: &StoreClient, keys: &[Vec<u8>]) -> std::result::Result<Self, Failure> {
+        let mut contents = Self::default();
+        client.for_each_value(keys, |key, value| {
+            contents.add(key, value);
+            Ok(())
+        })?;
+        Ok(contents)
+    }
+
+    fn add(&mut self, key: &[u8], value: Vec<u8>) {
+        self.keys += 1;
+        self.bytes += value.len();
+        let position = self.largest.partition_point(|(size, _)| *size >= value.len());
+        if position < LARGEST_VALUES_SHOWN {
+            self.largest.insert(position, (value.len(), key.to_vec()));
+            self.largest.truncate(LARGEST_VALUES_SHOWN);
+        }
+        if is_rendezvous_key(key) {
+            self.rendezvous_entries.insert(key.to_vec(), value);
+        }
+    }
+
+    fn format_summary(&self) -> String {
+        let (keys, bytes) = (count_text(self.keys, "key"), count_text(self.bytes, "byte"));
+        let mut text = format!("{keys} with {bytes} of values\n");
+        if !self.largest.is_empty() {
+            text.push_str("largest values:\n");
+        }
+        for (size, key) in &self.largest {
+            text.push_str(&format!("{size:>10}  {}\n", quote_bytes(key, KEY_BYTES_SHOWN)));
+        }
+        text
+    }
+}
+
+/// Formats which ranks of a group have joined, and problems with them.
+fn format_group(group: &RendezvousStatus) -> String {
+    let (present, missing): (Vec<usize>, _) =
+        (group.arrived.keys().copied().collect(), group.missing());
+    let name = escape_bytes(group.group.as_bytes());
+    let mut text = match group.size {
+        // No entry is readable.
+        0 => format!("{name} of unknown size: "),
+        size => format!("{name} of {size}: "),
+    };
+    text.push_str(&match missing.as_slice() {
+        [] if group.size == 0 => format_present(&present),
+        [] if group.is_complete => {
+            "all ranks have arrived, and the rendezvous is complete".to_owned()
+        }
+        [] => "all ranks have arrived, but the rendezvous is not complete".to_owned(),
+        [_] => format!("{}; {} is missing", format_present(&present), ranges_text(&missing)),
+        _ => format!("{}; {} are missing", format_present(&present), ranges_text(&missing)),
+    });
+    if !group.prefix.is_empty() {
+        text.push_str(&format!(
+            " (under {})",
+            quote_bytes(group.prefix.as_bytes(), KEY_BYTES_SHOWN)
+        ));
+    }
+    text.push('\n');
+    for problem in &group.problems {
+        text.push_str(&format!("  {}\n", escape_bytes(problem.as_bytes())));
+    }
+    for (rank, process) in group.arrived.iter().take(PROCESSES_NAMED) {
+        text.push_str(&format!("  rank {rank}: {}\n", escape_bytes(process.as_bytes())));
+    }
+    if present.len() > PROCESSES_NAMED {
+        text.push_str(&format!("  and {} more\n", present.len() - PROCESSES_NAMED));
+    }
+    text
+}
+
+fn format_present(present: &[usize]) -> String {
+    match present {
+        [rank] => format!("rank {rank} has arrived"),
+        _ => format!("ranks {} have arrived", ranges_text(present)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(size: usize, ranks: &[usize], is_complete: bool) -> RendezvousStatus {
+        let arrived = ranks.iter().map(|&rank| (rank, format!("pid {rank}, host h"))).collect();
+        let (group, prefix) = ("world".to_owned(), String::new());
+        RendezvousStatus {
+            group,
+            prefix,
+            size,
+            arrived,
+            is_complete,
+            problems: vec!["it\nhurts".to_owned()],
+        }
+    }
+
+    #[test]
+    fn group_line_names_present_and_missing_ranks() {
+        let first =
+            |group: &RendezvousStatus| format_group(group).lines().next().unwrap().to_owned();
+        let text = first(&group(4, &[0, 1, 3], false));
+        assert_eq!(text, "world of 4: ranks 0, 1, 3 have arrived; 2 is missing");
+        let text = first(&group(8, &[5], false));
+        assert_eq!(text, "world of 8: rank 5 has arrived; 0-4, 6, 7 are missing");
+        let text = first(&group(2, &[0, 1], true));
+        assert_eq!(text, "world of 2: all ranks have arrived, and the rendezvous is complete");
+        let text = first(&group(2, &[0, 1], false));
+        assert_eq!(text, "world of 2: all ranks have arrived, but the rendezvous is not complete");
+        let text = first(&group(0, &[0, 2], false));
+        assert_eq!(text, "world of unknown size: ranks 0, 2 have arrived");
+        let text = format_group(&group(40, &(0..20).collect::<Vec<_>>(), false));
+        assert!(text.contains("\n  it\\nhurts\n  rank 0: pid 0, host h\n"), "{text}");
+        assert!(text.ends_with("rank 15: pid 15, host h\n  and 4 more\n"), "{text}");
+    }
+
+    #[test]
+    fn the_largest_values_are_kept_in_order() {
+        let mut contents = StoreContents::default();
+        for size in [3, 9, 1, 7, 5, 8, 9] {
+            contents.add(format!("k{size}").as_bytes(), vec![0; size]);
+        }
+        let sizes: Vec<usize> = contents.largest.iter().map(|(size, _)| *size).collect();
+        assert_eq!((sizes, contents.bytes), (vec![9, 9, 8, 7, 5], 42));
+    }
+}

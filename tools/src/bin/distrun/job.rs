@@ -1,0 +1,147 @@
+//! One job on this node: runs attempts, each with a store of its own, until one succeeds or no
+//! restart is left.
+//!
+//! The store of an attempt starts empty, at the given port or any free one, so that no entry of an
+//! earlier attempt can be used. All ranks of an attempt have exited before the next store starts.
+
+use crate::attempt::{AttemptOutcome, JobAttempt, JobPlan, PendingOutput};
+use crate::cli::{MasterAddress, Options};
+use crate::error_files::ErrorFiles;
+use crate::secret::JobSecret;
+use dist::process::child_group::ChildProcessGroup;
+use dist::process::process_exit::ProcessExit;
+use dist::process::supervise::SupervisionOutcome;
+use dist::store::tcp::{Server, ServerOptions};
+use dist::sys::{host, signal};
+use dist_tools::{Failure, write_error};
+use std::sync::Arc;
+
+/// The signals by which a user or a job manager ends a job: SIGHUP, SIGINT, SIGQUIT, SIGTERM.
+const FORWARDED_SIGNALS: [i32; 4] = [1, 2, 3, 15];
+
+/// The signal that reports the exit of a child.
+const SIGCHLD: i32 = 17;
+
+/// Runs the job until it ends, and returns the exit status for distrun.
+///
+/// # Errors
+/// The reason why the job cannot start.
+pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
+    // The parent of distrun may ignore this signal. Children of a process that ignores it cannot be
+    // waited for.
+    signal::set_default(SIGCHLD);
+    // Fork the guard process before any thread exists.
+    let mut process_group = ChildProcessGroup::new(&FORWARDED_SIGNALS)?;
+    let secret = JobSecret::load(options, &mut process_group)?;
+    let (run_id, errors) = (choose_run_id(options)?, ErrorFiles::new(options)?);
+    let plan = JobPlan { options, secret, run_id, errors };
+    let mut pending_output = PendingOutput::default();
+    for restart_count in 0.. {
+        let (store, master) = host_store(options, &plan.secret)?;
+        let mut attempt =
+            JobAttempt::start(&plan, &mut process_group, &master, restart_count, pending_output)?;
+        let outcome = attempt.supervise_ranks(&plan, &mut process_group)?;
+        let started_at = process_group.started();
+        let finished_members = if may_restart(options, outcome, restart_count) {
+            process_group.take_reaped()
+        } else {
+            None
+        };
+        let Some(members) = finished_members else {
+            // Remove the error files while signals cannot end distrun.
+            drop(plan);
+            let status = finish_last_attempt(attempt, process_group, outcome.cause);
+            // Stop the store last: ranks may use it until they exit.
+            drop(store);
+            return Ok(status);
+        };
+        drop(store);
+        let (record, mut next_pending_output) = attempt.close(members, started_at);
+        let finished_job = record.as_finished_job();
+        if let SupervisionOutcome::Failure(first) = outcome.cause {
+            let cause = finished_job.root_cause(first);
+            let (next, all) = (u64::from(restart_count) + 2, u64::from(options.max_restarts) + 1);
+            let summary = finished_job.summary(cause);
+            let report = finished_job.report(cause);
+            let text = format!("{report}distrun: attempt {next} of {all} begins: {summary}\n");
+            // Write it immediately, unless earlier output is still pending.
+            match next_pending_output.err.forwarder {
+                None => write_error(&text),
+                Some(_) => next_pending_output.err.text = text,
+            }
+        }
+        pending_output = next_pending_output;
+    }
+    Err(Failure::new("too many attempts".to_owned()))
+}
+
+/// Returns true if another attempt follows after `restart_count` restarts.
+fn may_restart(options: &Options, outcome: AttemptOutcome, restart_count: u32) -> bool {
+    let has_failed = matches!(outcome.cause, SupervisionOutcome::Failure(_));
+    has_failed && !outcome.has_signal && restart_count < options.max_restarts
+}
+
+/// Forwards the rest of the last attempt's output and reports. Returns the exit status.
+fn finish_last_attempt(
+    attempt: JobAttempt,
+    process_group: ChildProcessGroup,
+    cause: SupervisionOutcome,
+) -> u8 {
+    // From here on a signal ends distrun, like any program that waits for its reader.
+    let started_at = process_group.started();
+    let members = process_group.into_members();
+    let (record, out) = attempt.finish(members, started_at);
+    let finished_job = record.as_finished_job();
+    let status = match cause {
+        SupervisionOutcome::Success => {
+            write_error(&finished_job.lost_ranks_report());
+            0
+        }
+        SupervisionOutcome::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        SupervisionOutcome::Failure(first) => {
+            let cause = finished_job.root_cause(first);
+            write_error(&finished_job.report(cause));
+            let ending = finished_job.members.get(cause).and_then(|member| member.exit());
+            ending.map_or(1, ProcessExit::shell_status)
+        }
+    };
+    write_error(&finished_job.unkillable_ranks_report());
+    out.finish();
+    status
+}
+
+/// Returns the job's id, which all attempts share. The launchers of several nodes have a common id
+/// only if the user gives one.
+fn choose_run_id(options: &Options) -> Result<String, Failure> {
+    match options.run_id() {
+        Some(id) => Ok(id.to_owned()),
+        None if options.nnodes == 1 => Ok(host::random_nonce()?.to_string()),
+        None => Ok("none".to_owned()),
+    }
+}
+
+/// Hosts the store on node 0, and returns it with its actual port.
+fn host_store(
+    options: &Options,
+    secret: &JobSecret,
+) -> Result<(Option<Arc<Server>>, MasterAddress), Failure> {
+    let mut master = options.master_address();
+    if options.node_rank() > 0 {
+        return Ok((None, master));
+    }
+    let bind = ServerOptions {
+        bind: master.address.clone(),
+        port: master.port,
+        secret: secret.for_server(),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(bind).map_err(|error| {
+        let MasterAddress { address, port } = &master;
+        Failure::new(format!(
+            "cannot host the job's store at {address} port {port}: {error}\n  choose \
+             another port with --master-port, or an address of this host with --master-addr"
+        ))
+    })?;
+    master.port = server.port();
+    Ok((Some(server), master))
+}

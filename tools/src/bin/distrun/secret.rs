@@ -1,0 +1,88 @@
+//! The secret of the job's store: reads or generates it, and passes it to the ranks. The secret
+//! itself never appears in an environment variable or on a command line.
+
+use crate::cli::Options;
+use dist::base::config::{self, SECRET_FD, SECRET_FILE};
+use dist::base::error::ErrorContext as _;
+use dist::process::child_group::ChildProcessGroup;
+use dist::store::tcp::Secret;
+use dist_tools::Failure;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The environment variable with the location of the secret.
+type EnvVariable = (&'static str, String);
+
+/// The job's secret, and its location for the ranks of this node.
+#[derive(Debug)]
+pub(crate) struct JobSecret {
+    secret: Option<Secret>,
+    variable: Option<EnvVariable>,
+}
+
+impl JobSecret {
+    /// Loads the secret. If the options or the environment name a file, reads the file. Otherwise,
+    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. For a job
+    /// of several nodes there is none, since the other nodes could not know it.
+    ///
+    /// # Errors
+    /// The reason why the file is no valid secret file.
+    pub(crate) fn load(
+        options: &Options,
+        process_group: &mut ChildProcessGroup,
+    ) -> Result<Self, Failure> {
+        let none = Self { secret: None, variable: None };
+        if options.no_secret {
+            return Ok(none);
+        }
+        if let Some(path) = secret_file_path(options)? {
+            return Self::from_file(path);
+        }
+        if options.nnodes > 1 {
+            return Ok(none);
+        }
+        let (secret, fd) = Secret::generate()?;
+        let variable = (SECRET_FD.name, fd.as_raw_fd().to_string());
+        process_group.inherit_fd(fd);
+        Ok(Self { secret: Some(secret), variable: Some(variable) })
+    }
+
+    fn from_file(path: PathBuf) -> Result<Self, Failure> {
+        let secret = Secret::from_file(&path).context(|| "the job's secret")?;
+        // The path is absolute, since ranks may change their working directory.
+        let absolute_path = std::path::absolute(&path).map_err(|cause| {
+            Failure::new(format!(
+                "cannot get the absolute path of the secret file {}: {cause}",
+                path.display()
+            ))
+        })?;
+        let text = absolute_path.into_os_string().into_string().map_err(|path| {
+            let path = path.to_string_lossy();
+            Failure::new(format!(
+                "cannot pass the secret file {path} to the ranks: its path is not UTF-8"
+            ))
+        })?;
+        Ok(Self { secret: Some(secret), variable: Some((SECRET_FILE.name, text)) })
+    }
+
+    /// Returns the secret for the job's store.
+    pub(crate) fn for_server(&self) -> Option<Secret> {
+        self.secret.clone()
+    }
+
+    /// Sets the location of the secret for a rank, and removes locations that distrun inherited.
+    pub(crate) fn set_environment(&self, command: &mut Command) {
+        command.env_remove(SECRET_FILE.name).env_remove(SECRET_FD.name);
+        command.envs(self.variable.iter().map(|(name, value)| (name, value)));
+    }
+}
+
+/// Returns the secret file that the options or the environment name. A secret descriptor in
+/// distrun's own environment belongs to another job, in which distrun itself is a rank.
+fn secret_file_path(options: &Options) -> Result<Option<PathBuf>, Failure> {
+    match &options.secret_file {
+        Some(path) => Ok(Some(path.clone())),
+        None => Ok(config::read_text(SECRET_FILE)?.map(PathBuf::from)),
+    }
+}
