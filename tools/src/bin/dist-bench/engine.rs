@@ -5,7 +5,6 @@
 //! does during waits. Each rank has a named pipe for its requests. All ranks respond through one
 //! common pipe, and each rank writes its stamps into a file.
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
 use crate::run_context::RunContext;
@@ -13,6 +12,7 @@ use dist::base::deadline::Deadline;
 use dist::sys::file::create_fifo;
 use dist::sys::poll::Interest;
 use dist::wait::io::ready_within;
+use dist_tools::Failure;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -241,13 +241,18 @@ impl BenchEngine {
 
     /// Builds a failure of this engine with the last lines of its log.
     fn failure_with_log(&self, reason: &str) -> Failure {
-        let log_text = fs::read(rank_file(&self.path_prefix, None, LOG_SUFFIX)).unwrap_or_default();
-        let log_text = String::from_utf8_lossy(&log_text);
-        let lines: Vec<&str> = log_text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
-        let log_tail: String = last.iter().map(|line| format!("\n  | {line}")).collect();
+        let log_tail = log_tail(&rank_file(&self.path_prefix, None, LOG_SUFFIX));
         Failure::new(format!("{}: {reason}{log_tail}", self.name))
     }
+}
+
+/// Returns the last lines of a log, for a message.
+pub(crate) fn log_tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+    last.iter().map(|line| format!("\n  | {line}")).collect()
 }
 
 /// Returns the path of a rank's file, or of a common file.

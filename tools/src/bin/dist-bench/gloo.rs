@@ -1,12 +1,12 @@
 //! Gloo as a peer: through PyTorch, like most of its users, and from C++ without Python and torch.
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
 use crate::peer_programs::{ProgramSource, find_program};
 use crate::run_context::RunContext;
 use dist::base::config::{self, EnvVariable};
 use dist::base::deadline::Deadline;
+use dist_tools::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! The engine of libdist: this program itself, started once for each rank.
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
+use dist_tools::Failure;
 use std::path::Path;
 use std::process::Command;
 

@@ -2,10 +2,10 @@
 //! until another core reads it, and the latency of a wake-up. The threads are pinned to cores like
 //! ranks.
 
-use crate::Failure;
 use crate::stats::median;
 use crate::text::{microseconds_text, size_text};
 use dist::sys::{host, thread};
+use dist_tools::Failure;
 use serde_json::{Value, json};
 use std::hint::{black_box, spin_loop};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _, pipe};

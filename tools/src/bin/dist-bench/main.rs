@@ -57,45 +57,8 @@ mod training;
 mod tune;
 mod values;
 
-use clap::Parser as _;
-use std::io::{self, Write as _};
+use dist_tools::{EXIT_FAILURE, Failure};
 use std::process::ExitCode;
-
-/// The exit status if a result was wrong, or dist-bench itself failed.
-const EXIT_FAILURE: u8 = 1;
-const EXIT_USAGE: u8 = 2;
-
-/// The reason why dist-bench ends, and its exit status.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    /// The exit status.
-    pub(crate) status: u8,
-    /// The message for the user; empty if there is nothing to print.
-    pub(crate) message: String,
-}
-
-impl Failure {
-    /// Creates a failure with exit status 1.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { status: EXIT_FAILURE, message: message.into() }
-    }
-
-    /// Creates a failure for an invalid command line.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { status: EXIT_USAGE, message: message.into() }
-    }
-
-    /// Returns true if a signal ended the program.
-    pub(crate) fn is_signal(&self) -> bool {
-        self.status > 128
-    }
-}
-
-impl From<dist::base::Error> for Failure {
-    fn from(error: dist::base::Error) -> Self {
-        Self::new(error.to_string())
-    }
-}
 
 /// Creates a failure for a received signal.
 pub(crate) fn signal_failure(signal: i32) -> Failure {
@@ -104,24 +67,9 @@ pub(crate) fn signal_failure(signal: i32) -> Failure {
     Failure { status, message }
 }
 
-/// Writes to standard output and flushes it.
-pub(crate) fn write_output(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has closed the pipe, as in `dist-bench | head`.
-        io::ErrorKind::BrokenPipe => Failure { status: 0, message: String::new() },
-        _ => Failure::new(format!("cannot write to standard output: {cause}")),
-    })
-}
-
-/// Writes to standard error, and ignores a closed stream.
-pub(crate) fn write_error(text: &str) {
-    drop(io::stderr().lock().write_all(text.as_bytes()));
-}
-
 /// Writes a message of dist-bench itself to standard error.
 pub(crate) fn report_error(message: &str) {
-    write_error(&format!("dist-bench: {message}\n"));
+    dist_tools::report_error("dist-bench", message);
 }
 
 fn main() -> ExitCode {
@@ -140,23 +88,7 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    let options = match cli::Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // clap prints help to standard output and errors to standard error.
-            drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
-        }
-    };
-    match run_command(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                report_error(&failure.message);
-            }
-            ExitCode::from(failure.status)
-        }
-    }
+    dist_tools::run_program("dist-bench", |options: &cli::Options| run_command(options).map(|()| 0))
 }
 
 fn run_command(options: &cli::Options) -> Result<(), Failure> {

@@ -12,14 +12,15 @@ use crate::machine_limits::{self, MachineLimits};
 use crate::memory_fragments::HeldFragments;
 use crate::progress::ProgressLine;
 use crate::report;
+use crate::report_error;
 use crate::request::BenchRequest;
 use crate::result_files::{self, BenchResults, RunInfo};
 use crate::run_context::RunContext;
 use crate::stats::{RunTimes, op_times};
 use crate::table;
 use crate::text::size_text;
-use crate::{Failure, report_error, write_output};
 use dist::sys::host;
+use dist_tools::{Failure, write_output};
 
 /// The number of times that pairs are added if the interval is too wide.
 const EXTRA_ROUNDS: usize = 2;
@@ -57,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     // The files keep partial results, whatever ended the measurement.
     write_files(options, &results)?;
     outcome?;
-    write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
+    write_output(table::summary_text(&results.cells) + &bound_share::shares_text(&results))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells have wrong results")));
@@ -138,7 +139,7 @@ impl PeerBenchmark<'_> {
     fn measure_all_cells(&mut self) -> Result<(), Failure> {
         if self.options.limits {
             let limits = machine_limits::measure_limits()?;
-            write_output(&limits.text())?;
+            write_output(limits.text())?;
             self.limits = Some(limits);
         }
         for ranks in self.options.ranks() {
@@ -160,7 +161,7 @@ impl PeerBenchmark<'_> {
                     previous_cell.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
                 if is_new {
                     let transport = self.options.transport.name();
-                    self.print_text(&table::table_header(
+                    self.progress.print_text(&table::table_header(
                         &cell,
                         transport,
                         !self.options.peer.is_empty(),
@@ -168,7 +169,7 @@ impl PeerBenchmark<'_> {
                 }
                 previous_cell = Some(cell);
                 if let Some(measured) = self.measure_cell(&cell, &mut engines)? {
-                    self.print_text(&table::table_row(&measured))?;
+                    self.progress.print_text(&table::table_row(&measured))?;
                     self.cell_results.push(measured);
                 }
             }
@@ -307,11 +308,6 @@ impl PeerBenchmark<'_> {
             Some(engine) => engine.terminate_ranks(&mut self.context),
             None => Ok(()),
         }
-    }
-
-    fn print_text(&self, text: &str) -> Result<(), Failure> {
-        self.progress.clear();
-        write_output(text)
     }
 
     fn into_results(self) -> BenchResults {

@@ -1,13 +1,13 @@
 //! Peers that use MPI: one C program, compiled with each implementation's compiler wrapper and
 //! started by its launcher, with the settings that were measured as the best.
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
 use crate::ops::BenchOp;
 use crate::peer_programs::{ProgramSource, find_program};
 use crate::run_context::RunContext;
 use dist::sys::host;
+use dist_tools::Failure;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -5,6 +5,13 @@ use std::str::FromStr;
 /// The root of operations with a root, and the rank that starts a ping-pong.
 pub(crate) const ROOT: usize = 0;
 
+/// A rank, and the number of ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPosition {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchOp {

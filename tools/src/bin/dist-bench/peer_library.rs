@@ -1,12 +1,12 @@
 //! The libraries that libdist is compared with, and their engines.
 
-use crate::Failure;
 use crate::engine::EngineLauncher;
 use crate::gloo;
 use crate::mpi::{self, MpiImplementation};
 use crate::run_context::RunContext;
 use clap::ValueEnum;
 use dist::base::dtype::DataType;
+use dist_tools::Failure;
 
 /// A library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

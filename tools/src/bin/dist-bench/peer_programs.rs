@@ -1,10 +1,10 @@
 //! The programs of peers: finds installed programs, and compiles the programs that are not cached.
 
-use crate::Failure;
 use crate::run_context::RunContext;
 use dist::base::config::{self, EnvVariable};
 use dist::base::deadline::Deadline;
 use dist::sys::host;
+use dist_tools::Failure;
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

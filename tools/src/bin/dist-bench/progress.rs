@@ -2,7 +2,7 @@
 
 use crate::cell::BenchCell;
 use crate::text::size_text;
-use crate::write_error;
+use dist_tools::{Failure, write_error, write_output};
 use std::io::IsTerminal as _;
 
 /// The line; it is only shown on a terminal.
@@ -28,7 +28,7 @@ impl ProgressLine {
     /// Shows the engine that runs and its cell.
     pub(crate) fn show_turn(&self, cell: &BenchCell, turn: usize, engine: &str) {
         if self.is_shown {
-            let line = turn_line((self.started, self.total), cell, turn, engine);
+            let line = self.turn_line(cell, turn, engine);
             write_error(&format!("\r{line}\u{1b}[K"));
         }
     }
@@ -46,16 +46,18 @@ impl ProgressLine {
             write_error("\r\u{1b}[K");
         }
     }
-}
 
-fn turn_line(
-    (started, cells): (usize, usize),
-    cell: &BenchCell,
-    turn: usize,
-    engine: &str,
-) -> String {
-    let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
-    format!("cell {started} of {cells}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
+    /// Removes the line, and writes a text to standard output.
+    pub(crate) fn print_text(&self, text: &str) -> Result<(), Failure> {
+        self.clear();
+        write_output(text)
+    }
+
+    fn turn_line(&self, cell: &BenchCell, turn: usize, engine: &str) -> String {
+        let Self { started, total, .. } = self;
+        let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
+        format!("cell {started} of {total}: {op} {size}, {ranks} ranks, run {turn}, {engine}")
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +68,8 @@ mod tests {
 
     #[test]
     fn progress_line_names_cell_turn_and_engine() {
-        let text = turn_line((3, 57), &cell(BenchOp::AllGather, 65_536), 4, "mpich");
+        let line = ProgressLine { is_shown: false, total: 57, started: 3 };
+        let text = line.turn_line(&cell(BenchOp::AllGather, 65_536), 4, "mpich");
         assert_eq!(text, "cell 3 of 57: all_gather 64 KiB, 2 ranks, run 4, mpich");
     }
 }

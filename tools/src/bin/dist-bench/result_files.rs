@@ -1,12 +1,12 @@
 //! Writes the results for other programs: everything as JSON, and the times as CSV.
 
-use crate::Failure;
 use crate::against;
 use crate::cell::{BenchCell, CellResult, CellVerdict, EngineTimes};
 use crate::machine::HostMachine;
 use crate::machine_limits::MachineLimits;
 use crate::request::redop_name;
 use crate::table::{op_means, tail_counts};
+use dist_tools::Failure;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! Reads the files of `--json`. A file may have been changed, so that the reader checks everything
 //! it uses. It computes all figures again, with the same code as a run.
 
-use crate::Failure;
 use crate::cell::{BenchCell, BufferKind, BufferMode, CallVariant, CellResult, EngineTimes};
 use crate::machine::HostMachine;
 use crate::machine_limits::MachineLimits;
@@ -10,6 +9,7 @@ use crate::request::{dtype_named, redop_named};
 use crate::result_files::{BenchResults, RunInfo};
 use crate::stats::RunTimes;
 use dist::base::op::ReduceOp;
+use dist_tools::Failure;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

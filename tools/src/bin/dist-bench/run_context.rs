@@ -1,11 +1,12 @@
 //! The child processes of the driver, and the folder for the files that it exchanges with them.
 //! Both are removed when the driver ends, for any reason.
 
-use crate::{Failure, signal_failure};
+use crate::signal_failure;
 use dist::base::deadline::Deadline;
 use dist::process::child_group::{ChildEvent, ChildProcessGroup};
 use dist::process::process_exit::ProcessExit;
 use dist::sys::{child, host, signal};
+use dist_tools::Failure;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,8 @@ use crate::cell::{BenchCell, CellResult, CellVerdict};
 use crate::ops::BenchOp;
 use crate::request::redop_name;
 use crate::stats::{MedianEstimate, geometric_mean};
-use crate::text::{count_text, microseconds_text, size_text};
+use crate::text::{microseconds_text, size_text};
+use dist_tools::count_text;
 
 /// The largest share of cells in which libdist's 99th percentile may be above the best peer's.
 const ALLOWED_TAIL_SHARE: f64 = 0.05;

@@ -34,11 +34,6 @@ pub(crate) fn microseconds_text(ns: f64) -> String {
     format!("{us:.digits$}")
 }
 
-/// Formats a count with its noun: "1 cell", "2 cells".
-pub(crate) fn count_text(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,9 +60,5 @@ mod tests {
     fn times_have_significant_digits() {
         let shown = [123.4, 9_999.6, 99_996.0, 1_234_500.0, 69_045_000.0].map(microseconds_text);
         assert_eq!(shown, ["0.123", "10.00", "100.0", "1234.5", "69045"]);
-        assert_eq!(
-            (count_text(1, "cell"), count_text(2, "cell")),
-            ("1 cell".into(), "2 cells".into())
-        );
     }
 }

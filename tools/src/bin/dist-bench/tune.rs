@@ -15,9 +15,9 @@ use crate::result_files;
 use crate::run_context::RunContext;
 use crate::stats::{median, op_times};
 use crate::text::size_text;
-use crate::{Failure, write_output};
 use dist::algo::algorithms;
 use dist::transport::OpKind;
+use dist_tools::{Failure, write_output};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
         1 => "1 row".to_owned(),
         many => format!("{many} rows"),
     };
-    write_output(&format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
+    write_output(format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
 }
 
 /// The tuning in progress.
@@ -95,13 +95,13 @@ impl Tuner<'_> {
             else {
                 continue;
             };
-            self.print_text(&format!("\n{}, {ranks} ranks, us:\n", op.name()))?;
+            self.progress.print_text(&format!("\n{}, {ranks} ranks, us:\n", op.name()))?;
             let mut fastest = Vec::new();
             for cell in cells {
                 self.progress.advance();
                 let algorithm_times = self.measure_algorithms(cell, kind, engine, context)?;
                 let winner = fastest_algorithm(&algorithm_times);
-                self.print_text(&result_line(cell, &algorithm_times, winner))?;
+                self.progress.print_text(&result_line(cell, &algorithm_times, winner))?;
                 // A tuning file uses the bytes of the count argument.
                 fastest.push((op.shown_count(cell.count, ranks) * cell.dtype.size(), winner));
             }
@@ -176,11 +176,6 @@ impl Tuner<'_> {
             }
             self.rows.push(row);
         }
-    }
-
-    fn print_text(&self, text: &str) -> Result<(), Failure> {
-        self.progress.clear();
-        write_output(text)
     }
 }
 

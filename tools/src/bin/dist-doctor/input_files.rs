@@ -4,7 +4,8 @@
 //! other files.
 
 use crate::recorder_dump::Dump;
-use crate::{Failure, report_error, text};
+use crate::report_error;
+use dist_tools::{Failure, count_text};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -33,16 +34,16 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     if inputs.is_empty() {
         let message =
             "no dumps named: name files, a folder, or the common prefix of their names (--help)";
-        return Err(Failure::unusable(message));
+        return Err(Failure::usage(message));
     }
     let mut files = BTreeSet::new();
     for input in inputs {
-        let named = matching_files(input).map_err(Failure::unusable)?;
+        let named = matching_files(input).map_err(Failure::usage)?;
         files.extend(named);
     }
     if files.len() > MAX_FILES {
         let message = format!("{} files exceed the limit of {MAX_FILES} files", files.len());
-        return Err(Failure::unusable(message));
+        return Err(Failure::usage(message));
     }
     let mut loaded = LoadedDumps { dumps: Vec::new(), skipped_files: Vec::new() };
     for file in &files {
@@ -56,8 +57,8 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
         }
     }
     if loaded.dumps.is_empty() {
-        let message = format!("no readable dump in {}", text::count_text(files.len(), "file"));
-        return Err(Failure::unusable(message));
+        let message = format!("no readable dump in {}", count_text(files.len(), "file"));
+        return Err(Failure::usage(message));
     }
     Ok(loaded)
 }

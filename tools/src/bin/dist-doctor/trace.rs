@@ -15,9 +15,10 @@ mod tests;
 mod trace_reader;
 
 use crate::text::ranks_text as list_ranks;
-use crate::{CommandResult, Failure, input_files, report_error, write_output};
+use crate::{CommandResult, input_files, report_error, write_output};
 use clap::Args;
 use clock_alignment::{ClockAlignment, ClockSource};
+use dist_tools::Failure;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
@@ -46,7 +47,7 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let mut paths = BTreeSet::new();
     for input in &options.inputs {
         let is_named = Path::new(input).is_file();
-        for path in input_files::matching_files(input).map_err(Failure::unusable)? {
+        for path in input_files::matching_files(input).map_err(Failure::usage)? {
             if path != output && paths.insert(path.clone()) {
                 match index.read_file(&path) {
                     Ok(()) => {}
@@ -54,7 +55,7 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
                     Err(error) if !is_named && error.is_not_a_trace => {}
                     Err(error) => {
                         let message = format!("{}: {}", path.display(), error.message);
-                        return Err(Failure::unusable(message));
+                        return Err(Failure::usage(message));
                     }
                 }
             }
@@ -63,11 +64,11 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     if index.sources.is_empty() {
         let message = "no trace among these files: a rank writes a trace if DIST_TRACE_FILE=PREFIX is set or \
                        the program calls dist_trace_start";
-        return Err(Failure::unusable(message));
+        return Err(Failure::usage(message));
     }
     let alignment = clock_alignment::align_clocks(&index.sources);
     let events = merged_trace::write_merged(&index, &alignment, output)
-        .map_err(|error| Failure::unusable(format!("{}: {error}", output.display())))?;
+        .map_err(|error| Failure::usage(format!("{}: {error}", output.display())))?;
     for source in &index.sources {
         warn_about_source(source);
     }

@@ -2,11 +2,12 @@
 
 use crate::client::StoreClient;
 use crate::formatting::format_duration;
-use crate::{CommandResult, Failure, cli, print, write_error};
+use crate::{CommandResult, Failure, cli, print};
 use dist::base::error::Result;
 use dist::process::process_exit::signal_name;
 use dist::sys::host;
 use dist::sys::signal::SignalFd;
+use dist_tools::write_error;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 

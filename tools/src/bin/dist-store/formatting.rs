@@ -3,9 +3,6 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The largest number of ranks or ranges that a list names.
-const RUNS_NAMED: usize = 16;
-
 /// Formats bytes as one line: printable characters unchanged, the rest escaped.
 pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -40,33 +37,6 @@ pub(crate) fn quote_bytes(bytes: &[u8], limit: usize) -> String {
 pub(crate) fn format_keys(keys: &[&[u8]]) -> String {
     let shown: Vec<String> = keys.iter().map(|key| quote_bytes(key, 128)).collect();
     shown.join(", ")
-}
-
-/// Formats ascending numbers with ranges: "0, 2-5, 9".
-pub(crate) fn format_ranks(numbers: &[usize]) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let mut named: Vec<String> = Vec::new();
-    for &(first, last) in runs.iter().take(RUNS_NAMED) {
-        named.push(match last - first {
-            0 => first.to_string(),
-            1 => format!("{first}, {last}"),
-            _ => format!("{first}-{last}"),
-        });
-    }
-    let rest: usize = runs.iter().skip(RUNS_NAMED).map(|(first, last)| last - first + 1).sum();
-    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-    named.join(", ") + &more
-}
-
-/// Formats a count with its noun: "1 key", "2 keys".
-pub(crate) fn format_count(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Formats a time span in a suitable unit.
@@ -107,15 +77,6 @@ mod tests {
         assert_eq!(quote_bytes(b"abcd", 3), "\"abc...\" (4 bytes)");
         assert_eq!(quote_bytes("aüüü".as_bytes(), 4), "\"aü...\" (7 bytes)");
         assert_eq!(quote_bytes(&[0x80; 9], 2), "\"\\x80\\x80...\" (9 bytes)");
-    }
-
-    #[test]
-    fn consecutive_ranks_become_ranges() {
-        assert_eq!(format_ranks(&[0, 1, 3]), "0, 1, 3");
-        assert_eq!(format_ranks(&[2, 3, 4, 5, 9]), "2-5, 9");
-        assert_eq!(format_ranks(&[]), "");
-        let odd: Vec<usize> = (0..100).filter(|n| n % 2 == 1).collect();
-        assert!(format_ranks(&odd).ends_with("31 and 34 more"), "{}", format_ranks(&odd));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::client::{StoreClient, is_time_out};
 use crate::formatting::{escape_bytes, format_keys};
-use crate::{CommandResult, EXIT_FAILURE, EXIT_TIMED_OUT, Failure, cli, print, report_error};
+use crate::{CommandResult, EXIT_TIMED_OUT, Failure, cli, print, report_error};
+use dist_tools::EXIT_FAILURE;
 use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;

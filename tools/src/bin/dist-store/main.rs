@@ -23,16 +23,12 @@ mod serve;
 mod stats;
 mod watch;
 
-use clap::Parser as _;
 use cli::Command;
 use dist::base::error::{Error, ErrorKind};
 use dist::base::log::{self, LogLevel};
-use std::io::{self, Write as _};
+use dist_tools::{EXIT_FAILURE, EXIT_USAGE};
 use std::process::ExitCode;
 
-/// The condition is false, or dist-store itself failed.
-const EXIT_FAILURE: u8 = 1;
-const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
 const EXIT_TIMED_OUT: u8 = 4;
 
@@ -64,27 +60,23 @@ impl From<Error> for Failure {
     }
 }
 
-/// The result of a command: its exit status.
+impl From<Failure> for dist_tools::Failure {
+    fn from(Failure { status, message }: Failure) -> Self {
+        Self { status, message }
+    }
+}
+
+/// The result of a command: its exit status. Status 1 also means that a condition is false.
 pub(crate) type CommandResult = Result<u8, Failure>;
 
 /// Writes to standard output and flushes it.
 pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has closed the pipe, as in `dist-store list | head`.
-        io::ErrorKind::BrokenPipe => Failure::new(0, ""),
-        _ => Failure::new(EXIT_FAILURE, format!("cannot write to standard output: {cause}")),
-    })
-}
-
-/// Writes to standard error, and ignores a closed stream.
-pub(crate) fn write_error(text: &str) {
-    drop(io::stderr().lock().write_all(text.as_bytes()));
+    dist_tools::write_output(bytes).map_err(|failure| Failure::new(failure.status, failure.message))
 }
 
 /// Writes a message of dist-store itself to standard error.
 pub(crate) fn report_error(message: &str) {
-    write_error(&format!("dist-store: {message}\n"));
+    dist_tools::report_error("dist-store", message);
 }
 
 fn run(command: &Command) -> CommandResult {
@@ -107,21 +99,5 @@ fn run(command: &Command) -> CommandResult {
 }
 
 fn main() -> ExitCode {
-    let options = match cli::Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // clap prints help to standard output and errors to standard error.
-            drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
-        }
-    };
-    match run(&options.command) {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                report_error(&failure.message);
-            }
-            ExitCode::from(failure.status)
-        }
-    }
+    dist_tools::run_program("dist-store", |options: &cli::Options| run(&options.command))
 }

@@ -1,6 +1,6 @@
 //! Hosts a store.
 
-use crate::{CommandResult, EXIT_FAILURE, Failure, cli, print};
+use crate::{CommandResult, Failure, cli, print};
 use dist::base::deadline::Deadline;
 use dist::base::error::{Error, Result};
 use dist::store::tcp::{Server, ServerOptions};
@@ -8,6 +8,7 @@ use dist::sys::limits;
 use dist::sys::poll::Interest;
 use dist::sys::signal::SignalFd;
 use dist::wait::io::ready_within;
+use dist_tools::EXIT_FAILURE;
 use std::os::fd::AsFd as _;
 
 /// The signals by which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.

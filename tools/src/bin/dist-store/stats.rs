@@ -1,10 +1,11 @@
 //! The command stats: the latency and contents of the store, and the ranks that have joined.
 
 use crate::client::StoreClient;
-use crate::formatting::{escape_bytes, format_count, format_duration, format_ranks, quote_bytes};
+use crate::formatting::{escape_bytes, format_duration, quote_bytes};
 use crate::{CommandResult, Failure, cli, print};
 use dist::api::rendezvous::status::{RendezvousStatus, is_rendezvous_key, rendezvous_statuses};
 use dist::base::error::Result;
+use dist_tools::{count_text, ranges_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,7 @@ impl StoreContents {
     }
 
     fn format_summary(&self) -> String {
-        let (keys, bytes) = (format_count(self.keys, "key"), format_count(self.bytes, "byte"));
+        let (keys, bytes) = (count_text(self.keys, "key"), count_text(self.bytes, "byte"));
         let mut text = format!("{keys} with {bytes} of values\n");
         if !self.largest.is_empty() {
             text.push_str("largest values:\n");
@@ -121,8 +122,8 @@ fn format_group(group: &RendezvousStatus) -> String {
             "all ranks have arrived, and the rendezvous is complete".to_owned()
         }
         [] => "all ranks have arrived, but the rendezvous is not complete".to_owned(),
-        [_] => format!("{}; {} is missing", format_present(&present), format_ranks(&missing)),
-        _ => format!("{}; {} are missing", format_present(&present), format_ranks(&missing)),
+        [_] => format!("{}; {} is missing", format_present(&present), ranges_text(&missing)),
+        _ => format!("{}; {} are missing", format_present(&present), ranges_text(&missing)),
     });
     if !group.prefix.is_empty() {
         text.push_str(&format!(
@@ -146,7 +147,7 @@ fn format_group(group: &RendezvousStatus) -> String {
 fn format_present(present: &[usize]) -> String {
     match present {
         [rank] => format!("rank {rank} has arrived"),
-        _ => format!("ranks {} have arrived", format_ranks(present)),
+        _ => format!("ranks {} have arrived", ranges_text(present)),
     }
 }
 

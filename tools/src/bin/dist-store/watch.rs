@@ -2,10 +2,11 @@
 //! subscriptions.
 
 use crate::client::StoreClient;
-use crate::formatting::{escape_bytes, format_count, format_time_of_day, quote_bytes};
+use crate::formatting::{escape_bytes, format_time_of_day, quote_bytes};
 use crate::{CommandResult, Failure, cli, print};
 use dist::base::deadline::Deadline;
 use dist::wait;
+use dist_tools::count_text;
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
@@ -23,7 +24,7 @@ pub(crate) fn run(options: &cli::WatchArgs) -> CommandResult {
     let start = options.start.as_bytes();
     let mut before = take_snapshot(&client, start)?;
     let (now, store) = (format_time_of_day(SystemTime::now()), client.store.describe());
-    print(format!("{now} {} in {store}\n", format_count(before.len(), "key")))?;
+    print(format!("{now} {} in {store}\n", count_text(before.len(), "key")))?;
     while !end.has_passed() {
         wait::pause(interval, &end);
         let after = take_snapshot(&client, start)?;

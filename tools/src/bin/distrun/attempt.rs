@@ -1,6 +1,5 @@
 //! One attempt of a job on this node: starts its ranks and supervises them until they exit.
 
-use crate::Failure;
 use crate::cli::{MasterAddress, OnFailure, Options};
 use crate::error_files::{self, ErrorFiles, RankError};
 use crate::line_splitter::OutputTail;
@@ -14,6 +13,7 @@ use dist::process::process_exit::signal_name;
 use dist::process::supervise::{
     RequiredMembers, SupervisionNotice, SupervisionOutcome, SupervisionTimeouts, supervise,
 };
+use dist_tools::Failure;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;

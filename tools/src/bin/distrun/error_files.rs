@@ -2,9 +2,9 @@
 //!
 //! A rank may write anything there, so the reader assumes neither a short nor a well-formed file.
 
-use crate::Failure;
 use crate::cli::Options;
 use dist::sys::{host, small_file};
+use dist_tools::Failure;
 use serde_json::Value;
 use std::fs;
 use std::io::ErrorKind;

@@ -8,12 +8,12 @@ use crate::attempt::{AttemptOutcome, JobAttempt, JobPlan, PendingOutput};
 use crate::cli::{MasterAddress, Options};
 use crate::error_files::ErrorFiles;
 use crate::secret::JobSecret;
-use crate::{Failure, write_error};
 use dist::process::child_group::ChildProcessGroup;
 use dist::process::process_exit::ProcessExit;
 use dist::process::supervise::SupervisionOutcome;
 use dist::store::tcp::{Server, ServerOptions};
 use dist::sys::{host, signal};
+use dist_tools::{Failure, write_error};
 use std::sync::Arc;
 
 /// The signals by which a user or a job manager ends a job: SIGHUP, SIGINT, SIGQUIT, SIGTERM.

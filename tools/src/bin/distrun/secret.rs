@@ -1,12 +1,12 @@
 //! The secret of the job's store: reads or generates it, and passes it to the ranks. The secret
 //! itself never appears in an environment variable or on a command line.
 
-use crate::Failure;
 use crate::cli::Options;
 use dist::base::config::{self, SECRET_FD, SECRET_FILE};
 use dist::base::error::ErrorContext as _;
 use dist::process::child_group::ChildProcessGroup;
 use dist::store::tcp::Secret;
+use dist_tools::Failure;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Command;

@@ -24,10 +24,11 @@ use crate::measure::{cells, check_memory, has_wrong_results, run_engine, run_inf
 use crate::memory_fragments::HeldFragments;
 use crate::progress::ProgressLine;
 use crate::report;
+use crate::report_error;
 use crate::request::BenchRequest;
 use crate::result_files::BenchResults;
 use crate::run_context::RunContext;
-use crate::{Failure, report_error, write_output};
+use dist_tools::{Failure, write_output};
 use std::path::Path;
 use tree::OtherTree;
 pub(crate) use verdict::CELL_LIMIT;
@@ -55,7 +56,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     let ours = LibdistEngine { transport, device };
     let sides = ComparedEngines { libdist: ours, other_tree: OtherTree::find(tree, ours)? };
     let mut comparison = TreeComparison::new(options, context, sides);
-    write_output(&text::opening_text(
+    write_output(text::opening_text(
         &comparison.sides.other_tree,
         comparison.samples.len(),
         options.pairs(),
@@ -73,7 +74,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     write_files(options, &results)?;
     outcome?;
     let verdict = TreeVerdict::of(&results.cells);
-    write_output(&text::summary_text(&verdict))?;
+    write_output(text::summary_text(&verdict))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells have wrong results")));
@@ -190,8 +191,7 @@ impl<'a> TreeComparison<'a> {
             if exceeding.is_empty() {
                 break;
             }
-            self.progress.clear();
-            write_output(&text::repetition_text(exceeding.len()))?;
+            self.progress.print_text(&text::repetition_text(exceeding.len()))?;
             self.measure(&exceeding)?;
         }
         Ok(())
@@ -245,10 +245,10 @@ impl<'a> TreeComparison<'a> {
             .is_none_or(|b| (b.ranks, b.op, b.variant) != (cell.ranks, cell.op, cell.variant));
         self.progress.clear();
         if is_new {
-            write_output(&text::table_header(&cell, self.options.transport.name()))?;
+            write_output(text::table_header(&cell, self.options.transport.name()))?;
         }
         *previous_cell = Some(cell);
-        samples.measured().map_or(Ok(()), |measured| write_output(&text::table_row(&measured)))
+        samples.measured().map_or(Ok(()), |measured| write_output(text::table_row(&measured)))
     }
 
     /// Runs a trial, then `count` pairs.

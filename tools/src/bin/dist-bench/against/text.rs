@@ -6,7 +6,8 @@ use crate::cell::{BenchCell, CellResult};
 use crate::ops::BenchOp;
 use crate::stats::MedianEstimate;
 use crate::table::OpMean;
-use crate::text::{count_text, microseconds_text, size_text};
+use crate::text::{microseconds_text, size_text};
+use dist_tools::count_text;
 
 /// Formats the text before the measurement.
 pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> String {

@@ -1,10 +1,10 @@
 //! Finds the program in the other tree's release build, and starts it as ranks. Only the rank mode
 //! of the program is used. So any tree can be compared whose ranks accept the same requests.
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
 use crate::libdist_engine::LibdistEngine;
+use dist_tools::Failure;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

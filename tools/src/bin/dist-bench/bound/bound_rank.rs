@@ -4,6 +4,7 @@
 use super::RANKS;
 use super::control_segment::{ControlSegment, ControlWord, open_segment};
 use super::sum_kernels;
+use crate::ops::RankPosition;
 use crate::rank::{RankBuffers, measure_calls};
 use crate::request::{BenchRequest, RankStamps};
 use dist::base::buffer::Dst;
@@ -92,9 +93,14 @@ impl BoundRank {
         let work = ReduceSlice { local: output.cast(), count: *count, piece: *piece };
         let this = std::cell::RefCell::new(self);
         let barrier = || this.borrow_mut().control.barrier();
-        measure_calls(request, buffers, (rank, RANKS), barrier, barrier, || {
-            this.borrow_mut().all_reduce(work, other)
-        })
+        measure_calls(
+            request,
+            buffers,
+            RankPosition { rank, ranks: RANKS },
+            barrier,
+            barrier,
+            || this.borrow_mut().all_reduce(work, other),
+        )
     }
 
     /// Creates buffers that both processes map.

@@ -14,7 +14,6 @@ mod bound_rank;
 mod control_segment;
 mod sum_kernels;
 
-use crate::Failure;
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
 use crate::ops::BenchOp;
@@ -23,6 +22,7 @@ use bound_rank::BoundRank;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use dist::sys::{host, thread};
+use dist_tools::Failure;
 use std::path::Path;
 use std::process::Command;
 

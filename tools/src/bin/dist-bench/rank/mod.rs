@@ -6,7 +6,7 @@ mod gpu;
 mod memory;
 mod op_calls;
 
-use crate::ops::BenchOp;
+use crate::ops::{BenchOp, RankPosition};
 use crate::request::{BenchRequest, RankStamps};
 use crate::values;
 use dist::sys::{clock, thread};
@@ -51,9 +51,9 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
             "" => None,
             _ => Some(RankGpu::for_rank(task.rank)?),
         };
+        let position = RankPosition { rank: task.rank, ranks: task.ranks };
         let on_device = gpu.as_ref().map(|gpu| (gpu.device(), &*task.device));
-        let world =
-            RankWorld::join(&store_url, (task.rank, task.ranks), &task.transport, on_device)?;
+        let world = RankWorld::join(&store_url, position, &task.transport, on_device)?;
         // Pin only after the start: a rank that starts pinned to one core would make the library
         // see only one core.
         thread::pin_to_core(task.rank).map_err(|error| error.to_string())?;
@@ -96,9 +96,14 @@ fn execute(
     let is_ping_pong = request.op == BenchOp::SendRecv;
     let start_barrier = || if is_ping_pong { world.await_peer() } else { world.barrier() };
     let end_barrier = || if is_ping_pong { Ok(()) } else { world.barrier() };
-    measure_calls(request, buffers, (rank, ranks), start_barrier, end_barrier, || {
-        world.run_call(&call)
-    })
+    measure_calls(
+        request,
+        buffers,
+        RankPosition { rank, ranks },
+        start_barrier,
+        end_barrier,
+        || world.run_call(&call),
+    )
     .map(Some)
 }
 
@@ -111,7 +116,7 @@ fn execute(
 pub(crate) fn measure_calls(
     request: &BenchRequest,
     buffers: &mut RankBuffers,
-    (rank, ranks): (usize, usize),
+    RankPosition { rank, ranks }: RankPosition,
     start_barrier: impl Fn() -> Result<(), String>,
     end_barrier: impl Fn() -> Result<(), String>,
     call: impl Fn() -> Result<(), String>,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::memory::RankBuffers;
-use crate::ops::{BenchOp, ROOT};
+use crate::ops::{BenchOp, ROOT, RankPosition};
 use crate::request::BenchRequest;
 use dist::ffi::types::{
     DIST_DEVICE_HOST, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED, DIST_FIELD_DEVICE,
@@ -155,6 +155,14 @@ impl OpCall {
     }
 }
 
+/// A message to or from the other rank of a ping-pong.
+struct PeerMessage {
+    buf: *mut c_void,
+    count: usize,
+    dtype: i32,
+    tag: i32,
+}
+
 /// The world group, which this process has joined.
 #[derive(Debug)]
 pub(crate) struct RankWorld {
@@ -170,7 +178,7 @@ impl RankWorld {
     /// The library's error.
     pub(crate) fn join(
         store_url: &str,
-        (rank, ranks): (usize, usize),
+        RankPosition { rank, ranks }: RankPosition,
         transport: &str,
         on_device: Option<(usize, &str)>,
     ) -> Result<Self, String> {
@@ -231,39 +239,31 @@ impl RankWorld {
     /// The library's error.
     pub(super) fn await_peer(&self) -> Result<(), String> {
         let mut byte = 0u8;
-        let buf: *mut c_void = (&raw mut byte).cast();
-        let (group, none, status) = (self.group, null(), null_mut());
-        let result = if self.rank == ROOT {
-            // SAFETY: one byte, which lives until the call returns.
-            check(unsafe {
-                point_to_point::dist_recv(
-                    group,
-                    buf,
-                    1,
-                    DIST_U8,
-                    1,
-                    READY_TAG,
-                    status,
-                    none,
-                    null_mut(),
-                )
-            })
-        } else {
-            // SAFETY: one byte, which lives until the call returns.
-            check(unsafe {
-                point_to_point::dist_send(
-                    group,
-                    buf,
-                    1,
-                    DIST_U8,
-                    ROOT_RANK,
-                    READY_TAG,
-                    none,
-                    null_mut(),
-                )
-            })
-        };
-        Ok(result?)
+        let buf = (&raw mut byte).cast();
+        let message = PeerMessage { buf, count: 1, dtype: DIST_U8, tag: READY_TAG };
+        let exchange = if self.rank == ROOT { Self::receive } else { Self::send };
+        Ok(check(exchange(self, message, null_mut()))?)
+    }
+
+    /// Returns the other rank of a ping-pong.
+    fn peer(&self) -> i32 {
+        if self.rank == ROOT { 1 } else { ROOT_RANK }
+    }
+
+    fn send(&self, message: PeerMessage, work: *mut *mut dist_work_t) -> dist_status_t {
+        let (PeerMessage { buf, count, dtype, tag }, peer) = (message, self.peer());
+        // SAFETY: the buffer has `count` elements, and it lives until the call, or the wait for its
+        // work, has returned.
+        unsafe { point_to_point::dist_send(self.group, buf, count, dtype, peer, tag, null(), work) }
+    }
+
+    fn receive(&self, message: PeerMessage, work: *mut *mut dist_work_t) -> dist_status_t {
+        let (PeerMessage { buf, count, dtype, tag }, peer) = (message, self.peer());
+        let (group, status) = (self.group, null_mut());
+        // SAFETY: as for send.
+        unsafe {
+            point_to_point::dist_recv(group, buf, count, dtype, peer, tag, status, null(), work)
+        }
     }
 
     /// Returns true if the library supports the algorithm that a call names. Makes the call once,
@@ -351,39 +351,9 @@ impl RankWorld {
     /// Makes one round trip on the starting rank, or the reply on the other rank.
     fn ping_pong(&self, call: &OpCall) -> Result<(), CallError> {
         let OpCall { input, output, count, dtype, .. } = *call;
-        let (world, none, status) = (self.group, null(), null_mut());
-        let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };
-        let send = || {
-            // SAFETY: the first buffer has `count` elements.
-            call.issue(|work| unsafe {
-                point_to_point::dist_send(
-                    world,
-                    input,
-                    count,
-                    dtype,
-                    peer,
-                    PING_PONG_TAG,
-                    none,
-                    work,
-                )
-            })
-        };
-        let receive = || {
-            // SAFETY: the second buffer has `count` elements.
-            call.issue(|work| unsafe {
-                point_to_point::dist_recv(
-                    world,
-                    output,
-                    count,
-                    dtype,
-                    peer,
-                    PING_PONG_TAG,
-                    status,
-                    none,
-                    work,
-                )
-            })
-        };
+        let message = |buf| PeerMessage { buf, count, dtype, tag: PING_PONG_TAG };
+        let send = || call.issue(|work| self.send(message(input.cast_mut()), work));
+        let receive = || call.issue(|work| self.receive(message(output), work));
         if self.rank == ROOT {
             send().and_then(|()| receive())
         } else {

@@ -6,11 +6,11 @@ mod markdown;
 mod plot;
 mod series;
 
-use crate::Failure;
 use crate::cell::{BenchCell, CellResult};
 use crate::ops::BenchOp;
 use crate::result_files::{BenchResults, write_file};
 use crate::results_reader::read_results;
+use dist_tools::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use crate::cell::{BenchCell, BufferMode, CellResult, EngineTimes};
 use crate::libdist_engine;
 use crate::ops::BenchOp;
 use crate::result_files::BenchResults;
-use crate::text::count_text;
+use dist_tools::count_text;
 
 /// The libraries, by the prefix of their engines' names; the first match counts. The index selects
 /// the colour.

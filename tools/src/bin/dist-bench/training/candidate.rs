@@ -1,11 +1,11 @@
 //! The candidates of `--training`, and the commands that start their ranks.
 
-use crate::Failure;
 use crate::gloo;
 use crate::mpi::MpiImplementation;
 use crate::peer_programs::{ProgramSource, find_program};
 use crate::run_context::RunContext;
 use clap::ValueEnum;
+use dist_tools::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

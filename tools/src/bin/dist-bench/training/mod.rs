@@ -36,16 +36,17 @@ pub(crate) use options::TrainingOptions;
 pub(crate) use trainer::run_trainer;
 
 use crate::cli::Options;
+use crate::engine::log_tail;
 use crate::machine::HostMachine;
 use crate::progress::ProgressLine;
 use crate::report;
+use crate::report_error;
 use crate::result_files::write_file;
 use crate::run_context::RunContext;
-use crate::text::count_text;
-use crate::{Failure, report_error, write_output};
 use candidate::{Candidate, TrainingProgram};
 use dist::base::deadline::Deadline;
 use dist::sys::clock;
+use dist_tools::{Failure, count_text, write_output};
 use plan::{GroupPlan, GroupRun, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX, Workload};
 use rand_mt::Mt64;
 use std::fs;
@@ -56,9 +57,6 @@ use training_results::{CandidateResult, WorkloadResult};
 
 /// The time limit of one process group in addition to its computation.
 const GROUP_LIMIT: Duration = Duration::from_secs(300);
-
-/// The number of output lines of a failed group that are shown.
-const LOG_TAIL_LINES: usize = 12;
 
 /// The name of the plot.
 const PLOT: &str = "training.svg";
@@ -170,7 +168,7 @@ impl<'a> TrainingBenchmark<'a> {
         if cfg!(debug_assertions) {
             write_output("This program is a debug build: its times are not valid.\n")?;
         }
-        write_output(&format!(
+        write_output(format!(
             "{}, {}, {}, {} of {} each\n",
             count_text(workloads.len(), "workload"),
             count_text(self.programs.len(), "candidate"),
@@ -184,7 +182,7 @@ impl<'a> TrainingBenchmark<'a> {
             if let Some(measured) =
                 self.workload_results.last().filter(|last| last.workload == workload)
             {
-                write_output(&table::workload_text(measured))?;
+                write_output(table::workload_text(measured))?;
             }
             outcome?;
         }
@@ -353,11 +351,7 @@ fn with_log_tail(failure: Failure, candidate: Candidate, log: &Path) -> Failure 
     if failure.is_signal() {
         return failure;
     }
-    let output = fs::read(log).unwrap_or_default();
-    let output = String::from_utf8_lossy(&output);
-    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
-    let shown: String = last.iter().map(|line| format!("\n  | {line}")).collect();
+    let shown = log_tail(log);
     Failure::new(format!("{}: {}{shown}", candidate.name(), failure.message))
 }
 

@@ -5,7 +5,7 @@ use super::plan::{ComputeKind, Workload};
 use super::training_results::{CandidateResult, EXPOSED_LIMITS, LimitVerdict, WorkloadResult};
 use crate::machine::HostMachine;
 use crate::stats::MedianEstimate;
-use crate::text::count_text;
+use dist_tools::count_text;
 
 /// The columns: the title, and whether it is a number.
 const COLUMNS: [(&str, bool); 10] = [

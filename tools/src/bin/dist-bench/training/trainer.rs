@@ -2,6 +2,7 @@
 
 use super::plan::{ComputeKind, GroupPlan, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX};
 use super::reducer::{BenchReducer, GradientBuffers};
+use crate::ops::RankPosition;
 use crate::rank::RankWorld;
 use dist::sys::clock;
 use std::fs;
@@ -19,17 +20,16 @@ pub(crate) fn run_trainer(words: &[String]) -> Result<(), String> {
         );
     };
     let number = |word: &String| word.parse::<usize>().map_err(|error| error.to_string());
-    let (rank, ranks) = (number(rank)?, number(ranks)?);
+    let position = RankPosition { rank: number(rank)?, ranks: number(ranks)? };
     let text = fs::read_to_string(format!("{path_prefix}{PLAN_SUFFIX}"));
     let text = text.map_err(|cause| format!("cannot read the plan: {cause}"))?;
     let plan = GroupPlan::parse(&text).ok_or("the plan is not valid")?;
-    let world =
-        RankWorld::join(&format!("file://{path_prefix}.store"), (rank, ranks), "auto", None)?;
+    let world = RankWorld::join(&format!("file://{path_prefix}.store"), position, "auto", None)?;
     let mut trainer = TrainerRank::new(&world, plan)?;
     let sample = trainer.train()?;
     trainer.reducer.release()?;
     world.leave()?;
-    let path = format!("{path_prefix}.{rank}{SAMPLE_SUFFIX}");
+    let path = format!("{path_prefix}.{}{SAMPLE_SUFFIX}", position.rank);
     fs::write(&path, sample.text()).map_err(|cause| format!("cannot write the sample: {cause}"))
 }
 

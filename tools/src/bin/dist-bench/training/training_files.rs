@@ -5,9 +5,9 @@ use super::candidate::Candidate;
 use super::model::TrainingModel;
 use super::plan::{ComputeKind, GroupRun, Workload};
 use super::training_results::{CandidateResult, EXPOSED_LIMITS, WorkloadResult};
-use crate::Failure;
 use crate::machine::HostMachine;
 use crate::results_reader;
+use dist_tools::Failure;
 use serde_json::{Value, json};
 use std::path::Path;
 

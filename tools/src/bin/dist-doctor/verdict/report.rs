@@ -4,6 +4,7 @@ use super::Finding;
 use crate::job::{JobDumps, JobGroup};
 use crate::recorder_dump::OperationRecord;
 use crate::text;
+use dist_tools::count_text;
 use serde_json::{Value, json};
 
 /// The largest number of ranks of a group that are shown individually.
@@ -17,11 +18,11 @@ fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     let missing: usize =
         job.groups.iter().map(|group| group.ranks_without_dump().len()).max().unwrap_or(0);
     let missing_note = if missing > 0 {
-        format!(", but {} of one group are missing", text::count_text(missing, "dump"))
+        format!(", but {} of one group are missing", count_text(missing, "dump"))
     } else {
         String::new()
     };
-    format!("no fault found in {}{missing_note}", text::count_text(job.dumps.len(), "dump"))
+    format!("no fault found in {}{missing_note}", count_text(job.dumps.len(), "dump"))
 }
 
 /// Builds the report for users: the verdict, further findings, and the activity of each rank.
@@ -31,7 +32,7 @@ pub(super) fn report_text(job: &JobDumps, findings: &[Finding]) -> String {
     lines.extend(job.remarks.iter().map(|note| format!("note: {note}")));
     for group in &job.groups {
         lines.push(String::new());
-        lines.push(format!("group {} ({})", group.name, text::count_text(group.size, "rank")));
+        lines.push(format!("group {} ({})", group.name, count_text(group.size, "rank")));
         let missing = group.ranks_without_dump();
         if !missing.is_empty() {
             lines.push(format!("  no dump of {}", text::ranks_text(&missing)));

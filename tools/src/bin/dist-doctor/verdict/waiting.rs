@@ -10,6 +10,7 @@ use super::{Finding, FindingClass};
 use crate::job::{JobDumps, JobGroup, RankTimeline};
 use crate::recorder_dump::OperationRecord;
 use crate::text;
+use dist_tools::count_text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The shortest wait that counts: the dumps of a running job are not taken simultaneously.
@@ -248,7 +249,7 @@ impl<'a> WaitGraph<'a> {
             1 => "waits for it",
             _ => "wait for it",
         };
-        let text = format!("{cause}; {now}; {} {verb}", text::count_text(waiters.len(), "rank"));
+        let text = format!("{cause}; {now}; {} {verb}", count_text(waiters.len(), "rank"));
         Finding { class: FindingClass::Behind, group: number, text, culprits: vec![awaited], since }
     }
 
