@@ -106,7 +106,9 @@ impl MeasuredTree {
     /// Builds the library of this tree.
     fn build_this() -> Result<Self, String> {
         let mut build = cargo();
-        build.args(["build", "--release", "--package", "dist", "--lib"]);
+        // Without the programs' package, cargo would build the library again, because the packages
+        // together use more features of a dependency.
+        build.args(["build", "--release", "--package", "dist", "--package", "dist-tools", "--lib"]);
         if !run::run_visibly(&mut build, BUILD_LIMIT)?.success() {
             return Err("the release build failed".into());
         }

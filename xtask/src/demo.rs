@@ -21,9 +21,9 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     arguments.finish()?;
 
     println!(
-        "Building libdist and its launcher, distrun (the first build takes about 3 minutes on 2 cores)"
+        "Building libdist and its launcher, distrun (the first build takes about 2 minutes on 2 cores)"
     );
-    let stage = workspace::stage_programs(&["distrun"])?;
+    let stage = workspace::stage_demo_build()?;
     println!("Compiling c-examples/train_digits.c");
     let program = TRAIN_DIGITS.compile(&stage)?;
     println!("Training on {ranks} processes");

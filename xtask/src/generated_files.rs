@@ -23,7 +23,7 @@ pub(crate) fn update_headers(rest: &[String]) -> CommandResult {
 pub(crate) fn update_support_table(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     let mut test = workspace::cargo();
-    test.args(["test", "--package", "dist", "--test", "support_table", "--"]);
+    test.args(["test", "--test", "support_table", "--"]);
     test.args(["--ignored", "--exact", "print", "--nocapture"]);
     let text = run::run_checked(&mut test, Duration::from_secs(1800))?.text;
     let table = between_markers(&text).ok_or("the test printed no table")?;

@@ -62,23 +62,29 @@ const BUILD_REPORT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Builds the library and all programs in release mode, showing cargo's progress, and stages them.
 pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
-    stage_programs(PROGRAMS)
+    stage_build("release", PROGRAMS)
 }
 
-/// Builds the library and these programs in release mode, and stages them. Each program costs an
-/// optimisation of the whole library.
-pub(crate) fn stage_programs(programs: &[&str]) -> Result<StagedBuild, String> {
+/// Builds the library and the launcher with few optimisations, so that a first demo starts sooner,
+/// and stages them.
+pub(crate) fn stage_demo_build() -> Result<StagedBuild, String> {
+    stage_build("demo", &["distrun"])
+}
+
+/// Builds the library and these programs with a cargo profile, and stages them.
+fn stage_build(profile: &str, programs: &[&str]) -> Result<StagedBuild, String> {
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "dist", "--package", "dist-tools", "--lib"]);
+    build.args(["build", "--profile", profile]);
+    build.args(["--package", "dist", "--package", "dist-tools", "--lib"]);
     programs.iter().for_each(|program| _ = build.args(["--bin", program]));
     let is_built = run::run_with_reports(&mut build, BUILD_REPORT_INTERVAL, |elapsed| {
         println!("  still building after {} s", elapsed.as_secs());
     })?;
     if !is_built {
-        return Err("the release build failed".into());
+        return Err(format!("the {profile} build failed"));
     }
-    let built = target_folder()?.join("release");
-    let stage = scratch_folder("stage")?;
+    let built = target_folder()?.join(profile);
+    let stage = scratch_folder("stage")?.join(profile);
     stage_files(&built, &stage, programs)
         .map_err(|cause| format!("cannot stage the build in {}: {cause}", stage.display()))?;
     Ok(StagedBuild {

@@ -91,8 +91,8 @@ fn run_tests() -> CheckResult {
 }
 
 fn run_doc_tests() -> CheckResult {
-    let finished =
-        workspace::run_cargo_checked(&mut cargo(&["test", "--doc", "--package", "dist"]))?;
+    // With the whole workspace, cargo uses the library that it built for the tests.
+    let finished = workspace::run_cargo_checked(&mut cargo(&["test", "--doc", "--workspace"]))?;
     counted_result(&finished, TestCounts::of_cargo_test)
 }
 

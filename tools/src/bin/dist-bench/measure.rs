@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     // The files keep partial results, whatever ended the measurement.
     write_files(options, &results)?;
     outcome?;
-    write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
+    write_output(table::summary_text(&results.cells) + &bound_share::shares_text(&results))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells have wrong results")));
@@ -139,7 +139,7 @@ impl PeerBenchmark<'_> {
     fn measure_all_cells(&mut self) -> Result<(), Failure> {
         if self.options.limits {
             let limits = machine_limits::measure_limits()?;
-            write_output(&limits.text())?;
+            write_output(limits.text())?;
             self.limits = Some(limits);
         }
         for ranks in self.options.ranks() {

@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
         1 => "1 row".to_owned(),
         many => format!("{many} rows"),
     };
-    write_output(&format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
+    write_output(format!("\n{}: {rows}. To use it, set DIST_TUNING_FILE={0}\n", path.display()))
 }
 
 /// The tuning in progress.

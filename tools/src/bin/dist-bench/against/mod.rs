@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     let ours = LibdistEngine { transport, device };
     let sides = ComparedEngines { libdist: ours, other_tree: OtherTree::find(tree, ours)? };
     let mut comparison = TreeComparison::new(options, context, sides);
-    write_output(&text::opening_text(
+    write_output(text::opening_text(
         &comparison.sides.other_tree,
         comparison.samples.len(),
         options.pairs(),
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     write_files(options, &results)?;
     outcome?;
     let verdict = TreeVerdict::of(&results.cells);
-    write_output(&text::summary_text(&verdict))?;
+    write_output(text::summary_text(&verdict))?;
     let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells have wrong results")));
@@ -245,10 +245,10 @@ impl<'a> TreeComparison<'a> {
             .is_none_or(|b| (b.ranks, b.op, b.variant) != (cell.ranks, cell.op, cell.variant));
         self.progress.clear();
         if is_new {
-            write_output(&text::table_header(&cell, self.options.transport.name()))?;
+            write_output(text::table_header(&cell, self.options.transport.name()))?;
         }
         *previous_cell = Some(cell);
-        samples.measured().map_or(Ok(()), |measured| write_output(&text::table_row(&measured)))
+        samples.measured().map_or(Ok(()), |measured| write_output(text::table_row(&measured)))
     }
 
     /// Runs a trial, then `count` pairs.

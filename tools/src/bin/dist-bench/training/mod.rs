@@ -168,7 +168,7 @@ impl<'a> TrainingBenchmark<'a> {
         if cfg!(debug_assertions) {
             write_output("This program is a debug build: its times are not valid.\n")?;
         }
-        write_output(&format!(
+        write_output(format!(
             "{}, {}, {}, {} of {} each\n",
             count_text(workloads.len(), "workload"),
             count_text(self.programs.len(), "candidate"),
@@ -182,7 +182,7 @@ impl<'a> TrainingBenchmark<'a> {
             if let Some(measured) =
                 self.workload_results.last().filter(|last| last.workload == workload)
             {
-                write_output(&table::workload_text(measured))?;
+                write_output(table::workload_text(measured))?;
             }
             outcome?;
         }
