@@ -5,6 +5,8 @@
 //! or elsewhere) to the layer that it refers to.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
+#[path = "layering/cycles.rs"]
+mod cycles;
 #[path = "layering/readable.rs"]
 mod readable;
 #[path = "layering/scan.rs"]
@@ -156,7 +158,7 @@ fn violations(file: &SourceFile) -> Vec<String> {
         return vec![format!("{}: the layer table has no row for {}", file.path, file.module)];
     };
     let mut violations = Vec::new();
-    for entered in &file.crate_paths {
+    for entered in file.crate_paths.iter().chain(file.re_exports.values()) {
         let head = layer_of(entered);
         let head =
             MACRO_HOMES.iter().find(|(name, _)| name == &head).map_or(head, |(_, layer)| layer);

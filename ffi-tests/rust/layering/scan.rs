@@ -1,6 +1,6 @@
 //! Scans Rust source for the layer table: finds the paths that a file uses outside of its tests.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 /// A source file without comments, string literals and test code.
@@ -14,6 +14,8 @@ pub(crate) struct SourceFile {
     pub(crate) crate_paths: BTreeSet<String>,
     /// The other paths that the file uses.
     pub(crate) outside_paths: BTreeSet<String>,
+    /// The items that the file re-exports, with their paths from the crate root.
+    pub(crate) re_exports: BTreeMap<String, String>,
     /// Test modules in separate files.
     test_modules: Vec<String>,
     code: String,
@@ -24,14 +26,33 @@ impl SourceFile {
         let module = module_of(path);
         let (code, test_modules) = without_tests(&without_texts(text));
         let (mut crate_paths, mut outside_paths) = (BTreeSet::new(), BTreeSet::new());
-        for found in paths(&code) {
+        let (imports, exports) = split_re_exports(&code);
+        for found in paths(&imports) {
             match found.first().map(String::as_str) {
                 Some("crate") => crate_paths.insert(found[1..].join("::")),
                 Some("super") => crate_paths.insert(resolve(&module, found)),
                 _ => outside_paths.insert(found.join("::")),
             };
         }
-        Self { path: path.to_owned(), module, crate_paths, outside_paths, test_modules, code }
+        let mut re_exports = BTreeMap::new();
+        for found in paths(&exports) {
+            let name = found.last().cloned().unwrap_or_default();
+            let path = match found.first().map(String::as_str) {
+                Some("crate") => found[1..].join("::"),
+                Some("super") => resolve(&module, found),
+                Some("self") => format!("{module}::{}", found[1..].join("::")),
+                Some(child) if declares_module(&code, child) => {
+                    format!("{module}::{}", found.join("::"))
+                }
+                _ => {
+                    outside_paths.insert(found.join("::"));
+                    continue;
+                }
+            };
+            re_exports.insert(name, path);
+        }
+        let path = path.to_owned();
+        Self { path, module, crate_paths, outside_paths, re_exports, test_modules, code }
     }
 
     /// Returns the `allow` attributes that contain `what`.
@@ -106,6 +127,10 @@ pub(crate) fn source_files() -> Vec<SourceFile> {
     let tests: Vec<String> = files.iter().flat_map(test_files).collect();
     files.retain(|file| !tests.iter().any(|t| super::is_within(&file.module, t)));
     files
+}
+
+fn declares_module(code: &str, name: &str) -> bool {
+    tokens(code).windows(2).any(|words| words == ["mod", name])
 }
 
 fn test_files(file: &SourceFile) -> Vec<String> {
@@ -225,6 +250,29 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     }
     kept.push_str(rest);
     (kept, files)
+}
+
+/// Splits code into the code without re-exports, and the re-exports.
+fn split_re_exports(code: &str) -> (String, String) {
+    let (mut others, mut re_exports) = (String::new(), String::new());
+    let mut rest = code;
+    while let Some(at) = rest.find("pub") {
+        let after = rest[at + 3..].trim_start();
+        let visibility_len = if after.starts_with('(') { closing(after, '(', ')') } else { 0 };
+        let declared = after[visibility_len..].trim_start();
+        let is_word = !rest[..at].ends_with(is_word) && !rest[at + 3..].starts_with(is_word);
+        let len = if is_word && tokens(declared).first() == Some(&"use") {
+            declared.find(';').map_or(declared.len(), |end| end + 1)
+        } else {
+            0
+        };
+        let end = if len == 0 { at + 3 } else { rest.len() - declared.len() + len };
+        others.push_str(&rest[..if len == 0 { end } else { at }]);
+        re_exports.push_str(&declared[..len]);
+        rest = &rest[end..];
+    }
+    others.push_str(rest);
+    (others, re_exports)
 }
 
 fn after_attributes(text: &str) -> &str {
