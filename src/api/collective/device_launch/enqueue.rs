@@ -102,7 +102,7 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     let ended = || (left.load(Ordering::Acquire) == 0).then_some(());
     let all = wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, ended).is_ok();
     let outcome = |slot: &Mutex<Option<Result<()>>>| {
-        let taken = lock(&slot).take();
+        let taken = lock(slot).take();
         taken
             .unwrap_or_else(|| Err(if all { panic_error() } else { arrival_check_timeout_error() }))
     };
