@@ -70,7 +70,10 @@ static void options(void)
     FIELD(dist_recv_status_t, count);
     FIELD(dist_recv_status_t, dtype);
     FIELD(dist_recv_status_t, reserved);
+}
 
+static void reducer(void)
+{
     TYPE(dist_sampler_options_t);
     FIELD(dist_sampler_options_t, struct_size);
     FIELD(dist_sampler_options_t, fields);
@@ -138,7 +141,10 @@ static void options(void)
     FIELD(dist_reducer_stats_t, step_ns);
     FIELD(dist_reducer_stats_t, rebuilds);
     FIELD(dist_reducer_stats_t, retries);
+}
 
+static void shards(void)
+{
     TYPE(dist_shard_options_t);
     FIELD(dist_shard_options_t, struct_size);
     FIELD(dist_shard_options_t, states);
@@ -179,7 +185,10 @@ static void options(void)
     FIELD(dist_outer_stats_t, bytes_reduced);
     FIELD(dist_outer_stats_t, bytes_saved);
     FIELD(dist_outer_stats_t, communication_ns);
+}
 
+static void calls(void)
+{
     TYPE(dist_culprit_t);
     FIELD(dist_culprit_t, struct_size);
     FIELD(dist_culprit_t, rank);
@@ -299,7 +308,10 @@ static void backends(void)
     FIELD(dist_backend_host_t, log);
     FIELD(dist_backend_host_t, is_aborted);
     FIELD(dist_backend_host_t, complete);
+}
 
+static void backend_setup(void)
+{
     TYPE(dist_backend_setup_t);
     FIELD(dist_backend_setup_t, struct_size);
     FIELD(dist_backend_setup_t, rank);
@@ -359,7 +371,11 @@ int main(void)
     TYPE(dist_spawn_fn);
     TYPE(dist_backend_plugin_fn);
     options();
+    reducer();
+    shards();
+    calls();
     stores();
     backends();
+    backend_setup();
     return 0;
 }

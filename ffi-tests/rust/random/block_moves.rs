@@ -106,19 +106,19 @@ pub(crate) fn prepare(
         (false, true) => concatenate_blocks(call, (0..size).map(|from| call.content(from, rank))),
         (false, false) => (Vec::new(), Vec::new()),
     };
+    let memory = |input, output: &[u8], offset, expected, block_lists| OperationMemory {
+        description: what,
+        input,
+        output: GuardedBuffer::new(output),
+        offset,
+        expected,
+        block_lists,
+        strings: None,
+    };
     let rubbish = vec![OUTPUT_FILL_BYTE; expected.len()];
     if !in_place {
-        let (output, offset) = (GuardedBuffer::new(&rubbish), 0);
         let lists = BlockLists { sends_output: false, sends, recvs };
-        return OperationMemory {
-            description: what,
-            input,
-            output,
-            offset,
-            expected,
-            block_lists: lists,
-            strings: None,
-        };
+        return memory(input, &rubbish, 0, expected, lists);
     }
     if gathers {
         // In place, the own block is already at its position in the output.
@@ -126,29 +126,10 @@ pub(crate) fn prepare(
         let len = count * call.dtype.size();
         held[offset..offset + len].copy_from_slice(&input[..len]);
         let lists = BlockLists { sends_output: true, sends: vec![(offset, count)], recvs };
-        let (output, input) = (GuardedBuffer::new(&held), Vec::new());
-        return OperationMemory {
-            description: what,
-            input,
-            output,
-            offset: 0,
-            expected,
-            block_lists: lists,
-            strings: None,
-        };
+        return memory(Vec::new(), &held, 0, expected, lists);
     }
     // The result replaces the own block; the content of the other blocks is undefined.
-    let (output, recvs) = (GuardedBuffer::new(&input), vec![sends[rank]]);
-    let expected = own();
-    let offset = recvs[0].0;
-    let lists = BlockLists { sends_output: true, sends, recvs };
-    OperationMemory {
-        description: what,
-        input: Vec::new(),
-        output,
-        offset,
-        expected,
-        block_lists: lists,
-        strings: None,
-    }
+    let own_block = sends[rank];
+    let lists = BlockLists { sends_output: true, sends, recvs: vec![own_block] };
+    memory(Vec::new(), &input, own_block.0, own(), lists)
 }

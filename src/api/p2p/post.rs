@@ -11,7 +11,7 @@ use crate::api::p2p::message_buffer::{BytesReceiveCompletion, MessageBuffer};
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::api::p2p::sendrecv::SendRecvIssue;
 use crate::api::work::handle::{PendingMessage, Work, WorkKind};
-use crate::backend::DeviceBackend;
+use crate::backend::{DeviceBackend, DevicePointToPoint};
 use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, Result};
@@ -48,6 +48,11 @@ impl Group {
         IssuedMessage { sequence, record }
     }
 
+    fn device_messaging_engine(&self) -> Result<&dyn DevicePointToPoint> {
+        let engine = self.backend.device().and_then(DeviceBackend::point_to_point);
+        engine.ok_or_else(|| Error::internal("the back end has no device messaging engine"))
+    }
+
     /// Posts a message to the engine or to the device messaging engine, which ends its work.
     pub(in crate::api) fn post_message(
         self: &Arc<Self>,
@@ -60,12 +65,7 @@ impl Group {
             return Err(Error::internal("a work that is not a message was posted as a message"));
         };
         let engine = self.messaging_engine()?;
-        let missing_engine = || Error::internal("the back end has no device messaging engine");
-        let device_engine = |_| {
-            let engine = self.backend.device().and_then(DeviceBackend::point_to_point);
-            engine.ok_or_else(missing_engine)
-        };
-        let device_engine = gpu.map(device_engine).transpose()?;
+        let device_engine = gpu.map(|_| self.device_messaging_engine()).transpose()?;
         let stream = gpu.and_then(|gpu| gpu.stream);
         if let (Some(bytes), None) = (buffer.outgoing(), gpu) {
             let nan_check = options.nan_check.max(debug::nan_check());
@@ -112,12 +112,8 @@ impl Group {
                 // The receive has a number of its own.
                 let outgoing = exchange.outgoing(dtype, options.label);
                 let record = self.record_issue(&outgoing, issued_ns).record;
-                exchange.post(
-                    engine,
-                    &message,
-                    SendRecvIssue { deadline, is_synchronous, record },
-                    work,
-                )
+                let issue = SendRecvIssue { deadline, is_synchronous, record };
+                exchange.post(engine, &message, issue, work)
             }
             (MessageBuffer::Send(_), ..) => Err(Error::internal("a send without a rank or a tag")),
         };

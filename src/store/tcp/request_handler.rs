@@ -147,22 +147,11 @@ impl RequestHandler {
                 self.table.push(queue.to_vec(), item.into_owned());
                 self.waiters.offer_item(&queue, woken);
             }
-            StoreRequest::QueuePop(queue) => {
-                proto::put_i64(answer, len_as_i64(self.table.queue_len(&queue)));
-                if let Some(item) = self.table.pop(&queue) {
-                    put_value(answer, &item)?;
-                }
-            }
+            StoreRequest::QueuePop(queue) => self.pop(&queue, answer)?,
             StoreRequest::QueueLen(queue) => {
                 proto::put_i64(answer, len_as_i64(self.table.queue_len(&queue)));
             }
-            StoreRequest::ListKeys => {
-                let keys = self.table.keys();
-                proto::put_i64(answer, len_as_i64(keys.len()));
-                for key in keys {
-                    put_value(answer, key)?;
-                }
-            }
+            StoreRequest::ListKeys => self.list_keys(answer)?,
             StoreRequest::Barrier(key, size) => self.barrier(from, key, size, answer, woken)?,
         }
         Ok(())
@@ -245,6 +234,17 @@ impl RequestHandler {
         let Ok(sum) = self.table.add(key.to_vec(), amount) else { return Ok(None) };
         self.waiters.wake_key_waiters(key, woken);
         Ok(Some(sum))
+    }
+
+    fn pop(&mut self, queue: &[u8], answer: &mut Vec<u8>) -> Result<(), ClientRejection> {
+        proto::put_i64(answer, len_as_i64(self.table.queue_len(queue)));
+        self.table.pop(queue).map_or(Ok(()), |item| put_value(answer, &item))
+    }
+
+    fn list_keys(&self, answer: &mut Vec<u8>) -> Result<(), ClientRejection> {
+        let keys = self.table.keys();
+        proto::put_i64(answer, len_as_i64(keys.len()));
+        keys.into_iter().try_for_each(|key| put_value(answer, key))
     }
 
     fn append(
