@@ -1,4 +1,31 @@
-//! Outer optimizers.
+//! Functions of outer optimizers (local SGD, DiLoCo), `dist_outer_create` to `dist_outer_release`.
+//!
+//! Each rank trains alone for many steps, with an optimizer of its own. From time to time the ranks
+//! agree on common values, the *global values*. Every rank has a copy of them. The parameters are
+//! divided into *fragments*. The ranks agree on each fragment at a different step, so no step sends
+//! all parameters. The implementation is in `api::reducer::outer`.
+//!
+//! # One step
+//! The caller updates the parameters and calls `dist_outer_step`. If no fragment is due, the call
+//! only counts the step. If a fragment is due, the call makes the following steps on all ranks:
+//!
+//! 1. Each rank computes the difference: global values minus its own values.
+//! 2. The ranks compute the mean of their differences (the pseudo-gradient) and combine their
+//!    votes.
+//! 3. If no rank has voted against the agreement, the outer optimizer updates the global values.
+//! 4. Each rank copies the global values into its parameters.
+//!
+//! For example, with `every` = 6 and `fragments` = 3:
+//!
+//! ```text
+//! call of dist_outer_step   1  2  3  4  5  6  7  8  9 10 11 12
+//! fragment that is due      -  0  -  1  -  2  -  0  -  1  -  2
+//! ```
+//!
+//! # After the death of a rank
+//! The remaining ranks call `dist_group_shrink`, then `dist_outer_regroup` with the new group, and
+//! then `dist_outer_step` again. A rank that joins calls `dist_outer_create` while the other ranks
+//! call `dist_outer_regroup`.
 
 use super::args::{OutPtr, index, milliseconds, null_argument, optional_bytes, optional_str};
 use super::blob;
@@ -25,7 +52,7 @@ type COuterFunction = unsafe extern "C" fn(
     user: *mut c_void,
 );
 
-/// A caller's optimizer and its argument.
+/// The caller's optimizer function and its argument.
 struct COptimizer {
     function: COuterFunction,
     user: *mut c_void,
@@ -46,57 +73,61 @@ impl COptimizer {
     }
 }
 
-fn outer_options(given: &dist_outer_options_t) -> Result<OuterOptions> {
+fn outer_options(c_options: &dist_outer_options_t) -> Result<OuterOptions> {
     let text = |text, name| Ok::<_, Error>(optional_str(text, name)?.unwrap_or_default());
-    let optimizer = text(given.optimizer, "optimizer")?;
-    let optimizer = match given.function {
-        None => OuterOptimizer::parse(optimizer, given.learning_rate, given.momentum)?,
+    let optimizer = text(c_options.optimizer, "optimizer")?;
+    let optimizer = match c_options.function {
+        None => OuterOptimizer::parse(optimizer, c_options.learning_rate, c_options.momentum)?,
         Some(_) if optimizer.is_empty() => {
             let message = "optimizer is NULL: give the function a name, which the ranks compare";
             return Err(Error::invalid(message));
         }
         Some(function) => {
-            let optimizer_function = COptimizer { function, user: given.user };
+            let optimizer_function = COptimizer { function, user: c_options.user };
             let update = move |update: &OuterUpdate| optimizer_function.update(update);
             OuterOptimizer::Function(optimizer.to_owned(), Arc::new(update))
         }
     };
-    let settings = text(given.hook_settings, "hook_settings")?;
+    let settings = text(c_options.hook_settings, "hook_settings")?;
     Ok(OuterOptions {
-        every: given.every,
-        fragments: given.fragments.max(1),
+        every: c_options.every,
+        fragments: c_options.fragments.max(1),
         optimizer,
-        hook: HookChoice::parse(text(given.hook, "hook")?, settings)?,
-        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
-        name: text(given.name, "name")?.to_owned(),
+        hook: HookChoice::parse(text(c_options.hook, "hook")?, settings)?,
+        timeout_ms: milliseconds(c_options.timeout_ms, "timeout_ms")?,
+        name: text(c_options.name, "name")?.to_owned(),
     })
 }
 
 dist_export! {
     /// Creates an outer optimizer, for ranks that train on their own for many steps.
     ///
-    /// All ranks get the parameters of rank 0, which become the global values. A rank trains with
-    /// an optimizer of its own, without communication, and calls dist_outer_step after each step. A
-    /// rank that creates an outer optimizer while the other ranks call dist_outer_regroup joins
-    /// them.
+    /// All ranks get the parameters of rank 0, which become the global values (the values on which
+    /// the ranks agree). Then each rank trains without communication, with an optimizer of its own,
+    /// and calls dist_outer_step after each step. From time to time, dist_outer_step lets the ranks
+    /// agree on new global values.
     ///
-    /// @param group in: the group. The outer optimizer does not keep it.
-    /// @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, as for
-    ///   dist_reducer_create; gradients are not used. Frozen parameters and buffers stay each
-    ///   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is
-    ///   0.
+    /// A rank that joins a training creates its outer optimizer while the other ranks call
+    /// dist_outer_regroup.
+    ///
+    /// @param group in: the group. The outer optimizer does not keep it alive.
+    /// @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, in the form
+    ///   of dist_reducer_create. Gradients are not used. Frozen parameters and buffers are not
+    ///   exchanged. The values are borrowed until dist_outer_release. NULL only if `n_params` is 0.
     /// @param n_params in: the number of parameters.
     /// @param options in: the options; borrowed for the call.
     /// @param out out: the outer optimizer, owned by the caller, released with dist_outer_release;
     ///   NULL on failure.
-    /// @agree the parameters but for their addresses, in the same order; the options but for
+    /// @agree the parameters except their addresses, in the same order; the options except
     ///   `timeout_ms` and `name`.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
-    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
-    ///   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if
-    ///   parameters or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
-    /// @threads any.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK. If the call has had no effect: DIST_ERR_INVALID_ARGUMENT if an argument is
+    ///   wrong or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_UNSUPPORTED for parameters of other types or in device memory. If parameters or
+    ///   options differ, all ranks return DIST_ERR_MISMATCH. The call also returns the errors of
+    ///   dist_all_gather_bytes and dist_broadcast.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_outer_create(
         group: *mut dist_group_t,
@@ -118,27 +149,32 @@ dist_export! {
 }
 
 dist_export! {
-    /// Records that this rank has made a step of its own.
+    /// Records that this rank has made one training step, and agrees on a fragment if one is due.
     ///
-    /// If a fragment is due, the ranks agree on it. If no rank votes against it, the optimizer
-    /// updates the global values of the fragment with the mean distance of the ranks. In both cases
-    /// the fragment's parameters of every rank become the global values: after a vote against it
-    /// these are the former ones.
+    /// A fragment is a part of the parameters. If no fragment is due, the call does not
+    /// communicate. If a fragment is due, the ranks combine their votes. If no rank votes against
+    /// the agreement, the optimizer updates the global values of the fragment with the mean
+    /// difference between the global values and the values of the ranks. In both cases, the
+    /// parameters of the fragment then get the global values on every rank. After a vote against
+    /// the agreement, these are still the old global values, so the ranks lose their own steps
+    /// since the last agreement.
     ///
     /// @param outer in: the outer optimizer.
-    /// @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.
-    /// @param fragment out, optional: the index of the fragment that was due, or -1; not written on
-    ///   failure.
+    /// @param vote in: DIST_VOTE_COMMIT, or a vote against the agreement as in dist_reducer_end.
+    ///   The vote has no effect if no fragment is due.
+    /// @param fragment out, optional: the index of the fragment that was due, or -1 if there was
+    ///   none; not written on failure.
     /// @param all_votes out, optional: the votes of all ranks, combined by bitwise or; 0 if no
     ///   fragment was due; not written on failure.
     /// @agree the number of calls.
-    /// @blocks if a fragment is due: until all ranks have called, until the deadlines of its
-    ///   operations at the latest.
+    /// @blocks If a fragment is due: until every rank has called, but at most until the deadlines
+    ///   of the call's operations.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT inside a completion callback;
-    ///   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of dist_all_reduce.
-    ///   After a failure: dist_group_shrink, dist_outer_regroup, and the same call again, which
-    ///   counts no further step.
-    /// @threads one at a time.
+    ///   DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was released; the errors of
+    ///   dist_all_reduce. After an error of dist_all_reduce, call dist_group_shrink,
+    ///   dist_outer_regroup, and then dist_outer_step again. The repeated call does not count as
+    ///   another step.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_step(
         outer: *mut dist_outer_t,
@@ -154,15 +190,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Goes on in another group, for instance in that of dist_group_shrink.
+    /// Continues in another group, for instance in the group that dist_group_shrink returns.
     ///
     /// @param outer in: the outer optimizer.
     /// @param group in: the new group.
-    /// @agree all ranks of the new group call it, or dist_outer_create with the same parameters and
-    ///   options.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return as dist_reducer_regroup.
-    /// @threads one at a time.
+    /// @agree every rank of the new group calls dist_outer_regroup, or dist_outer_create with the
+    ///   same parameters and options.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return The results of dist_reducer_regroup.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_regroup(
         outer: *mut dist_outer_t,
@@ -175,21 +212,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the global values of a parameter and the state of the optimizer.
+    /// Returns the global values of a parameter and the state of the optimizer for this parameter.
     ///
     /// @param outer in: the outer optimizer.
     /// @param param in: the index of the parameter.
-    /// @param global out: the global values; owned by the outer optimizer, valid until
-    ///   dist_outer_release; NULL on failure.
-    /// @param state out, optional: the optimizer's state, valid as long; NULL on failure and if the
-    ///   optimizer has none.
-    /// @param count out, optional: the number of elements; not written on failure.
+    /// @param global out: the global values. The outer optimizer owns the memory, which is valid
+    ///   until dist_outer_release. NULL on failure.
+    /// @param state out, optional: the optimizer's state of the parameter, valid until
+    ///   dist_outer_release; NULL on failure and if the optimizer has no state.
+    /// @param count out, optional: the number of elements of each array; not written on failure.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
-    /// not
-    ///   exist, is frozen or is a buffer.
-    /// @threads one at a time.
+    ///   not exist, is frozen or is a buffer.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_values(
         outer: *mut dist_outer_t,
@@ -212,20 +248,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the global values, the states and the number of steps, for a checkpoint.
+    /// Returns the global values, the states and the number of steps, for a checkpoint.
     ///
-    /// They are the same on all ranks. The parameters of this rank, if it has made steps of its own
-    /// since the last agreement, are the caller's to save.
+    /// The result is the same on all ranks. It does not contain the parameters of this rank. If
+    /// this rank has made steps since the last agreement, its parameters differ from the global
+    /// values, and the caller saves them.
     ///
     /// @param outer in: the outer optimizer.
     /// @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL
-    /// on
-    ///   failure.
+    ///   on failure.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if dist_outer_step has
     ///   failed and was not repeated; DIST_ERR_OUT_OF_MEMORY.
-    /// @threads one at a time.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_save(outer: *mut dist_outer_t, out: *mut *mut dist_blob_t) -> dist_status_t {
         let out = OutPtr::handle(out, "out")?;
@@ -234,21 +270,23 @@ dist_export! {
 }
 
 dist_export! {
-    /// Takes what dist_outer_save has given, from one rank to all.
+    /// Loads the data that dist_outer_save returned, from one rank to all ranks.
     ///
-    /// The parameters of all ranks become the global values.
+    /// The parameters of all ranks get the loaded global values.
     ///
-    /// @param outer in: the outer optimizer, with the same parameters and options.
-    /// @param bytes in: at the root the byte string of dist_outer_save; borrowed for the call; not
-    ///   used on other ranks.
-    /// @param len_bytes in: its length.
-    /// @param root in: the rank that has it.
-    /// @agree the order of calls on the group, and root.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another form
-    ///   or other parameters; also inside a completion callback; DIST_ERR_INVALID_HANDLE, also if
-    ///   the group was released; the errors of dist_broadcast_bytes.
-    /// @threads one at a time.
+    /// @param outer in: the outer optimizer, with the same parameters and options as the saved one.
+    /// @param bytes in: on the root, the byte string of dist_outer_save; borrowed for the call. The
+    ///   other ranks' `bytes` are not used.
+    /// @param len_bytes in: the length of `bytes`.
+    /// @param root in: the rank that has the byte string.
+    /// @agree the order of calls on the group, and `root`.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT on all ranks if the byte string has another
+    ///   format or other parameters; DIST_ERR_INVALID_ARGUMENT if dist_outer_step has failed and
+    ///   was not repeated, and inside a completion callback; DIST_ERR_INVALID_HANDLE if the handle
+    ///   is wrong or the group was released; the errors of dist_broadcast_bytes.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_load(
         outer: *mut dist_outer_t,
@@ -262,7 +300,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives figures since the creation.
+    /// Returns figures of the outer optimizer since its creation.
     ///
     /// @param outer in: the outer optimizer.
     /// @param out out: the figures; `struct_size` is set by the caller.
@@ -270,7 +308,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its
     ///   `struct_size` is wrong.
-    /// @threads one at a time.
+    /// @threads Only one thread at a time may call this (see dist_outer_t).
     /// @since 0.1
     pub fn dist_outer_stats(
         outer: *mut dist_outer_t,
@@ -296,9 +334,11 @@ dist_export! {
     ///
     /// @param outer in, optional: the outer optimizer; NULL does nothing.
     /// @agree nothing.
-    /// @blocks until its operations have ended, until their deadlines at the latest.
+    /// @blocks Until the operations of the outer optimizer have ended, but at most until their
+    ///   deadlines.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads one; no other call uses it.
+    /// @threads Any thread may call this, but no other call may use the outer optimizer at the same
+    ///   time.
     /// @since 0.1
     pub fn dist_outer_release(outer: *mut dist_outer_t) -> dist_status_t {
         OUTERS.release_handle(outer, |it| it.retire())

@@ -7,17 +7,22 @@ use std::ffi::{c_char, c_void};
 
 /// Lets ranks train on their own for many steps between two agreements (local SGD, DiLoCo).
 ///
-/// Owned by the caller, released with dist_outer_release. One thread at a time calls its functions.
+/// The caller trains with an optimizer of its own, and calls dist_outer_step after each training
+/// step. At some of these calls, the ranks agree on new global values for a part of the parameters.
+///
+/// The outer optimizer is owned by the caller and released with dist_outer_release. One thread at a
+/// time calls its functions.
 #[repr(C)]
 pub struct dist_outer_t {
     _opaque: [u8; 0],
 }
 
-/// Updates the global values of a parameter, `count` elements of each array.
+/// Updates the global values of a parameter. Each array has `count` elements.
 ///
-/// `pseudo_grad` is the mean over the ranks of the global values less those of the rank.
-/// `state` is memory of the function's own, zeros at first. The function computes the same
-/// bits on all ranks. It must not throw and must not call libdist. `user` is that of the options.
+/// `pseudo_grad` is the mean, over the ranks, of the global values minus the values of the rank.
+/// `state` is memory for the function's own use, initially zero. `user` is the pointer in the
+/// options. The function must compute the same bits on all ranks. It must not throw and must not
+/// call libdist.
 pub type dist_outer_fn = Option<
     unsafe extern "C" fn(
         param: usize,
@@ -37,24 +42,28 @@ pub struct dist_outer_options_t {
     pub struct_size: usize,
     /// The number of steps between two agreements on the same parameters; required.
     pub every: u64,
-    /// In how many parts the parameters are agreed on, at different steps; 0 for 1. Not above
-    /// `every` and the number of parameters.
+    /// The number of fragments into which the parameters are divided; 0 for 1. The ranks agree on
+    /// each fragment at a different step. At most `every`, and at most the number of parameters
+    /// with gradients.
     pub fragments: usize,
-    /// "nesterov" or NULL, "sgd", or "average": the global values become the mean of the ranks'.
-    /// With `function`, its name. Borrowed for the call.
+    /// The optimizer of the global values. Borrowed for the call.
+    ///
+    /// "nesterov" or NULL is SGD with Nesterov momentum. "sgd" has no momentum. With "average", the
+    /// global values become the mean of the ranks' values. If `function` is set, this is the name
+    /// of the function, which the ranks compare.
     pub optimizer: *const c_char,
-    /// The learning rate of the optimizer; 0 for 0.7.
+    /// The learning rate of "nesterov" and "sgd"; 0 for 0.7.
     pub learning_rate: f64,
     /// The momentum of "nesterov"; 0 for 0.9.
     pub momentum: f64,
-    /// An optimizer of the caller's; optional.
+    /// The caller's own optimizer; optional.
     pub function: dist_outer_fn,
     /// Passed to `function`; valid until dist_outer_release.
     pub user: *mut c_void,
-    /// The deadline of each operation in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for
-    /// none.
+    /// The deadline of each operation in milliseconds. 0 is the group's default, and
+    /// DIST_WAIT_FOREVER is no deadline.
     pub timeout_ms: i64,
-    /// How distances are reduced, as in dist_reducer_options_t; not "none".
+    /// How the ranks reduce their differences, as in dist_reducer_options_t; "none" is not allowed.
     pub hook: *const c_char,
     /// Settings of the hook, as in dist_reducer_options_t.
     pub hook_settings: *const c_char,
@@ -68,17 +77,18 @@ pub struct dist_outer_options_t {
 pub struct dist_outer_stats_t {
     /// sizeof(dist_outer_stats_t).
     pub struct_size: usize,
-    /// The calls of dist_outer_step, without repetitions.
+    /// The number of calls of dist_outer_step. A repeated call after a failure counts once.
     pub steps: u64,
-    /// How often the ranks have agreed on a fragment.
+    /// The number of agreements that updated a fragment.
     pub updates: u64,
-    /// How often a rank voted against a fragment, so that all went back.
+    /// The number of agreements that a vote prevented, so all ranks returned to the old global
+    /// values.
     pub restores: u64,
     /// The bytes that were reduced.
     pub bytes_reduced: u64,
-    /// How many of these bytes a hook did not have to send.
+    /// The part of `bytes_reduced` that a hook did not have to send.
     pub bytes_saved: u64,
-    /// How long operations ran, together.
+    /// The sum of the durations of all operations.
     pub communication_ns: u64,
 }
 

@@ -1,4 +1,9 @@
-//! Reducers: creation, memory, values, and figures.
+//! Functions of reducers: creation, gradient memory, values of parameters, and figures.
+//!
+//! A reducer averages the gradients of a model over the ranks of a group. It reduces them in
+//! *buckets*: groups of gradients that are reduced by one operation. The assignment of gradients to
+//! buckets is the *layout*. `reducer_step` has the functions of a training step and shows their
+//! order. The implementation is in `api::reducer`.
 
 use super::args::{OutPtr, index};
 use super::blob;
@@ -16,28 +21,35 @@ pub(super) static REDUCERS: HandleTable<Reducer> = HandleTable::new(HandleKind::
 dist_export! {
     /// Creates a reducer, which averages gradients over the ranks of a group.
     ///
-    /// The ranks compare their parameters and options, agree on the buckets, and get the values of
-    /// rank 0. A rank that creates a reducer while the other ranks call dist_reducer_regroup joins
-    /// them: it gets their buckets, their number of steps, and the values of the lowest of them.
+    /// The ranks compare their parameters and options and agree on the buckets (the groups of
+    /// gradients that one operation reduces). Then all ranks get the values of rank 0.
     ///
-    /// @param group in: the group. The reducer does not keep it: release the reducer first.
-    /// @param params in: `n_params` parameters; the array, names and shapes are borrowed for the
-    ///   call, the values and gradients until dist_reducer_release. NULL only if `n_params` is 0.
+    /// A rank that joins a training creates its reducer while the other ranks call
+    /// dist_reducer_regroup. It gets their buckets, their number of steps, and the values of the
+    /// lowest of these ranks.
+    ///
+    /// @param group in: the group. The reducer does not keep the group alive: release the reducer
+    ///   first.
+    /// @param params in: `n_params` parameters. The array, names and shapes are borrowed for the
+    ///   call. The values and gradients are borrowed until dist_reducer_release. NULL only if
+    ///   `n_params` is 0.
     /// @param n_params in: the number of parameters.
     /// @param options in, optional: NULL for all defaults; borrowed for the call.
     /// @param out out: the reducer, owned by the caller, released with dist_reducer_release; NULL
     ///   on failure.
-    /// @agree the parameters but for their addresses and the index of the device, in the same
-    ///   order; the options but for `timeout_ms`, `layout` and `name`. If ranks give different
-    ///   layouts, that of the lowest of them counts.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
-    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
-    ///   group does not serve the device of a gradient, for an element type that cannot be divided,
-    ///   or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if
-    ///   parameters or options differ, with the first difference. The errors of
-    ///   dist_all_gather_bytes and dist_broadcast.
-    /// @threads any.
+    /// @agree the parameters in the same order, except their addresses and the index of the device;
+    ///   the options except `timeout_ms`, `layout` and `name`. If ranks pass different layouts, all
+    ///   ranks use the layout of the lowest of these ranks.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK. If the call has had no effect: DIST_ERR_INVALID_ARGUMENT if an argument is
+    ///   wrong or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_UNSUPPORTED if the group does not serve the device of a gradient, for an element
+    ///   type that cannot be divided, or for a field or flag that this version does not know. If
+    ///   parameters or options differ, all ranks return DIST_ERR_MISMATCH, and the message has the
+    ///   first difference. The call also returns the errors of dist_all_gather_bytes and
+    ///   dist_broadcast.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_create(
         group: *mut dist_group_t,
@@ -57,22 +69,23 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the place where a gradient is to be written.
+    /// Returns the address to which the caller writes a gradient.
     ///
-    /// The caller adds to or overwrites the gradient there before it marks the parameter. A place
-    /// in memory of the reducer is valid until dist_reducer_release. With DIST_REDUCER_MOVE_GRADS,
-    /// ask again after the first step. The memory is filled with zeros at first.
+    /// The caller overwrites the gradient at this address or adds to it, and then marks the
+    /// parameter (dist_reducer_ready). Memory of the reducer is initially filled with zeros and
+    /// valid until dist_reducer_release. With DIST_REDUCER_MOVE_GRADS the address may change once,
+    /// at the end of the first step: call this function again after that step.
     ///
     /// @param reducer in: the reducer.
     /// @param param in: the index of the parameter in the list of dist_reducer_create.
-    /// @param grad out: the caller's gradient, if the parameter has one, else memory of the
+    /// @param grad out: the caller's gradient if the parameter has one, otherwise memory of the
     ///   reducer; NULL on failure and for a parameter without elements.
     /// @param count out, optional: the number of elements; not written on failure.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
     ///   not exist or has no gradient.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_grad(
         reducer: *mut dist_reducer_t,
@@ -90,18 +103,18 @@ dist_export! {
 dist_export! {
     /// Returns the address of a reduced gradient after the end of a step.
     ///
-    /// It is that of dist_reducer_grad, unless the reducer has DIST_REDUCER_RETRYABLE and provides
-    /// the memory.
+    /// Usually this is the address that dist_reducer_grad returns. It is another address if the
+    /// reducer has DIST_REDUCER_RETRYABLE and provides the memory of the gradient.
     ///
     /// @param reducer in: the reducer.
     /// @param param in: the index of the parameter.
-    /// @param grad out: the reduced gradient, valid as for dist_reducer_grad; NULL on failure and
-    ///   for a parameter without elements.
+    /// @param grad out: the reduced gradient, valid as long as the memory of dist_reducer_grad;
+    ///   NULL on failure and for a parameter without elements.
     /// @param count out, optional: the number of elements; not written on failure.
     /// @agree nothing.
     /// @blocks no.
-    /// @return as dist_reducer_grad.
-    /// @threads any.
+    /// @return The results of dist_reducer_grad.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_result(
         reducer: *mut dist_reducer_t,
@@ -129,22 +142,22 @@ fn write_view(
 }
 
 dist_export! {
-    /// Gives the reduced rows of a sparse gradient after the end of a step.
+    /// Returns the reduced rows of a sparse gradient after the end of a step.
     ///
     /// @param reducer in: the reducer.
     /// @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
-    /// @param rows out: the indices of the rows that a rank passed, in ascending order, each once;
-    ///   owned by the reducer, valid until the next step with communication ends or
-    ///   dist_reducer_release; NULL on failure and if there are none.
-    /// @param values out: the rows, one after the other, valid as long; NULL on failure and if
-    /// there
-    ///   are none.
+    /// @param rows out: the indices of the rows that any rank passed to dist_reducer_ready_rows, in
+    ///   ascending order, each index once. The reducer owns the memory, which is valid until the
+    ///   end of the next step with communication, or until dist_reducer_release. NULL on failure
+    ///   and if there are no rows.
+    /// @param values out: the reduced rows, one after the other, valid as long as `rows`; NULL on
+    ///   failure and if there are no rows.
     /// @param n_rows out: the number of rows; not written on failure.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
     ///   not exist or its gradient is not sparse.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_rows(
         reducer: *mut dist_reducer_t,
@@ -168,16 +181,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Copies the values of one rank to all ranks.
+    /// Copies the parameters or buffers of one rank to all ranks.
     ///
     /// @param reducer in: the reducer.
     /// @param root in: the rank that has the values.
-    /// @param what in: the sum of DIST_REDUCER_PARAMS and DIST_REDUCER_BUFFERS, or one of them.
-    /// @agree the order of calls on the group, root and what.
-    /// @blocks until the values are there, until the deadlines of the broadcasts at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
-    ///   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of dist_broadcast.
-    /// @threads one at a time.
+    /// @param what in: DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS, or the sum of both.
+    /// @agree the order of calls on the group, `root` and `what`.
+    /// @blocks Until this rank has the values, but at most until the deadlines of the broadcasts.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong, inside a step, or inside
+    ///   a completion callback; DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was
+    ///   released; the errors of dist_broadcast.
+    /// @threads Only one thread at a time may call this (see dist_reducer_t).
     /// @since 0.1
     pub fn dist_reducer_broadcast(
         reducer: *mut dist_reducer_t,
@@ -192,18 +206,19 @@ dist_export! {
     /// Compares values that should be the same on all ranks.
     ///
     /// @param reducer in: the reducer.
-    /// @param what in: the sum of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and DIST_REDUCER_GRADS,
-    ///   or some of them.
-    /// @param differences out: one text for each parameter whose bytes are not the same on all
-    ///   ranks, with the ranks; empty if all are the same. The same on all ranks; owned by the
-    ///   caller, released with dist_blob_release; NULL on failure.
-    /// @agree the order of calls on the group and what.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
+    /// @param what in: one of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and DIST_REDUCER_GRADS, or
+    ///   a sum of them.
+    /// @param differences out: one text for each parameter whose bytes differ between ranks; the
+    ///   text names the ranks. The list is empty if all bytes are the same, and it is equal on all
+    ///   ranks. Owned by the caller, released with dist_blob_release; NULL on failure.
+    /// @agree the order of calls on the group, and `what`.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
     /// @return DIST_OK, also if values differ; DIST_ERR_UNSUPPORTED if a parameter is in device
-    ///   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
-    ///   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of
-    ///   dist_all_gather_bytes.
-    /// @threads one at a time.
+    ///   memory; DIST_ERR_INVALID_ARGUMENT if an argument is wrong, inside a step, or inside a
+    ///   completion callback; DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was
+    ///   released; the errors of dist_all_gather_bytes.
+    /// @threads Only one thread at a time may call this (see dist_reducer_t).
     /// @since 0.1
     pub fn dist_reducer_check(
         reducer: *mut dist_reducer_t,
@@ -217,24 +232,29 @@ dist_export! {
 }
 
 dist_export! {
-    /// Goes on in another group, for instance in that of dist_group_shrink.
+    /// Continues in another group, for instance in the group that dist_group_shrink returns.
     ///
-    /// If a step had failed, it is open again after this call: with DIST_REDUCER_RETRYABLE the next
-    /// dist_reducer_end sends the same gradients again, divided for the new group, and nothing is
-    /// computed again. If another rank had seen the step end before the failure, dist_reducer_end
-    /// returns what that rank got. Without DIST_REDUCER_RETRYABLE a failed step is given up;
-    /// `steps` of dist_reducer_stats shows whether it had ended.
+    /// If the last step has failed, the effect on this step depends on DIST_REDUCER_RETRYABLE:
+    ///
+    /// - With the flag, the step is open again, and the caller computes no gradient again. The next
+    ///   dist_reducer_end sends the same gradients again, divided for the new group. If another
+    ///   rank had already seen the end of the step, dist_reducer_end instead returns the results of
+    ///   that rank.
+    /// - Without the flag, the failed step is abandoned. `steps` of dist_reducer_stats shows
+    ///   whether the step had ended.
     ///
     /// @param reducer in: the reducer.
-    /// @param group in: the new group. The reducer does not keep it.
-    /// @agree all ranks of the new group call it, or dist_reducer_create with the same parameters
-    ///   and options.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
+    /// @param group in: the new group. The reducer does not keep the group alive.
+    /// @agree every rank of the new group calls dist_reducer_regroup, or dist_reducer_create with
+    ///   the same parameters and options.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open in a group that has not failed,
-    ///   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks
-    ///   if parameters, options or steps differ, or a rank joins while a step is to be repeated;
-    ///   the errors of dist_all_gather_bytes and dist_broadcast.
-    /// @threads one at a time.
+    ///   or inside a completion callback; DIST_ERR_INVALID_HANDLE. All ranks return
+    ///   DIST_ERR_MISMATCH if parameters, options or steps differ, or if a rank joins while a step
+    ///   must be repeated. The call also returns the errors of dist_all_gather_bytes and
+    ///   dist_broadcast.
+    /// @threads Only one thread at a time may call this (see dist_reducer_t).
     /// @since 0.1
     pub fn dist_reducer_regroup(
         reducer: *mut dist_reducer_t,
@@ -247,10 +267,10 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the layout of a reducer: which gradients are reduced together, and in which order.
+    /// Returns the layout: which gradients are reduced together, and in which order.
     ///
-    /// Results of the same gradients on the same ranks are the same bits only with the same
-    /// layout, or with DIST_REDUCER_CANONICAL. So a checkpoint has the layout, and passes it to
+    /// The same gradients on the same ranks give the same bits only with the same layout, or with
+    /// DIST_REDUCER_CANONICAL. Therefore, store the layout in a checkpoint, and pass it to
     /// dist_reducer_create after a restart.
     ///
     /// @param reducer in: the reducer.
@@ -260,7 +280,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL;
     ///   DIST_ERR_OUT_OF_MEMORY.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_layout(
         reducer: *const dist_reducer_t,
@@ -272,7 +292,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives figures of the last step.
+    /// Returns figures of the last step, and a few counters since the creation.
     ///
     /// @param reducer in: the reducer.
     /// @param out out: the figures; `struct_size` is set by the caller.
@@ -280,7 +300,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its
     ///   `struct_size` is wrong.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_stats(
         reducer: *const dist_reducer_t,
@@ -316,7 +336,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
     ///   DIST_ERR_OUT_OF_MEMORY.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_reducer_describe(
         reducer: *const dist_reducer_t,
@@ -331,16 +351,16 @@ dist_export! {
 dist_export! {
     /// Releases a reducer and the memory that it provides.
     ///
-    /// If operations of a step are in flight, the call waits until they have ended. It also waits
-    /// for functions of dist_reducer_on_bucket that run, but not inside a completion callback.
+    /// The call waits until all operations of the last step have ended and all functions of
+    /// dist_reducer_on_bucket have returned. Inside a completion callback, it does not wait for
+    /// these functions.
     ///
     /// @param reducer in, optional: the reducer; NULL does nothing.
     /// @agree nothing.
-    /// @blocks until the operations of the step have ended, until their deadlines at the latest,
-    /// and
-    ///   until the functions have returned.
+    /// @blocks Until the operations have ended, but at most until their deadlines, and until the
+    ///   functions have returned.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads one; no other call uses the reducer.
+    /// @threads Any thread may call this, but no other call may use the reducer at the same time.
     /// @since 0.1
     pub fn dist_reducer_release(reducer: *mut dist_reducer_t) -> dist_status_t {
         REDUCERS.release_handle(reducer, |it| it.retire())

@@ -1,4 +1,4 @@
-//! The arguments of reducer functions: parameters, options, selections of values.
+//! Conversion of the arguments of reducer functions: parameters, options, and selections of values.
 
 use super::args::{
     check_reserved, dst, index, milliseconds, null_argument, optional_str, required_str, slice,
@@ -37,7 +37,8 @@ pub(super) fn check_flags(flags: u64, known: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Reads the parameters in a caller's array. The size in the first element applies to all elements.
+/// Reads the caller's array of parameters. `struct_size` of the first element is the stride of the
+/// array, and all elements must have the same `struct_size`.
 pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Param>> {
     if n == 0 {
         return Ok(Vec::new());
@@ -52,31 +53,31 @@ pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Pa
     let stride = sized_struct::output_size(array)?;
     let param = |index: usize| {
         let at = array.cast::<u8>().wrapping_add(index * stride).cast::<dist_param_t>();
-        let given = sized_struct::read(at)?;
-        if given.struct_size != stride {
+        let c_param = sized_struct::read(at)?;
+        if c_param.struct_size != stride {
             let message = format!(
                 "struct_size is {}, and that of params[0] is {stride}: all elements need the same \
                  size",
-                given.struct_size
+                c_param.struct_size
             );
             return Err(Error::invalid(message));
         }
-        to_param(&given)
+        to_param(&c_param)
     };
     (0..n).map(|index| param(index).context(|| format!("params[{index}]"))).collect()
 }
 
-fn to_param(given: &dist_param_t) -> Result<Param> {
-    check_flags(given.flags, KNOWN_PARAM_FLAGS)?;
-    check_reserved(given.reserved)?;
-    let name = required_str(given.name, "name")?;
-    let dtype = DataType::from_number(given.dtype)?;
-    let grad_dtype = match given.grad_dtype {
+fn to_param(c_param: &dist_param_t) -> Result<Param> {
+    check_flags(c_param.flags, KNOWN_PARAM_FLAGS)?;
+    check_reserved(c_param.reserved)?;
+    let name = required_str(c_param.name, "name")?;
+    let dtype = DataType::from_number(c_param.dtype)?;
+    let grad_dtype = match c_param.grad_dtype {
         0 => dtype,
         number => DataType::from_number(number).context(|| "grad_dtype")?,
     };
-    let is_sparse = given.flags & DIST_PARAM_SPARSE_ROWS != 0;
-    let role = match given.flags & !DIST_PARAM_SPARSE_ROWS {
+    let is_sparse = c_param.flags & DIST_PARAM_SPARSE_ROWS != 0;
+    let role = match c_param.flags & !DIST_PARAM_SPARSE_ROWS {
         0 => ParamRole::Trained,
         DIST_PARAM_FROZEN => ParamRole::Frozen,
         DIST_PARAM_BUFFER => ParamRole::Buffer,
@@ -86,45 +87,48 @@ fn to_param(given: &dist_param_t) -> Result<Param> {
             return Err(Error::invalid(message));
         }
     };
-    let data = dst(given.data, buffer_bytes(given.count, dtype, 1)?, "data")?;
-    let grad_bytes = buffer_bytes(given.count, grad_dtype, 1)?;
-    let grad = match given.grad.is_null() {
+    let data = dst(c_param.data, buffer_bytes(c_param.count, dtype, 1)?, "data")?;
+    let grad_bytes = buffer_bytes(c_param.count, grad_dtype, 1)?;
+    let grad = match c_param.grad.is_null() {
         true => None,
-        false => Some(dst(given.grad, grad_bytes, "grad")?),
+        false => Some(dst(c_param.grad, grad_bytes, "grad")?),
     };
-    let device = match given.fields & DIST_FIELD_DEVICE {
+    let device = match c_param.fields & DIST_FIELD_DEVICE {
         0 => None,
-        _ => Some(index(given.device, "device")?),
+        _ => Some(index(c_param.device, "device")?),
     };
     Ok(Param {
         name: name.to_owned(),
         data,
         grad,
-        shape: slice(given.shape, given.n_shape, "shape")?.to_vec(),
-        count: given.count,
+        shape: slice(c_param.shape, c_param.n_shape, "shape")?.to_vec(),
+        count: c_param.count,
         dtype,
         grad_dtype,
         device,
         is_sparse,
         role,
-        tag: given.tag,
+        tag: c_param.tag,
     })
 }
 
-pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerOptions> {
-    let flags = given.flags;
+/// Converts the options of dist_reducer_create.
+pub(super) fn reducer_options(c_options: &dist_reducer_options_t) -> Result<ReducerOptions> {
+    let flags = c_options.flags;
     check_flags(flags, KNOWN_FLAGS)?;
     let has = |flag: u64| flags & flag != 0;
-    let layout = match given.layout.is_null() {
-        true if given.layout_bytes > 0 => return Err(null_argument("layout")),
+    let layout = match c_options.layout.is_null() {
+        true if c_options.layout_bytes > 0 => return Err(null_argument("layout")),
         true => None,
-        false => Some(slice(given.layout.cast::<u8>(), given.layout_bytes, "layout")?.to_vec()),
+        false => {
+            Some(slice(c_options.layout.cast::<u8>(), c_options.layout_bytes, "layout")?.to_vec())
+        }
     };
-    let name = optional_str(given.name, "name")?;
+    let name = optional_str(c_options.name, "name")?;
     Ok(ReducerOptions {
-        bucket_bytes: given.bucket_bytes,
-        first_bucket_bytes: given.first_bucket_bytes,
-        divide: match given.divide {
+        bucket_bytes: c_options.bucket_bytes,
+        first_bucket_bytes: c_options.first_bucket_bytes,
+        divide: match c_options.divide {
             DIST_DIVIDE_WORLD => DividePolicy::World,
             DIST_DIVIDE_NONE => DividePolicy::None,
             DIST_DIVIDE_INITIAL => DividePolicy::Initial,
@@ -135,7 +139,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
                 )));
             }
         },
-        missing: match given.missing {
+        missing: match c_options.missing {
             DIST_MISSING_ERROR => MissingPolicy::Error,
             DIST_MISSING_ZERO => MissingPolicy::Zero,
             DIST_MISSING_SKIP => MissingPolicy::Skip,
@@ -145,7 +149,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
                 )));
             }
         },
-        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
+        timeout_ms: milliseconds(c_options.timeout_ms, "timeout_ms")?,
         is_retryable: has(DIST_REDUCER_RETRYABLE),
         is_canonical: has(DIST_REDUCER_CANONICAL),
         has_fixed_layout: has(DIST_REDUCER_FIXED_LAYOUT),
@@ -157,30 +161,30 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
         is_sharded: has(DIST_REDUCER_SHARDED),
         shares_grads: has(DIST_REDUCER_SHARE_GRADS),
         layout,
-        hook: hook_choice(given)?,
+        hook: hook_choice(c_options)?,
         // The library never dereferences the stream; it is the driver's handle.
-        stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
+        stream: Some(c_options.stream.addr()).filter(|&stream| stream != 0),
         name: name.unwrap_or_default().to_owned(),
     })
 }
 
-/// Reads how buckets are reduced.
-fn hook_choice(given: &dist_reducer_options_t) -> Result<HookChoice> {
-    let name = optional_str(given.hook, "hook")?.unwrap_or_default();
-    let settings = optional_str(given.hook_settings, "hook_settings")?.unwrap_or_default();
-    match given.hook_function {
+/// Reads the hook, which defines how buckets are reduced.
+fn hook_choice(c_options: &dist_reducer_options_t) -> Result<HookChoice> {
+    let name = optional_str(c_options.hook, "hook")?.unwrap_or_default();
+    let settings = optional_str(c_options.hook_settings, "hook_settings")?.unwrap_or_default();
+    match c_options.hook_function {
         None => HookChoice::parse(name, settings),
         Some(_) if name.is_empty() => {
             let message = "hook is NULL: give hook_function a name, which the ranks compare";
             Err(Error::invalid(message))
         }
         Some(function) => {
-            Ok(HookChoice::Function(hook_function(name, settings, function, given.hook_user)))
+            Ok(HookChoice::Function(hook_function(name, settings, function, c_options.hook_user)))
         }
     }
 }
 
-/// Converts the caller's selection of values.
+/// Converts the argument `what`, which selects parameters, buffers and gradients.
 pub(super) fn value_selection(selected: u64) -> Result<ParamSelection> {
     check_flags(selected, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
     if selected == 0 {

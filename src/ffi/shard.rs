@@ -1,4 +1,44 @@
-//! Sharded optimizers.
+//! Functions of sharded optimizers (ZeRO), `dist_shard_create` to `dist_shard_release`.
+//!
+//! A shard belongs to a reducer. It splits the elements of all parameters with a gradient over the
+//! ranks. Each rank keeps the optimizer's states (such as "m" and "v" of Adam) of its own elements
+//! only. It updates these elements and sends them to all ranks. The values of the parameters stay
+//! complete on every rank. The implementation is in `api::reducer::shard`.
+//!
+//! # One training step
+//! Every rank makes the same calls:
+//!
+//! ```text
+//! dist_reducer_begin, dist_reducer_ready, ..._end     reduce the gradients
+//! dist_shard_ranges, dist_shard_state                 get the elements and states of this rank
+//! (the caller's optimizer updates these elements and states)
+//! dist_shard_gather(shard, NULL)                      send the new values of each rank to all ranks
+//! ```
+//!
+//! The gather can overlap with the next forward pass:
+//!
+//! ```text
+//! dist_shard_gather(shard, &work)                     returns at once
+//! dist_shard_wait(shard, param)                       before the forward pass uses this parameter
+//! dist_work_wait(work), dist_work_release(work)       before the next gather
+//! ```
+//!
+//! # After the death of a rank
+//! `dist_reducer_end` or `dist_shard_gather` fails on the remaining ranks, which then call:
+//!
+//! ```text
+//! dist_group_shrink, dist_reducer_regroup             continue in a group of the remaining ranks
+//! dist_reducer_end, the update again                  only if dist_reducer_end has failed
+//! dist_shard_gather(shard, NULL)                      also redistributes the states
+//! dist_shard_ranges                                   returns the ranges in the new group
+//! ```
+//!
+//! # A rank that joins
+//! ```text
+//! ranks of the old group                              new rank
+//! dist_reducer_regroup(reducer, new group)            dist_reducer_create(new group, ...)
+//! dist_shard_gather(shard, NULL)                      dist_shard_create(reducer, ...)
+//! ```
 
 use super::args::{
     OutPtr, check_reserved, index, milliseconds, null_argument, optional_bytes, required_str, slice,
@@ -18,42 +58,48 @@ use std::ffi::c_void;
 
 static SHARDS: HandleTable<Shard> = HandleTable::new(HandleKind::Shard);
 
-fn shard_options(given: &dist_shard_options_t) -> Result<ShardOptions> {
-    check_reserved(given.reserved)?;
-    let names = slice(given.states, given.n_states, "states")?;
+fn shard_options(c_options: &dist_shard_options_t) -> Result<ShardOptions> {
+    check_reserved(c_options.reserved)?;
+    let names = slice(c_options.states, c_options.n_states, "states")?;
     let name = |(index, &name)| {
         let name = required_str(name, "name").context(|| format!("states[{index}]"));
         name.map(str::to_owned)
     };
     Ok(ShardOptions {
         states: names.iter().enumerate().map(name).collect::<Result<_>>()?,
-        copies: index(given.copies, "copies")?.max(1),
-        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
+        copies: index(c_options.copies, "copies")?.max(1),
+        timeout_ms: milliseconds(c_options.timeout_ms, "timeout_ms")?,
     })
 }
 
 dist_export! {
-    /// Shares the state of an optimizer over the ranks of a reducer.
+    /// Splits the state of an optimizer over the ranks of a reducer.
     ///
-    /// Every parameter with a gradient is split by elements, evenly over the ranks. After
-    /// dist_reducer_end a rank updates the elements of dist_shard_ranges, with the states of
-    /// dist_shard_state, and all ranks call dist_shard_gather. A rank that joins calls this while
-    /// the other ranks call dist_shard_gather after dist_reducer_regroup; it gets its share of the
-    /// states.
+    /// Each bucket of the reducer is split by elements, evenly over the ranks. For example, 4 ranks
+    /// split a bucket of 10 elements into 3, 3, 2 and 2 elements. After dist_reducer_end, each rank
+    /// updates the elements that dist_shard_ranges returns and the states that dist_shard_state
+    /// returns. Then all ranks call dist_shard_gather.
     ///
-    /// @param reducer in: the reducer, between steps. It keeps its buckets from now on. The shard
-    ///   keeps the reducer: release the shard first.
+    /// A new shard has states of zeros. The exception is a rank that joins a training: it calls
+    /// dist_shard_create while the other ranks call dist_shard_gather after dist_reducer_regroup,
+    /// and gets its share of their states.
+    ///
+    /// @param reducer in: the reducer, between two steps. After this call, its buckets no longer
+    ///   change. The shard uses the reducer until dist_shard_release: release the shard before the
+    ///   reducer.
     /// @param options in, optional: NULL for no states; borrowed for the call.
     /// @param out out: the shard, owned by the caller, released with dist_shard_release; NULL on
     ///   failure.
-    /// @agree the order of calls on the group; the options but for `timeout_ms`.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a step or a
-    ///   completion callback, and if the reducer has a shard or DIST_REDUCER_UNEVEN;
-    ///   DIST_ERR_INVALID_HANDLE, also if the
-    ///   group was released; DIST_ERR_UNSUPPORTED for sparse gradients and device memory.
-    ///   DIST_ERR_MISMATCH on all ranks if the options differ. The errors of dist_all_gather_bytes.
-    /// @threads one at a time.
+    /// @agree the order of calls on the group, and all options except `timeout_ms`.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK. If the call has had no effect: DIST_ERR_INVALID_ARGUMENT if an argument is
+    ///   wrong, inside a step, inside a completion callback, if the reducer already has a shard, or
+    ///   if it has DIST_REDUCER_UNEVEN; DIST_ERR_INVALID_HANDLE if the handle is wrong or the group
+    ///   was released; DIST_ERR_UNSUPPORTED for sparse gradients and for device memory. If the
+    ///   options differ, all ranks return DIST_ERR_MISMATCH. The call also returns the errors of
+    ///   dist_all_gather_bytes.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_create(
         reducer: *mut dist_reducer_t,
@@ -82,22 +128,24 @@ fn to_c_range(range: &ShardRange) -> dist_shard_range_t {
 }
 
 dist_export! {
-    /// Gives the elements that this rank updates.
+    /// Returns the elements that this rank updates, as ranges of parameters.
     ///
-    /// With `copies` they include copies of other ranks' elements. They stay the same until
-    /// dist_shard_gather has followed dist_reducer_regroup.
+    /// If `copies` in the options is above 1, the ranges include copies of other ranks' elements.
+    /// The ranges change only in the first dist_shard_gather after dist_reducer_regroup.
     ///
     /// @param shard in: the shard.
-    /// @param ranges out: the first `capacity` ranges; each `struct_size` is set by the caller, to
-    ///   the same number. NULL only if `capacity` is 0.
-    /// @param capacity in: the maximum number of ranges in the array.
-    /// @param n_ranges out: the number of ranges that there are; not written on failure.
+    /// @param ranges out: an array that gets the first `capacity` ranges. The caller sets
+    ///   `struct_size` of each element of the array to the same number. NULL only if `capacity` is
+    ///   0.
+    /// @param capacity in: the length of the array `ranges`.
+    /// @param n_ranges out: the number of ranges of this rank, which may exceed `capacity`; not
+    ///   written on failure.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE, also if the group was released;
-    ///   DIST_ERR_INVALID_ARGUMENT for a wrong argument, and with DIST_REDUCER_SHARDED between
-    ///   dist_reducer_regroup and dist_shard_gather.
-    /// @threads one at a time.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was released;
+    ///   DIST_ERR_INVALID_ARGUMENT if an argument is wrong. With DIST_REDUCER_SHARDED, the call
+    ///   also returns DIST_ERR_INVALID_ARGUMENT between dist_reducer_regroup and dist_shard_gather.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_ranges(
         shard: *mut dist_shard_t,
@@ -129,20 +177,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives a state of the elements that this rank updates.
+    /// Returns one of the optimizer's states for the elements that this rank updates.
     ///
     /// @param shard in: the shard.
     /// @param state in: the index of the state in `states` of the options.
-    /// @param values out: one f32 for each element, range by range (`offset` of the range); zeros
-    /// at
-    ///   first. Memory of the shard, valid until dist_shard_release, or until dist_shard_gather has
-    ///   followed dist_reducer_regroup; NULL on failure.
+    /// @param values out: one f32 for each element, initially zero. The state of a range begins at
+    ///   `offset` of the range. The memory belongs to the shard. It is valid until
+    ///   dist_shard_release, or until the first dist_shard_gather after dist_reducer_regroup. NULL
+    ///   on failure.
     /// @param count out, optional: the number of elements; not written on failure.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if there is no such
-    ///   state.
-    /// @threads one at a time.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the state does not
+    ///   exist.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_state(
         shard: *mut dist_shard_t,
@@ -159,30 +207,39 @@ dist_export! {
 }
 
 dist_export! {
-    /// Sends the elements that this rank has updated to all ranks, and gets theirs.
+    /// Sends the elements that this rank has updated to all ranks, and receives the others.
     ///
-    /// The parameters go bucket by bucket, those of the first layers first. With a work the forward
-    /// pass may begin: dist_shard_wait waits for one parameter. Until then the caller does
-    /// not touch parameters.
+    /// All ranks call this after the update of each step. The ranks send the parameters bucket by
+    /// bucket, beginning with the first layers. Without a work, the call returns when all ranks
+    /// have all parameters. With a work, the call returns at once, and the forward pass may begin.
+    /// The caller then neither reads nor writes a parameter until dist_shard_wait has returned for
+    /// it.
     ///
-    /// If the call fails because a rank has died: dist_group_shrink, dist_reducer_regroup, and this
-    /// call again. It then also redistributes the states to the ranks of the new group, and so does
-    /// a call after dist_reducer_regroup for another reason. If a step fails, repeat
-    /// dist_reducer_end and the update first. A gather that was begun with a work, and that has
-    /// failed, is repeated by dist_reducer_end.
+    /// If a rank dies, dist_reducer_end or dist_shard_gather fails. The remaining ranks then make
+    /// these calls:
+    ///
+    /// 1. dist_group_shrink, and dist_reducer_regroup with the new group.
+    /// 2. If dist_reducer_end has failed: dist_reducer_end and the update again.
+    /// 3. dist_shard_gather. This call also redistributes the states to the ranks of the new group.
+    ///    After it, dist_shard_ranges returns other ranges.
+    ///
+    /// The first dist_shard_gather after a dist_reducer_regroup redistributes the states even if no
+    /// rank has died. If a gather with a work has failed, dist_reducer_end of the next step repeats
+    /// this gather after dist_reducer_regroup.
     ///
     /// @param shard in: the shard.
-    /// @param work out, optional: NULL to wait; else a work that ends with the gather, owned by the
-    ///   caller, released with dist_work_release; NULL on failure.
+    /// @param work out, optional: NULL to block. Otherwise the call writes a work that ends with
+    ///   the gather. The caller owns the work and releases it with dist_work_release; NULL on
+    ///   failure.
     /// @agree the order of calls on the group.
-    /// @blocks until all parameters are there, until the deadlines of the operations at the latest;
-    ///   with a work only after dist_reducer_regroup.
+    /// @blocks Until all ranks have all parameters, but at most until the deadlines of the call's
+    ///   operations. A call with a work blocks only after dist_reducer_regroup.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a
-    /// completion
-    ///   callback; DIST_ERR_INVALID_HANDLE, also if the group was released; DIST_ERR_NOT_FOUND if
-    ///   the states of a rank are lost with it: the group still works, and a repetition is of no
-    ///   use; the errors of dist_all_gather. With a work these are the work's.
-    /// @threads one at a time.
+    ///   completion callback; DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was
+    ///   released. DIST_ERR_NOT_FOUND if states were lost because no remaining rank has a copy: the
+    ///   group still works, but the call cannot succeed later. The call also returns the errors of
+    ///   dist_all_gather. In a call with a work, the work reports these errors.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_gather(
         shard: *mut dist_shard_t,
@@ -203,17 +260,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Waits until a parameter is there that is gathered in the background.
+    /// Waits for a parameter of a running gather, that is, of dist_shard_gather with a work.
     ///
     /// @param shard in: the shard.
     /// @param param in: the index of the parameter.
     /// @agree nothing.
-    /// @blocks until all ranks' elements are there, until the deadline of the operation at the
-    ///   latest.
+    /// @blocks Until the elements of all ranks have arrived, but at most until the deadline of the
+    ///   operation.
     /// @return DIST_OK, also if no gather runs; DIST_ERR_INVALID_ARGUMENT if the parameter does not
     ///   exist or has no gradient, and inside a completion callback; DIST_ERR_INVALID_HANDLE; the
     ///   errors of the gather.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_shard_wait(shard: *mut dist_shard_t, param: usize) -> dist_status_t {
         SHARDS.get(shard)?.wait(param)
@@ -221,22 +278,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the states of all ranks, for a checkpoint.
+    /// Collects the states of all ranks at one rank, for a checkpoint.
     ///
-    /// They are ordered by parameter and offset, without padding, so that dist_shard_load can give
-    /// them to any number of ranks. The parameters themselves are on every rank, and are the
-    /// caller's to save.
+    /// The states are ordered by parameter, without padding, so dist_shard_load can distribute them
+    /// to any number of ranks. The result does not contain the values of the parameters. Every rank
+    /// has all of these values, and the caller saves them.
     ///
     /// @param shard in: the shard.
-    /// @param root in: the rank that gets them.
-    /// @param out out: at the root one byte string, owned by the caller, released with
-    ///   dist_blob_release; NULL on failure and on other ranks.
-    /// @agree the order of calls on the group, and root.
-    /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also between dist_reducer_regroup and
-    ///   dist_shard_gather, and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the
-    ///   group was released; DIST_ERR_OUT_OF_MEMORY; the errors of dist_gather_bytes.
-    /// @threads one at a time.
+    /// @param root in: the rank that gets the states.
+    /// @param out out: on the root, one byte string, owned by the caller, released with
+    ///   dist_blob_release; NULL on failure and on the other ranks.
+    /// @agree the order of calls on the group, and `root`.
+    /// @blocks Until every rank has called, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong, between
+    ///   dist_reducer_regroup and dist_shard_gather, and inside a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was released;
+    ///   DIST_ERR_OUT_OF_MEMORY; the errors of dist_gather_bytes.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_save(
         shard: *mut dist_shard_t,
@@ -252,22 +311,22 @@ dist_export! {
 }
 
 dist_export! {
-    /// Takes states that dist_shard_save has given, on any number of ranks.
+    /// Loads states that dist_shard_save returned, from one rank to any number of ranks.
     ///
-    /// @param shard in: the shard, with the same parameters and states by name.
-    /// @param bytes in: at the root the byte string of dist_shard_save; borrowed for the call; not
-    ///   used on other ranks.
-    /// @param len_bytes in: its length.
-    /// @param root in: the rank that has it.
-    /// @agree the order of calls on the group, and root.
-    /// @blocks until all ranks have their states, until the deadlines of its operations at the
-    ///   latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another
-    /// form,
-    ///   other parameters or other states; also between dist_reducer_regroup and dist_shard_gather,
-    ///   and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released;
-    ///   the errors of dist_broadcast.
-    /// @threads one at a time.
+    /// @param shard in: the shard. Its parameters and states have the same names as the saved ones.
+    /// @param bytes in: on the root, the byte string of dist_shard_save; borrowed for the call. The
+    ///   other ranks' `bytes` are not used.
+    /// @param len_bytes in: the length of `bytes`.
+    /// @param root in: the rank that has the byte string.
+    /// @agree the order of calls on the group, and `root`.
+    /// @blocks Until all ranks have their states, but at most until the deadlines of the call's
+    ///   operations.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT on all ranks if the byte string has another
+    ///   format, other parameters or other states; DIST_ERR_INVALID_ARGUMENT between
+    ///   dist_reducer_regroup and dist_shard_gather, and inside a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE if the handle is wrong or the group was released; the errors of
+    ///   dist_broadcast.
+    /// @threads Only one thread at a time may call this (see dist_shard_t).
     /// @since 0.1
     pub fn dist_shard_load(
         shard: *mut dist_shard_t,
@@ -285,10 +344,9 @@ dist_export! {
     ///
     /// @param shard in, optional: the shard; NULL does nothing.
     /// @agree nothing.
-    /// @blocks until a gather that runs has ended, until the deadlines of its operations at the
-    ///   latest.
+    /// @blocks Until a running gather has ended, but at most until the deadlines of its operations.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads one; no other call uses the shard.
+    /// @threads Any thread may call this, but no other call may use the shard at the same time.
     /// @since 0.1
     pub fn dist_shard_release(shard: *mut dist_shard_t) -> dist_status_t {
         SHARDS.release_handle(shard, |it| it.retire())
