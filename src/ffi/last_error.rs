@@ -1,7 +1,8 @@
 //! The last error of each thread: its message as a C string, and its back-traces.
 //!
-//! The library keeps two errors in alternating buffers. So a pointer to a message outlives the next
-//! failing call, for example of a clean-up or of the function that prints the message.
+//! Each thread keeps its two most recent errors in alternating buffers. A pointer to a message
+//! therefore stays valid if one more call fails, for example a call that cleans up or prints the
+//! message.
 
 use crate::base::backtrace;
 use crate::process::child_result;
@@ -10,15 +11,15 @@ use std::cell::{OnceCell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
-/// The data of an error.
+/// An error of a thread.
 #[derive(Default)]
 struct LastError {
     message: CString,
     /// The back-trace of the failing call.
     raised_at: Option<Backtrace>,
-    /// The back-trace of the call that issued the operation, if that was another call.
+    /// The back-trace of the call that issued the operation, if this was not the failing call.
     issued_at: Option<Arc<Backtrace>>,
-    /// Both back-traces as text, once requested.
+    /// Both back-traces as text. Empty until a caller asks for the text.
     rendered_backtraces: OnceCell<CString>,
 }
 
@@ -43,13 +44,14 @@ impl ErrorHistory {
 
 thread_local! {
     static ERRORS: RefCell<ErrorHistory> = RefCell::default();
-    /// The issue back-trace for the next error of this thread.
+    /// The issue back-trace of the next error of this thread: the place where the operation was
+    /// issued.
     static ISSUE_BACKTRACE: RefCell<Option<Arc<Backtrace>>> = const { RefCell::new(None) };
 }
 
 const EMPTY: &CStr = c"";
 
-/// Stores a new error.
+/// Stores the message as the newest error of this thread, together with a back-trace.
 pub(super) fn set(message: &str) {
     child_result::record_message(message);
     let message = to_c_string(message);
@@ -64,17 +66,19 @@ pub(super) fn set(message: &str) {
     ERRORS.try_with(|errors| errors.borrow_mut().push(last)).unwrap_or_default();
 }
 
-/// Sets the back-trace of the issuing call for the error that this call is about to return.
+/// Records where the failed operation was issued. The next [`set`] on this thread stores this
+/// back-trace with the error.
 pub(super) fn set_issue_backtrace(backtrace: Option<Arc<Backtrace>>) {
     drop(ISSUE_BACKTRACE.try_with(|issued| issued.replace(backtrace)));
 }
 
-/// Returns the message as a C string, valid until the second next [`set`] on this thread.
+/// Returns the message of the newest error as a C string, valid until the second next [`set`] on
+/// this thread.
 pub(super) fn as_ptr() -> *const c_char {
     ERRORS.try_with(|errors| errors.borrow().last().message.as_ptr()).unwrap_or(EMPTY.as_ptr())
 }
 
-/// Returns the message.
+/// Returns the message of the newest error.
 pub(super) fn get() -> String {
     let text = |errors: &RefCell<ErrorHistory>| {
         errors.borrow().last().message.to_string_lossy().into_owned()
@@ -82,8 +86,8 @@ pub(super) fn get() -> String {
     ERRORS.try_with(text).unwrap_or_default()
 }
 
-/// Returns the back-traces of the error as text; "" if none was recorded. The text is valid as long
-/// as the message.
+/// Returns the back-traces of the newest error as text; "" if none was recorded. The pointer is
+/// valid until the second next [`set`] on this thread.
 pub(super) fn backtrace_as_ptr() -> *const c_char {
     ERRORS
         .try_with(|errors| errors.borrow().last().render_backtraces().as_ptr())

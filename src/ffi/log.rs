@@ -5,7 +5,7 @@ use crate::base::error::Error;
 use crate::base::log::{self, LogLevel, LogSink};
 use std::ffi::{CString, c_char, c_void};
 
-/// A caller's function.
+/// The caller's function for log lines, and its argument.
 struct CLogSink {
     function: unsafe extern "C" fn(level: i32, line: *const c_char, user: *mut c_void),
     user: *mut c_void,
@@ -27,16 +27,17 @@ impl LogSink for CLogSink {
 dist_export! {
     /// Sends log lines to a function instead of standard error.
     ///
-    /// Lines up to the level of dist_set_log_level or DIST_LOG_LEVEL are sent.
+    /// The function gets all lines up to the log level (dist_set_log_level or DIST_LOG_LEVEL).
     ///
     /// @param function in, optional: called on any thread of the process; must not call libdist and
     ///   must not throw. NULL sends lines to standard error again.
     /// @param user in, optional: passed to `function`; must stay valid until the function has been
     ///   replaced.
     /// @agree nothing.
-    /// @blocks until calls of the previous function have returned; none is made afterwards.
+    /// @blocks Until running calls of the previous function have returned. The library does not
+    ///   call the previous function again.
     /// @return DIST_OK.
-    /// @threads any, but not inside `function`.
+    /// @threads Any thread may call this at any time, but not inside `function`.
     /// @since 0.1
     pub fn dist_set_log_callback(function: dist_log_fn, user: *mut c_void) -> dist_status_t {
         let sink = function.map(|function| Box::new(CLogSink { function, user }) as Box<dyn LogSink>);
@@ -48,13 +49,13 @@ dist_export! {
 dist_export! {
     /// Sets the log level of the process.
     ///
-    /// The environment and the debug level do not change it afterwards.
+    /// This level has priority over the environment and the debug level.
     ///
     /// @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_set_log_level(level: i32) -> dist_status_t {
         let number = u8::try_from(level).ok().filter(|&number| number <= LogLevel::Debug as u8);

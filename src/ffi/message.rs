@@ -1,4 +1,14 @@
 //! Probes, matched messages, and a combined send and receive.
+//!
+//! *Matching* assigns a message to a receive with the same source and tag. A probe finds a message
+//! before its receive. A probe with the output `message` also takes the message out of matching (as
+//! MPI's `Mprobe`):
+//!
+//! ```text
+//! dist_probe(group, peer, tag, &status, NULL, &message)   status has the number of elements
+//! dist_recv_message(message, buf, status.count, ...)      receives exactly this message
+//! dist_message_release(message)                           instead: returns it to matching
+//! ```
 
 use super::args::{OutPtr, dst, index, src};
 use super::group::group;
@@ -19,32 +29,39 @@ static MESSAGES: HandleTable<MatchedMessage> = HandleTable::new(HandleKind::Mess
 
 dist_export! {
     #[in_progress]
-    /// Finds a message before it is received, and takes it out of matching.
+    /// Finds a message before it is received, and optionally takes it out of matching.
     ///
-    /// It finds the message that a receive with these arguments would take. No other receive and no
-    /// other probe sees a message that was taken; dist_recv_message receives it. With `message`
-    /// NULL the probe only looks, and another thread may receive the message first. As in MPI, a
-    /// receive on another thread may take a message that this call waits for. Messages in the
-    /// memory of a GPU are not found. A probe is no part of a batch: inside one it runs at once.
+    /// The call finds the message that a receive with the same arguments would take.
+    ///
+    /// - If `message` is not NULL, the call takes the message out of matching: no other receive and
+    ///   no other probe can find it. dist_recv_message receives it.
+    /// - If `message` is NULL, the call only reports the message. Another thread may receive the
+    ///   message before this thread does.
+    ///
+    /// As in MPI, a receive on another thread may take a message for which this call waits.
+    /// Messages in the memory of a GPU are not found. A probe is no part of a batch: inside a batch
+    /// it runs immediately.
     ///
     /// @param group in: the group.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param tag in: 0 or more, or DIST_ANY_TAG.
     /// @param status out, optional: source, tag, count and dtype of the message, written on
     ///   success.
-    /// @param options in, optional: as dist_recv. With timeout_ms DIST_NO_WAIT the call does not
-    ///   block.
-    /// @param message out, optional: NULL to look only; else the message, owned by the caller,
-    ///   consumed by dist_recv_message or released with dist_message_release; NULL if none was
-    ///   found.
+    /// @param options in, optional: as in dist_recv. With timeout_ms DIST_NO_WAIT, the call does
+    ///   not block.
+    /// @param message out, optional: NULL to only report the message. Otherwise the call writes the
+    ///   message, which the caller owns and passes to dist_recv_message or dist_message_release;
+    ///   NULL if none was found.
     /// @agree nothing.
-    /// @blocks until there is a message, until the deadline at the latest; not with DIST_NO_WAIT.
+    /// @blocks Until there is a matching message, but at most until the deadline. A call with
+    ///   DIST_NO_WAIT does not block.
     /// @return DIST_OK; DIST_IN_PROGRESS with DIST_NO_WAIT if there is no message;
-    ///   DIST_ERR_INVALID_ARGUMENT, also if the call would block inside a completion callback;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's
-    ///   back end cannot probe, as a plug-in cannot; DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the
-    ///   sender has left and none of its messages is there; the group's failure.
-    /// @threads any.
+    ///   DIST_ERR_INVALID_ARGUMENT if an argument is wrong or the call would block inside a
+    ///   completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_UNSUPPORTED if the group's back end cannot probe (plug-ins cannot);
+    ///   DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of its messages
+    ///   remains; the error of the group if it has failed.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_probe(
         group: *mut dist_group_t,
@@ -74,28 +91,32 @@ dist_export! {
 dist_export! {
     /// Receives a message that dist_probe took out of matching.
     ///
-    /// The call consumes the handle, also if the operation fails. The handle stays valid if the
-    /// call is refused with nothing done: for a wrong argument, DIST_ERR_MISMATCH,
-    /// DIST_ERR_UNSUPPORTED or DIST_ERR_OUT_OF_MEMORY. If the deadline passes before any of the
-    /// message was transferred, the message returns to matching. A byte string (dist_send_bytes) is
-    /// received as DIST_U8; the status of the probe has its length.
+    /// The call consumes the handle, even if the operation fails. The handle stays valid only if
+    /// the call has had no effect: after a wrong argument, DIST_ERR_MISMATCH, DIST_ERR_UNSUPPORTED
+    /// or DIST_ERR_OUT_OF_MEMORY. If the deadline passes before any part of the message was
+    /// transferred, the message returns to matching.
+    ///
+    /// A byte string (dist_send_bytes) is received as DIST_U8. The status of the probe has its
+    /// length.
     ///
     /// @param message in: the message.
     /// @param buf out: a buffer for `count` elements in host memory; borrowed until the work
     ///   completes; NULL only if `count` is 0.
     /// @param count in: the most elements that the call accepts.
     /// @param dtype in: the type of the elements, the same as the sender's.
-    /// @param status out, optional: as dist_recv.
-    /// @param options in, optional: as dist_recv.
-    /// @param work out, optional: as dist_recv.
+    /// @param status out, optional: as in dist_recv.
+    /// @param options in, optional: as in dist_recv.
+    /// @param work out, optional: as in dist_recv.
     /// @agree the sender and the receiver agree on the dtype.
-    /// @blocks as dist_recv.
-    /// @return as dist_recv; DIST_ERR_MISMATCH if the message is longer than `count` or has another
-    ///   dtype: then the library writes nothing; DIST_ERR_INVALID_HANDLE also if the group of the
-    ///   message was released or another call receives the message; DIST_ERR_ABORTED if the sender
-    ///   withdrew the message because its deadline passed; DIST_ERR_PEER_FAILED if the sender left
-    ///   before the message was transferred.
-    /// @threads any; of several calls for one message, one receives it.
+    /// @blocks Until the message is in `buf`, but at most until the deadline. A call with a work or
+    ///   inside a batch does not block.
+    /// @return The results of dist_recv, and these errors: DIST_ERR_MISMATCH if the message is
+    ///   longer than `count` or has another dtype; the library then writes nothing.
+    ///   DIST_ERR_INVALID_HANDLE if the group of the message was released or another call receives
+    ///   the message. DIST_ERR_ABORTED if the sender withdrew the message because its deadline
+    ///   passed. DIST_ERR_PEER_FAILED if the sender left before the message was transferred.
+    /// @threads Any thread may call this at any time. If several calls receive the same message,
+    ///   only one succeeds.
     /// @since 0.1
     pub fn dist_recv_message(
         message: *mut dist_message_t,
@@ -107,9 +128,9 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
-        let found = MESSAGES.get(message)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
+        let matched = MESSAGES.get(message)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let status = RecvStatusOut::new(status)?;
@@ -119,13 +140,13 @@ dist_export! {
         } else {
             status.refuse_without_blocking()?;
         }
-        let call = found.receive(into, dtype, options.clone()).inspect_err(|_| {
-            if !found.has_group() {
+        let call = matched.receive(into, dtype, options.clone()).inspect_err(|_| {
+            if !matched.has_group() {
                 drop(MESSAGES.remove(message));
             }
         })?;
         let outcome = if blocks { run_blocking(call) } else { issue_with_handle(call, work).map(|()| None) };
-        if outcome.is_ok() || !found.release_claim() {
+        if outcome.is_ok() || !matched.release_claim() {
             // Another thread may have released the handle already.
             drop(MESSAGES.remove(message));
         }
@@ -134,16 +155,17 @@ dist_export! {
 }
 
 dist_export! {
-    /// Returns a message of dist_probe to matching, in its old place.
+    /// Returns a message to matching, to its old position in the order of messages.
     ///
-    /// The next receive or probe that matches the message finds it.
+    /// dist_probe took the message out of matching. The next receive or probe that matches the
+    /// message can find it again.
     ///
     /// @param message in, optional: the message; the handle is consumed. NULL does nothing.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK, also if the group was released or has failed; DIST_ERR_INVALID_HANDLE if
     ///   the message was received or released.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_message_release(message: *mut dist_message_t) -> dist_status_t {
         MESSAGES.release_handle(message, |it| it.release())
@@ -153,12 +175,16 @@ dist_export! {
 dist_export! {
     /// Sends one message and receives another at the same time.
     ///
-    /// Both directions go on at once, so a ring of ranks that all call it does not deadlock,
-    /// whatever the size. The two buffers may overlap or be equal: the message that arrives does
-    /// not overwrite elements that are not sent yet. For this the library needs memory of the size
-    /// of the message that arrives. The messages are matched as those of dist_send and dist_recv.
+    /// Both directions progress concurrently, so a ring of ranks that all call this function does
+    /// not deadlock, whatever the size. The messages match other calls like the messages of
+    /// dist_send and dist_recv. Both buffers are in host memory.
+    ///
+    /// The two buffers may overlap or be equal: the received message does not overwrite elements
+    /// that are not sent yet. In this case, the library needs memory of the size of the received
+    /// message.
+    ///
     /// With a work, dist_work_source, dist_work_tag and dist_work_received_count describe the
-    /// receive. Both buffers are in host memory.
+    /// receive.
     ///
     /// @param group in: the group.
     /// @param send in: `send_count` elements; borrowed until the work completes; NULL only if
@@ -172,15 +198,15 @@ dist_export! {
     /// @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param recv_tag in: 0 or more, or DIST_ANY_TAG.
     /// @param dtype in: the type of the elements of both messages.
-    /// @param status out, optional: as dist_recv, of the message that arrives.
-    /// @param options in, optional: as dist_send; DIST_CALL_SYNCHRONOUS is for the send.
-    /// @param work out, optional: as dist_send; the work is that of both messages.
+    /// @param status out, optional: the status of the received message, as in dist_recv.
+    /// @param options in, optional: as in dist_send; DIST_CALL_SYNCHRONOUS applies to the send.
+    /// @param work out, optional: as in dist_send. The work completes when both messages are done.
     /// @agree each sender and its receiver agree on the tag and the dtype.
-    /// @blocks until both messages are done, until the deadline at the latest; not with a work and
-    ///   not inside a batch.
-    /// @return as dist_send and dist_recv. Once both messages have ended, the error of the receive,
-    ///   else that of the send.
-    /// @threads any.
+    /// @blocks Until both messages are done, but at most until the deadline. A call with a work or
+    ///   inside a batch does not block.
+    /// @return The results of dist_send and dist_recv. The outcome is known when both messages have
+    ///   ended. If both messages have failed, it is the error of the receive.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sendrecv(
         group: *mut dist_group_t,
@@ -198,8 +224,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = send_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = send_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let outgoing = SendRecvSide {

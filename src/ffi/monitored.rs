@@ -1,4 +1,4 @@
-//! The barrier that reports the missing ranks.
+//! The monitored barrier: a barrier that names the missing ranks and does not fail the group.
 
 use super::args::{OutPtr, timeout, to_i32};
 use super::group::group;
@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::time::Duration;
 
-/// The caller's list of missing ranks: the array, its capacity, and the output for their number.
+/// The caller's array for the missing ranks, its capacity, and the output for their number.
 #[derive(Debug)]
 struct MissingRanksOut {
     list: *mut i32,
@@ -43,32 +43,36 @@ impl MissingRanksOut {
 }
 
 dist_export! {
-    /// Waits until all ranks have called it, and names the ranks that have not.
+    /// Waits until all ranks have called this barrier, or names the ranks that have not.
     ///
-    /// It has no order with collectives. A missing rank fails this barrier only, not the group.
-    /// Rank 0 collects the arrivals until the time-out and sends the result to all ranks. The other
-    /// ranks wait 500 ms longer for it, with DIST_NO_WAIT not longer; if no result arrives, rank 0
-    /// is missing for them. A rank that has left or died counts as missing at once. A late rank
-    /// gets the result of the failed barrier at once; the next barrier is a new one for all ranks.
+    /// Rank 0 waits for the other ranks until the time-out and sends the result to all ranks. The
+    /// other ranks wait for this result 500 ms longer than the time-out; with DIST_NO_WAIT, they do
+    /// not wait longer. If no result arrives, they report rank 0 as missing.
+    ///
+    /// A missing rank fails this barrier only, not the group. A rank that has left or died counts
+    /// as missing immediately. A rank that calls too late immediately gets the result of the failed
+    /// barrier. The next barrier is then a new one for all ranks. The order of monitored barriers
+    /// and collectives may differ between ranks.
     ///
     /// @param group in: the group.
-    /// @param timeout_ms in: the time-out; the default is the group's. With DIST_NO_WAIT only ranks
-    ///   that have already called count as present.
-    /// @param wait_all_ranks in: 0 to return when one rank is known to be missing, and to name only
-    ///   this rank. Else the call waits for all ranks until the time-out and names all missing
-    ///   ranks.
+    /// @param timeout_ms in: the time-out; the default is the group's. With DIST_NO_WAIT, only
+    ///   ranks that have already called count as present.
+    /// @param wait_all_ranks in: 0 to return as soon as one rank is known to be missing, and to
+    ///   name only this rank. Any other number to wait for all ranks until the time-out, and to
+    ///   name all missing ranks.
     /// @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
-    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing`
-    /// (the
+    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing` (the
     ///   group's size always suffices). Out, the number of missing ranks.
     /// @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
-    /// @blocks until the result is known, until about 1 second after the time-out at the latest.
-    /// @return DIST_OK; on all ranks DIST_ERR_TIMEOUT if ranks did not call, DIST_ERR_PEER_FAILED
-    ///   if one of these has left or died (the message names them); DIST_ERR_INVALID_ARGUMENT if an
-    ///   argument is wrong, inside a completion callback or a batch, or if another thread is in
-    ///   this barrier on the group; DIST_ERR_UNSUPPORTED if the back end has no messages;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the group's failure if it has failed.
-    /// @threads any, for each rank and group one at a time.
+    /// @blocks Until the result is known, but at most until about 1 second after the time-out.
+    /// @return DIST_OK if all ranks have called. If ranks are missing, all ranks get
+    ///   DIST_ERR_PEER_FAILED if one of the missing ranks has left or died, otherwise
+    ///   DIST_ERR_TIMEOUT; the message names the missing ranks. DIST_ERR_INVALID_ARGUMENT if an
+    ///   argument is wrong, inside a completion callback, inside a batch, or if another thread is
+    ///   in this barrier on the group; DIST_ERR_UNSUPPORTED if the back end has no messages;
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the error of the group if it has
+    ///   failed.
+    /// @threads Any thread may call this, but only one at a time for each rank and group.
     /// @since 0.1
     pub fn dist_monitored_barrier(
         group: *mut dist_group_t,

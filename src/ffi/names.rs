@@ -5,7 +5,7 @@ use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::ffi::CStr;
 
-/// The version as a number: "0.1.0" is 100.
+/// The version as a number: MAJOR * 10000 + MINOR * 100 + PATCH, so "0.1.0" is 100.
 pub(super) const VERSION: u32 = {
     const fn number(text: &str) -> u32 {
         let bytes = text.as_bytes();
@@ -31,7 +31,7 @@ pub(super) const VERSION_STRING: &CStr =
 pub(super) const UNKNOWN_DTYPE: &CStr = c"unknown dtype";
 pub(super) const UNKNOWN_OP: &CStr = c"unknown op";
 
-/// The name of an element type.
+/// Returns the name of an element type.
 pub(super) fn dtype(number: dist_dtype_t) -> &'static CStr {
     let Ok(dtype) = DataType::from_number(number) else { return UNKNOWN_DTYPE };
     match dtype {
@@ -55,7 +55,7 @@ pub(super) fn dtype(number: dist_dtype_t) -> &'static CStr {
     }
 }
 
-/// The name of an operator.
+/// Returns the name of an operator.
 pub(super) fn op(number: dist_op_t) -> &'static CStr {
     let Ok(op) = ReduceOp::from_number(number) else { return UNKNOWN_OP };
     match op {

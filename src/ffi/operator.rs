@@ -1,7 +1,14 @@
-//! Operators that the caller defines, and their numbers.
+//! Operators that the caller defines (`dist_op_create`), and their numbers.
 //!
-//! A number holds a slot and the slot's generation, so that a released number differs from every
-//! live one. All numbers are above the numbers of the library's own operators.
+//! The number of such an operator contains a slot of the table [`OPERATORS`] and the slot's
+//! generation. Each new operator in a slot increments the generation, so the number of a released
+//! operator differs from all live numbers until the 18 bits of the generation wrap around.
+//!
+//! ```text
+//! number - FIRST_OPERATOR:   bits 12 to 29: generation   bits 0 to 11: slot
+//! ```
+//!
+//! The numbers of the library's own operators are below [`FIRST_OPERATOR`].
 
 use super::args::{OutPtr, required_str, src_blocks_by};
 use super::submit::{WorkOut, issue_with_handle};
@@ -16,18 +23,21 @@ use crate::base::sync::unpoisoned;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
-/// The lowest number of a caller's operator.
+/// The base of the numbers of callers' operators.
 const FIRST_OPERATOR: dist_op_t = 0x100_0000;
 
-/// The number of bits for the slot in an operator's number. The generation is above them.
+/// The number of bits for the slot in an operator's number.
 const SLOT_BITS: u32 = 12;
+/// The number of bits for the generation, which are above the bits of the slot.
 const GENERATION_BITS: u32 = 18;
 
-/// The element type of a reduction's call until its custom operator is set.
+/// The element type of a reduction with a custom operator, before [`CustomOperator::submit`] sets
+/// the actual type.
 pub(super) const PLACEHOLDER_DTYPE: DataType = DataType::U8;
+/// The operator of such a reduction, before [`CustomOperator::submit`] sets the custom operator.
 pub(super) const PLACEHOLDER_OP: ReduceOp = ReduceOp::Sum;
 
-/// A caller's reduction function.
+/// A caller's reduction function, its argument, and the size of an element.
 struct COperatorFunction {
     function: unsafe extern "C" fn(*const c_void, *mut c_void, usize, usize, *mut c_void),
     user: *mut c_void,
@@ -56,13 +66,14 @@ impl Combine for COperatorFunction {
     }
 }
 
+/// A slot of the table. Without an operator, it is free.
 #[derive(Debug)]
 struct OperatorSlot {
     generation: u32,
     operator: Option<Arc<Operator>>,
 }
 
-/// The live operators.
+/// The table of live operators.
 static OPERATORS: RwLock<Vec<OperatorSlot>> = RwLock::new(Vec::new());
 
 fn write_slots() -> RwLockWriteGuard<'static, Vec<OperatorSlot>> {
@@ -76,7 +87,8 @@ fn encode_operator(slot: usize, generation: u32) -> Result<dist_op_t> {
     offset.ok_or_else(|| Error::internal("the operator number does not fit its type"))
 }
 
-/// Returns the slot and the generation of a number.
+/// Returns the slot and the generation in a number; `None` if the number is below
+/// [`FIRST_OPERATOR`].
 fn decode_operator(number: dist_op_t) -> Option<(usize, u32)> {
     let offset = u32::try_from(number.checked_sub(FIRST_OPERATOR)?).ok()?;
     Some(((offset & ((1 << SLOT_BITS) - 1)) as usize, offset >> SLOT_BITS))
@@ -136,20 +148,20 @@ fn stale_operator(number: dist_op_t) -> Error {
     ))
 }
 
-/// Returns true if the number or the type is of a custom operator.
+/// Returns whether the operator or the element type is a custom one (`DIST_OPAQUE`).
 #[inline]
 pub(super) fn is_custom(dtype: dist_dtype_t, op: dist_op_t) -> bool {
     op >= FIRST_OPERATOR || dtype == DIST_OPAQUE
 }
 
-/// The custom operator and the element type of a reduction.
+/// The custom operator and the element type of a reduction. The type is `None` for `DIST_OPAQUE`.
 pub(super) struct CustomOperator {
     operator: Arc<Operator>,
     dtype: Option<DataType>,
 }
 
 impl CustomOperator {
-    /// Finds the operator and the type by their numbers.
+    /// Finds the operator and the element type by their numbers.
     #[cold]
     pub(super) fn find(dtype: dist_dtype_t, op: dist_op_t) -> Result<Self> {
         if op < FIRST_OPERATOR {
@@ -166,12 +178,12 @@ impl CustomOperator {
         Ok(Self { operator: find_operator(op)?, dtype })
     }
 
-    /// Returns the bytes of `blocks` times `count` elements.
+    /// Returns the size of `blocks` blocks of `count` elements in bytes.
     pub(super) fn bytes(&self, count: usize, blocks: usize) -> Result<usize> {
         self.operator.buffer_bytes(count, blocks)
     }
 
-    /// Returns the blocks of a `_v` form to read.
+    /// Returns the send blocks of a call whose name ends in `_v`.
     pub(super) fn blocks<'a>(
         &self,
         ptrs: *const *const c_void,
@@ -182,7 +194,8 @@ impl CustomOperator {
         src_blocks_by(ptrs, counts, size, |count| self.bytes(count, 1), names)
     }
 
-    /// Runs the call, issues it, or adds it to the thread's batch.
+    /// Depending on `work` and the thread's batch: runs the call, issues it, or adds it to the
+    /// batch.
     #[cold]
     #[inline(never)]
     pub(super) fn submit(
@@ -203,13 +216,14 @@ impl CustomOperator {
 dist_export! {
     /// Creates an operator from a function, for every collective that reduces.
     ///
-    /// dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v, dist_scan and
-    /// dist_exscan take `*out` as their operator. Their element type is DIST_OPAQUE or one of
-    /// `elem_bytes` bytes, and algorithm in their options must be NULL. The operator reduces host
-    /// memory, over every back end that serves host memory. The library reduces vectors in rank
-    /// order, whether the operator is commutative or not, and every rank gets the same bits.
+    /// The calls dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v,
+    /// dist_scan and dist_exscan accept `*out` as their operator. Their element type is then
+    /// DIST_OPAQUE or a type of `elem_bytes` bytes, and `algorithm` in their options must be NULL.
+    /// The operator reduces host memory, over every back end that serves host memory. The library
+    /// always reduces vectors in rank order, even if the operator is commutative. Every rank gets
+    /// the same bits.
     ///
-    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they
+    /// In each call, the ranks compare the operator's name, `elem_bytes` and `flags`. If they
     /// differ, the call ends with DIST_ERR_MISMATCH, and the error names both operators. An
     /// operator belongs to the process, not to a group.
     ///
@@ -223,12 +237,12 @@ dist_export! {
     ///   library may call `function`.
     /// @param out out: the operator, owned by the caller, released with dist_op_release. Not
     ///   written on failure.
-    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
+    /// @agree nothing. Calls that use the operator agree on its name, `elem_bytes` and `flags`.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong or the name is in use;
     ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
     ///   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_op_create(
         name: *const c_char,
@@ -253,16 +267,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Releases an operator: its number and its name are free.
+    /// Releases an operator. Another operator may then use its name.
     ///
-    /// Calls that were issued before still use the operator: the library calls the function until
+    /// Calls that were already issued still use the operator: the library calls the function until
     /// their works have completed.
     ///
-    /// @param op in: an operator of dist_op_create.
+    /// @param op in: an operator that dist_op_create returned.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `op` is no live operator of dist_op_create.
-    /// @threads any.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `op` is no live operator.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_op_release(op: dist_op_t) -> dist_status_t {
         remove_operator(op)

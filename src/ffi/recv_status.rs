@@ -1,4 +1,4 @@
-//! The parameter `status` of receives and probes.
+//! The output parameter `status` of receives and probes.
 
 use super::args::to_i32;
 use super::sized_struct;
@@ -7,12 +7,12 @@ use crate::api::p2p::probe::{Delivery, MessageEnvelope};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 
-/// The output for the status of a message, if the caller passes one.
+/// The output for the status of a message. The pointer is NULL if the caller passes none.
 #[derive(Debug)]
 pub(super) struct RecvStatusOut(*mut dist_recv_status_t);
 
 impl RecvStatusOut {
-    /// Checks the size in the caller's struct.
+    /// Checks `struct_size` of the caller's struct.
     #[inline]
     pub(super) fn new(status: *mut dist_recv_status_t) -> Result<Self> {
         if !status.is_null() {
@@ -21,7 +21,8 @@ impl RecvStatusOut {
         Ok(Self(status))
     }
 
-    /// Refuses the output in a call that does not block.
+    /// Refuses the output in a call that does not block, because such a call may return before
+    /// there is a message.
     pub(super) fn refuse_without_blocking(&self) -> Result<()> {
         if self.0.is_null() {
             return Ok(());

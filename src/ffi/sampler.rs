@@ -1,4 +1,4 @@
-//! The sampler of data-parallel training.
+//! Functions of samplers, which give each rank its share of the indices of a data set.
 
 use super::args::{OutPtr, null_argument};
 use super::group::group;
@@ -21,6 +21,8 @@ fn to_unsigned(number: i32, name: &str) -> Result<u64> {
         .map_err(|_| Error::invalid(format!("{name} is {number}, which is negative")))
 }
 
+/// Converts the options. A rank or a number of ranks that the options do not set comes from the
+/// group.
 fn sampler_options(
     group_handle: *const dist_group_t,
     dataset_len: u64,
@@ -51,24 +53,30 @@ fn sampler_options(
 dist_export! {
     /// Creates a sampler, which gives each rank its share of the indices of a data set.
     ///
-    /// The indices are those of PyTorch's DistributedSampler with the same arguments, index for
-    /// index. By default they are shuffled, differently in each epoch. If the ranks cannot share
-    /// them evenly, indices from the beginning of the list are used twice, so that all ranks have
-    /// as many. The sampler is at the beginning of epoch 0.
+    /// The indices are exactly the indices of PyTorch's DistributedSampler with the same arguments.
+    /// By default they are shuffled, differently in each epoch. If the ranks cannot share the
+    /// indices evenly, some indices from the beginning of the list are used twice, so all ranks get
+    /// the same number. For example, without a shuffle, 3 ranks share 7 samples as follows:
+    ///
+    /// - rank 0 gets 0, 3 and 6
+    /// - rank 1 gets 1, 4 and 0
+    /// - rank 2 gets 2, 5 and 1
+    ///
+    /// A new sampler is at the beginning of epoch 0.
     ///
     /// @param group in, optional: the group whose ranks share the data set; NULL only if the
-    ///   options set `num_replicas` and `rank`. The sampler does not keep the group.
+    ///   options set `num_replicas` and `rank`. The sampler does not keep the group alive.
     /// @param dataset_len in: the number of samples of the data set.
     /// @param options in, optional: NULL for all defaults; borrowed for the call.
     /// @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
     ///   on failure.
-    /// @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
-    ///   checked.
+    /// @agree `dataset_len`, and `num_replicas`, `seed` and `flags` in the options. The library
+    ///   does not check the agreement.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
     ///   or an argument is wrong; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
     ///   DIST_ERR_UNSUPPORTED if the options set a field or a flag that this version does not know.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_create(
         group: *const dist_group_t,
@@ -85,14 +93,15 @@ dist_export! {
 }
 
 dist_export! {
-    /// Begins an epoch: the sampler is at its first index.
+    /// Begins an epoch at its first index.
     ///
     /// @param sampler in: the sampler.
-    /// @param epoch in: the number of the epoch; any number. It is added to the seed.
-    /// @agree the epoch; this is not checked.
+    /// @param epoch in: the number of the epoch; any number is allowed. The library adds the number
+    ///   to the seed.
+    /// @agree `epoch`. The library does not check the agreement.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_set_epoch(sampler: *mut dist_sampler_t, epoch: u64) -> dist_status_t {
         SAMPLERS.get(sampler)?.set_epoch(epoch);
@@ -103,9 +112,9 @@ dist_export! {
 dist_export! {
     /// Takes the next indices of the epoch.
     ///
-    /// The first call of an epoch that is shuffled computes the permutation of the data set. For
-    /// this it needs 4 bytes for each sample (8 from 2^32 samples on), and keeps 8 bytes for each
-    /// index of this rank.
+    /// If the epoch is shuffled, its first call computes the permutation of the data set. During
+    /// this call, the sampler needs 4 bytes for each sample, or 8 bytes if the data set has 2^32
+    /// samples or more. It keeps 8 bytes for each index of this rank.
     ///
     /// @param sampler in: the sampler.
     /// @param indices out: a buffer for `cap` indices; NULL only if `cap` is 0.
@@ -115,7 +124,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `n` or `indices` is
     ///   NULL; DIST_ERR_OUT_OF_MEMORY if there is no memory for the permutation.
-    /// @threads any; each index is taken once.
+    /// @threads Any thread may call this at any time. Each index is taken once.
     /// @since 0.1
     pub fn dist_sampler_next(
         sampler: *mut dist_sampler_t,
@@ -156,13 +165,13 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Returns the number of indices that were taken in this epoch, for a checkpoint.
+    /// Returns the number of indices taken in the current epoch, for a checkpoint.
     ///
     /// @param sampler in: the sampler.
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; 0 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_position(sampler: *const dist_sampler_t) -> u64 {
         Ok(SAMPLERS.get(sampler)?.position())
@@ -170,15 +179,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Goes to a position of the epoch, for instance after a restart from a checkpoint.
+    /// Moves to a position in the current epoch, for instance after a restart from a checkpoint.
     ///
     /// @param sampler in: the sampler.
-    /// @param position in: the number of indices to skip, at most dist_sampler_len.
+    /// @param position in: the number of indices to skip from the beginning of the epoch, at most
+    ///   dist_sampler_len.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `position` is behind
-    ///   the end.
-    /// @threads any.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `position` is more
+    ///   than dist_sampler_len.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_seek(sampler: *mut dist_sampler_t, position: u64) -> dist_status_t {
         SAMPLERS.get(sampler)?.seek(position)

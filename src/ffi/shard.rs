@@ -12,7 +12,7 @@
 //! dist_reducer_begin, dist_reducer_ready, ..._end     reduce the gradients
 //! dist_shard_ranges, dist_shard_state                 get the elements and states of this rank
 //! (the caller's optimizer updates these elements and states)
-//! dist_shard_gather(shard, NULL)                      send the new values of each rank to all ranks
+//! dist_shard_gather(shard, NULL)                      send the new values to all ranks
 //! ```
 //!
 //! The gather can overlap with the next forward pass:

@@ -1,24 +1,32 @@
-//! Sized structs: conversion of structs from callers that were compiled with another header
-//! version.
+//! Sized structs: C structs whose first field, `struct_size`, has the size that the caller's
+//! compiler used. The functions convert between this size and the size in this version of the
+//! library.
+//!
+//! ```text
+//! caller's header    input struct                               output struct
+//! same version       copied                                     copied
+//! older (shorter)    missing fields are zero                    truncated
+//! newer (longer)     refused if an unknown field is not zero    unknown fields become zero
+//! ```
 
 use super::args::null_argument;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 
-/// An option struct. Its first field is `struct_size`, and zero bytes in all other fields are the
-/// defaults.
+/// A struct that begins with `struct_size`. In an option struct, zero bytes in all other fields
+/// mean the defaults.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with a `usize`, and any bytes are a value of it.
 pub(super) unsafe trait SizedStruct: Copy {
-    /// The name in messages.
+    /// The name of the C type, for error messages.
     const NAME: &'static str;
     /// The size of the first version of the struct.
     const FIRST_SIZE: usize;
 }
 
-/// Implements [`SizedStruct`] for structs, each with the size of its first version and its size in
-/// this version.
+/// Implements [`SizedStruct`] for structs, each with two sizes: first the size of the struct's
+/// first version, then its size in this version.
 macro_rules! sized_structs {
     ($($name:ident: $first:literal, $size:literal);+ $(;)?) => {
         $(
@@ -36,8 +44,8 @@ macro_rules! sized_structs {
 pub(super) use sized_structs;
 
 /// Reads the options at `ptr`; NULL means all defaults. A shorter struct is from an older version:
-/// its missing fields are zero. A longer struct is from a newer version. It is accepted if the
-/// bytes that this version does not know are zero.
+/// its missing fields are zero. A longer struct is from a newer version: it is accepted if all
+/// bytes are zero that this version does not know.
 pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
     let mut options = MaybeUninit::<T>::zeroed();
     if !ptr.is_null() {
@@ -64,7 +72,8 @@ pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
     Ok(unsafe { options.assume_init() })
 }
 
-/// Returns the number of bytes that the caller has for the output struct at `ptr`.
+/// Returns `struct_size` of the output struct at `ptr`: the number of bytes that the caller has for
+/// it.
 pub(super) fn output_size<T: SizedStruct>(ptr: *const T) -> Result<usize> {
     // SAFETY: the caller promises that at least the first field is readable.
     let size = unsafe { ptr.cast::<usize>().read_unaligned() };
@@ -72,7 +81,7 @@ pub(super) fn output_size<T: SizedStruct>(ptr: *const T) -> Result<usize> {
     Ok(size)
 }
 
-/// Writes a required output struct. `value` is called after the caller's struct was checked.
+/// Writes a required output struct. Calls `value` only after the checks of the caller's struct.
 pub(super) fn write_required<T: SizedStruct>(
     ptr: *mut T,
     name: &str,
@@ -86,8 +95,8 @@ pub(super) fn write_required<T: SizedStruct>(
     Ok(())
 }
 
-/// Writes an output struct of `size` bytes, the result of [`output_size`]. The struct of an older
-/// version is truncated. In the struct of a newer version, the unknown fields become zero.
+/// Writes an output struct. `size` is the result of [`output_size`]. The struct of an older version
+/// is truncated. In the struct of a newer version, the unknown fields become zero.
 pub(super) fn write<T: SizedStruct>(ptr: *mut T, size: usize, mut value: T) {
     let known = size.min(size_of::<T>());
     // SAFETY: the first field of every T is a usize, and `value` is this function's own.
@@ -104,7 +113,7 @@ pub(super) fn write<T: SizedStruct>(ptr: *mut T, size: usize, mut value: T) {
     unsafe { std::ptr::write_bytes(ptr.cast::<u8>().wrapping_add(known), 0, size - known) };
 }
 
-/// The maximum of `struct_size`. A larger value means that the caller did not set the field.
+/// The maximum of `struct_size`. If the value is larger, the caller has not set the field.
 const MAX_STRUCT_BYTES: usize = 4096;
 
 fn check_size<T: SizedStruct>(size: usize) -> Result<()> {

@@ -57,12 +57,12 @@ fn receive_options(
     options: *const dist_call_options_t,
     slot: &mut OptionsSlot,
 ) -> Result<&CallOptions> {
-    let given = slot.insert(parse_options(&sized_struct::read(options)?)?);
-    if given.synchronous {
+    let parsed = slot.insert(parse_options(&sized_struct::read(options)?)?);
+    if parsed.synchronous {
         let message = "flags have DIST_CALL_SYNCHRONOUS, which is for sends only";
         return Err(Error::invalid(message));
     }
-    Ok(given)
+    Ok(parsed)
 }
 
 /// Reads the options of a call that sends a message.
@@ -79,17 +79,17 @@ pub(super) fn send_options(
 
 /// Reads the options of a probe, and whether it waits.
 pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(CallOptions, bool)> {
-    let mut read = sized_struct::read(options)?;
-    let waits = read.timeout_ms != DIST_NO_WAIT;
+    let mut c_options = sized_struct::read(options)?;
+    let waits = c_options.timeout_ms != DIST_NO_WAIT;
     if !waits {
-        read.timeout_ms = 0;
+        c_options.timeout_ms = 0;
     }
-    let given = parse_options(&read)?;
-    if given.synchronous {
+    let parsed = parse_options(&c_options)?;
+    if parsed.synchronous {
         let message = "flags have DIST_CALL_SYNCHRONOUS, which is for sends only";
         return Err(Error::invalid(message));
     }
-    Ok((given, waits))
+    Ok((parsed, waits))
 }
 
 fn parse_options(options: &dist_call_options_t) -> Result<CallOptions> {
