@@ -62,7 +62,7 @@ pub(super) fn set(message: &str) {
         issued_at: issued,
         rendered_backtraces: OnceCell::new(),
     };
-    // During thread shutdown there is no storage for the message.
+    // While the thread ends, its storage may be gone; the message is then lost.
     ERRORS.try_with(|errors| errors.borrow_mut().push(last)).unwrap_or_default();
 }
 
@@ -119,11 +119,11 @@ mod tests {
         let first = as_ptr();
         set("second");
         let second = as_ptr();
-        // SAFETY: valid until the third error.
+        // SAFETY: both messages are valid until the third error.
         let texts = [first, second].map(|text| unsafe { CStr::from_ptr(text) });
         assert_eq!(texts, [c"first", c"second"]);
         set("third");
-        // SAFETY: as above, until the fourth.
+        // SAFETY: the second message is valid until the fourth error.
         assert_eq!(unsafe { CStr::from_ptr(second) }, c"second");
         assert_eq!(get(), "third");
     }

@@ -13,13 +13,13 @@ struct CLogSink {
 
 // SAFETY: the caller promises that the function may be called from any thread with that pointer.
 unsafe impl Send for CLogSink {}
-// SAFETY: as above.
+// SAFETY: the caller promises the same for calls from several threads at once.
 unsafe impl Sync for CLogSink {}
 
 impl LogSink for CLogSink {
     fn write_line(&self, level: LogLevel, text: &str) {
         let line = CString::new(text.replace('\0', "?")).unwrap_or_default();
-        // SAFETY: the caller's function, with the caller's pointer and a terminated line.
+        // SAFETY: the caller's function gets the caller's pointer and a terminated line.
         unsafe { (self.function)(i32::from(level as u8), line.as_ptr(), self.user) };
     }
 }

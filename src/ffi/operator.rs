@@ -47,7 +47,7 @@ struct COperatorFunction {
 // SAFETY: the caller promises that the function may be called with the pointer on any thread.
 unsafe impl Send for COperatorFunction {}
 
-// SAFETY: as above, for several threads at once.
+// SAFETY: the caller promises the same for calls from several threads at once.
 unsafe impl Sync for COperatorFunction {}
 
 impl std::fmt::Debug for COperatorFunction {

@@ -61,13 +61,13 @@ struct COptimizer {
 // SAFETY: the caller promises that the function may be called with that pointer on any thread that
 // calls dist_outer_step.
 unsafe impl Send for COptimizer {}
-// SAFETY: as above, and the calls come one after the other.
+// SAFETY: the library makes these calls one after the other, so no two threads use `user` at once.
 unsafe impl Sync for COptimizer {}
 
 impl COptimizer {
     fn update(&self, update: &OuterUpdate) {
         let OuterUpdate { param, global, pseudo_grad, state, count } = *update;
-        // SAFETY: the caller's function, with the caller's pointer and arrays of that many
+        // SAFETY: the caller's function gets the caller's pointer and arrays of that many
         // elements.
         unsafe { (self.function)(param, global, pseudo_grad, state, count, self.user) }
     }

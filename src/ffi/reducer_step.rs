@@ -160,7 +160,7 @@ dist_export! {
     }
 }
 
-/// The caller's variable for the votes of all ranks.
+/// The caller's variable for the combined votes of all ranks; NULL if the caller passes none.
 struct VotesOut(*mut u64);
 
 // SAFETY: the caller lends the variable until the step has ended; one thread writes it.
@@ -269,12 +269,12 @@ struct CBucketCallback {
 
 // SAFETY: the caller promises that the function may be called on another thread with that pointer.
 unsafe impl Send for CBucketCallback {}
-// SAFETY: as above, and the library's calls come one after the other.
+// SAFETY: the library makes these calls one after the other, so no two threads use `user` at once.
 unsafe impl Sync for CBucketCallback {}
 
 impl CBucketCallback {
     fn call(&self, view: &BucketView<'_>) {
-        // SAFETY: the caller's function, with the caller's pointer and a bucket that outlives the
+        // SAFETY: the caller's function gets the caller's pointer and a bucket that outlives the
         // call.
         with_bucket(view, |bucket| unsafe { (self.function)(bucket, self.user) });
     }

@@ -1,4 +1,4 @@
-//! Version, errors, and the initialisation and end of the library in the process.
+//! Version, errors, `dist_init` and `dist_finalize`, and queries about back ends and groups.
 
 use super::args::{
     check_reserved, copy_text, index, milliseconds, optional_device, optional_str, to_i32,
@@ -21,12 +21,12 @@ dist_export! {
     #[anywhere(0)]
     /// Returns the version of the loaded library as MAJOR * 10000 + MINOR * 100 + PATCH.
     ///
-    /// Compare it with DIST_VERSION, which is the version of the header.
+    /// DIST_VERSION is the version of the header; compare both to find a mismatch.
     ///
     /// @agree nothing.
     /// @blocks no.
     /// @return the version.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_version() -> u32 {
         Ok(names::VERSION)
@@ -40,7 +40,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the version, static.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_version_string() -> *const c_char {
         Ok(names::VERSION_STRING.as_ptr())
@@ -55,7 +55,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the text, static; "unknown status" for a number that is no status.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_status_string(status: dist_status_t) -> *const c_char {
         Ok(status::status_text(status).as_ptr())
@@ -70,7 +70,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the size; 0 for a number that is no built-in element type, and for DIST_OPAQUE.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_dtype_size(dtype: dist_dtype_t) -> usize {
         Ok(DataType::from_number(dtype).map_or(0, DataType::size))
@@ -85,7 +85,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the name, static; "unknown dtype" for a number that is no built-in element type.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_dtype_name(dtype: dist_dtype_t) -> *const c_char {
         Ok(names::dtype(dtype).as_ptr())
@@ -100,7 +100,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the name, static; "unknown op" for a number that is no built-in operator.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_op_name(op: dist_op_t) -> *const c_char {
         Ok(names::op(op).as_ptr())
@@ -115,9 +115,9 @@ dist_export! {
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return the message in UTF-8, or "" if no call of the thread has failed; valid until the
-    ///   second next failing call of the thread.
-    /// @threads any; each thread has its own message.
+    /// @return the message in UTF-8, or "" if no call of the thread has failed. The pointer is
+    ///   valid until the second next failing call of the thread.
+    /// @threads Any thread may call this at any time. Each thread has its own message.
     /// @since 0.1
     pub fn dist_last_error() -> *const c_char {
         Ok(last_error::as_ptr())
@@ -129,13 +129,13 @@ dist_export! {
     /// Copies the message of the calling thread's last failed call.
     ///
     /// @param buf out, optional: receives the message, always with its terminator; NULL only if
-    ///   `cap` is 0. A longer message is cut between two characters.
+    ///   `cap` is 0. A message that is too long is cut between two characters.
     /// @param cap in: the size of `buf` in bytes.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the bytes that the whole message needs, with its terminator; 0 if `buf` is NULL and
+    /// @return the number of bytes of the whole message with its terminator; 0 if `buf` is NULL and
     ///   `cap` is not 0.
-    /// @threads any; each thread has its own message.
+    /// @threads Any thread may call this at any time. Each thread has its own message.
     /// @since 0.1
     pub fn dist_last_error_copy(buf: *mut c_char, cap: usize) -> usize {
         copy_text(&last_error::get(), buf, cap)
@@ -145,17 +145,17 @@ dist_export! {
 dist_export! {
     /// Creates the world group together with all other processes of the job.
     ///
-    /// The default init method is env://, which reads the environment of distrun, torchrun, mpirun
-    /// and srun. Waits longer than DIST_SLOW_WARNING_MS (30 seconds if unset) appear in the log at
-    /// level WARN.
+    /// The default init method is env://, which reads the environment variables of distrun,
+    /// torchrun, mpirun and srun. If a wait takes longer than DIST_SLOW_WARNING_MS (30 seconds if
+    /// unset), the log reports it at level WARN.
     ///
     /// @param options in, optional: NULL for all defaults; borrowed for the call. The default of
     ///   `connect_timeout_ms` is DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
     /// @agree the store or init method, the world size, the group name and the back end.
-    /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
+    /// @blocks Until all ranks have joined, but at most until `connect_timeout_ms`.
     /// @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
     ///   if an option or environment variable is wrong (the message names it), if two processes
-    ///   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
+    ///   have the same rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
     ///   `options.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
     ///   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
     ///   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
@@ -163,7 +163,8 @@ dist_export! {
     ///   secret; DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
     ///   options; DIST_ERR_PEER_FAILED if another rank failed to join; DIST_ERR_OUT_OF_MEMORY;
     ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
-    /// @threads any; calls of dist_init and dist_finalize run one after the other.
+    /// @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one
+    ///   after the other.
     /// @since 0.1
     pub fn dist_init(options: *const dist_init_options_t) -> dist_status_t {
         let options = sized_struct::read(options)?;
@@ -204,18 +205,21 @@ dist_export! {
     /// Leaves the world group and ends its handle; dist_init may be called again afterwards.
     ///
     /// Each rank calls dist_finalize when it has no more collectives to call. Pending works of the
-    /// world get 5 seconds to complete; then they end with DIST_ERR_ABORTED. Their handles stay
-    /// valid until dist_work_release. Their completion callbacks run before the world ends.
-    /// Blocking calls of other threads continue to their own end.
+    /// world get 5 seconds to complete. Works that are still pending then end with
+    /// DIST_ERR_ABORTED. The handles of works stay valid until dist_work_release. Completion
+    /// callbacks run before the world ends. Blocking calls of other threads continue to their own
+    /// end.
     ///
     /// The rank that hosts the store leaves last: it waits until the other ranks have left.
     ///
-    /// @agree nothing; every rank calls it once.
-    /// @blocks until works and callbacks have ended, on the store's host until the other ranks have
-    ///   left: at most 6 seconds, about 1 second if the group has failed.
+    /// @agree nothing; every rank calls dist_finalize once.
+    /// @blocks Until works and callbacks have ended. On the rank that hosts the store, also until
+    ///   the other ranks have left. The call takes at most 6 seconds, or about 1 second if the
+    ///   group has failed.
     /// @return DIST_OK; DIST_ERR_NOT_INITIALIZED if there is no world; DIST_ERR_INVALID_ARGUMENT
     ///   inside a completion callback.
-    /// @threads any; calls of dist_init and dist_finalize run one after the other.
+    /// @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one
+    ///   after the other.
     /// @since 0.1
     pub fn dist_finalize() -> dist_status_t {
         reject_blocking_in_callback("dist_finalize")?;
@@ -225,12 +229,12 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Tells whether the world group exists.
+    /// Returns whether the world group exists.
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return 1 between dist_init and dist_finalize, else 0.
-    /// @threads any.
+    /// @return 1 between dist_init and dist_finalize, otherwise 0.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_is_initialized() -> i32 {
         Ok(i32::from(runtime::is_initialized()))
@@ -239,12 +243,12 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Tells whether torchrun or distrun started this process, from TORCHELASTIC_RUN_ID.
+    /// Returns whether torchrun or distrun started this process.
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return 1 if TORCHELASTIC_RUN_ID is set and not empty, else 0.
-    /// @threads any, but not while another thread changes the environment.
+    /// @return 1 if the environment variable TORCHELASTIC_RUN_ID is set and not empty, otherwise 0.
+    /// @threads Any thread may call this, but not while another thread changes the environment.
     /// @since 0.1
     pub fn dist_is_elastic_launched() -> i32 {
         Ok(i32::from(runtime::is_elastic_launched()?))
@@ -253,19 +257,20 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Tells whether a back end of this name can be used, and loads it if necessary.
+    /// Returns whether a back end of this name can be used, and loads the back end if necessary.
     ///
-    /// Available are the native back end ("native" or "gloo"), back ends that were registered or
-    /// loaded, and back ends that the plug-ins in DIST_BACKEND_PLUGINS provide. If the name is not
-    /// known, the call loads these plug-ins, once in the process. For "nccl", and for maps such as
-    /// "cpu:native,cuda:nccl", it loads the NCCL library; for "mpi" the plug-in for MPI.
+    /// The available back ends are the native one ("native" or "gloo"), back ends that were
+    /// registered or loaded, and the back ends of the plug-ins in DIST_BACKEND_PLUGINS. The first
+    /// call with an unknown name in the process loads these plug-ins. For "nccl", and for maps such
+    /// as "cpu:native,cuda:nccl", the call loads the NCCL library. For "mpi", it loads the plug-in
+    /// for MPI.
     ///
     /// @param name in: the name, in upper or lower case; borrowed for the call.
     /// @agree nothing.
     /// @blocks no; loading a shared object may take a moment.
-    /// @return 1 if the back end is available, else 0; dist_last_error has the reason if a plug-in
-    ///   cannot be loaded.
-    /// @threads any.
+    /// @return 1 if the back end is available, otherwise 0. If a plug-in cannot be loaded,
+    ///   dist_last_error returns the reason.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {
         let name = super::args::required_str(name, "name")?;
@@ -275,22 +280,21 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells whether a group supports a kind of call, without making one.
+    /// Checks whether a group supports a kind of call, without making such a call.
     ///
     /// All ranks get the same answer.
     ///
     /// @param group in: the group.
     /// @param kind in: a DIST_KIND_ constant.
     /// @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
-    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `kind`
-    /// reduces.
+    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `kind` reduces.
     /// @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK if the group supports the call; DIST_ERR_UNSUPPORTED if not (the message
     ///   names type, operator and back end); DIST_ERR_INVALID_ARGUMENT if a number is no constant
     ///   of its family; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_backend_supports(
         group: *const dist_group_t,
@@ -311,9 +315,9 @@ dist_export! {
 dist_export! {
     /// Returns the flight recorder's records of operations and groups as JSON.
     ///
-    /// The recorder keeps the last 2000 operations of the process, messages included, and their
-    /// groups with members and failures. dist-doctor reads this JSON from files. The call works
-    /// before dist_init and after dist_finalize.
+    /// The flight recorder keeps the last 2000 operations of the process, messages included, and
+    /// the groups of these operations with their members and failures. dist-doctor reads this JSON
+    /// from files. The call also works before dist_init and after dist_finalize.
     ///
     /// @param group in, optional: only operations of this group; NULL for all groups.
     /// @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
@@ -322,7 +326,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
     ///   DIST_ERR_OUT_OF_MEMORY.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_flight_recorder_dump(
         group: *const dist_group_t,
@@ -346,7 +350,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the rank; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_get_rank(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.rank())
@@ -361,7 +365,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number of ranks; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_get_world_size(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.size())

@@ -156,7 +156,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number, the same on all ranks; 0 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_len(sampler: *const dist_sampler_t) -> u64 {
         Ok(SAMPLERS.get(sampler)?.len())
@@ -202,7 +202,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_sampler_release(sampler: *mut dist_sampler_t) -> dist_status_t {
         SAMPLERS.release_handle(sampler, drop)

@@ -52,7 +52,7 @@ pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
         // SAFETY: the caller promises that at least the first field is readable.
         let size = unsafe { ptr.cast::<usize>().read_unaligned() };
         if size == size_of::<T>() {
-            // SAFETY: the caller's struct has that many readable bytes, and any bytes are a value.
+            // SAFETY: the caller's struct has `size` readable bytes, and any bytes are a value.
             return Ok(unsafe { ptr.read_unaligned() });
         }
         check_size::<T>(size)?;
@@ -68,7 +68,8 @@ pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
         }
         check_tail(ptr, size)?;
     }
-    // SAFETY: zeroed and partly overwritten, and any bytes are a value.
+    // SAFETY: all bytes are initialised: they were zeroed and partly overwritten. Any bytes are a
+    // value of T.
     Ok(unsafe { options.assume_init() })
 }
 
@@ -109,7 +110,7 @@ pub(super) fn write<T: SizedStruct>(ptr: *mut T, size: usize, mut value: T) {
             known,
         );
     }
-    // SAFETY: these are the remaining bytes of `size`.
+    // SAFETY: these are the remaining bytes of the caller's struct, from `known` to `size`.
     unsafe { std::ptr::write_bytes(ptr.cast::<u8>().wrapping_add(known), 0, size - known) };
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that are forked child processes of the caller.
+//! `dist_spawn`: ranks that are forked child processes of the caller.
 
 use super::args::{index, milliseconds, timeout, to_i32};
 use super::sized_struct;
@@ -10,28 +10,29 @@ use std::ffi::c_void;
 dist_export! {
     /// Runs a function in forked processes, one for each rank, and waits for all of them.
     ///
-    /// It serves programs and tests that have no launcher. The environment of each child has RANK,
-    /// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DIST_STORE_SECRET_FD.
-    /// So dist_init(NULL) in the children makes a world of them. The parent serves their store on a
-    /// free port of the loopback interface until all children have ended; only the children know
-    /// its secret.
+    /// The function is for programs and tests that have no launcher. The environment of each child
+    /// has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
+    /// DIST_STORE_SECRET_FD. With these variables, dist_init(NULL) in the children creates a world
+    /// of all children. The parent serves the store of this world on a free port of the loopback
+    /// interface until all children have ended. Only the children know the secret of the store.
     ///
-    /// A child ends when its function returns. The library then flushes the child's C streams, but
-    /// exit handlers do not run. Flushing waits for a stream that another thread of the child
-    /// holds, for instance a thread that reads standard input. Such threads must have ended before,
-    /// or the child calls _exit. A child may also call exit or _exit; status 0 means success.
+    /// End of a child: a child ends when its function returns. The library then flushes the child's
+    /// C streams, but exit handlers do not run. The flush waits for a stream that another thread of
+    /// the child holds, for instance a thread that reads standard input. Therefore, such threads
+    /// must have ended, or the child calls _exit instead of returning. A child may also call exit
+    /// or _exit; status 0 means success.
     ///
-    /// A child fails with a result or exit status other than 0, or by a signal. Then the other
-    /// children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
-    /// `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
-    /// child starts are the child's own concern.
+    /// Failure of a child: a child has failed if its result or exit status is not 0, or if a signal
+    /// ended it. The other children then get 100 ms to fail on their own. After that the library
+    /// sends SIGTERM to them, and SIGKILL after another `options.grace_ms`. If the parent dies, the
+    /// kernel kills the children. The library does not end processes that a child starts.
     ///
-    /// The parent must have one thread and must not ignore SIGCHLD. It must never have called
-    /// dist_init, dist_group_create, dist_store_tcp_create or dist_store_file_create. It may call
-    /// dist_spawn again, and dist_init after it. Each child has its own copy of a hash store. The
-    /// parent's C streams are flushed before the forks. SIGCHLD is blocked in the calling thread
-    /// during the call, so that no handler reaps the children. Other children and signals of the
-    /// parent are left alone.
+    /// Conditions: the parent must have one thread and must not ignore SIGCHLD. It must never have
+    /// called dist_init, dist_group_create, dist_store_tcp_create or dist_store_file_create. After
+    /// dist_spawn, it may call dist_spawn another time, and may then call dist_init. Each child has
+    /// its own copy of a hash store. The library flushes the parent's C streams before the forks.
+    /// SIGCHLD is blocked in the calling thread during the call, so no handler reaps the children.
+    /// The call does not affect other children and signals of the parent.
     ///
     /// @param function in: called in each child with its rank and `arg`.
     /// @param arg in, optional: passed to `function`; each child has its own copy of the memory.
@@ -41,18 +42,18 @@ dist_export! {
     ///   `join_timeout_ms` is no limit; DIST_NO_WAIT is refused. The default of `grace_ms` is 2
     ///   seconds.
     /// @agree nothing.
-    /// @blocks until all children have ended and been reaped; a child that SIGKILL does not end
-    ///   within 5 seconds is left behind.
+    /// @blocks Until all children have ended and been reaped. If SIGKILL does not end a child
+    ///   within 5 seconds, the call returns without it.
     /// @return DIST_OK if all children succeeded; DIST_ERR_PEER_FAILED if a child failed (the
     ///   message has the first failed rank, its process, its result or signal, and its last error
     ///   in libdist); DIST_ERR_TIMEOUT if children still ran after `join_timeout_ms` (the message
     ///   names them; they have been ended); DIST_ERR_INVALID_ARGUMENT if an argument is wrong, if
-    ///   the parent cannot be forked as above, or inside a completion callback;
+    ///   the parent does not meet the conditions above, or inside a completion callback;
     ///   DIST_ERR_UNSUPPORTED if the options set a field that this version does not know;
     ///   DIST_ERR_OUT_OF_MEMORY or DIST_ERR_SYSTEM if children or their store cannot be started, or
     ///   too few descriptors are free; DIST_ERR_SYSTEM if another part of the program reaped a
     ///   child.
-    /// @threads the only thread of the process.
+    /// @threads Only the single thread of the process may call this.
     /// @since 0.1
     pub fn dist_spawn(
         function: dist_spawn_fn,
@@ -68,7 +69,7 @@ dist_export! {
         };
         let count = index(nprocs, "nprocs")?;
         spawn::spawn(count, &options, &mut |rank| {
-            // SAFETY: the caller's function, with the caller's pointer.
+            // SAFETY: the caller's function gets the caller's pointer.
             to_i32(rank).map_or(-1, |rank| unsafe { function(rank, arg) })
         })
     }

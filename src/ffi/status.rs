@@ -1,11 +1,11 @@
-//! Status numbers: the only mapping of error kinds to numbers, and of numbers to text.
+//! Status numbers: the only place that maps error kinds to numbers, and numbers to text.
 
 use super::types::*;
 use crate::base::error::ErrorKind;
 use std::ffi::CStr;
 
-/// Returns the status of an error. There is no wildcard, so that a new kind does not compile
-/// without a number.
+/// Returns the status of an error kind. The match has no wildcard, so a new kind without a number
+/// does not compile.
 pub(super) fn status_of(kind: ErrorKind) -> dist_status_t {
     match kind {
         ErrorKind::InvalidArgument => DIST_ERR_INVALID_ARGUMENT,
@@ -29,7 +29,8 @@ pub(super) fn status_of(kind: ErrorKind) -> dist_status_t {
     }
 }
 
-/// Returns the error kind of a status from a caller's function (a custom store).
+/// Returns the error kind of a status that a caller's function returned (a custom store). An
+/// unknown status is `Backend`.
 pub(super) fn kind_of(status: dist_status_t) -> ErrorKind {
     let is = |kind: &&ErrorKind| status_of(**kind) == status;
     ErrorKind::ALL.iter().find(is).copied().unwrap_or(ErrorKind::Backend)

@@ -1,4 +1,4 @@
-//! Stores: keys and values.
+//! Functions on the keys and values of stores.
 
 use super::args::{self, OutPtr, bytes, key as key_of, timeout};
 use super::blob;
@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 pub(super) static STORES: HandleTable<StoreHandle> = HandleTable::new(HandleKind::Store);
 
-/// Returns the store for a call that may wait for other ranks.
+/// Returns the store for a call that may wait for other ranks. Such a call is refused inside a
+/// completion callback.
 pub(super) fn blocking_store(store: *const dist_store_t) -> Result<HandleRef<StoreHandle>> {
     reject_blocking_in_callback("a call on a store")?;
     STORES.get(store)
 }
 
-/// Creates the handle of a store.
+/// Creates the handle of a store and writes the handle to the caller's variable.
 pub(super) fn write_store(
     out: &OutPtr<*mut dist_store_t>,
     store: Arc<dyn Store>,
@@ -32,10 +33,10 @@ pub(super) fn write_store(
 }
 
 dist_export! {
-    /// Makes a second handle on a store.
+    /// Creates a second handle of the same store.
     ///
-    /// The new handle starts with the time-out of `store`; dist_store_set_timeout changes one
-    /// handle only.
+    /// Each handle has its own time-out (dist_store_set_timeout). The new handle starts with the
+    /// time-out of `store`.
     ///
     /// @param store in: the store.
     /// @param out out: the handle; owned by the caller, released with dist_store_release; NULL on
@@ -44,7 +45,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
     ///   DIST_ERR_NOT_INITIALIZED in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_clone(
         store: *const dist_store_t,
@@ -60,17 +61,21 @@ dist_export! {
 dist_export! {
     /// Stores a value under a key and replaces an earlier value.
     ///
-    /// The call does not wait for an answer. The store replaces the whole value at once; of several
-    /// concurrent values, the last to arrive stays. Every later call of this process on the store
-    /// sees the value, through any handle and thread. Other processes see the value at the latest
-    /// when the next call of this process that has an answer returns (dist_store_check of no keys
-    /// is the cheapest). If the connection breaks before that, this next call returns
-    /// DIST_ERR_CONNECTION, and its message has the number of calls that may be lost. The same
-    /// holds for dist_store_append, dist_store_multi_set and dist_store_queue_push. On hash and
-    /// file stores, all processes see the value when the call returns.
+    /// The store replaces the whole value atomically. If several values arrive concurrently, the
+    /// last one stays. Hash and file stores have the value when the call returns. On other stores,
+    /// the call does not wait for an answer:
     ///
-    /// A key may contain any bytes, zero bytes included. Only a custom store gets keys as C strings
-    /// and refuses keys with a zero byte. On TCP and file stores, a key has at most 8191 bytes, and
+    /// - Every later call of this process on the store sees the value, through any handle and any
+    ///   thread.
+    /// - Other processes see the value, at the latest, when a later call of this process that has
+    ///   an answer has returned. The cheapest such call is dist_store_check without keys.
+    /// - If the connection breaks before that, this later call returns DIST_ERR_CONNECTION, and its
+    ///   message has the number of calls that may be lost.
+    ///
+    /// The same rules apply to dist_store_append, dist_store_multi_set and dist_store_queue_push.
+    ///
+    /// A key may contain any bytes, including zero bytes. Only custom stores get keys as C strings
+    /// and refuse keys with a zero byte. On TCP and file stores, a key has at most 8191 bytes, and
     /// a value at most 8 MiB. A call takes at most 131072 keys and 256 MiB in all.
     ///
     /// @param store in: the store.
@@ -79,13 +84,13 @@ dist_export! {
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the length of the value.
     /// @agree nothing.
-    /// @blocks while the connection to the store is congested or others lock the file, until the
-    ///   store's time-out at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child; DIST_ERR_TIMEOUT;
-    ///   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_SYSTEM if the file cannot be
-    ///   read or written; the error of a custom store's function.
-    /// @threads any.
+    /// @blocks While the connection to the store is congested or other processes lock the file, but
+    ///   at most until the store's time-out.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong or inside a completion
+    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child;
+    ///   DIST_ERR_TIMEOUT; DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_SYSTEM if
+    ///   the file cannot be read or written; the error of a custom store's function.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_set(
         store: *mut dist_store_t,
@@ -103,8 +108,8 @@ dist_export! {
 dist_export! {
     /// Returns the value of a key, and waits until the key exists.
     ///
-    /// The value is one whole value that the key had during the call. With the time-out
-    /// DIST_NO_WAIT (dist_store_set_timeout), the call checks once.
+    /// The result is one whole value that the key had at some time during the call. With the
+    /// time-out DIST_NO_WAIT (dist_store_set_timeout), the call checks once.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
@@ -112,10 +117,10 @@ dist_export! {
     /// @param out out: a blob of one byte string; owned by the caller, released with
     ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks until the key exists, until the store's time-out at the latest; other threads may
-    ///   use the store in the meantime.
-    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the key.
-    /// @threads any.
+    /// @blocks Until the key exists, but at most until the store's time-out. Other threads may use
+    ///   the store during this time.
+    /// @return The results of dist_store_set. The message of DIST_ERR_TIMEOUT names the key.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_get(
         store: *mut dist_store_t,
@@ -134,9 +139,9 @@ dist_export! {
 dist_export! {
     /// Adds to a counter and returns the sum.
     ///
-    /// A missing counter is 0. Counters are decimal text of 64-bit integers and wrap around. The
-    /// call is atomic: no addition is lost. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the
-    /// addition may or may not have happened.
+    /// A missing counter counts as 0. Counters are stored as the decimal text of 64-bit integers,
+    /// and wrap around. The call is atomic: no addition is lost. After DIST_ERR_CONNECTION or
+    /// DIST_ERR_TIMEOUT, the addition may or may not have happened.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
@@ -144,10 +149,10 @@ dist_export! {
     /// @param amount in: the number to add.
     /// @param out out: the sum.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_NOT_A_NUMBER if the value is not a number, and stays
-    ///   unchanged.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set, and DIST_ERR_NOT_A_NUMBER if the value is not a
+    ///   number; the value then stays unchanged.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_add(
         store: *mut dist_store_t,
@@ -168,8 +173,9 @@ dist_export! {
     /// Replaces the value of a key if the value is `expected`.
     ///
     /// If the key is missing, the call stores `desired` only if `expected` is empty. The call is
-    /// atomic: of several callers that expect the same value, one stores its own. After
-    /// DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the value may or may not have been stored.
+    /// atomic: if several callers expect the same value, only one of them stores its `desired`
+    /// value. After DIST_ERR_CONNECTION or DIST_ERR_TIMEOUT, the value may or may not have been
+    /// stored.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
@@ -180,13 +186,14 @@ dist_export! {
     /// @param desired in: `desired_len_bytes` bytes; borrowed for the call; NULL only if the length
     ///   is 0.
     /// @param desired_len_bytes in: the length of `desired`.
-    /// @param out out: a blob with the value after the call, or with `expected` if the key is
-    ///   missing and `expected` is not empty (as in c10d); owned by the caller, released with
+    /// @param out out: a blob with the value after the call. If the key is missing and `expected`
+    ///   is not empty, the blob has `expected` (as in c10d). Owned by the caller, released with
     ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set, and DIST_ERR_UNSUPPORTED if a custom store has no
+    ///   such function.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_compare_set(
         store: *mut dist_store_t,
@@ -211,9 +218,9 @@ dist_export! {
 dist_export! {
     /// Waits until all keys exist.
     ///
-    /// Each key existed at some time during the call, not necessarily all at once. On a store with
-    /// queues of its own, a queue that is not empty counts as a key. With DIST_NO_WAIT, the call
-    /// checks once.
+    /// Each key existed at some time during the call, but not necessarily all keys at the same
+    /// time. On a store that implements queues itself, a queue that is not empty counts as a key.
+    /// With DIST_NO_WAIT, the call checks once.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -222,10 +229,11 @@ dist_export! {
     /// @param n in: the number of keys.
     /// @param timeout_ms in: the default is the store's time-out.
     /// @agree nothing.
-    /// @blocks until all keys exist, until `timeout_ms` at the latest; other threads may use the
-    ///   store in the meantime.
-    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
-    /// @threads any.
+    /// @blocks Until all keys exist, but at most until `timeout_ms`. Other threads may use the
+    ///   store during this time.
+    /// @return The results of dist_store_set. The message of DIST_ERR_TIMEOUT names the missing
+    ///   keys.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_wait(
         store: *mut dist_store_t,
@@ -244,18 +252,18 @@ dist_export! {
 dist_export! {
     /// Reports whether all keys exist now.
     ///
-    /// The call checks all keys at the same time (a custom store: as its function does).
+    /// The call checks all keys at the same time. In a custom store, this depends on its function.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
     /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
     ///   strings; borrowed for the call.
     /// @param n in: the number of keys.
-    /// @param all_present out: 1 if all keys exist, else 0.
+    /// @param all_present out: 1 if all keys exist, otherwise 0.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_check(
         store: *mut dist_store_t,
@@ -280,9 +288,10 @@ dist_export! {
     /// @param store in: the store.
     /// @param out out: the number of keys.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set, and DIST_ERR_UNSUPPORTED if a custom store has no
+    ///   such function.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
         let out = OutPtr::required(out, "out")?;
@@ -295,17 +304,17 @@ dist_export! {
 dist_export! {
     /// Returns all keys of a store, in no particular order.
     ///
-    /// A prefix store returns the keys under its prefix, without the prefix. The list is the set of
-    /// keys at one time during the call (a custom store: as its function does).
+    /// A prefix store returns the keys under its prefix, without the prefix. The list has the keys
+    /// that existed at one time during the call. In a custom store, this depends on its function.
     ///
     /// @param store in: the store.
     /// @param out out: a blob with one byte string per key; owned by the caller, released with
     ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if the store cannot list keys (an older
-    ///   torch server, a custom store without the function).
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set, and DIST_ERR_UNSUPPORTED if the store cannot list
+    ///   keys (an older torch server, or a custom store without the function).
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_list_keys(store: *mut dist_store_t, out: *mut *mut dist_blob_t) -> dist_status_t {
         let out = OutPtr::handle(out, "out")?;
@@ -317,17 +326,17 @@ dist_export! {
 dist_export! {
     /// Removes a key.
     ///
-    /// The call is atomic: of several callers that delete a key, one finds it. Calls that wait for
-    /// the key continue to wait.
+    /// The call is atomic: if several callers delete the same key, only one of them finds it. Calls
+    /// that wait for the key continue to wait.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
     /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
-    /// @param deleted out: 1 if the key existed, else 0.
+    /// @param deleted out: 1 if the key existed, otherwise 0.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_delete_key(
         store: *mut dist_store_t,
@@ -344,7 +353,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Appends bytes to a value; a missing value is created.
+    /// Appends bytes to a value, or creates a missing value.
     ///
     /// The call is atomic: the bytes of one call stay together, in the order of arrival. They
     /// become visible as in dist_store_set.
@@ -355,9 +364,10 @@ dist_export! {
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes.
     /// @agree nothing.
-    /// @blocks as dist_store_set.
-    /// @return as dist_store_set; DIST_ERR_UNSUPPORTED if a custom store has no such function.
-    /// @threads any.
+    /// @blocks As long as dist_store_set.
+    /// @return The results of dist_store_set, and DIST_ERR_UNSUPPORTED if a custom store has no
+    ///   such function.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_append(
         store: *mut dist_store_t,
@@ -373,9 +383,10 @@ dist_export! {
 }
 
 dist_export! {
-    /// Returns the values of several keys, and waits until all exist.
+    /// Returns the values of several keys, and waits until all keys exist.
     ///
-    /// All values are from one time (a custom store: each from its own time).
+    /// All values are from the same time during the call. In a custom store, each value is from its
+    /// own time.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -385,10 +396,11 @@ dist_export! {
     /// @param out out: a blob of `n` byte strings in the order of the keys; owned by the caller,
     ///   released with dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks until all keys exist, until the store's time-out at the latest; other threads may
-    ///   use the store in the meantime.
-    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT names the missing keys.
-    /// @threads any.
+    /// @blocks Until all keys exist, but at most until the store's time-out. Other threads may use
+    ///   the store during this time.
+    /// @return The results of dist_store_set. The message of DIST_ERR_TIMEOUT names the missing
+    ///   keys.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_multi_get(
         store: *mut dist_store_t,
@@ -405,24 +417,24 @@ dist_export! {
 }
 
 dist_export! {
-    /// Stores several values at once.
+    /// Stores several values in one call.
     ///
-    /// Other callers see all of the values or none (a custom store: one after the other), at the
-    /// time that dist_store_set describes.
+    /// Other callers see either all of the values or none. A custom store stores the values one
+    /// after the other. The values become visible as in dist_store_set.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
     /// @param key_lens_bytes in, optional: `n` lengths, each as in dist_store_set; NULL for C
     ///   strings; borrowed for the call.
-    /// @param values in: `n` values; borrowed for the call; a value is NULL only if its length is
-    ///   0; the array is NULL only if `n` is 0.
+    /// @param values in: `n` values; borrowed for the call. A value is NULL only if its length is
+    ///   0. The array is NULL only if `n` is 0.
     /// @param lens_bytes in: the `n` lengths of the values; borrowed for the call; NULL only if `n`
     ///   is 0.
     /// @param n in: the number of keys and of values.
     /// @agree nothing.
-    /// @blocks as dist_store_set.
-    /// @return as dist_store_set.
-    /// @threads any.
+    /// @blocks As long as dist_store_set.
+    /// @return The results of dist_store_set.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_multi_set(
         store: *mut dist_store_t,

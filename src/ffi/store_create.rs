@@ -1,4 +1,4 @@
-//! Creation of stores.
+//! Creation of TCP, file, hash and prefix stores. Custom stores are in `store_custom`.
 
 use super::args::{OutPtr, bytes, index, key, optional_str, required_key, required_str, timeout};
 use super::sized_struct;
@@ -20,25 +20,26 @@ use std::sync::Arc;
 dist_export! {
     /// Connects to a TCP store, and hosts the store if `is_server` is set.
     ///
-    /// The store speaks the protocol of PyTorch's TCPStore; server or clients may be PyTorch
-    /// processes. A client waits for a server that does not run yet. If the launcher (torchrun)
-    /// already hosts the store at this address, a server connects to that store.
+    /// The store uses the protocol of PyTorch's TCPStore, so the server or the clients may be
+    /// PyTorch processes. A client waits until the server runs. If the launcher (torchrun) already
+    /// hosts a store at this address, a call with `is_server` connects to that store.
     ///
-    /// After the call, the library refuses calls in a process forked from this one without exec,
-    /// which would share the connection, and dist_spawn refuses this process.
+    /// A process that has made this call must not be forked without exec, because the child would
+    /// share the connection. The library refuses all calls in such a child, and dist_spawn refuses
+    /// this process.
     ///
     /// @param options in: the options; borrowed for the call.
     /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
     ///   failure.
     /// @agree the secret, between server and clients.
-    /// @blocks until connected, and until all clients have connected if wait_for_workers applies;
-    ///   until timeout_ms at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
-    ///   forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
+    /// @blocks Until this process has connected and, if `wait_for_workers` applies, until all
+    ///   clients have connected, but at most until `timeout_ms`.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong or inside a completion
+    ///   callback; DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in
+    ///   a forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
     ///   attempts; DIST_ERR_AUTH if the secrets differ or only one side has a secret;
     ///   DIST_ERR_SYSTEM, for example if the port is in use.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
@@ -88,7 +89,7 @@ dist_export! {
     }
 }
 
-/// Converts the timeout of a store's creation, which also applies to the new handle.
+/// Converts the timeout of a store's creation, which also becomes the timeout of the new handle.
 fn creation_timeout(timeout_ms: i64) -> Result<Timeout> {
     match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => {
@@ -105,7 +106,7 @@ fn creation_deadline(timeout: Timeout) -> Deadline {
     Deadline::after_ms(timeout.ms_or(DEFAULT_TIMEOUT_MS))
 }
 
-/// Reads the caller's secret, if there is one.
+/// Reads the caller's secret; `None` if the caller passes none.
 fn optional_secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
     let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
     if secret.is_null() && secret_len_bytes == 0 {
@@ -114,7 +115,7 @@ fn optional_secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>>
     Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
 }
 
-/// Takes ownership of the caller's socket.
+/// Takes ownership of the caller's listening socket; `None` without DIST_FIELD_LISTEN_FD.
 fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd>> {
     if options.fields & DIST_FIELD_LISTEN_FD == 0 {
         return Ok(None);
@@ -127,16 +128,24 @@ fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd
 dist_export! {
     /// Opens a store in a file, and creates the file if it is missing.
     ///
-    /// The processes share a file system with file locks that work across it. Only this user can
-    /// read and write the file (mode 0600). Releasing the last handle of a process leaves the
-    /// store; the last process removes the file once `world_size` processes have opened it.
-    /// Leftovers of an earlier run are an error at once. Such a file belongs to another job or
-    /// size, was opened by all its processes already, or has users on this host that ended without
-    /// leaving it. If the disk is full, the storing call returns DIST_ERR_SYSTEM and stores
-    /// nothing; the store remains usable.
+    /// The processes share a file system whose file locks work between all of them. Only this user
+    /// can read and write the file (mode 0600). A process leaves the store when it releases its
+    /// last handle. After `world_size` processes have opened the file, the last process that leaves
+    /// removes it.
     ///
-    /// After the call, the library refuses calls in a process forked from this one without exec,
-    /// which would share the locks, and dist_spawn refuses this process.
+    /// The call fails immediately if the file is a leftover of an earlier run. A file is a leftover
+    /// in these cases:
+    ///
+    /// - It belongs to another job or another world size.
+    /// - All its processes have already opened it.
+    /// - Processes of this host have ended without leaving it.
+    ///
+    /// If the disk is full, the storing call returns DIST_ERR_SYSTEM and stores nothing; the store
+    /// remains usable.
+    ///
+    /// A process that has made this call must not be forked without exec, because the child would
+    /// share the locks. The library refuses all calls in such a child, and dist_spawn refuses this
+    /// process.
     ///
     /// @param path in: the path of the file; borrowed for the call.
     /// @param world_size in: how many times the file will be opened; 0 if the number is not known.
@@ -144,12 +153,12 @@ dist_export! {
     /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
     ///   failure.
     /// @agree world_size and the job_id of the options.
-    /// @blocks while other processes lock the file, until timeout_ms at the latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
-    ///   forked child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in
-    ///   the message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
-    /// @threads any.
+    /// @blocks While other processes lock the file, but at most until `timeout_ms`.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if an argument is wrong or inside a completion
+    ///   callback; DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in
+    ///   a forked child; DIST_ERR_MISMATCH if the file is unsuitable, for instance a leftover (the
+    ///   message has its kind, age and owner); DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_file_create(
         path: *const c_char,
@@ -173,14 +182,14 @@ dist_export! {
 }
 
 dist_export! {
-    /// Makes a store in the memory of this process, for ranks that are threads.
+    /// Creates a store in the memory of this process, for ranks that are threads.
     ///
     /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
     ///   failure.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_NOT_INITIALIZED in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
         let out = OutPtr::handle(out, "out")?;
@@ -189,8 +198,9 @@ dist_export! {
 }
 
 dist_export! {
-    /// Makes a store that puts a prefix and "/" before every key of another store.
+    /// Creates a store that puts a prefix and "/" before every key of another store.
     ///
+    /// For example, with the prefix "a", the key "b" of the new store is the key "a/b" of `inner`.
     /// The new handle starts with the time-out of `inner`.
     ///
     /// @param prefix in: the prefix; borrowed for the call; NULL only if `prefix_len_bytes` is 0.
@@ -202,7 +212,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
     ///   DIST_ERR_NOT_INITIALIZED in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_prefix_create(
         prefix: *const c_char,

@@ -1,4 +1,9 @@
-//! A store that the caller implements: the C functions as a `Store`.
+//! Custom stores: stores that the caller implements as C functions.
+//!
+//! [`CallerStore`] implements [`Store`] with the functions of the caller. A function passes a
+//! result of variable size, such as a value, to a *sink*: a C function of this file that copies the
+//! bytes. Operations without a function of the caller are refused, or composed of other functions
+//! ([`composed`]).
 
 use super::args::OutPtr;
 use super::sized_struct;
@@ -11,7 +16,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The caller's functions and pointer.
+/// The caller's functions, and the pointer that each of them gets.
 struct CallerStore {
     functions: dist_store_vtable_t,
     user: *mut c_void,
@@ -19,7 +24,7 @@ struct CallerStore {
 
 // SAFETY: the caller promises that its functions may be called from any thread with that pointer.
 unsafe impl Send for CallerStore {}
-// SAFETY: as above.
+// SAFETY: the caller promises the same for calls from several threads at once.
 unsafe impl Sync for CallerStore {}
 
 impl std::fmt::Debug for CallerStore {
@@ -31,22 +36,22 @@ impl std::fmt::Debug for CallerStore {
 impl Drop for CallerStore {
     fn drop(&mut self) {
         if let Some(destroy) = self.functions.destroy {
-            // SAFETY: the caller's function with the caller's pointer, called once.
+            // SAFETY: the caller's function gets the caller's pointer and is called once.
             unsafe { destroy(self.user) };
         }
     }
 }
 
 dist_export! {
-    /// Makes a store from functions of the caller.
+    /// Creates a store from functions of the caller.
     ///
-    /// Barriers are composed of keys, and so are queues unless all three queue functions are set.
-    /// Without their functions, dist_store_compare_set, _append, _num_keys and _list_keys return
-    /// DIST_ERR_UNSUPPORTED.
+    /// The library implements barriers with keys, and also queues unless all three queue functions
+    /// are set. Without their functions, dist_store_compare_set, _append, _num_keys and _list_keys
+    /// return DIST_ERR_UNSUPPORTED.
     ///
     /// @param functions in: the functions, copied; the required functions must be set.
-    /// @param user in, optional: passed to each function; must stay valid until `destroy` was
-    ///   called.
+    /// @param user in, optional: passed to each function; must stay valid until the library has
+    ///   called `destroy`.
     /// @param out out: the store; owned by the caller, released with dist_store_release; NULL on
     ///   failure.
     /// @agree nothing.
@@ -54,7 +59,7 @@ dist_export! {
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the name of a missing function in the
     ///   message; DIST_ERR_UNSUPPORTED if `functions` has a newer field; DIST_ERR_NOT_INITIALIZED
     ///   in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_custom_create(
         functions: *const dist_store_vtable_t,
@@ -86,14 +91,14 @@ fn check_functions(functions: &dist_store_vtable_t) -> Result<()> {
     }
 }
 
-/// The time for the final check of a call whose deadline has passed.
+/// The time limit of the final check for keys, in a call whose deadline has passed.
 const CHECK_TIME: Duration = Duration::from_secs(1);
 
 fn missing_function(name: &str) -> Error {
     Error::invalid(format!("a custom store needs the function {name}"))
 }
 
-/// Converts a key for C.
+/// Converts a key to a C string.
 fn c_key(key: &[u8]) -> Result<CString> {
     CString::new(key).map_err(|_| {
         Error::invalid(format!(
@@ -105,7 +110,7 @@ fn c_key(key: &[u8]) -> Result<CString> {
 }
 
 fn remaining_ms(deadline: &Deadline) -> i64 {
-    // At least 1, because 0 means the default.
+    // Returns at least 1, because 0 means the default.
     match super::backend_call::to_timeout_ms(deadline.remaining()) {
         DIST_WAIT_FOREVER => DIST_WAIT_FOREVER,
         ms => ms.max(1),
@@ -121,7 +126,7 @@ fn check_status(function_name: &str, status: dist_status_t) -> Result<()> {
     Err(Error::new(kind_of(status), message))
 }
 
-/// Converts keys for C; the strings must outlive the pointers.
+/// Converts keys to C strings. They must outlive the pointers of [`pointers`].
 fn c_keys(keys: &[&[u8]]) -> Result<Vec<CString>> {
     keys.iter().map(|key| c_key(key)).collect()
 }
@@ -130,33 +135,38 @@ fn pointers(keys: &[CString]) -> Vec<*const c_char> {
     keys.iter().map(|key| key.as_ptr()).collect()
 }
 
-/// A sink for the one value of a caller's function.
+/// A sink that stores the only value that a caller's function passes.
 unsafe extern "C" fn store_value(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is from `call_for_value`, and the caller only forwards it.
+    // SAFETY: `sink_arg` is the pointer to the `Option` in `call_for_value`. The caller's function
+    // only passes it on, during that call.
     let slot = unsafe { &mut *sink_arg.cast::<Option<Vec<u8>>>() };
     // SAFETY: the caller passes that many readable bytes for the length of this call.
     *slot = Some(unsafe { copy_bytes(value, len_bytes) });
 }
 
-/// A sink for one of the keys of a caller's function.
+/// A sink that appends one of the keys that a caller's function passes.
 unsafe extern "C" fn store_key(sink_arg: *mut c_void, key: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is from `list_keys`, and the caller only forwards it.
+    // SAFETY: `sink_arg` is the pointer to the list in `list_keys`. The caller's function only
+    // passes it on, during that call.
     let keys = unsafe { &mut *sink_arg.cast::<Vec<Vec<u8>>>() };
     // SAFETY: the caller passes that many readable bytes for the length of this call.
     keys.push(unsafe { copy_bytes(key, len_bytes) });
 }
 
+/// Copies bytes of the caller.
+///
 /// # Safety
-/// `len_bytes` bytes at `bytes` are readable, unless it is NULL.
+/// `len_bytes` bytes at `bytes` are readable, unless `bytes` is NULL.
 unsafe fn copy_bytes(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
     if len_bytes == 0 || bytes.is_null() {
         return Vec::new();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this function promises readable bytes.
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) }.to_vec()
 }
 
-/// Runs a caller's function that passes one value to a sink; `None` if it passed none.
+/// Runs a caller's function that passes one value to a sink. Returns `None` if the function passed
+/// no value.
 fn call_for_value(
     function_name: &str,
     call: impl FnOnce(*mut c_void) -> dist_status_t,
@@ -166,7 +176,7 @@ fn call_for_value(
     Ok(value)
 }
 
-/// As `call_for_value`, for a function that must pass a value on success.
+/// Like [`call_for_value`], for a function that must pass a value if it succeeds.
 fn call_for_required_value(
     function_name: &str,
     call: impl FnOnce(*mut c_void) -> dist_status_t,
@@ -193,7 +203,7 @@ impl CallerStore {
         let queue = c_key(queue)?;
         call_for_required_value("queue_pop", |slot| {
             let (queue, left) = (queue.as_ptr(), remaining_ms(deadline));
-            // SAFETY: the caller's function, with a terminated name and a sink whose argument
+            // SAFETY: the caller's function gets a terminated name and a sink whose argument
             // outlives the call.
             unsafe { function(self.user, queue, block, Some(store_value), slot, left) }
         })
@@ -205,7 +215,7 @@ impl Store for CallerStore {
         let function = self.functions.set.ok_or_else(|| missing_function("set"))?;
         let key = c_key(key)?;
         let (value, len) = (pointer(value), value.len());
-        // SAFETY: the caller's function, with a terminated key and a value of that length.
+        // SAFETY: the caller's function gets a terminated key and a value of that length.
         check_status("set", unsafe {
             function(self.user, key.as_ptr(), value, len, remaining_ms(deadline))
         })
@@ -218,7 +228,7 @@ impl Store for CallerStore {
         let name = c_key(key)?;
         let value = call_for_required_value("get", |slot| {
             let (name, left) = (name.as_ptr(), remaining_ms(deadline));
-            // SAFETY: the caller's function, with a terminated key and a sink whose argument
+            // SAFETY: the caller's function gets a terminated key and a sink whose argument
             // outlives the call.
             unsafe { function(self.user, name, Some(store_value), slot, left) }
         });
@@ -229,7 +239,7 @@ impl Store for CallerStore {
         let function = self.functions.add.ok_or_else(|| missing_function("add"))?;
         let key = c_key(key)?;
         let mut sum = 0;
-        // SAFETY: the caller's function, with a terminated key and space for the result.
+        // SAFETY: the caller's function gets a terminated key and space for the result.
         let status = unsafe {
             function(self.user, key.as_ptr(), amount, &raw mut sum, remaining_ms(deadline))
         };
@@ -247,7 +257,7 @@ impl Store for CallerStore {
             self.functions.compare_set.ok_or_else(|| unsupported_function("compare_set"))?;
         let key = c_key(key)?;
         call_for_required_value("compare_set", |slot| {
-            // SAFETY: the caller's function, with a terminated key, two values of the lengths
+            // SAFETY: the caller's function gets a terminated key, two values of the lengths
             // given, and a sink whose argument outlives the call.
             unsafe {
                 function(
@@ -272,7 +282,7 @@ impl Store for CallerStore {
         }
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
-        // SAFETY: the caller's function, with `list.len()` terminated keys.
+        // SAFETY: the caller's function gets `list.len()` terminated keys.
         let status =
             unsafe { function(self.user, list.as_ptr(), list.len(), remaining_ms(deadline)) };
         check_status("wait", status).map_err(|error| self.name_missing_keys(error, keys, deadline))
@@ -283,7 +293,7 @@ impl Store for CallerStore {
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         let mut present = 0;
-        // SAFETY: the caller's function, with `list.len()` terminated keys and space for the
+        // SAFETY: the caller's function gets `list.len()` terminated keys and space for the
         // result.
         let status = unsafe {
             function(self.user, list.as_ptr(), list.len(), &raw mut present, remaining_ms(deadline))
@@ -294,7 +304,7 @@ impl Store for CallerStore {
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
         let function = self.functions.num_keys.ok_or_else(|| unsupported_function("num_keys"))?;
         let mut count = 0;
-        // SAFETY: the caller's function, with space for the result.
+        // SAFETY: the caller's function gets space for the result.
         let status = unsafe { function(self.user, &raw mut count, remaining_ms(deadline)) };
         check_status("num_keys", status).map(|()| count)
     }
@@ -303,7 +313,7 @@ impl Store for CallerStore {
         let function = self.functions.delete_key.ok_or_else(|| missing_function("delete_key"))?;
         let key = c_key(key)?;
         let mut deleted = 0;
-        // SAFETY: the caller's function, with a terminated key and space for the result.
+        // SAFETY: the caller's function gets a terminated key and space for the result.
         let status =
             unsafe { function(self.user, key.as_ptr(), &raw mut deleted, remaining_ms(deadline)) };
         check_status("delete_key", status).map(|()| deleted != 0)
@@ -313,7 +323,7 @@ impl Store for CallerStore {
         let function = self.functions.append.ok_or_else(|| unsupported_function("append"))?;
         let key = c_key(key)?;
         let (value, len) = (pointer(value), value.len());
-        // SAFETY: the caller's function, with a terminated key and a value of that length.
+        // SAFETY: the caller's function gets a terminated key and a value of that length.
         let status =
             unsafe { function(self.user, key.as_ptr(), value, len, remaining_ms(deadline)) };
         check_status("append", status)
@@ -332,7 +342,7 @@ impl Store for CallerStore {
         let function = self.functions.list_keys.ok_or_else(|| unsupported_function("list_keys"))?;
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let sink_arg = (&raw mut keys).cast();
-        // SAFETY: the caller's function, with a sink whose argument outlives the call.
+        // SAFETY: the caller's function gets a sink whose argument outlives the call.
         let status =
             unsafe { function(self.user, Some(store_key), sink_arg, remaining_ms(deadline)) };
         check_status("list_keys", status).map(|()| keys)
@@ -344,7 +354,7 @@ impl Store for CallerStore {
         };
         let queue = c_key(queue)?;
         let (item, len) = (pointer(item), item.len());
-        // SAFETY: the caller's function, with a terminated name and an item of that length.
+        // SAFETY: the caller's function gets a terminated name and an item of that length.
         let status =
             unsafe { function(self.user, queue.as_ptr(), item, len, remaining_ms(deadline)) };
         check_status("queue_push", status)
@@ -376,7 +386,7 @@ impl Store for CallerStore {
         };
         let queue = c_key(queue)?;
         let mut length = 0;
-        // SAFETY: the caller's function, with a terminated name and space for the result.
+        // SAFETY: the caller's function gets a terminated name and space for the result.
         let status =
             unsafe { function(self.user, queue.as_ptr(), &raw mut length, remaining_ms(deadline)) };
         check_status("queue_len", status).map(|()| length)
@@ -388,8 +398,9 @@ impl Store for CallerStore {
 }
 
 impl CallerStore {
-    /// If the deadline has passed, checks whether all keys exist and returns a deadline for one
-    /// round trip.
+    /// Handles a call whose deadline has already passed. Returns `None` if there is time left.
+    /// Otherwise checks once whether all keys exist: if so, returns a deadline that leaves time for
+    /// one round trip; if not, returns the timeout.
     fn check_at_deadline(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
         if !deadline.has_passed() {
             return Ok(None);
@@ -405,7 +416,7 @@ impl CallerStore {
         ))
     }
 
-    /// Adds the missing keys to a timeout; returns any other error unchanged.
+    /// Adds the names of the missing keys to a timeout; returns any other error unchanged.
     fn name_missing_keys(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;

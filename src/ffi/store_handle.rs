@@ -9,10 +9,13 @@ use std::ffi::c_char;
 dist_export! {
     /// Sets the time-out of calls through this handle.
     ///
-    /// With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait,
-    /// dist_store_multi_get, dist_store_queue_pop) check once, and return DIST_ERR_TIMEOUT if the
-    /// key or item is missing. The time-out of other calls is then 5 minutes; dist_store_barrier
-    /// needs a time-out of its own.
+    /// DIST_NO_WAIT has three effects:
+    ///
+    /// - Calls that wait for other callers (dist_store_get, dist_store_wait, dist_store_multi_get,
+    ///   dist_store_queue_pop) check once, and return DIST_ERR_TIMEOUT if the key or item is
+    ///   missing.
+    /// - dist_store_barrier needs a time-out of its own.
+    /// - All other calls have a time-out of 5 minutes.
     ///
     /// @param store in: the store.
     /// @param timeout_ms in: the default is 5 minutes.
@@ -20,7 +23,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT; DIST_ERR_INVALID_HANDLE;
     ///   DIST_ERR_NOT_INITIALIZED in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_set_timeout(store: *mut dist_store_t, timeout_ms: i64) -> dist_status_t {
         STORES.get(store)?.set_timeout(timeout(timeout_ms, "timeout_ms")?);
@@ -36,7 +39,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the time-out; DIST_WAIT_FOREVER; DIST_NO_WAIT; 0 for an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_get_timeout(store: *const dist_store_t) -> i64 {
         Ok(STORES.get(store)?.timeout().number())
@@ -53,7 +56,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the port; -1 for a store without a port and for an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_port(store: *const dist_store_t) -> i32 {
         Ok(i32::from(store_address(store)?.1))
@@ -73,7 +76,7 @@ dist_export! {
     /// @blocks no.
     /// @return the size of the whole name in bytes with its terminator; 0 for a store without a
     ///   host, for an invalid handle, and if `buf` is NULL and `cap` is not 0.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_host(store: *const dist_store_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(&store_address(store)?.0, buf, cap)
@@ -91,14 +94,14 @@ fn store_address(store: *const dist_store_t) -> Result<(String, u16)> {
 dist_export! {
     /// Releases a store handle.
     ///
-    /// The store lives as long as groups, prefix stores or other handles use it. When the last of
-    /// them is gone, the process that hosts the store stops serving.
+    /// The store lives as long as groups, prefix stores or other handles use it. When its last user
+    /// is gone, the process that hosts the store stops serving.
     ///
     /// @param store in, optional: the handle; NULL does nothing.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED in a forked child.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_release(store: *mut dist_store_t) -> dist_status_t {
         STORES.release_handle(store, drop)

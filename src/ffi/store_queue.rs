@@ -13,9 +13,9 @@ use std::ffi::{c_char, c_void};
 dist_export! {
     /// Appends an item to a queue.
     ///
-    /// Queues and keys are separate: one name may be both. Only dist_store_wait and the queue
-    /// functions see queues. Any number of processes may push and pop concurrently; items keep the
-    /// order of their arrival and become visible as in dist_store_set.
+    /// Queues and keys are separate: the same name may be a key and a queue. Only dist_store_wait
+    /// and the queue functions see queues. Any number of processes may push and pop concurrently.
+    /// Items keep the order of their arrival, and become visible as in dist_store_set.
     ///
     /// @param store in: the store.
     /// @param key in: the name of the queue; borrowed for the call; NULL only if `key_len_bytes` is
@@ -25,9 +25,9 @@ dist_export! {
     /// @param value in: `len_bytes` bytes; borrowed for the call; NULL only if `len_bytes` is 0.
     /// @param len_bytes in: the length of the item.
     /// @agree nothing.
-    /// @blocks as dist_store_set.
-    /// @return as dist_store_set.
-    /// @threads any.
+    /// @blocks As long as dist_store_set.
+    /// @return The results of dist_store_set.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_queue_push(
         store: *mut dist_store_t,
@@ -58,11 +58,10 @@ dist_export! {
     /// @param out out: a blob of one byte string; owned by the caller, released with
     ///   dist_blob_release; NULL on failure.
     /// @agree nothing.
-    /// @blocks if `block` is not 0: until there is an item, until the store's time-out at the
-    ///   latest.
-    /// @return as dist_store_set; DIST_ERR_QUEUE_EMPTY if `block` is 0 and the queue is empty; the
-    ///   message of DIST_ERR_TIMEOUT names the queue.
-    /// @threads any.
+    /// @blocks If `block` is not 0: until there is an item, but at most until the store's time-out.
+    /// @return The results of dist_store_set, and DIST_ERR_QUEUE_EMPTY if `block` is 0 and the
+    ///   queue is empty. The message of DIST_ERR_TIMEOUT names the queue.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_queue_pop(
         store: *mut dist_store_t,
@@ -85,7 +84,8 @@ dist_export! {
     }
 }
 
-/// Returns the error of a queue without items: the caller refused to wait, or has no time left.
+/// Returns the error of a queue without items. It is a timeout if the caller wanted to wait
+/// (`block`) but the store's time-out is DIST_NO_WAIT.
 fn empty_queue_error(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
     let what = store.store().describe();
     if block != 0 {
@@ -107,9 +107,9 @@ dist_export! {
     ///   string.
     /// @param out out: the number of items.
     /// @agree nothing.
-    /// @blocks for a round trip, until the store's time-out at the latest.
-    /// @return as dist_store_set.
-    /// @threads any.
+    /// @blocks For a round trip to the store, but at most until the store's time-out.
+    /// @return The results of dist_store_set.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_queue_len(
         store: *mut dist_store_t,
@@ -128,21 +128,23 @@ dist_export! {
 dist_export! {
     /// Waits until `world_size` callers have called the barrier.
     ///
-    /// No caller returns before `world_size` calls have been made. A key serves one barrier: later
-    /// callers return at once. A caller that timed out still counts. All callers use the same kind
-    /// of store: the barrier of a prefix store and the barrier of its inner store are different.
+    /// No caller returns before `world_size` calls have been made. A key serves one barrier: after
+    /// it has completed, further calls with the same key return immediately. A caller that timed
+    /// out still counts as a caller. All callers must use the same kind of store, because the
+    /// barrier of a prefix store and the barrier of its inner store are different.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
     /// @param key_len_bytes in: the length of the key; DIST_TERMINATED for a C string.
-    /// @param world_size in: the number of callers, 0 or more; with 0 the call returns at once.
-    /// @param timeout_ms in: the default is the store's time-out; DIST_NO_WAIT is refused, also as
-    ///   the store's.
+    /// @param world_size in: the number of callers, 0 or more; with 0 the call returns immediately.
+    /// @param timeout_ms in: the default is the store's time-out. DIST_NO_WAIT is refused, also if
+    ///   it is the store's time-out.
     /// @agree the key and world_size.
-    /// @blocks until all callers have called, until `timeout_ms` at the latest; other threads may
-    ///   use the store in the meantime.
-    /// @return as dist_store_set; the message of DIST_ERR_TIMEOUT has the number of callers so far.
-    /// @threads any.
+    /// @blocks Until all callers have called, but at most until `timeout_ms`. Other threads may use
+    ///   the store during this time.
+    /// @return The results of dist_store_set. The message of DIST_ERR_TIMEOUT has the number of
+    ///   callers so far.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_store_barrier(
         store: *mut dist_store_t,

@@ -8,15 +8,16 @@ use std::ffi::{c_char, c_void};
 
 /// Receives bytes from a custom store or a plug-in.
 ///
-/// `bytes` is borrowed for the call. `sink_arg` is the pointer that was given with the function.
+/// `bytes` is borrowed for the call. `sink_arg` is the pointer that the library passed together
+/// with this function.
 pub type dist_store_sink_fn =
     Option<unsafe extern "C" fn(sink_arg: *mut c_void, bytes: *const c_void, len_bytes: usize)>;
 
 /// The functions of a custom store (dist_store_custom_create), such as etcd or Redis.
 ///
-/// The library passes `user` to each function, from any thread and from several at once. Each
-/// function returns a status within `timeout_ms` (1 or more, or DIST_WAIT_FOREVER). Keys are
-/// terminated strings; values are bytes.
+/// The library passes `user` to each function. It calls the functions from any thread, and from
+/// several threads at the same time. Each function returns a status within `timeout_ms` (1 or more,
+/// or DIST_WAIT_FOREVER). Keys are terminated strings; values are bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_store_vtable_t {
@@ -43,7 +44,8 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Required. Adds to a counter in decimal text (a missing counter is 0) and writes the sum.
+    /// Required. Adds `amount` to a counter and writes the sum. A counter is decimal text; a
+    /// missing counter is 0.
     pub add: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -62,7 +64,7 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Required. Writes 1 if all keys exist, else 0, without waiting.
+    /// Required. Without waiting, writes 1 if all keys exist, otherwise 0.
     pub check: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -72,7 +74,7 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Required. Removes a key, and writes 1 if the key existed, else 0.
+    /// Required. Removes a key, and writes 1 if the key existed, otherwise 0.
     pub delete_key: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -84,8 +86,8 @@ pub struct dist_store_vtable_t {
     /// Optional. Called once, after the last use of the store.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// Optional. Stores `desired` if the value is `expected`, or if the key is missing and
-    /// `expected` is empty. Then passes the resulting value to the sink once. For a missing key and
-    /// an `expected` that is not empty, the resulting value is `expected`.
+    /// `expected` is empty. Then passes the resulting value to the sink once. If the key is missing
+    /// and `expected` is not empty, the resulting value is `expected`.
     pub compare_set: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -99,7 +101,7 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Optional. Appends bytes to a value; a missing value is created.
+    /// Optional. Appends bytes to a value, or creates a missing value.
     pub append: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -122,8 +124,8 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Optional. Appends an item to a queue. Unless all three queue functions are set, the library
-    /// composes queues of keys.
+    /// Optional. Appends an item to a queue. The library uses the three queue functions only if all
+    /// three are set; otherwise it implements queues with keys.
     pub queue_push: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -134,7 +136,8 @@ pub struct dist_store_vtable_t {
         ) -> dist_status_t,
     >,
     /// Optional. Takes the first item of a queue and passes it to the sink once. If the queue is
-    /// empty: waits if `block` is not 0, else returns DIST_ERR_QUEUE_EMPTY.
+    /// empty, the function waits if `block` is not 0, and returns DIST_ERR_QUEUE_EMPTY if `block`
+    /// is 0.
     pub queue_pop: Option<
         unsafe extern "C" fn(
             user: *mut c_void,

@@ -1,5 +1,13 @@
-//! The common parts of operations: their options, and whether a call blocks, returns a work, or
-//! joins a batch.
+//! Parts that all operations share: their options, and the decision whether a call blocks, returns
+//! a work, or joins the thread's batch.
+//!
+//! ```text
+//! `work` of the caller   batch of the thread   the call
+//! NULL                   none                  blocks
+//! a variable             none                  is issued, and returns a work
+//! NULL                   open                  joins the batch
+//! a variable             open                  joins the batch, and returns a work
+//! ```
 
 use super::args::{OutPtr, call_label, check_reserved, index, optional_str, waiting_milliseconds};
 use super::sized_struct;
@@ -13,12 +21,13 @@ use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
-/// The parameter `work`: the output for the handle, if the caller passes one.
+/// The parameter `work`: the output for the handle of a work. It is `None` if the caller passes
+/// NULL.
 #[derive(Debug)]
 pub(super) struct WorkOut(Option<OutPtr<*mut dist_work_t>>);
 
 impl WorkOut {
-    /// Sets the caller's variable to NULL until there is a work.
+    /// Sets the caller's variable to NULL, so the variable has a handle only if the call succeeds.
     pub(super) fn new(work: *mut *mut dist_work_t) -> Self {
         Self(OutPtr::optional_handle(work))
     }
@@ -28,14 +37,15 @@ impl WorkOut {
         self.0
     }
 
-    /// Returns true if the call blocks: the caller takes no work, and no batch is open.
+    /// Returns whether the call blocks: the caller takes no work, and no batch is open.
     pub(super) fn blocks(&self) -> bool {
         self.0.is_none() && !batch::is_open()
     }
 }
 
-/// Storage for the options of a call on the stack of the exported function. A call without options
-/// does not initialise it, which saves the first nanoseconds of the call.
+/// Storage for the options of a call on the stack of the exported function.
+///
+/// A call without options leaves the slot empty, which saves a few nanoseconds.
 pub(super) type OptionsSlot = Option<CallOptions>;
 
 static DEFAULT_OPTIONS: CallOptions = CallOptions::DEFAULT;
@@ -49,7 +59,7 @@ pub(super) fn call_options(
     if options.is_null() { Ok(&DEFAULT_OPTIONS) } else { receive_options(options, slot) }
 }
 
-/// The hint for a call without any time.
+/// The advice in the error text for a call whose time-out is DIST_NO_WAIT.
 const ASYNC_HINT: &str = "pass milliseconds, 0 for the group's timeout, or DIST_WAIT_FOREVER; to \
                           issue the call without waiting for it, pass `work`";
 
@@ -77,7 +87,7 @@ pub(super) fn send_options(
     Ok(slot.insert(parse_options(&sized_struct::read(options)?)?))
 }
 
-/// Reads the options of a probe, and whether it waits.
+/// Reads the options of a probe. Returns them with false if the probe does not wait (DIST_NO_WAIT).
 pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(CallOptions, bool)> {
     let mut c_options = sized_struct::read(options)?;
     let waits = c_options.timeout_ms != DIST_NO_WAIT;
@@ -134,8 +144,8 @@ fn check_flags(flags: u64) -> Result<u64> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch. It is inlined, so that the call
-/// is not copied.
+/// Runs a collective, issues it, or adds it to the thread's batch. The function is inlined so that
+/// the compiler does not copy `call`.
 #[inline]
 pub(super) fn submit(
     group: &Arc<Group>,
@@ -149,10 +159,11 @@ pub(super) fn submit(
     issue_with_handle(group.prepare(call, options.clone())?, work)
 }
 
-/// Issues a checked call, or adds it to the thread's batch, and creates the handle of its work.
+/// Issues a checked call, or adds it to the thread's batch. Creates the handle of its work if the
+/// caller takes a work.
 pub(super) fn issue_with_handle(call: PreparedCall, work: WorkOut) -> Result<()> {
     let Some(out) = work.0 else { return batch::collect_or_issue(call) };
-    // First the step that can fail without an effect.
+    // The creation of the handle comes first, because it can fail and is easy to undo.
     let handle = work::create_handle(call.work())?;
     if let Err(error) = batch::collect_or_issue(call) {
         drop(work::remove_handle(handle));

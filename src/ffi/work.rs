@@ -15,20 +15,22 @@ dist_export! {
     #[in_progress]
     /// Waits until a work is done.
     ///
-    /// Until then the thread may run operations of the work's group. After any result but
-    /// DIST_IN_PROGRESS, the library no longer uses the operation's buffers. A GPU may use them
-    /// until dist_work_synchronize has returned DIST_OK.
+    /// While it waits, the thread may run operations of the work's group. After any result except
+    /// DIST_IN_PROGRESS, the library no longer uses the operation's buffers. A GPU may still use
+    /// them until dist_work_synchronize has returned DIST_OK.
     ///
     /// @param work in: the work.
     /// @param timeout_ms in: how long to wait; the default is until the operation's own deadline.
     /// @agree nothing.
-    /// @blocks until the work is done, until the time-out at the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if the time-out came first: the operation continues and
-    ///   its buffers stay borrowed; the operation's error, the same for each call. DIST_ERR_TIMEOUT
-    ///   always means the operation's own deadline, and is final. DIST_ERR_INVALID_HANDLE.
-    ///   DIST_ERR_INVALID_ARGUMENT for a wrong time-out; also if the call would wait for a work
-    ///   whose batch has not ended, or would wait inside a completion callback.
-    /// @threads any; several threads may wait for one work, any number of times.
+    /// @blocks Until the work is done, but at most until the time-out.
+    /// @return DIST_OK. DIST_IN_PROGRESS if the time-out passed before the work was done: the
+    ///   operation continues, and its buffers stay borrowed. If the operation has failed, its
+    ///   error, which is the same for each call. DIST_ERR_TIMEOUT always means that the operation's
+    ///   own deadline has passed, and is final. DIST_ERR_INVALID_HANDLE. DIST_ERR_INVALID_ARGUMENT
+    ///   if the time-out is wrong, or if the call would wait for a work whose batch has not ended,
+    ///   or would wait inside a completion callback.
+    /// @threads Any thread may call this at any time. Several threads may wait for one work, any
+    ///   number of times.
     /// @since 0.1
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
@@ -42,18 +44,20 @@ dist_export! {
     /// Waits until a work is done and, for the memory of a GPU, until the device is done as well.
     ///
     /// An operation over NCCL is done as soon as it is in its stream (`stream` in
-    /// dist_call_options_t). From then on the caller may put more into that stream, but the buffers
-    /// stay borrowed until the device is done. For other works this call is dist_work_wait, also
-    /// if the native back end serves the memory of a GPU.
+    /// dist_call_options_t). The caller may then put more work into that stream, but the
+    /// operation's buffers stay borrowed until the device is done. For all other works, this call
+    /// is the same as dist_work_wait, also if the native back end serves the memory of a GPU.
     ///
     /// @param work in: the work, also of a batch.
-    /// @param timeout_ms in: as dist_work_wait.
+    /// @param timeout_ms in: as in dist_work_wait.
     /// @agree nothing.
-    /// @blocks until the work and the device are done, until the time-out at the latest.
-    /// @return as dist_work_wait; for an operation on a device also the failure of its group,
-    ///   DIST_ERR_TIMEOUT included: then the contents of the buffers that it writes are undefined.
-    ///   DIST_ERR_INVALID_ARGUMENT for such an operation also inside a completion callback.
-    /// @threads as dist_work_wait.
+    /// @blocks Until the work and the device are done, but at most until the time-out.
+    /// @return The results of dist_work_wait. For an operation on a device, also the failure of its
+    ///   group, including DIST_ERR_TIMEOUT; the contents of the operation's output buffers are then
+    ///   undefined. For such an operation, also DIST_ERR_INVALID_ARGUMENT inside a completion
+    ///   callback.
+    /// @threads Any thread may call this at any time. Several threads may wait for one work, any
+    ///   number of times.
     /// @since 0.1
     pub fn dist_work_synchronize(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
@@ -72,7 +76,7 @@ dist_export! {
     /// @return DIST_OK while the work is pending and if it has succeeded; the operation's error if
     ///   it has failed, with `done` 1; DIST_ERR_INVALID_HANDLE with `done` 0;
     ///   DIST_ERR_INVALID_ARGUMENT if `done` is NULL.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_test(work: *mut dist_work_t, done: *mut i32) -> dist_status_t {
         let out = OutPtr::required(done, "done")?;
@@ -86,16 +90,16 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Copies the message of a work's error: "" while it is pending and if it has succeeded.
+    /// Copies the message of a work's error: "" while the work is pending and if it has succeeded.
     ///
     /// @param work in: the work.
-    /// @param buf out: as dist_last_error_copy; NULL only if `cap` is 0.
-    /// @param cap in: as dist_last_error_copy.
+    /// @param buf out: as in dist_last_error_copy; NULL only if `cap` is 0.
+    /// @param cap in: as in dist_last_error_copy.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the bytes that the whole message needs, its terminator included; 0 for an invalid
+    /// @return the number of bytes of the whole message with its terminator; 0 for an invalid
     ///   handle, and if `buf` is NULL and `cap` is not 0.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_error(work: *const dist_work_t, buf: *mut c_char, cap: usize) -> usize {
         let outcome = WORKS.get(work)?.outcome();
@@ -116,7 +120,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; 0 for an invalid handle, and before the work's batch has ended.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_sequence(work: *const dist_work_t) -> u64 {
         Ok(WORKS.get(work)?.sequence().unwrap_or(0))
@@ -127,14 +131,14 @@ dist_export! {
     #[on_error(0)]
     /// Returns when a work was issued, in nanoseconds since 1970, as in the flight recorder.
     ///
-    /// It is the time of CLOCK_REALTIME when the recorder began, advanced by the monotonic clock.
-    /// Later changes of the wall clock do not affect it.
+    /// The library reads CLOCK_REALTIME once, when the recorder begins, and then adds the time of
+    /// the monotonic clock. Later changes of the wall clock therefore do not affect the result.
     ///
     /// @param work in: the work.
     /// @agree nothing.
     /// @blocks no.
     /// @return the time; 0 for an invalid handle, and before the work's batch has ended.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_start_ns(work: *const dist_work_t) -> u64 {
         Ok(WORKS.get(work)?.started_ns().unwrap_or(0))
@@ -143,13 +147,15 @@ dist_export! {
 
 dist_export! {
     #[on_error(0)]
-    /// Returns the time from the issue of a work until it was done, or until now, in nanoseconds.
+    /// Returns the time from the issue of a work until it was done, in nanoseconds.
+    ///
+    /// For a pending work, this is the time from its issue until now.
     ///
     /// @param work in: the work.
     /// @agree nothing.
     /// @blocks no.
     /// @return the time; 0 for an invalid handle, and before the work's batch has ended.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_elapsed_ns(work: *const dist_work_t) -> u64 {
         Ok(u64::try_from(WORKS.get(work)?.elapsed().as_nanos()).unwrap_or(u64::MAX))
@@ -158,14 +164,14 @@ dist_export! {
 
 dist_export! {
     #[on_error(-1)]
-    /// Returns the rank that sent the received message; for a send, the rank that gets it.
+    /// Returns the rank that sent the received message; for a send, the rank that receives it.
     ///
     /// @param work in: the work.
     /// @agree nothing.
     /// @blocks no.
     /// @return the rank; -1 for an invalid handle, while the work is pending, after an error, and
     ///   if the work is no message.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_source(work: *const dist_work_t) -> i32 {
         WORKS.get(work)?.source().map_or(Ok(-1), to_i32)
@@ -181,7 +187,7 @@ dist_export! {
     /// @blocks no.
     /// @return the tag; -1 for an invalid handle, while the work is pending, after an error, and if
     ///   the work is no message.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_tag(work: *const dist_work_t) -> i32 {
         let tag = WORKS.get(work)?.tag();
@@ -193,14 +199,14 @@ dist_export! {
     #[on_error(0)]
     /// Returns how many elements a work has received.
     ///
-    /// It is the number of elements of the message, which may be shorter than the buffer.
+    /// The message may have fewer elements than the buffer.
     ///
     /// @param work in: the work.
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; 0 for an invalid handle, while the work is pending, after an error, and
     ///   if the work is no receive.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_received_count(work: *const dist_work_t) -> usize {
         Ok(WORKS.get(work)?.received_count().unwrap_or(0))
@@ -210,14 +216,14 @@ dist_export! {
 dist_export! {
     /// Releases a work.
     ///
-    /// The operation of a pending work continues: its buffers stay borrowed until it is done, and
-    /// its callbacks are called.
+    /// If the work is pending, its operation continues: the buffers stay borrowed until it is done,
+    /// and the library still calls its callbacks.
     ///
     /// @param work in, optional: the work; the handle is consumed. NULL does nothing.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_release(work: *mut dist_work_t) -> dist_status_t {
         if work.is_null() {
@@ -236,12 +242,14 @@ pub(super) fn create_handle(work: &Arc<Work>) -> Result<*mut dist_work_t> {
 
 /// Removes the handle of a work.
 pub(super) fn remove_handle(handle: *mut dist_work_t) -> Result<()> {
-    // The order matters: see `api::events`.
+    // `clear_handle` clears the work's token before it locks the list of completed works; the
+    // section "No released work" in `api::work::events` explains why.
     WORKS.remove(handle.cast_const())?.clear_handle();
     Ok(())
 }
 
-/// Waits until a work has ended, for calls that block.
+/// Waits until a work has ended, for calls that block. There is no limit except the operation's own
+/// deadline.
 pub(super) fn wait_until_done(work: &Work) -> Result<()> {
     let limit = wait_limit(DIST_WAIT_FOREVER, "timeout_ms")?;
     while work.wait(&limit)? == WorkProgress::Pending {}

@@ -1,4 +1,4 @@
-//! Waiting for several works at once.
+//! Functions that wait for several works at once, or test several works.
 
 use super::args::{OutPtr, slice, wait_limit};
 use super::last_error;
@@ -9,7 +9,7 @@ use crate::api::{Work, WorkProgress};
 use crate::base::error::{ErrorContext as _, Result};
 use std::sync::Arc;
 
-/// Reads the works in a caller's list; `None` for NULL.
+/// Reads the works in a caller's list. A NULL entry gives `None`.
 fn read_works(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc<Work>>>> {
     let work = |(index, handle): (usize, &*mut dist_work_t)| match handle.is_null() {
         true => Ok(None),
@@ -20,14 +20,15 @@ fn read_works(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc
     slice(works, n, "works")?.iter().enumerate().map(work).collect()
 }
 
-/// Records the back-trace of the call that issued the failed work.
+/// Records the back-trace of the call that issued a failed work, for the error that this call
+/// returns.
 fn record_issue_backtrace(works: &WorkList, index: usize) {
     if let Some(Some(work)) = works.get(index) {
         last_error::set_issue_backtrace(work.issue_backtrace());
     }
 }
 
-/// Writes the index of a found work, and returns the work's outcome.
+/// Writes the index of a completed work, and returns the work's outcome.
 fn write_found_index(
     found: AnyWorkDone,
     works: &WorkList,
@@ -49,8 +50,8 @@ dist_export! {
     #[in_progress]
     /// Waits until all works of a list are done.
     ///
-    /// Until then the thread may run operations of the works' groups. For the buffers of each work,
-    /// and for repeated waits, the rules of dist_work_wait hold.
+    /// While it waits, the thread may run operations of the works' groups. The rules of
+    /// dist_work_wait for buffers and for repeated waits apply to each work.
     ///
     /// @param works in: `n` works of any groups, borrowed for the call; NULL entries are skipped;
     ///   NULL only if `n` is 0.
@@ -58,13 +59,14 @@ dist_export! {
     /// @param timeout_ms in: for all works together; the default is until the operations' own
     ///   deadlines.
     /// @agree nothing.
-    /// @blocks until all works are done, until the time-out at the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if the time-out came first; once all works are done, the
-    ///   first error in the order of the list, whose message begins with the index of the work;
-    ///   DIST_ERR_INVALID_HANDLE, whose message names the index of the wrong handle.
-    ///   DIST_ERR_INVALID_ARGUMENT for a wrong argument; also if the call would wait for a work
-    ///   whose batch has not ended, or would wait inside a completion callback.
-    /// @threads any; several threads may wait for the same works.
+    /// @blocks Until all works are done, but at most until the time-out.
+    /// @return DIST_OK. DIST_IN_PROGRESS if the time-out passed before all works were done. If all
+    ///   works are done and some have failed: the first error in the order of the list, whose
+    ///   message begins with the index of the work. DIST_ERR_INVALID_HANDLE, whose message names
+    ///   the index of the wrong handle. DIST_ERR_INVALID_ARGUMENT if an argument is wrong, or if
+    ///   the call would wait for a work whose batch has not ended, or would wait inside a
+    ///   completion callback.
+    /// @threads Any thread may call this at any time. Several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_all(
         works: *const *mut dist_work_t,
@@ -84,22 +86,22 @@ dist_export! {
 
 dist_export! {
     #[in_progress]
-    /// Waits until a work of a list is done.
+    /// Waits until at least one work of a list is done.
     ///
-    /// If several works are done, the call reports the first in the list. To wait for the next
-    /// work, put NULL in its place.
+    /// If several works are done, the call reports the first one in the list. To wait for the
+    /// remaining works, replace this work by NULL and call again.
     ///
-    /// @param works in: as dist_work_wait_all.
+    /// @param works in: as in dist_work_wait_all.
     /// @param n in: the length of the list.
     /// @param timeout_ms in: how long to wait; the default is until the operations' own deadlines.
     /// @param index out: the index of the work that is done; `n` if there is none.
     /// @agree nothing.
-    /// @blocks until a work is done, until the time-out at the latest.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
-    ///   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
-    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
+    /// @blocks Until a work is done, but at most until the time-out.
+    /// @return DIST_OK, also if all entries are NULL. If the work at `index` has failed, its error.
+    ///   DIST_IN_PROGRESS if the time-out passed before a work was done. DIST_ERR_INVALID_HANDLE
+    ///   and DIST_ERR_INVALID_ARGUMENT as in dist_work_wait_all; `index` is then `n`.
     ///   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
-    /// @threads any; several threads may wait for the same works.
+    /// @threads Any thread may call this at any time. Several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_any(
         works: *const *mut dist_work_t,
@@ -119,15 +121,15 @@ dist_export! {
     #[in_progress]
     /// Reports whether a work of a list is done.
     ///
-    /// @param works in: as dist_work_wait_all.
+    /// @param works in: as in dist_work_wait_all.
     /// @param n in: the length of the list.
-    /// @param index out: as dist_work_wait_any.
+    /// @param index out: as in dist_work_wait_any.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
-    ///   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
-    ///   for a wrong argument, also if `index` is NULL.
-    /// @threads any.
+    /// @return DIST_OK, also if all entries are NULL. If the work at `index` has failed, its error.
+    ///   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if
+    ///   an argument is wrong, also if `index` is NULL.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_test_any(
         works: *const *mut dist_work_t,
