@@ -9,7 +9,7 @@
 //! Every rank makes the same calls:
 //!
 //! ```text
-//! dist_reducer_begin, dist_reducer_ready, ..._end     reduce the gradients
+//! dist_reducer_begin, _ready (per parameter), _end     reduce the gradients
 //! dist_shard_ranges, dist_shard_state                 get the elements and states of this rank
 //! (the caller's optimizer updates these elements and states)
 //! dist_shard_gather(shard, NULL)                      send the new values to all ranks

@@ -67,8 +67,8 @@ dist_export! {
     ///
     /// - Every later call of this process on the store sees the value, through any handle and any
     ///   thread.
-    /// - Other processes see the value, at the latest, when a later call of this process that has
-    ///   an answer has returned. The cheapest such call is dist_store_check without keys.
+    /// - Other processes see the value at the latest when this process has received the answer to a
+    ///   later call. The cheapest call with an answer is dist_store_check without keys.
     /// - If the connection breaks before that, this later call returns DIST_ERR_CONNECTION, and its
     ///   message has the number of calls that may be lost.
     ///

@@ -131,7 +131,7 @@ dist_export! {
     /// The processes share a file system whose file locks work between all of them. Only this user
     /// can read and write the file (mode 0600). A process leaves the store when it releases its
     /// last handle. After `world_size` processes have opened the file, the last process that leaves
-    /// removes it.
+    /// removes the file.
     ///
     /// The call fails immediately if the file is a leftover of an earlier run. A file is a leftover
     /// in these cases:
