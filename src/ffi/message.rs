@@ -39,8 +39,8 @@ dist_export! {
     ///   message before this thread does.
     ///
     /// As in MPI, a receive on another thread may take a message for which this call waits.
-    /// Messages in the memory of a GPU are not found. A probe is no part of a batch: inside a batch
-    /// it runs immediately.
+    /// Messages in the memory of a GPU are not found. A probe does not join a batch: it runs
+    /// immediately.
     ///
     /// @param group in: the group.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
@@ -60,7 +60,7 @@ dist_export! {
     ///   completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
     ///   DIST_ERR_UNSUPPORTED if the group's back end cannot probe (plug-ins cannot);
     ///   DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED if the sender has left and none of its messages
-    ///   remains; the error of the group if it has failed.
+    ///   remains; the group's error if the group has failed.
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_probe(

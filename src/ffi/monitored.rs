@@ -70,7 +70,7 @@ dist_export! {
     ///   DIST_ERR_TIMEOUT; the message names the missing ranks. DIST_ERR_INVALID_ARGUMENT if an
     ///   argument is wrong, inside a completion callback, inside a batch, or if another thread is
     ///   in this barrier on the group; DIST_ERR_UNSUPPORTED if the back end has no messages;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the error of the group if it has
+    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; the group's error if the group has
     ///   failed.
     /// @threads Any thread may call this, but only one at a time for each rank and group.
     /// @since 0.1

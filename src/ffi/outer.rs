@@ -1,9 +1,10 @@
 //! Functions of outer optimizers (local SGD, DiLoCo), `dist_outer_create` to `dist_outer_release`.
 //!
 //! Each rank trains alone for many steps, with an optimizer of its own. From time to time the ranks
-//! agree on common values, the *global values*. Every rank has a copy of them. The parameters are
-//! divided into *fragments*. The ranks agree on each fragment at a different step, so no step sends
-//! all parameters. The implementation is in `api::reducer::outer`.
+//! agree on common values, the *global values*. Every rank has a copy of the global values. The
+//! parameters are divided into *fragments*. The ranks agree on each fragment at a different step.
+//! With several fragments, no step sends all parameters. The implementation is in
+//! `api::reducer::outer`.
 //!
 //! # One step
 //! The caller updates the parameters and calls `dist_outer_step`. If no fragment is due, the call
@@ -110,7 +111,7 @@ dist_export! {
     /// A rank that joins a training creates its outer optimizer while the other ranks call
     /// dist_outer_regroup.
     ///
-    /// @param group in: the group. The outer optimizer does not keep it alive.
+    /// @param group in: the group. The outer optimizer does not keep the group alive.
     /// @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, in the form
     ///   of dist_reducer_create. Gradients are not used. Frozen parameters and buffers are not
     ///   exchanged. The values are borrowed until dist_outer_release. NULL only if `n_params` is 0.

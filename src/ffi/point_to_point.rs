@@ -80,7 +80,7 @@ dist_export! {
     ///   synchronous send, or no messages with this tag or peer in the memory of a GPU;
     ///   DIST_ERR_OUT_OF_MEMORY if 65536 messages of this rank in the group are outstanding or the
     ///   batch has 65536 calls. A blocking call returns the following errors; otherwise the work
-    ///   reports them: DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED; the error of the group if it has
+    ///   reports them: DIST_ERR_TIMEOUT; DIST_ERR_PEER_FAILED; the group's error if the group has
     ///   failed. DIST_ERR_TIMEOUT and DIST_ERR_PEER_FAILED fail the group only if a part of the
     ///   message was transferred.
     /// @threads Any thread may call this at any time.

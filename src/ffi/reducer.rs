@@ -209,8 +209,8 @@ dist_export! {
     /// @param what in: one of DIST_REDUCER_PARAMS, DIST_REDUCER_BUFFERS and DIST_REDUCER_GRADS, or
     ///   a sum of them.
     /// @param differences out: one text for each parameter whose bytes differ between ranks; the
-    ///   text names the ranks. The list is empty if all bytes are the same, and it is equal on all
-    ///   ranks. Owned by the caller, released with dist_blob_release; NULL on failure.
+    ///   text names the ranks. The list is equal on all ranks, and empty if all bytes are the same.
+    ///   Owned by the caller, released with dist_blob_release; NULL on failure.
     /// @agree the order of calls on the group, and `what`.
     /// @blocks Until every rank has called, but at most until the deadlines of the call's
     ///   operations.

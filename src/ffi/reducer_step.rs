@@ -16,7 +16,7 @@
 //!
 //! If `dist_reducer_end` fails because a rank has died, the remaining ranks call
 //! `dist_group_shrink` and `dist_reducer_regroup`. With DIST_REDUCER_RETRYABLE they then call
-//! `dist_reducer_end` again. Without it they begin the next step.
+//! `dist_reducer_end` again. Without the flag, they begin the next step.
 //!
 //! A rank that has run out of data calls `dist_reducer_join` instead of these functions.
 
@@ -73,8 +73,8 @@ dist_export! {
     /// @agree nothing: the ranks may mark gradients in different orders.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT outside a step, and if the parameter does not
-    ///   exist, has no gradient or was marked before; DIST_ERR_INVALID_HANDLE; the error of the
-    ///   group if it has failed; DIST_ERR_OUT_OF_MEMORY and DIST_ERR_SYSTEM if a bucket cannot be
+    ///   exist, has no gradient or was marked before; DIST_ERR_INVALID_HANDLE; the group's error if
+    ///   the group has failed; DIST_ERR_OUT_OF_MEMORY and DIST_ERR_SYSTEM if a bucket cannot be
     ///   sent, which fails the group. With DIST_REDUCER_RETRYABLE, the call returns DIST_OK even if
     ///   the group has failed, and dist_reducer_end reports the failure.
     /// @threads Any thread may call this at any time.
@@ -322,8 +322,8 @@ dist_export! {
     /// Takes part in the steps of the other ranks after this rank has run out of data.
     ///
     /// All ranks call this function at the end of their data. This rank contributes zeros to each
-    /// step until no rank has data. Then all ranks get parameters and buffers from one of the ranks
-    /// that had data in the last step: the lowest of them.
+    /// step until no rank has data. Then all ranks get the parameters and buffers of the lowest
+    /// rank that had data in the last step.
     ///
     /// @param reducer in: the reducer, with DIST_REDUCER_UNEVEN.
     /// @param steps out, optional: the number of steps in which this rank took part without data.
