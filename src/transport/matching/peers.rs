@@ -2,10 +2,8 @@
 //!
 //! - A link is on the *flush list* while it has frames to write.
 //! - A link is on the *ready list* while its streams between nodes may make progress.
-//! - This rank's bulk ring (the ring for the bodies of long frames) serves one peer at a time.
 //!
-//! The functions return the errors of streams. They do not decide what an error means for messages
-//! or for the group.
+//! The functions return the errors of streams. Their callers decide what an error means.
 
 use super::frame::MessageFrame;
 use super::immediate::FastReceive;
@@ -43,10 +41,9 @@ pub(super) struct PeerTable {
     ready_list: Vec<Rank>,
     /// The ends of the grace periods of departing peers.
     departures: TimerQueue<Rank>,
-    /// The peer that this rank's bulk ring serves, or served last.
+    /// The peer that this rank's bulk ring (for the bodies of long frames) serves or served last.
     bulk_ring_peer: Option<Rank>,
-    /// The number of bytes that this rank has sent and received. A change shows that progress was
-    /// made.
+    /// The number of bytes sent and received. It changes when this rank makes progress.
     moved_bytes: u64,
     /// A word that only this rank uses, for [`fence_with_rmw`](crate::base::sync::fence_with_rmw).
     fence_word: AtomicU64,
@@ -119,8 +116,7 @@ impl PeerTable {
         &self.limits
     }
 
-    /// Returns the number of bytes that this rank has sent and received. A change shows that
-    /// progress was made.
+    /// Returns the number of bytes sent and received.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
@@ -143,8 +139,7 @@ impl PeerTable {
         }
     }
 
-    /// Queues the fragments of a send. Replaces fragments of an earlier request that are still
-    /// queued.
+    /// Queues the fragments of a send, and drops queued fragments of an earlier request.
     pub(super) fn queue_fragments(&mut self, peer: Rank, number: u64) {
         self.drop_fragments(peer, number);
         self.links[peer].fragment_queue.push_back(number);
@@ -209,8 +204,8 @@ impl PeerTable {
             }
             let (link, domain) = (&mut self.links[peer], self.domain.as_ref());
             if link.write_current_frame(domain, requests, &mut self.moved_bytes)? {
-                // The peer can read this fragment while this rank writes the next one, which halves
-                // the duration of the transfer.
+                // The peer reads this fragment during the next write, which halves the transfer
+                // time.
                 link.streams.flush_fragment(domain);
                 continue;
             }
@@ -237,16 +232,14 @@ impl PeerTable {
         true
     }
 
-    /// Returns whether an eager message goes to the bulk ring, and reserves the bulk ring in that
-    /// case. The message goes there if it is too long for the normal ring and the bulk ring is
-    /// free.
+    /// Reserves the bulk ring for an eager message that is too long for the normal ring. Returns
+    /// false if the message goes to the normal ring.
     fn uses_bulk_ring(&mut self, peer: Rank, len: usize) -> bool {
         len > self.domain.region().max_ring_message() && self.acquire_bulk_ring(peer)
     }
 
     /// Reserves the bulk ring for a peer. Returns false if the bulk ring still has bytes for
-    /// another peer. The caller then uses the normal ring, because the other peer may never read
-    /// those bytes.
+    /// another peer, which may never read them. The caller then uses the normal ring.
     fn acquire_bulk_ring(&mut self, peer: Rank) -> bool {
         if self.links[peer].ring_rank().is_none() {
             return false;
@@ -345,8 +338,7 @@ impl PeerTable {
         self.links[peer].discard_fragment(number);
     }
 
-    /// Returns the room of bytes that were read during a series of reads, so that a peer that waits
-    /// for room can continue before the series ends.
+    /// Returns room to a peer during a series of reads, so that the peer can write more.
     pub(super) fn release_lazily(&mut self, peer: Rank) {
         self.links[peer].streams.release_received_lazily(self.domain.as_ref());
     }
@@ -394,16 +386,16 @@ impl PeerTable {
         self.links[peer].receive_close_error = Some(error);
     }
 
-    /// Closes the outgoing stream to a peer, and drops all frames to the peer. Puts the peer on the
-    /// ready list, so that this rank still reads the messages that the peer has sent.
+    /// Closes the outgoing stream to a peer, and drops all frames to it. Messages that the peer has
+    /// sent are still received, so the peer goes on the ready list.
     pub(super) fn close_send(&mut self, peer: Rank, error: Error) {
         self.links[peer].clear_outbound();
         self.links[peer].send_close_error = Some(error);
         self.ready_list.push(peer);
     }
 
-    /// Closes the link to a peer in both directions, and drops all its frames. Returns false if the
-    /// link was closed before.
+    /// Closes a link in both directions, and drops its frames. Returns false if it was closed
+    /// before.
     pub(super) fn close(&mut self, peer: Rank, error: &Error) -> bool {
         let link = &mut self.links[peer];
         let is_open = link.close_error.is_none();
@@ -452,8 +444,7 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// Writes a message to the ring or bulk ring of its receiver. Returns false if the message has
-    /// to be posted.
+    /// Writes a message to the ring or bulk ring. Returns false if the message has to be posted.
     pub(super) fn try_send_immediate(&mut self, message: &ImmediateMessage<Src<'static>>) -> bool {
         let ImmediateMessage { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else {
             return false;
@@ -480,9 +471,9 @@ impl PeerTable {
         is_sent
     }
 
-    /// Copies the next message in its sender's ring to the receiver's buffer, if the whole message
-    /// has arrived. If the ring is empty, polls up to `polls` times. The caller knows that no
-    /// receive is posted and that no message is buffered.
+    /// Copies the next message in its sender's ring to the receiver's buffer, as
+    /// [`PeerLink::take_immediate`] does. The caller knows that no receive is posted and that no
+    /// message is buffered.
     pub(super) fn try_take_immediate(
         &mut self,
         request: &ImmediateMessage<Dst<'static>>,
