@@ -1,5 +1,6 @@
-//! The primary context of a device. The CUDA runtime uses this context, and therefore so does all
-//! other CUDA code in the process.
+//! The primary context of a device: the one context that the driver shares among all code in the
+//! process. The CUDA runtime uses this context, and therefore so does all CUDA code that uses the
+//! runtime.
 
 use super::driver::{self, CudaDriver, CudaHandle};
 use crate::base::error::Result;
@@ -7,17 +8,20 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A retained primary context of a device.
+/// A primary context of a device, which this object retains.
 #[derive(Debug)]
 pub struct CudaContext {
     driver: &'static CudaDriver,
+    /// The index of the device, as callers use it: 0 for the first device that this process sees.
     device: usize,
+    /// The driver's own number of the device (`CUdevice`), which its functions expect.
     ordinal: c_int,
+    /// The driver's handle of the context.
     handle: CudaHandle,
 }
 
-/// Keeps a context current on the calling thread. Dropping it makes the previous context current
-/// again.
+/// Keeps a context current on the calling thread. Dropping it makes the context current that was
+/// current before.
 #[derive(Debug)]
 pub struct CurrentContext<'a> {
     context: &'a CudaContext,
@@ -26,7 +30,8 @@ pub struct CurrentContext<'a> {
 }
 
 impl CudaContext {
-    /// Returns the primary context of a device; creates it if it does not exist.
+    /// Returns the primary context of the device with this index. Creates the context if it does
+    /// not exist.
     ///
     /// # Errors
     /// `NotFound` if no driver is found, `InvalidArgument` if the device does not exist, `Backend`,
@@ -41,7 +46,7 @@ impl CudaContext {
         Ok(Arc::new(Self { driver, device, ordinal, handle }))
     }
 
-    /// Returns the index of the device.
+    /// Returns the index of the device among the devices that this process sees.
     pub fn device(&self) -> usize {
         self.device
     }

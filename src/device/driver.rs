@@ -1,4 +1,5 @@
-//! The CUDA driver: its function table, the file it was loaded from, and its error texts.
+//! The CUDA driver, a shared library of the system: its function table, the file from which it was
+//! loaded, and its error texts.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::LogLevel;
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// The file names under which the driver is searched.
+/// The file names under which this file looks for the driver.
 const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const SONAME: &str = "libcuda.so.1";
 
@@ -21,7 +22,8 @@ const OUT_OF_MEMORY: CudaResultCode = 2;
 const NO_DEVICE: CudaResultCode = 100;
 pub(super) const NOT_READY: CudaResultCode = 600;
 
-/// A context, stream or event of the driver: an opaque pointer that is never dereferenced.
+/// A context, stream or event of the driver. The driver defines it as an opaque pointer, and this
+/// library never dereferences it.
 pub type CudaHandle = usize;
 
 /// An address in the memory of a device.
@@ -90,7 +92,7 @@ pub struct CudaDriver {
 
 static DRIVER: OnceLock<Result<CudaDriver>> = OnceLock::new();
 
-/// Returns the driver; the first call loads and initialises it.
+/// Returns the driver. The first call loads and initialises it.
 ///
 /// # Errors
 /// `NotFound` with the searched names, `Unsupported` if the driver lacks a required function,
@@ -99,8 +101,8 @@ pub fn get_or_load() -> Result<&'static CudaDriver> {
     DRIVER.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Returns the driver if it is already loaded in this process. A process that does not use devices
-/// must not load the driver.
+/// Returns the driver if this library or other code has already loaded it into this process. Used
+/// where a process without devices must not load the driver.
 pub fn already_loaded() -> Option<&'static CudaDriver> {
     if DRIVER.get().is_none() && Library::open_loaded(Path::new(SONAME)).is_none() {
         return None;
@@ -159,8 +161,8 @@ impl CudaDriver {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// Returns the device whose context is current on the calling thread; `None` if no context is
-    /// current.
+    /// Returns the index of the device whose context is current on the calling thread; `None` if no
+    /// context is current.
     pub fn current_device(&self) -> Option<usize> {
         let mut context: CudaHandle = 0;
         // SAFETY: the pointer refers to a handle.
@@ -192,7 +194,7 @@ impl CudaDriver {
         Ok(uuid)
     }
 
-    /// Returns the driver's ordinal of a device.
+    /// Returns the driver's own number (`CUdevice`) of the device with this index.
     pub(super) fn ordinal(&self, device: usize) -> Result<c_int> {
         let count = self.device_count()?;
         let wanted = c_int::try_from(device).ok().filter(|_| device < count);

@@ -1,7 +1,7 @@
-//! Device memory: allocation, and a query for the device of an address.
+//! Device memory: its allocation, and a query for the device to which an address belongs.
 //!
-//! Freeing waits until the device has completed all submitted work. An operation that hangs must be
-//! aborted first.
+//! Freeing waits until the device has completed all submitted work. If an operation hangs, it must
+//! be aborted before its memory is freed.
 
 use super::context::CudaContext;
 use super::driver::{self, CudaDriver, DeviceAddress, INVALID_VALUE, log_failure};
@@ -9,16 +9,18 @@ use crate::base::error::{Error, Result};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
+/// The pointer attribute that says whether an address is in host memory or device memory.
 const MEMORY_TYPE_ATTRIBUTE: c_int = 2;
+/// The pointer attribute that has the index of the device of an address.
 const DEVICE_ORDINAL_ATTRIBUTE: c_int = 9;
 /// The value of `MEMORY_TYPE_ATTRIBUTE` for device memory, including managed memory.
 const DEVICE_MEMORY_TYPE: c_uint = 2;
 
-/// Returns the device that an address belongs to; `None` for host memory, pinned or not, and if no
-/// driver is loaded in the process.
+/// Returns the index of the device to which an address belongs. Returns `None` for host memory,
+/// pinned or not, and if no driver is loaded in the process.
 ///
 /// # Errors
-/// `Backend` if the driver cannot determine it.
+/// `Backend` if the driver cannot tell.
 pub fn device_of(address: usize) -> Result<Option<usize>> {
     driver::already_loaded().map_or(Ok(None), |driver| driver.device_of(address))
 }
@@ -31,7 +33,7 @@ impl CudaDriver {
         let code = unsafe {
             query((&raw mut kind).cast(), MEMORY_TYPE_ATTRIBUTE, address as DeviceAddress)
         };
-        // Memory that is unknown to the driver is host memory.
+        // An address that the driver does not know is host memory.
         if code == INVALID_VALUE || code == 0 && kind != DEVICE_MEMORY_TYPE {
             return Ok(None);
         }
@@ -51,7 +53,7 @@ impl CudaDriver {
     }
 }
 
-/// A memory allocation on a device.
+/// An allocation of device memory, which is freed when this object is dropped.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<CudaContext>,

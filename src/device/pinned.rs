@@ -1,7 +1,8 @@
 //! Pinned host memory: the device copies from and to it by DMA, while the processor does other
 //! work.
 //!
-//! Freeing may wait until the device has completed all submitted work, as for device memory.
+//! Like freeing device memory, freeing pinned memory may wait until the device has completed all
+//! submitted work.
 
 use super::context::CudaContext;
 use super::driver::log_failure;
@@ -11,8 +12,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A pinned memory allocation. Only [`PinnedMemory::free`] frees it, so that its views never
-/// dangle.
+/// An allocation of pinned memory. Only [`PinnedMemory::free`] frees it; dropping it does not. A
+/// view of the memory therefore stays valid until that call.
 #[derive(Debug)]
 pub struct PinnedMemory {
     context: Arc<CudaContext>,
@@ -50,7 +51,7 @@ impl PinnedMemory {
     /// Frees the memory.
     ///
     /// # Safety
-    /// No code, and no device, may use a view of the memory any more.
+    /// After this call, no code and no device may use a view of the memory.
     pub unsafe fn free(self) {
         let free = || {
             let _current = self.context.make_current()?;

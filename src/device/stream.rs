@@ -1,4 +1,5 @@
-//! Streams of the library with their copies, and events, which report the progress of a stream.
+//! CUDA streams of the library, the copies that they execute, and events, which report the progress
+//! of a stream.
 
 use super::context::CudaContext;
 use super::driver::{CudaHandle, DeviceAddress, NOT_READY, log_failure};
@@ -8,9 +9,9 @@ use crate::base::gpu::StreamMarker;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// The stream does not synchronise with the default stream.
+/// The flag of a stream that does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// The event records no time, which makes it cheaper.
+/// The flag of an event that records no time, which makes the event cheaper.
 const DISABLE_TIMING: c_uint = 2;
 
 /// The default stream of a context.
@@ -23,7 +24,8 @@ pub struct CudaStream {
     handle: CudaHandle,
 }
 
-/// A CUDA event: a position in a stream.
+/// A CUDA event: it marks a position in a stream, and reports when the device has completed the
+/// work before that position.
 #[derive(Debug)]
 pub struct CudaEvent {
     context: Arc<CudaContext>,
@@ -42,7 +44,8 @@ impl CudaStream {
         // SAFETY: the pointers refer to two numbers; the context is current.
         let code = unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
         driver.check("cuCtxGetStreamPriorityRange", code)?;
-        // 0 is the default priority. If the device does not support priorities, it is the only one.
+        // 0 is the default priority. If the device does not support priorities, 0 is the only
+        // priority.
         let priority = if high_priority { greatest } else { 0 };
         let mut handle = 0;
         // SAFETY: the pointer refers to a handle; the context is current.
@@ -60,8 +63,9 @@ impl CudaStream {
     /// Enqueues a copy from device memory to pinned memory.
     ///
     /// # Safety
-    /// Both buffers must stay valid until the stream has passed the copy, which an event after it
-    /// reports. No other code may write to them before that.
+    /// Both buffers have the same length. They must stay valid until the stream has executed the
+    /// copy; an event that is recorded after the copy reports that. No other code may write to the
+    /// buffers before that.
     ///
     /// # Errors
     /// `Backend`.
@@ -69,8 +73,8 @@ impl CudaStream {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
         let (to, from) = (into.as_mut_ptr().cast(), from.as_ptr().addr() as DeviceAddress);
-        // SAFETY: two buffers of this length, which the caller promises stay valid; the stream is
-        // owned by this object.
+        // SAFETY: the caller promises that both buffers have this length and stay valid. This
+        // object owns the stream.
         let code = unsafe { (driver.functions.copy_to_host)(to, from, into.len(), self.handle) };
         driver.check("cuMemcpyDtoHAsync", code)
     }
@@ -98,7 +102,7 @@ impl Drop for CudaStream {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
             // SAFETY: this object owns the stream, and no code uses it any more. The driver still
-            // completes the work in it.
+            // completes the work that the stream contains.
             let code = unsafe { (driver.functions.stream_destroy)(self.handle) };
             driver.check("cuStreamDestroy", code)
         };
@@ -109,7 +113,7 @@ impl Drop for CudaStream {
 /// Enqueues a fill of device memory with zeros into a stream.
 ///
 /// # Safety
-/// The memory belongs to the device and stays valid until the stream has passed the fill.
+/// The memory belongs to the device, and stays valid until the stream has executed the fill.
 ///
 /// # Errors
 /// `Backend`.
@@ -117,7 +121,7 @@ pub unsafe fn fill_zero(context: &CudaContext, stream: CudaHandle, into: Dst<'_>
     let _current = context.make_current()?;
     let driver = context.driver();
     let address = into.as_mut_ptr().addr() as DeviceAddress;
-    // SAFETY: memory of this length, which the caller promises stays valid.
+    // SAFETY: the caller promises that the memory has this length and stays valid.
     let code = unsafe { (driver.functions.fill)(address, 0, into.len(), stream) };
     driver.check("cuMemsetD8Async", code)
 }
@@ -139,7 +143,7 @@ pub unsafe fn copy_on_device(
     let driver = context.driver();
     let (from, len) = (from.as_ptr().addr() as DeviceAddress, into.len());
     let into = into.as_mut_ptr().addr() as DeviceAddress;
-    // SAFETY: two buffers of this length, which the caller promises stay valid.
+    // SAFETY: the caller promises that both buffers have this length and stay valid.
     let code = unsafe { (driver.functions.copy_on_device)(into, from, len, stream) };
     driver.check("cuMemcpyDtoDAsync", code)
 }
@@ -153,7 +157,8 @@ pub fn is_capturing(context: &CudaContext, stream: CudaHandle) -> Result<bool> {
     let driver = context.driver();
     let Some(function) = driver.functions.stream_is_capturing else { return Ok(false) };
     let mut status: c_int = 0;
-    // SAFETY: the caller lends the stream; the pointer refers to a number.
+    // SAFETY: the caller owns the stream and lends it for this call. The pointer refers to a
+    // number.
     driver.check("cuStreamIsCapturing", unsafe { function(stream, &raw mut status) })?;
     Ok(status != 0)
 }
@@ -173,20 +178,21 @@ impl CudaEvent {
         Ok(Self { context: Arc::clone(context), handle })
     }
 
-    /// Records the work that a stream contains now.
+    /// Records the current end of a stream: the event is over when the device has completed the
+    /// work that the stream contains now.
     ///
     /// # Errors
     /// `Backend`.
     pub fn record(&self, stream: CudaHandle) -> Result<()> {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        // SAFETY: an event of this object, and a stream of the library or one that the caller
-        // lends.
+        // SAFETY: this object owns the event. The stream belongs to the library or is lent by the
+        // caller.
         let code = unsafe { (driver.functions.event_record)(self.handle, stream) };
         driver.check("cuEventRecord", code)
     }
 
-    /// Makes a stream wait for the event; the calling thread does not wait.
+    /// Makes a stream wait for the event. The calling thread does not wait.
     ///
     /// # Errors
     /// `Backend`.
@@ -198,14 +204,14 @@ impl CudaEvent {
         driver.check("cuStreamWaitEvent", code)
     }
 
-    /// Returns true if the device has completed the recorded work.
+    /// Returns true if the device has completed the recorded work, or if no work was recorded.
     ///
     /// # Errors
-    /// `Backend`, also for a failure on the device before the event.
+    /// `Backend`, also if the device failed before it reached the event.
     pub fn is_over(&self) -> Result<bool> {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        // SAFETY: an event of this object.
+        // SAFETY: this object owns the event.
         match unsafe { (driver.functions.event_query)(self.handle) } {
             NOT_READY => Ok(false),
             code => driver.check("cuEventQuery", code).map(|()| true),
@@ -224,7 +230,7 @@ impl Drop for CudaEvent {
         let destroy = || {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
-            // SAFETY: an event of this object; the driver keeps the parts that it still needs.
+            // SAFETY: this object owns the event. The driver keeps the parts that it still needs.
             let code = unsafe { (driver.functions.event_destroy)(self.handle) };
             driver.check("cuEventDestroy", code)
         };

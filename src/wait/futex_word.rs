@@ -1,4 +1,4 @@
-//! A word to sleep on: a futex, or a model of a futex for the model checker loom.
+//! A word on which threads sleep: a futex, or a model of a futex for the model checker loom.
 
 #[cfg(not(loom))]
 use crate::sys::futex::{self, FutexScope};
@@ -8,7 +8,7 @@ use loom::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The futex word. All zero bytes mean 0; processes may share it.
+/// The futex word. All zero bytes are a valid word of value 0. Several processes may share it.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]
@@ -21,21 +21,23 @@ impl FutexWord {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Increments the value, and wakes all threads that sleep on the previous value.
+    /// Increments the value, and wakes all threads that sleep on this word.
     pub(super) fn bump(&self) {
         self.0.fetch_add(1, Ordering::Release);
         futex::wake_all(&self.0, FutexScope::Host);
     }
 
-    /// Sleeps while the value is `expected`, until it changes, or for `limit`; may return early.
+    /// Returns immediately if the value is not `expected`. Otherwise sleeps until
+    /// [`FutexWord::bump`] is called, but at most for `limit`. May return early.
     #[allow(clippy::disallowed_methods, reason = "the wait of doorbells, with a time limit")]
     pub(super) fn sleep(&self, expected: u32, limit: Duration) {
         futex::wait(&self.0, expected, limit, FutexScope::Host);
     }
 }
 
-/// The kernel compares and queues under a lock that the waker takes too. The model has no time
-/// limit: if it sleeps forever, a wake-up was lost.
+/// The model of a futex. The kernel compares the value and adds the sleeper to its queue under a
+/// lock, which a waker also takes; here, the mutex is that lock. The model has no time limit: if a
+/// thread sleeps forever, a wake-up was lost, and loom reports it.
 #[cfg(loom)]
 #[derive(Debug, Default)]
 pub(super) struct FutexWord(Mutex<u32>, Condvar);

@@ -1,4 +1,4 @@
-//! Waits on sockets and other descriptors. Each call ends at its deadline.
+//! Waits on sockets and other descriptors. Each call ends at its deadline or its time limit.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -23,7 +23,8 @@ pub fn ready_within(
 }
 
 /// Waits until one of the poller's descriptors is ready, a signal arrives, or the limit has passed.
-/// Without a limit, the poller must also watch a descriptor that ends the thread.
+/// If there is no limit, one of the descriptors must be a socket by which another thread ends the
+/// wait.
 ///
 /// # Errors
 /// The error of the system.
@@ -58,7 +59,8 @@ fn wait_until_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline)
     }
 }
 
-/// Waits until one of the descriptors is readable or has ended, or until the deadline has passed.
+/// Waits until one of the descriptors is readable or its stream has ended, or until the deadline
+/// has passed.
 ///
 /// # Errors
 /// `System`.
@@ -104,7 +106,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
     }
 }
 
-/// Writes all bytes; sends the descriptor, if any, with the first of them.
+/// Writes all bytes. If there is a descriptor, sends it with the first bytes.
 ///
 /// # Errors
 /// `Timeout`, `Connection`.
@@ -145,7 +147,7 @@ pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) ->
     Ok(())
 }
 
-/// Reads one byte, which must be `tag`, and the descriptor that the peer sends with it.
+/// Reads one byte and the descriptor that the peer sends with it. The byte must be `tag`.
 ///
 /// # Errors
 /// `Timeout`, `Connection`.

@@ -1,15 +1,16 @@
 //! All waits of the library.
 //!
-//! A wait polls any number of conditions (control slots in shared memory, flags, sockets), so it
-//! cannot sleep on one of them. It sleeps on its [`doorbell`], and each thread or process that
-//! changes a condition notifies that doorbell. Every wait has a deadline and checks an abort
-//! condition. The library has no other blocking primitive; the service thread's poll is ended by
-//! its own wake-up socket.
+//! A wait may poll several conditions: memory that other processes write, flags, sockets. It cannot
+//! sleep on a single one of them. It sleeps on its [`doorbell`] instead, and each thread or process
+//! that changes a condition notifies that doorbell. Every wait has a deadline and checks an abort
+//! condition. The only other blocking call of the library is the poll of the service thread, which
+//! other threads end by a byte on a socket.
 //!
-//! [`policy`] describes how long a wait spins, yields and sleeps. These loops have rules of their own,
-//! which their comments explain: `algo/message/exchange.rs`, `transport/matching/fast_path.rs`.
+//! [`policy`] describes how long a wait spins, yields and sleeps. Two loops in other folders have
+//! their own rules, which their comments explain: `algo/message/exchange.rs` and
+//! `transport/matching/fast_path.rs`.
 //!
-//! This module uses atomics, futexes and clocks. It does not depend on the conditions.
+//! This module uses atomics, futexes and clocks. It does not depend on what the conditions are.
 
 pub mod doorbell;
 mod futex_word;
@@ -31,7 +32,8 @@ use doorbell::Doorbell;
 use policy::{FIRST_POLLS, SpinLimit, spin_for, spin_until_some, yield_for};
 use std::time::Duration;
 
-/// How many polls of memory a wait makes before it checks the deadline and the abort condition again.
+/// The number of polls that a spinning wait makes between two checks of the clock and the abort
+/// condition.
 const POLLS_PER_CHECK: u32 = 1000;
 
 /// Why a wait ended without a value.
@@ -44,10 +46,10 @@ pub enum WaitInterrupt {
 }
 
 /// Waits until `ready` returns a value, the deadline passes, or `abort_reason` returns an error.
-/// After an abort, `ready` is polled once more, so a value that became ready before the abort still
-/// counts.
+/// After an abort, polls `ready` once more, so that a value that became ready before the abort is
+/// returned.
 ///
-/// `ready` must depend only on memory whose writers notify `doorbell` after the write.
+/// `ready` must depend only on memory whose writers notify `doorbell` after each write.
 ///
 /// # Errors
 /// The reason why the wait ended without a value.
@@ -61,8 +63,8 @@ pub fn wait_until<T>(
     wait_until_watched(doorbell, policy, deadline, abort_reason, ready, || None)
 }
 
-/// Like [`wait_until`], but calls `before_sleep` each time before the wait sleeps, for example to
-/// report a long wait. `before_sleep` returns the maximum length of that sleep.
+/// Does the same as [`wait_until`], and calls `before_sleep` each time before the wait sleeps, for
+/// example to report a long wait. `before_sleep` returns the maximum length of that sleep.
 ///
 /// # Errors
 /// As for [`wait_until`].
@@ -102,8 +104,8 @@ pub fn current_core() -> Option<usize> {
     thread::current_core()
 }
 
-/// Sleeps for some time, but not beyond the deadline: between two polls of a condition without
-/// notifications.
+/// Sleeps for `time`, but not beyond the deadline. Use it between two polls of a condition for
+/// which no notification is sent.
 pub fn pause(time: Duration, deadline: &Deadline) {
     let end = deadline.capped(time);
     // No thread notifies this doorbell; the time limit ends the sleep.
@@ -115,7 +117,8 @@ pub fn pause(time: Duration, deadline: &Deadline) {
     }
 }
 
-/// Polls before the wait sleeps: first while it keeps the core, then with a yield before each poll.
+/// Polls before the wait sleeps: first without giving up the core (spin), then with a yield of the
+/// core before each poll.
 fn spin_then_yield<T>(
     policy: WaitPolicy,
     deadline: &Deadline,
@@ -125,8 +128,8 @@ fn spin_then_yield<T>(
     let is_cancelled = || abort_reason().is_some();
     let mut may_spin = policy.may_spin();
     if may_spin {
-        // Most waits end before the clock, which costs as much as many polls, is read for the first
-        // time.
+        // These polls read no clock, since a read of the clock costs as much as many polls. Most
+        // waits end here.
         if let Some(value) = spin_until_some(FIRST_POLLS, &mut *ready) {
             return Some(value);
         }

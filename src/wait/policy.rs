@@ -1,38 +1,39 @@
 //! The wait policy: what a waiter does until its condition holds. The phases are:
 //!
-//! 1. **Spin**: the waiter polls and keeps the core. A sleeper needs tens of microseconds to wake, so
-//!    a short spin pays off if the awaited thread runs on another core.
+//! 1. **Spin**: the waiter polls and keeps the core. A sleeper needs tens of microseconds to wake,
+//!    so a short spin pays off if the awaited thread runs on another core.
 //! 2. **Yield**: the waiter yields the core before each poll, so that an awaited thread on the same
 //!    core can run.
 //! 3. **Sleep**: the waiter sleeps on its doorbell, or between polls if it has no doorbell.
 //!
-//! [`WaitPolicy`] has the length of the phases. [`super::spin_history`] decides whether a waiter skips
-//! the first phase. The loops in this file poll at most a number of times or for a limited time.
+//! [`WaitPolicy`] has the length of the phases. [`super::spin_history`] decides whether a waiter
+//! skips the spin phase. Each loop in this file ends after a number of polls or a length of time.
 
 use crate::base::processor::load_fence;
 use std::time::{Duration, Instant};
 
-/// How many polls a waiter makes first without a spin pause between them, because a pause lasts as
-/// long as the transfer of a cache line between two cores.
+/// The number of polls at the beginning of a spin that follow each other without a pause. A pause
+/// would last as long as the transfer of a cache line between two cores.
 pub(super) const FIRST_POLLS: u32 = 100;
 
-/// This number of polls lasts about as long as two context switches.
+/// The number of polls that last about as long as two context switches.
 pub(super) const POLLS_PER_YIELD: u32 = 100;
 
 /// The length of the yield phase.
 const YIELD_TIME: Duration = Duration::from_micros(1000);
 
-/// The model checker chooses the schedule; polling would only multiply its work.
+/// False under the model checker loom. Loom chooses which thread runs, so polling would only
+/// multiply its work.
 const POLLING_ENABLED: bool = cfg!(not(loom));
 
 /// The length of a waiter's phases.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy {
-    /// How long to spin first. A sleeper needs tens of microseconds to wake, so the spin should be
-    /// longer than that.
+    /// The length of the spin phase. A sleeper needs tens of microseconds to wake, so the spin
+    /// phase should be longer than that.
     pub spin_time: Duration,
-    /// The host has more runnable threads than cores, and spinning would keep the awaited thread
-    /// from running. The wait yields the core after each poll.
+    /// Whether the host has more runnable threads than cores, so that spinning would keep the
+    /// awaited thread from running. If so, the wait has no spin phase.
     pub is_oversubscribed: bool,
 }
 
@@ -48,7 +49,8 @@ pub enum WaitPhase {
 }
 
 impl WaitPolicy {
-    /// The policy for waits that may be long: the wait sleeps early.
+    /// The policy for waits that may be long: the wait does not spin, and sleeps after the yield
+    /// phase.
     pub const SLEEP_SOON: Self = Self { spin_time: Duration::ZERO, is_oversubscribed: true };
 
     /// Returns whether a wait has a spin phase.
@@ -80,8 +82,8 @@ impl WaitPolicy {
     }
 }
 
-/// Polls at most `max_polls` times, one poll at a time, until `poll` returns a value. Returns that
-/// value.
+/// Polls at most `max_polls` times until `poll` returns a value. Returns that value. A load fence
+/// between two polls keeps the processor from overlapping them.
 #[inline]
 pub fn spin_until_some<T>(max_polls: u32, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     (0..max_polls).find_map(|_| {
@@ -103,10 +105,10 @@ pub fn spin_until(max_polls: u32, mut condition: impl FnMut() -> bool) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpinLimit {
     pub(super) spin_time: Duration,
-    /// The start of the spin. `None`: the spin starts when it first reads the clock, because many
-    /// waits end before that, and the clock costs as much as many polls of memory.
+    /// The start of the spin. `None` means that the time counts from the first read of the clock.
+    /// Many waits end before that, and one read of the clock costs as much as many polls of memory.
     pub(super) started: Option<Instant>,
-    /// How many polls the spin makes between two reads of the clock.
+    /// The number of polls between two reads of the clock.
     pub(super) polls_per_check: u32,
 }
 
@@ -131,8 +133,8 @@ pub(super) fn spin_for<T>(
     }
 }
 
-/// Yields the core before each poll, for the length of the yield phase but at most for `limit`. Also
-/// returns the number of yields.
+/// Polls for the length of the yield phase, but at most for `limit`. Yields the core before each
+/// poll. Returns the value of a successful poll with the number of yields.
 pub(super) fn yield_for<T>(
     limit: Duration,
     is_cancelled: impl Fn() -> bool,
@@ -154,10 +156,10 @@ pub(super) fn yield_for<T>(
 /// Yields the core up to `max_yields` times, and polls after each yield. Returns the value of a
 /// successful poll.
 ///
-/// If no other thread needs the core (`is_core_wanted` is false), it first polls `POLLS_PER_YIELD`
-/// times, which takes about as long as a yield and a return. Use this function for a small number
-/// of yields; each yield lets the next runnable thread use the core. Use
-/// [`wait_until`](super::wait_until) for longer waits.
+/// If `is_core_wanted` returns false, no other thread needs the core. The function then polls
+/// `POLLS_PER_YIELD` times before it yields, which takes about as long as a yield and the return to
+/// this thread. Use this function for a small number of yields, since each yield lets another
+/// runnable thread use the core. Use [`wait_until`](super::wait_until) for longer waits.
 pub fn yield_until<T>(
     max_yields: u32,
     is_core_wanted: impl Fn() -> bool,
@@ -215,7 +217,7 @@ mod tests {
         polls.set(0);
         assert!(yield_until(2, || false, || poll(0)).is_none() && polls.get() == 2 * each);
         polls.set(0);
-        // Another thread needs the core from now on.
+        // After its first poll, the core is wanted by another thread.
         let is_wanted = || polls.get() > 0;
         assert!(yield_until(2, is_wanted, || poll(0)).is_none() && polls.get() == each + 1);
     }

@@ -1,19 +1,21 @@
 //! [`PollBackoff`]: the delays between polls of a source that sends no notification, such as a
-//! device or a foreign library.
+//! device or a foreign library. A series of polls has three phases:
 //!
-//! The first polls follow each other at once, so an answer within tens of microseconds is found
-//! without delay; this keeps a core busy that no other thread needs. Later polls yield and then
-//! sleep, so a long wait costs little. A sleep is longer than requested by the time that a sleeper
-//! needs to wake: 60 us or more.
+//! 1. The first 16 polls follow each other without a delay.
+//! 2. For one millisecond, each poll yields the core to other threads. Thus the polls find an
+//!    answer without delay, and use the core only while no other thread needs it.
+//! 3. After that, the thread sleeps between polls, so that a long wait costs little. Each sleep is
+//!    twice as long as the previous sleep, up to a maximum. A sleeper needs 60 us or more to wake,
+//!    so each sleep lasts that much longer than requested.
 
 use super::{WaitPhase, WaitPolicy, pause};
 use crate::base::deadline::Deadline;
 use std::time::{Duration, Instant};
 
-/// How many polls follow each other at once.
+/// The number of polls that follow each other without a delay.
 const IMMEDIATE_TRIES: u32 = 16;
 
-/// The first sleep; each sleep is twice as long as the previous one.
+/// The length of the first sleep.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
 /// The state of one series of polls.
@@ -31,8 +33,8 @@ impl PollBackoff {
         Self { tries: 0, yielding_since: None, next_sleep: FIRST_SLEEP, max_sleep }
     }
 
-    /// Call this after a poll without an answer. Spins, yields or sleeps before the next poll, but
-    /// not beyond the deadline.
+    /// Waits before the next poll: spins, yields or sleeps, but not beyond the deadline. Call this
+    /// after a poll without an answer.
     pub fn wait_before_retry(&mut self, deadline: &Deadline) {
         if self.tries < IMMEDIATE_TRIES {
             self.tries += 1;

@@ -1,9 +1,9 @@
-//! The service thread, one per process: watches descriptors (liveness sockets, listeners, control
-//! connections) and alarms, and calls the registered handlers.
+//! The service thread; a process has at most one. It watches descriptors (for example sockets that
+//! show whether a peer lives, and listening sockets) and alarms, and calls the registered handlers.
 //!
-//! The thread starts with the first registration and ends with the last one. Handlers run on it one
-//! at a time and must not block. A panic in a handler is caught; it ends only the registration of a
-//! descriptor handler.
+//! The thread starts with the first registration and ends when no registration is left. It calls
+//! one handler at a time, and a handler must not block. A panic in a handler is caught and logged.
+//! A descriptor handler that has panicked loses its registration, and an alarm handler keeps it.
 
 use crate::base::error::{Error, Result};
 use crate::base::log::LogLevel;
@@ -45,17 +45,20 @@ pub trait DescriptorHandler: Send + Sync + Debug {
 
 /// Performs an action at a certain time.
 pub trait AlarmHandler: Send + Sync + Debug {
-    /// Called on the service thread when the alarm is due. The alarm is no longer set then.
+    /// Called on the service thread when the alarm is due. The alarm is off from then until it is
+    /// set again.
     fn on_alarm(&self);
 }
 
-/// A registration. Dropping it ends the watch; a handler call that is already running finishes.
+/// The registration of a descriptor handler. Dropping it ends the watch; a handler call that is
+/// already running finishes.
 #[derive(Debug)]
 pub struct DescriptorWatch {
     id: u64,
 }
 
-/// An alarm clock. Dropping it removes the alarm; a handler call that is already running finishes.
+/// An alarm, which calls its handler at a set time. Dropping it removes the alarm; a handler call
+/// that is already running finishes.
 #[derive(Debug)]
 pub struct Alarm {
     id: u64,
@@ -66,11 +69,11 @@ struct ServiceState {
     next_id: u64,
     handlers: BTreeMap<u64, Arc<dyn DescriptorHandler>>,
     alarms: BTreeMap<u64, AlarmEntry>,
-    /// Set while the thread runs.
+    /// The running service thread, if any.
     thread: Option<ServiceThread>,
 }
 
-/// An alarm handler, and the time at which it is due.
+/// An alarm handler, and the time at which the alarm is due; `None` if the alarm is off.
 #[derive(Debug)]
 struct AlarmEntry {
     handler: Arc<dyn AlarmHandler>,
@@ -81,23 +84,25 @@ struct AlarmEntry {
 #[derive(Clone, Debug)]
 struct ServiceThread {
     poller: Arc<Poller>,
-    /// A byte on this socket makes the thread check the alarms and whether any registration is
-    /// left.
+    /// A byte on this socket wakes the thread. It then computes the next alarm again, and ends if
+    /// no registration is left.
     wake_socket: Arc<UnixStream>,
-    /// The process that started the thread. A forked child has a copy of this table but no thread.
+    /// The process that started the thread. After a fork, the child has a copy of this state but no
+    /// thread.
     pid: u32,
 }
 
-/// The token of the wake-up socket. Registration numbers start at 1 and never reach it.
+/// The number by which the poller reports the wake-up socket. Registrations have the numbers from 1
+/// on, which never reach it.
 const WAKE_TOKEN: u64 = u64::MAX;
 
 thread_local! {
-    /// True on the service thread, which computes the next alarm after each round of handler calls
-    /// and needs no wake-up.
+    /// True on the service thread. That thread computes the next alarm after each round of handler
+    /// calls, so it need not wake itself.
     static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many events one poll returns.
+/// The maximum number of events that one poll returns.
 const EVENTS_PER_POLL: u16 = 64;
 
 static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
@@ -107,7 +112,8 @@ static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
     thread: None,
 });
 
-/// Watches a descriptor from now on; starts the service thread if it does not run.
+/// Registers a handler and begins to watch its descriptor. Starts the service thread if it does not
+/// run.
 ///
 /// # Errors
 /// `System` if the thread or its wake-up socket cannot be created, or if the descriptor cannot be
@@ -122,7 +128,7 @@ pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     Ok(DescriptorWatch { id })
 }
 
-/// Creates an alarm that is not set; starts the service thread if it does not run.
+/// Creates an alarm that is off. Starts the service thread if it does not run.
 ///
 /// # Errors
 /// `System` if the thread or its wake-up socket cannot be created.
@@ -135,7 +141,8 @@ pub fn alarm(handler: Arc<dyn AlarmHandler>) -> Result<Alarm> {
 }
 
 impl ServiceState {
-    /// Returns the service thread; starts it if it does not run in this process.
+    /// Returns the service thread. If it does not run in this process, starts it; registrations
+    /// from before a fork are dropped.
     fn ensure_thread(&mut self) -> Result<ServiceThread> {
         match self.thread.clone().filter(|running| running.pid == host::pid()) {
             Some(running) => Ok(running),
@@ -170,7 +177,7 @@ impl ServiceState {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Clears the alarms that are due, and returns their handlers.
+    /// Turns off the alarms that are due, and returns their handlers.
     fn take_due_alarms(&mut self) -> Vec<Arc<dyn AlarmHandler>> {
         let now = Instant::now();
         let due = self.alarms.values_mut().filter(|clock| clock.due.is_some_and(|due| due <= now));
@@ -183,8 +190,9 @@ impl ServiceState {
 }
 
 impl DescriptorWatch {
-    /// Stops the calls until [`DescriptorWatch::set_interest`]. If different threads call the two
-    /// functions, the caller must hold its own lock, so that the last call counts.
+    /// Stops the calls of the handler until [`DescriptorWatch::set_interest`]. If different threads
+    /// call the two functions, they must hold a lock of their own, so that the order of their calls
+    /// is defined.
     pub fn pause(&self) {
         let service = lock();
         if let (Some(handler), Some(running)) = (service.handlers.get(&self.id), &service.thread) {
@@ -193,8 +201,8 @@ impl DescriptorWatch {
         }
     }
 
-    /// Changes the events that the descriptor is watched for. Events that happened before this call
-    /// are reported at once.
+    /// Sets the events for which the descriptor is watched, and ends a pause. If the descriptor is
+    /// ready already, the handler is called without a further event.
     pub fn set_interest(&self, interest: Interest) {
         let service = lock();
         let (Some(handler), Some(running)) = (service.handlers.get(&self.id), &service.thread)
@@ -202,7 +210,8 @@ impl DescriptorWatch {
             return;
         };
         let descriptor = handler.descriptor();
-        // One of the two calls fails: the watch is either paused or active.
+        // `change` fails if the watch is paused. The poller then does not have the descriptor, so
+        // add it.
         if running.poller.change(descriptor, self.id, interest).is_err() {
             drop(running.poller.add(descriptor, self.id, interest));
         }
@@ -231,19 +240,22 @@ impl Drop for Alarm {
             service.wake();
         }
         drop(service);
-        // Not under the lock: the handler may own further registrations.
+        // Drop the handler after the lock is released: it may own other registrations, whose drop
+        // takes the lock.
         drop(clock);
     }
 }
 
 impl Drop for DescriptorWatch {
     fn drop(&mut self) {
-        // Not under the lock: the handler may own further registrations.
+        // `unregister` has released the lock when the handler is dropped here. The handler may own
+        // other registrations, whose drop takes the lock.
         drop(unregister(self.id));
     }
 }
 
-/// Removes a registration. The thread ends with the last one.
+/// Removes the registration of a descriptor handler. Wakes the thread if no registration is left,
+/// so that it ends.
 fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
     let mut service = lock();
     let handler = service.handlers.remove(&id)?;
@@ -269,7 +281,7 @@ fn start_thread() -> Result<ServiceThread> {
     added.map_err(|cause| Error::system("watching a descriptor", cause))?;
     let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
     let poller = Arc::clone(&running.poller);
-    // Detached: the thread ends by itself after the last registration is removed.
+    // The thread is detached. It ends by itself after the last registration is removed.
     drop(thread::spawn("dist-service", move || run_thread(&poller, &theirs))?);
     Ok(running)
 }

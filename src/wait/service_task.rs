@@ -15,13 +15,13 @@ type ServiceCallback = Box<dyn Fn() + Send + Sync>;
 #[derive(Debug)]
 pub struct ServiceTask {
     inner: Arc<ServiceTaskInner>,
-    /// Dropping this watch ends the runs of the task.
+    /// Dropping this watch ends the registration, and so the runs of the task.
     _watch: DescriptorWatch,
 }
 
 struct ServiceTaskInner {
     event: EventFd,
-    /// The task was woken and has not started yet.
+    /// Whether the task was woken and has not started since.
     is_pending: AtomicBool,
     task: ServiceCallback,
 }
@@ -45,7 +45,8 @@ impl ServiceTask {
         Ok(Self { inner, _watch: watch })
     }
 
-    /// Runs the task once more. The task sees everything that the caller stored before this call.
+    /// Makes the service thread run the task. That run sees everything that the caller stored
+    /// before this call.
     pub fn wake(&self) {
         if !self.inner.is_pending.swap(true, Ordering::AcqRel) {
             self.inner.event.raise();

@@ -1,15 +1,14 @@
 //! [`SlowWaitWatch`]: decides when a long wait is logged. The first report comes after the
-//! configured time (`base::debug`); each further report comes when the wait has lasted twice as
-//! long as at the previous report.
+//! configured time (`base::debug`). Each further report comes when the wait has lasted twice as
+//! long as at the previous report, for example after 10, 20 and 40 seconds.
 //!
-//! A waiter polls periodically and calls [`SlowWaitWatch::check`] each time. A wait that ends
-//! before the first report has no further cost. This module does not depend on the awaited
-//! condition.
+//! A waiter calls [`SlowWaitWatch::check`] after each of its polls. A wait that ends before the
+//! first report has no further cost. This module does not depend on what the waiter waits for.
 
 use crate::base::debug;
 use std::time::{Duration, Instant};
 
-/// The state of one wait.
+/// The time since a wait began, and the time of its next report.
 #[derive(Debug, Default)]
 pub struct SlowWaitWatch {
     since: Option<Instant>,
@@ -19,8 +18,8 @@ pub struct SlowWaitWatch {
 
 impl SlowWaitWatch {
     /// Calls `report` with the length of the wait if a report is due. Returns how long the caller
-    /// may sleep before the next check, or `None` if reports are off. The first check starts the
-    /// wait.
+    /// may sleep before the next check, or `None` if reports are turned off. The first call counts
+    /// as the beginning of the wait.
     pub fn check(&mut self, report: impl FnOnce(DisplaySeconds)) -> Option<Duration> {
         let after = debug::slow_wait_threshold()?;
         let lasted = self.since.get_or_insert_with(Instant::now).elapsed();

@@ -1,27 +1,33 @@
 //! The history of spins: decides whether a waiter spins before it yields or sleeps.
 //!
-//! An answer from another core arrives within ten microseconds, so a short spin is worthwhile. There
-//! are two exceptions: if the awaited thread needs this core, spinning keeps it from running; and if
-//! the awaited thread is slow, the spin is wasted. After failed spins, some of the next waits skip the
-//! spin ([`SpinPause`]), and more of them at each repetition. A successful spin ends the pause.
+//! An answer from another core arrives within ten microseconds, so a short spin is worthwhile.
+//! There are two exceptions:
 //!
-//! [`wait_until`](super::wait_until) has one history per thread. A wait on a socket has a history of
-//! its own ([`AdaptiveSpin`]), because another thread than that of other waits answers.
+//! - The awaited thread needs this core. Spinning keeps that thread from running.
+//! - The awaited thread is slow. The spin is wasted.
+//!
+//! When spins have failed, a pause begins ([`SpinPause`]): the next 16 waits skip the spin. If a
+//! spin fails again after the pause, the next pause has 32 waits, and so on up to 1024. A
+//! successful spin ends the series.
+//!
+//! [`wait_until`](super::wait_until) has one history per thread. A wait on a socket has a history
+//! of its own ([`AdaptiveSpin`]), because a different thread answers there.
 
 use super::policy::{SpinLimit, spin_for, yield_until};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The length of the first pause and of the longest pause, in waits.
+/// The length of the first pause, in waits.
 const FIRST_PAUSE: u32 = 16;
+/// The length of the longest pause, in waits.
 const MAX_PAUSE: u32 = 1024;
 
-/// A number of waits that skip the spin.
+/// A pause: a number of waits that skip the spin.
 #[derive(Clone, Copy, Debug)]
 struct SpinPause {
     /// The length of the next pause, in waits.
     next_len: u32,
-    /// How many waits of the current pause are left.
+    /// The number of waits that the current pause still has.
     left: u32,
 }
 
@@ -45,8 +51,9 @@ thread_local! {
     static THREAD_PAUSE: Cell<SpinPause> = const { Cell::new(SpinPause::NONE) };
 }
 
-/// A success after at most this number of yields shows a shared core: the awaited thread runs after
-/// one yield, or after one yield to an unrelated thread.
+/// If the awaited value comes after at most this number of yields, the awaited thread shares this
+/// core. It ran during the first yield, or an unrelated thread ran first and the awaited thread ran
+/// during the second yield.
 const FEW_YIELDS: u32 = 2;
 
 /// Returns true if the thread should spin in the wait that starts.
@@ -64,9 +71,10 @@ pub(super) fn record_success() {
     THREAD_PAUSE.set(SpinPause::NONE);
 }
 
-/// Records that a spin failed, and that the value was then found after `yields` yields. Ranks with
-/// one core each spin. If other threads need the cores too, the kernel may place two ranks on one
-/// core. Then a spin fails, and one or two yields succeed.
+/// Records that a spin failed, and that the value was then found after `yields` yields. After one
+/// or two yields, a pause begins, because the awaited thread shares this core. For example, every
+/// rank has a core of its own, but other threads also need cores, and the kernel places two ranks
+/// on one core. Then a spin fails, and one or two yields succeed.
 pub(super) fn record_failed_spin(yields: u32) {
     if yields <= FEW_YIELDS {
         let mut pause = THREAD_PAUSE.get();
@@ -75,27 +83,27 @@ pub(super) fn record_failed_spin(yields: u32) {
     }
 }
 
-/// How long a spin on a socket lasts.
+/// The length of a spin on a socket.
 const SOCKET_SPIN_TIME: Duration = Duration::from_micros(50);
 
-/// A spin that took longer was interrupted by threads that need the core; it does not count as a
-/// success.
+/// A spin that took longer than this does not count as a success, because other threads used the
+/// core during the spin.
 const INTERRUPTED_AFTER: Duration = Duration::from_micros(500);
 
-/// How many polls a spin on a socket makes between two reads of the clock. Each poll is a system
-/// call, which costs more than the clock.
+/// The number of polls between two reads of the clock in a spin on a socket. Each poll is a system
+/// call, which costs more than a read of the clock.
 const SOCKET_POLLS_PER_CHECK: u32 = 8;
 
-/// How many yields are made before yielding counts as failed.
+/// The number of yields after which yielding has failed.
 const MAX_YIELDS: u32 = 4;
 
-/// After how many consecutive failures spinning pauses.
+/// The number of consecutive failures after which a pause begins.
 const MAX_FAILED_SPINS: u32 = 3;
 
 /// The spin history of one kind of wait on a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptiveSpin {
-    /// The awaited thread needs this core.
+    /// Whether the awaited thread recently needed this core.
     shares_core: bool,
     failed_spins: u32,
     pause: SpinPause,
@@ -119,7 +127,9 @@ impl AdaptiveSpin {
         Self { shares_core: true, ..Self::default() }
     }
 
-    /// Polls for a while, unless recent spins failed. Returns `None` if the caller should sleep.
+    /// Polls for a short time, unless a pause after failed spins is running. If the awaited thread
+    /// needs this core, yields first and spins after that; otherwise spins first. Returns `None` if
+    /// the caller should sleep.
     pub fn try_spin<T>(&mut self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.pause.begin_wait() {
             return None;
@@ -156,7 +166,7 @@ impl AdaptiveSpin {
         self.failed_spins += 1;
         if self.failed_spins >= MAX_FAILED_SPINS {
             self.pause.begin();
-            // After a pause, one failure is enough to pause again.
+            // One failure after this pause is enough for the next pause.
             self.failed_spins = MAX_FAILED_SPINS - 1;
         }
     }

@@ -1,8 +1,11 @@
-//! The buffers that this rank exposes to readers in its node, and the cookie by which readers
-//! recognise this process. The states of the buffers are in the [exposure table] of the region.
+//! The send buffers of this rank that other ranks of the node may read by CMA, and the process
+//! cookie. A word in shared memory, the *exposure slot*, says for each exposed buffer whether it
+//! may be read (see the [exposure table]). A slot belongs to one send, from
+//! [`OwnExposedBuffers::expose`] to [`OwnExposedBuffers::release`].
 //!
-//! A slot of the table belongs to one send, from [`OwnExposedBuffers::expose`] to
-//! [`OwnExposedBuffers::release`].
+//! The process cookie is a random number in this process's memory, at an address that the exposure
+//! table publishes. A reader that finds the number at that address knows that it reads this
+//! process, and not another process that has got the same process id.
 //!
 //! [exposure table]: crate::transport::exposure
 
@@ -16,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct OwnExposedBuffers {
     domain: Arc<dyn SharedDomain>,
     free_slots: FreeExposureSlots,
-    /// The process cookie, at the address that the exposure table publishes.
+    /// The process cookie. The exposure table publishes its address, so the cookie must not move.
     cookie: Box<Nonce>,
 }
 
@@ -30,37 +33,40 @@ impl OwnExposedBuffers {
         self.domain.region().exposure_table(self.domain.rank())
     }
 
-    /// Publishes the process cookie's address, which permits peers to read this process's memory.
+    /// Publishes the address and the value of the process cookie, which permits peers to read this
+    /// process's memory.
     pub(super) fn publish_cookie(&self) {
         let address = u64::try_from(self.cookie.0.as_ptr().addr()).unwrap_or(0);
         self.table().publish_cookie(address, cookie_words(&self.cookie));
     }
 
-    /// Exposes the buffer of a send. Returns its slot, or `None` if no slot is free.
+    /// Exposes the buffer of send `number`. Returns the slot of the buffer, or `None` if no slot is
+    /// free.
     pub(super) fn expose(&mut self, number: u64) -> Option<u16> {
         let slot = self.free_slots.acquire()?;
         self.table().expose(slot, number);
         Some(slot)
     }
 
-    /// Withdraws the buffer of a send. Returns false if the receiver is reading it.
+    /// Withdraws the buffer of a send. Returns false if the receiver is already reading the buffer.
     pub(super) fn withdraw(&self, slot: u16, number: u64) -> bool {
         self.table().withdraw(slot, number)
     }
 
-    /// Begins to write the back half of a message. Returns false if the receiver reads it itself.
+    /// Claims the back half of a message for this rank, which then writes it. Returns false if the
+    /// receiver has claimed the back half and reads it.
     pub(super) fn begin_split(&self, slot: u16, number: u64) -> bool {
         self.table().begin_split(slot, number)
     }
 
-    /// Frees a slot. No rank reads its buffer any more.
+    /// Frees a slot. The caller ensures that no rank reads the buffer any more.
     pub(super) fn release(&mut self, slot: u16) {
         self.table().release_slot(slot);
         self.free_slots.release(slot);
     }
 }
 
-/// Returns a nonce as two words.
+/// Returns a process cookie as two words.
 pub(super) fn cookie_words(nonce: &Nonce) -> [u64; 2] {
     let words = nonce.0.as_chunks().0;
     [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]

@@ -1,10 +1,12 @@
 //! The fast path for small messages between ranks of a node. The sending call writes the message to
-//! the ring, and the receiving call takes it from the ring; neither posts a request. If the call
-//! would take longer, or other messages are before it, the message is posted instead.
+//! the ring, and the receiving call takes the message from the ring. Neither call posts a request.
+//! If a call cannot complete within a short time, or if other messages come first, its caller posts
+//! the message instead.
 //!
-//! The message has the same bytes in the ring, and the same cost in the limits, as a posted
-//! message. The peer cannot tell the difference. A receive on the fast path must not overtake other
-//! messages, so it requires that no other message is outstanding or buffered.
+//! A message on the fast path has the same bytes in the ring and uses the same credit as a posted
+//! message. The peer cannot tell the difference, so one rank may use the fast path while the other
+//! rank posts. A receive on the fast path must not overtake other messages. It therefore requires
+//! that the engine has no posted request and no unexpected message.
 
 use super::immediate::FastReceive;
 use super::progress_owner::EngineCore;
@@ -15,22 +17,23 @@ use crate::transport::{Delivery, ImmediateMessage};
 #[cfg(doc)]
 use crate::wait::WaitPolicy;
 
-/// The number of polls before a receive is posted: several times the travel time of a message. The
-/// loop has its own limits, because [`WaitPolicy`] measures time and a message takes less time than a
-/// few reads of the clock.
+/// The number of polls before the receive gives up and is posted. All polls together last several
+/// times as long as a message travels. The budget counts polls, because [`WaitPolicy`] measures
+/// time: a message takes less time than a few reads of the clock.
 #[derive(Clone, Copy)]
 struct PollBudget {
-    /// The first polls: under the lock and without a pause. Together they take about as long as a
-    /// cache line from core to core.
+    /// The first polls hold the engine's lock and do not pause. Together they last about as long as
+    /// the transfer of a cache line between two cores.
     locked: u32,
-    /// The later polls: without the lock, and with a pause.
+    /// The later polls do not hold the lock, and pause between polls.
     unlocked: u32,
 }
 
+/// The poll budget of a rank on a host that is not oversubscribed.
 const POLL_BUDGET: PollBudget = PollBudget { locked: 300, unlocked: 800 };
-/// The poll budget of a rank without a core of its own. It yields the core between two of the later
-/// polls. The sender may run on another core anyway, and one yield costs as much as all the first
-/// polls.
+/// The poll budget of a rank on an oversubscribed host, which has more runnable threads than cores.
+/// The rank yields the core before each later poll. The first polls are as many as on other hosts:
+/// the sender may run on another core, and all first polls together cost no more than one yield.
 const OVERSUBSCRIBED_POLL_BUDGET: PollBudget = PollBudget { locked: 300, unlocked: 40 };
 
 impl EngineCore {
@@ -45,11 +48,12 @@ impl EngineCore {
         message: &ImmediateMessage<Dst<'static>>,
     ) -> Option<Delivery> {
         let policy = self.domain().wait_policy();
-        let PollBudget { mut locked, unlocked: mut free } =
+        let PollBudget { mut locked, mut unlocked } =
             if policy.is_oversubscribed { OVERSUBSCRIBED_POLL_BUDGET } else { POLL_BUDGET };
         loop {
             let mut guard = self.lock();
-            // Only a caller that waits and makes progress may stop the service thread's listening.
+            // While the service thread listens for messages, every receive is posted. Only a caller
+            // in `progress_until` may end the listening.
             if guard.delegation.is_listening() {
                 return None;
             }
@@ -63,13 +67,13 @@ impl EngineCore {
                 FastReceive::NeedsPosting => return None,
             };
             drop(guard);
-            free = self.poll_for_more(from, taken, free)?;
+            unlocked = self.poll_for_more(from, taken, unlocked)?;
             locked = 0;
         }
     }
 
-    /// Polls without the lock until the writer's position differs from `taken`. Returns the number
-    /// of polls left, or `None` if no bytes arrived.
+    /// Polls without the lock until the writer of the ring from rank `from` has moved on from
+    /// position `taken`. Returns the number of polls left, or `None` if no bytes arrived.
     fn poll_for_more(&self, from: Rank, taken: u64, polls: u32) -> Option<u32> {
         let (domain, policy) = (self.domain(), self.domain().wait_policy());
         let written = domain.region().ring(from, domain.rank()).writer_cursor;
@@ -81,13 +85,14 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// Writes a message to the ring or bulk ring. Returns false if the message has to be posted.
+    /// Writes a message to the ring or bulk ring of its receiver. Returns false if the message has
+    /// to be posted.
     pub(super) fn try_send_immediate(&mut self, message: &ImmediateMessage<Src<'static>>) -> bool {
         self.failure.is_none() && self.peers.try_send_immediate(message)
     }
 
-    /// Takes a message that is complete in its sender's ring into the receiver's buffer. If the
-    /// ring is empty, polls up to `polls` times.
+    /// Copies the next message in its sender's ring to the receiver's buffer, if the whole message
+    /// has arrived. If the ring is empty, polls up to `polls` times.
     pub(super) fn try_take_immediate(
         &mut self,
         request: &ImmediateMessage<Dst<'static>>,

@@ -1,13 +1,19 @@
-//! The frames that engines exchange: a header of 32 bytes, little endian, with a payload after some
-//! kinds of frames.
+//! The frames that engines exchange: a header of 32 bytes, little endian, with message bytes after
+//! some kinds of frames. A kind of frame uses some of the fields; the other fields are zero.
 //!
 //! ```text
-//! kind u8 | dtype u8 | exposure slot, or bulk flag u16 | tag, or attempt u32
-//! number u64 | len u64 | address, or offset u64
+//! bytes    field
+//! 0        kind
+//! 1        element type
+//! 2..4     exposure slot, or bulk flag
+//! 4..8     tag, or attempt
+//! 8..16    number of the message
+//! 16..24   length, or address of the region
+//! 24..32   address, or offset
 //! ```
 //!
-//! Pure conversions between bytes and values. The receiver checks whether a value is valid in its
-//! context, for example a known number or the next offset.
+//! This file only converts between bytes and values. The receiver checks whether a value is valid
+//! in its context, for example whether it knows the number, or expects the offset.
 
 use crate::base::dtype::DataType;
 use crate::transport::ring::RecordHeader;
@@ -18,21 +24,24 @@ pub(super) const HEADER_BYTES: usize = size_of::<RecordHeader>();
 /// The maximum payload of one fragment.
 pub(super) const MAX_FRAGMENT: usize = 1 << 20;
 
-/// An exposed buffer of a sender: its address, and the slot in the sender's exposure table that
-/// guards it.
+/// A send buffer that the receiver may read by CMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExposedBuffer {
+    /// The address in the sender's process.
     pub(super) address: u64,
+    /// The entry of the sender's exposure table. Its word says whether the buffer may still be
+    /// read.
     pub(super) slot: u16,
 }
 
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageFrame {
-    /// An eager message. Its bytes follow, or are in the sender's bulk ring.
+    /// An eager message. Its bytes follow in the stream. If `is_bulk`, they are in the sender's
+    /// bulk ring instead, a second ring for the bodies of long frames.
     Eager { tag: u32, dtype: DataType, len: u64, is_bulk: bool },
     /// Request to send: announces a message that stays with its sender until the receiver requests
-    /// it. `is_awaited`: a caller of the sender waits until the message has been received.
+    /// or reads it. `is_awaited` says whether a caller of the sender waits for this send.
     Rts {
         tag: u32,
         dtype: DataType,
@@ -41,20 +50,22 @@ pub(super) enum MessageFrame {
         exposed: Option<ExposedBuffer>,
         is_awaited: bool,
     },
-    /// Clear to send: requests the fragments of an announced message. A later attempt replaces an
-    /// earlier one.
+    /// Clear to send: requests the fragments of an announced message. If the receive expires, a
+    /// later receive requests the message again with a higher `attempt`. The sender then starts
+    /// again from the first byte.
     Cts { number: u64, attempt: u32 },
-    /// A fragment of a requested message. Its bytes follow, or are in the sender's bulk ring.
+    /// A fragment of a requested message. Its bytes follow in the stream, or are in the sender's
+    /// bulk ring.
     Fragment { number: u64, attempt: u32, offset: u64, len: u64, is_bulk: bool },
-    /// The receiver has the whole announced message.
+    /// Finish: the receiver has the whole announced message.
     Fin { number: u64 },
-    /// The receiver no longer buffers eager messages of this cost.
+    /// The receiver returns credit: it no longer buffers eager messages of this cost.
     Credit { bytes: u64 },
-    /// Cancels an RTS.
+    /// Cancels an RTS, because the deadline of the send has passed.
     CancelRts { number: u64 },
     /// The receiver reads the front half of the announced message and asks the sender to write the
-    /// back half to the buffer at `address`. The receiver's process has the domain's region at
-    /// `region_address`.
+    /// back half. `address` is the start of the receive buffer in the receiver's process, and
+    /// `region_address` is the address at which that process has mapped the shared region.
     SplitPut { number: u64, address: u64, region_address: u64 },
     /// The sender has written `len` bytes of the back half and will write no more.
     PutDone { number: u64, len: u64 },
@@ -72,7 +83,7 @@ const RTS_AWAITED: u8 = 8;
 const SPLIT_PUT: u8 = 9;
 const PUT_DONE: u8 = 10;
 
-/// The value in the slot field if the buffer is not exposed.
+/// The value of the slot field in an RTS whose buffer is not exposed.
 const NO_EXPOSURE_SLOT: u16 = u16::MAX;
 
 /// The fields of a header of any kind.
@@ -130,8 +141,8 @@ impl MessageFrame {
         }
     }
 
-    /// Returns the first word of an eager message's header. The other words are those of a ring
-    /// record ([`RecordHeader`]).
+    /// Returns the first word of an eager message's header. The fast path writes an eager frame as
+    /// a ring record, and the ring itself writes the other words of the header ([`RecordHeader`]).
     #[inline]
     pub(super) fn eager_first_word(tag: u32, dtype: DataType) -> u64 {
         let [first, ..] =

@@ -1,12 +1,21 @@
-//! The gets of this rank: it reads announced messages from the memory of their senders by CMA.
+//! Gets: this rank reads announced messages from the memory of their senders by CMA (cross-memory
+//! attach, `process_vm_readv`). A get begins when a receive has accepted an RTS ([`Gets::add`]).
+//! Each call of [`Gets::step`] reads one chunk of one get. A get is in one of three lists:
 //!
-//! The bytes must still be the sender's message when this rank reports success: see
-//! [`crate::transport::exposure`]. The sender's process is verified before the first read, and again
-//! after each message. The proof is a random process cookie, whose address is in the sender's exposure
-//! table. The memory of a process that has left or died is not read any more.
+//! - `asked`: the sender was asked for fragments. The get becomes active if the sender does not
+//!   answer in time.
+//! - `active`: the get waits for its first read or for the read of its next chunk.
+//! - `half_done`: this rank has read the front half, and the sender writes the back half.
 //!
-//! A get changes the RTS and the receive of its message. All other consequences are returned as a
-//! [`GetStep`].
+//! When this rank reports success, the bytes that it has read must be the sender's message. Two
+//! checks ensure this. The exposure slot of the buffer shows that the sender has not withdrawn the
+//! buffer (see [`crate::transport::exposure`]). The process cookie, a random number at a published
+//! address in the sender's memory, shows that the memory is the sender's: its process id may belong
+//! to another process by now. This rank checks the cookie before its first get from a sender, and
+//! after the last chunk of each message. This rank starts no get from a rank that has left.
+//!
+//! A get itself changes only the RTS and the receive of its message. [`GetStep`] tells the caller
+//! what else to do.
 
 use super::exposed_buffers::cookie_words;
 use super::frame::{ExposedBuffer, MessageFrame};
@@ -25,12 +34,13 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// The number of bytes per CMA read. Between two reads, other streams make progress, and a failure
-/// is noticed.
+/// The number of bytes per CMA read. Between two reads, this rank polls its streams and checks
+/// whether the group has failed.
 const GET_CHUNK_BYTES: usize = 1 << 20;
 
-/// The time that a waiting sender has to answer a CTS before this rank reads its buffer. If both
-/// processes run, an answer takes a tenth of that.
+/// After a CTS, a waiting sender has this time to answer with fragments. After that time, this rank
+/// reads the sender's buffer itself. If both processes run, an answer takes about a tenth of the
+/// time.
 const ANSWER_TIMEOUT: Duration = Duration::from_micros(5);
 
 /// Whether this rank can read a peer's memory by CMA.
@@ -41,24 +51,26 @@ pub(super) enum CmaAccess {
     Denied,
 }
 
-/// How a get begins.
+/// How an accepted message gets to this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GetPlan {
     /// This rank reads the whole message.
     GetAll,
     /// This rank reads the front half, and asks the sender to write the back half.
     Split,
-    /// The sender is asked for fragments. This rank reads the message if the sender does not answer
-    /// in time.
+    /// This rank asks the sender for fragments. It reads the message itself if the sender does not
+    /// answer in time.
     AskFirst,
 }
 
 /// An announced message whose sender has exposed its buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExposedMessage {
+    /// The sender's rank in the group.
     pub(super) peer: Rank,
-    /// The rank of the peer in the domain.
+    /// The sender's rank in the domain (the ranks that share memory).
     pub(super) local: Rank,
+    /// The number of the RTS.
     pub(super) number: u64,
     pub(super) exposed: ExposedBuffer,
 }
@@ -67,11 +79,11 @@ pub(super) struct ExposedMessage {
 #[derive(Clone, Copy, Debug)]
 struct ActiveGet {
     message: ExposedMessage,
-    /// Whether the read has begun, so that the owner can no longer withdraw the buffer.
+    /// Whether the read has begun, so that the sender can no longer withdraw the buffer.
     has_begun: bool,
-    /// Whether the owner is asked to write the back half.
+    /// Whether the sender is to write the back half.
     is_split: bool,
-    /// The end of the time in which the owner may answer a CTS.
+    /// The end of the time in which the sender may answer a CTS; `None` if no CTS was sent.
     answer_deadline: Option<Instant>,
 }
 
@@ -93,9 +105,10 @@ impl ActiveGet {
 /// The result of a step of a get.
 #[derive(Debug)]
 pub(super) enum GetStep {
-    /// There is no get, or the get continues later, or it was cancelled.
+    /// The caller has nothing to do: there is no active get, the get needs further steps, or the
+    /// get was cancelled.
     Pending,
-    /// The sender has withdrawn the buffer, and this receive needs another message.
+    /// The sender has withdrawn the buffer, so this receive needs another message.
     Withdrawn { receive: u64 },
     /// The get has begun. This frame asks the sender to write the back half.
     AskForPut { peer: Rank, frame: MessageFrame },
@@ -115,10 +128,11 @@ pub(super) struct Gets {
     access: Vec<CmaAccess>,
     /// The gets in progress.
     active: VecDeque<ActiveGet>,
-    /// The gets whose senders have been asked for fragments first.
+    /// The gets whose senders have been asked for fragments and may still answer.
     asked: Vec<ActiveGet>,
     /// The gets whose front half has been read, and whose back half the sender writes.
     half_done: Vec<ActiveGet>,
+    /// See [`ANSWER_TIMEOUT`]; tests change the value.
     answer_timeout: Duration,
 }
 
@@ -135,7 +149,8 @@ impl Gets {
         }
     }
 
-    /// Returns whether the memory of a rank of the domain can be read. Tested once per rank.
+    /// Returns whether this rank can read the memory of a rank of the domain. The first call for a
+    /// rank tests this.
     pub(super) fn can_read(&mut self, local: Rank) -> bool {
         if self.domain.has_left(local) {
             return false;
@@ -154,7 +169,8 @@ impl Gets {
         self.access[local] == CmaAccess::Allowed
     }
 
-    /// Returns whether the process with the rank's process id is the rank.
+    /// Returns whether the process with the rank's process id has the rank's process cookie in its
+    /// memory.
     fn has_valid_cookie(&self, local: Rank) -> bool {
         let Some((address, cookie)) = self.domain.region().exposure_table(local).cookie() else {
             return false;
@@ -163,9 +179,9 @@ impl Gets {
         found.is_some_and(|found| cookie_words(&found) == cookie)
     }
 
-    /// Returns whether a rank of the domain appears to poll for messages: its doorbell has no
-    /// waiter and no listener. A sleeping rank is a waiter; a rank whose service thread polls is a
-    /// listener.
+    /// Returns whether a rank of the domain seems to be polling for messages. No thread of such a
+    /// rank sleeps on its message doorbell (the futex word that senders change), and its service
+    /// thread does not listen for the doorbell.
     pub(super) fn is_polling(&self, local: Rank) -> bool {
         fence(Ordering::SeqCst);
         !self.domain.region().message_doorbell(local).has_waiters()
@@ -183,8 +199,8 @@ impl Gets {
         if is_asked { self.asked.push(get) } else { self.active.push_back(get) }
     }
 
-    /// Checks the gets whose senders were asked for fragments: drops the answered gets, and
-    /// activates the others after their deadline.
+    /// Checks the gets whose senders were asked for fragments. Drops a get whose sender has
+    /// answered, and activates a get whose answer deadline has passed.
     pub(super) fn check_answers(&mut self, rts: &RtsTable, requests: &Requests) {
         if self.asked.is_empty() {
             return;
@@ -203,7 +219,8 @@ impl Gets {
         }
     }
 
-    /// Makes progress on one active get. Before the first read, marks the buffer as being read.
+    /// Begins or continues one active get. Before the first read, marks the exposed buffer as being
+    /// read.
     pub(super) fn step(&mut self, rts_table: &mut RtsTable, requests: &mut Requests) -> GetStep {
         let Some(mut get) = self.active.pop_front() else { return GetStep::Pending };
         if get.has_begun {
@@ -225,15 +242,17 @@ impl Gets {
             }
             return self.read_chunk(get, rts_table, requests);
         }
-        // A sender that was asked for fragments withdraws the buffer before it sends them.
+        // The sender has withdrawn the buffer. If it was asked for fragments, it now sends them.
         if get.answer_deadline.is_some() {
             return GetStep::Pending;
         }
+        // A sender that was not asked withdraws the buffer only to cancel the message.
         rts_table.remove(peer, number);
         GetStep::Withdrawn { receive }
     }
 
-    /// Returns the frame that asks the sender to write the back half.
+    /// Returns the frame that asks the sender to write the back half; `None` if the message is too
+    /// short for a split.
     fn request_put(
         &self,
         message: &ExposedMessage,
@@ -269,7 +288,7 @@ impl Gets {
         let (got, end) = (rts.received, rts.get_end());
         let into = receiving.buffer_range(got, (end - got).min(GET_CHUNK_BYTES));
         // The process id may belong to another process by now, with other memory at that address.
-        // The same call therefore reads the process cookie after the message.
+        // The same system call therefore reads the process cookie after the bytes of the message.
         let (cookie_address, cookie) =
             self.domain.region().exposure_table(local).cookie().unwrap_or_default();
         let mut found = Nonce::default();
@@ -292,7 +311,7 @@ impl Gets {
             self.access[local] = CmaAccess::Denied;
             return self.fall_back(&get.message, rts_table, "the process cookie has changed");
         }
-        // A sender that leaves during the read fails the group before its buffer is reused. So this
+        // A sender that leaves during the read fails the group before it reuses its buffer. So this
         // rank checks for a failure after its last read.
         fence(Ordering::SeqCst);
         match self.domain.failure() {
@@ -302,7 +321,9 @@ impl Gets {
         }
     }
 
-    /// Continues a get whose front half has been read.
+    /// Continues a get whose front half has been read. If the sender has claimed the back half,
+    /// waits for its report. Otherwise claims the bytes that are left for this rank, which reads
+    /// them in the next steps.
     fn finish_front(&mut self, get: ActiveGet, rts_table: &mut RtsTable) -> GetStep {
         let ExposedMessage { peer, local, number, exposed } = get.message;
         let try_read_all =
@@ -324,7 +345,8 @@ impl Gets {
         GetStep::Pending
     }
 
-    /// Continues the get of a message whose sender has written the back half, or a part of it.
+    /// Continues a get after the sender's report that it has written the back half, or a part of
+    /// it.
     pub(super) fn on_put_done(
         &mut self,
         peer: Rank,
@@ -340,7 +362,8 @@ impl Gets {
         }
     }
 
-    /// Gives up reading the sender's memory, so that the message can be requested in fragments.
+    /// Stops reading the sender's memory, so that the message can be requested in fragments. If the
+    /// sender is writing the back half, it cannot send fragments, and the group fails.
     fn fall_back(
         &self,
         message: &ExposedMessage,
@@ -366,19 +389,19 @@ impl Gets {
         GetStep::NeedsFragments { peer, number }
     }
 
-    /// Returns whether a message is being read by CMA.
+    /// Returns whether a message has an active or half-done get.
     pub(super) fn has_get_of(&self, peer: Rank, number: u64) -> bool {
-        self.begun_or_active().any(|get| get.is_for_message(peer, number))
+        self.active_or_half_done().any(|get| get.is_for_message(peer, number))
     }
 
-    fn begun_or_active(&self) -> impl Iterator<Item = &ActiveGet> {
+    fn active_or_half_done(&self) -> impl Iterator<Item = &ActiveGet> {
         self.active.iter().chain(&self.half_done)
     }
 
-    /// Cancels the get of a message. Returns false if the read has already begun.
+    /// Cancels the get of a message, if there is one. Returns false if the read has already begun.
     pub(super) fn cancel(&mut self, peer: Rank, number: u64) -> bool {
         let is_its = |get: &ActiveGet| get.is_for_message(peer, number);
-        if self.begun_or_active().any(|get| is_its(get) && get.has_begun) {
+        if self.active_or_half_done().any(|get| is_its(get) && get.has_begun) {
             return false;
         }
         self.active.retain(|get| !is_its(get));
@@ -386,7 +409,7 @@ impl Gets {
         true
     }
 
-    /// Drops the gets that satisfy a condition on the peer.
+    /// Drops all gets from the peers that satisfy a condition.
     pub(super) fn drop_gets(&mut self, is_dropped: impl Fn(Rank) -> bool) {
         self.active.retain(|get| !is_dropped(get.message.peer));
         self.asked.retain(|get| !is_dropped(get.message.peer));
@@ -412,7 +435,7 @@ impl Gets {
         self.answer_timeout = answer_timeout;
     }
 
-    /// Forbids to read the memory of a rank of the domain.
+    /// Makes this rank treat the memory of a rank as unreadable.
     pub(super) fn deny_access(&mut self, local: Rank) {
         self.access[local] = CmaAccess::Denied;
     }

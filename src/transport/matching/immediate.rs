@@ -1,5 +1,5 @@
-//! The receiving side of the fast path: takes a message from the ring of its sender at once, if the
-//! message is complete and matches.
+//! The receiving side of the fast path: takes the next message from the ring of its sender, if the
+//! message is complete and matches the receive.
 
 use super::frame::{HEADER_BYTES, MessageFrame};
 use super::limits::MatchingLimits;
@@ -16,8 +16,8 @@ use crate::transport::{Delivery, ImmediateMessage, Region, SharedDomain};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FastReceive {
     Message(Delivery),
-    /// No message has arrived. `taken` is the reader's position in the ring of rank `from` of the
-    /// domain.
+    /// No message has arrived. `from` is the sender's rank in the domain (the ranks that share
+    /// memory). `taken` is the reader's position in the ring from that rank.
     Empty {
         from: Rank,
         taken: u64,
@@ -27,8 +27,8 @@ pub(super) enum FastReceive {
 }
 
 impl PeerLink {
-    /// Takes a message that is complete in the peer's ring into the receiver's buffer. If the ring
-    /// is empty, polls up to `polls` times.
+    /// Copies the next message in the peer's ring to the receiver's buffer, if the message is
+    /// complete and matches. If the ring is empty, polls up to `polls` times.
     pub(super) fn take_immediate(
         &mut self,
         domain: &dyn SharedDomain,
@@ -86,8 +86,8 @@ impl PeerLink {
         FastReceive::Message(Delivery { peer: self.name.rank, tag, bytes: len })
     }
 
-    /// Takes a credit frame. A peer sends one before a message from time to time; the message
-    /// follows it in the ring.
+    /// Takes a credit frame from the ring. A peer sends credit frames from time to time, and the
+    /// message may be the next frame. Returns `Empty`, so that the caller polls again.
     #[cold]
     fn take_credit(&mut self, domain: &dyn SharedDomain, bytes: u64) -> FastReceive {
         // A frame that returns too much credit stays in the ring, so that a posted receive finds it
@@ -110,28 +110,29 @@ impl PeerLink {
 struct PeekedFrame {
     /// The decoded header; `None` if the bytes are no valid header.
     frame: Option<MessageFrame>,
-    /// The number of bytes that have arrived.
+    /// The number of bytes of this frame and of later frames that have arrived.
     available: usize,
-    /// The inline copy of the message next to the writer's position, if there is one.
+    /// The copy of the message next to the writer's position (see [`crate::transport::ring`]), if
+    /// there is one.
     inline: Option<InlineSnapshot>,
 }
 
-/// Returns the next frame in a ring; `None` if less than a header has arrived.
+/// Returns the next frame in a ring without taking it; `None` if less than a header has arrived.
 fn peek_frame(reader: &mut RingReader, ring: &ByteRing<'_>) -> Result<Option<PeekedFrame>> {
-    if let Some(beside) = reader.peek_inline(ring)?
+    if let Some(snapshot) = reader.peek_inline(ring)?
         && let Some(frame) =
-            MessageFrame::eager_from_first_word(beside.first_word, beside.len as u64)
+            MessageFrame::eager_from_first_word(snapshot.first_word, snapshot.len as u64)
     {
-        let held = HEADER_BYTES + beside.len;
-        return Ok(Some(PeekedFrame { frame: Some(frame), available: held, inline: Some(beside) }));
+        let available = HEADER_BYTES + snapshot.len;
+        return Ok(Some(PeekedFrame { frame: Some(frame), available, inline: Some(snapshot) }));
     }
     let mut head = [0; HEADER_BYTES];
-    let held = reader.peek(ring, Dst::from(&mut head[..]))?;
+    let available = reader.peek(ring, Dst::from(&mut head[..]))?;
     let frame = MessageFrame::decode(&head);
-    Ok((held > 0).then_some(PeekedFrame { frame, available: held, inline: None }))
+    Ok((available > 0).then_some(PeekedFrame { frame, available, inline: None }))
 }
 
-/// Takes the body from the bulk ring, and then the header from the ring. If the body has not
+/// Takes the body from the bulk ring, and then the header from the normal ring. If the body has not
 /// arrived, leaves both in place and returns false.
 fn take_from_bulk_ring(
     reader: &mut RingReader,

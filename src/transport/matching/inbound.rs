@@ -1,5 +1,6 @@
-//! Reading from the stream of a peer: collects the bytes of headers and bodies. The bytes of a body go
-//! straight into the buffer of their message.
+//! Reading from the stream of a peer: the header of a frame, and then its body. One read may get
+//! only a part of a header or body, so [`InboundFrame`] keeps the part that has arrived. The bytes
+//! of a body go directly into the buffer of their message.
 
 use super::frame::MessageFrame;
 use super::link::{BodyDestination, InboundFrame, PeerLink};
@@ -12,7 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::SharedDomain;
 
-/// The maximum number of bytes of a body without a destination that are read at once.
+/// The maximum number of bytes that one read discards, for a body without a destination.
 const DISCARD_BYTES: usize = 4096;
 
 /// Returns the error for an invalid frame.
@@ -25,7 +26,7 @@ pub(super) fn protocol_error<T>(reason: &str) -> Result<T> {
 pub(super) struct ReadStep {
     /// The number of bytes read.
     pub(super) taken: usize,
-    /// The part that is complete now, if any.
+    /// The header or body that this read has completed, if any.
     pub(super) completed: Option<CompletedPart>,
 }
 
@@ -88,7 +89,8 @@ impl PeerLink {
         }
     }
 
-    /// Reads and drops bytes of a body without a destination. `rest` bytes of the body are left.
+    /// Reads and drops bytes of a body without a destination. `rest` is the number of bytes of the
+    /// body that have not been read.
     fn discard_body(&mut self, domain: &dyn SharedDomain, rest: usize) -> Result<ReadStep> {
         let mut bytes = [0; DISCARD_BYTES];
         let into = Dst::from(&mut bytes[..rest.min(DISCARD_BYTES)]);
@@ -101,7 +103,7 @@ impl PeerLink {
         Ok(ReadStep { taken, completed })
     }
 
-    /// Decodes the complete header.
+    /// Decodes the header, which is complete.
     fn take_header(&mut self) -> Result<CompletedPart> {
         let frame = std::mem::replace(&mut self.inbound_frame, InboundFrame::AWAITING_HEADER);
         if let InboundFrame::Header { bytes, .. } = frame
@@ -112,7 +114,7 @@ impl PeerLink {
         protocol_error("it sent an invalid frame")
     }
 
-    /// Takes the destination of the complete body.
+    /// Takes the destination of the body, which is complete.
     fn take_body(&mut self) -> Option<CompletedPart> {
         match std::mem::replace(&mut self.inbound_frame, InboundFrame::AWAITING_HEADER) {
             InboundFrame::Body { destination, .. } => Some(CompletedPart::Body(destination)),
@@ -120,8 +122,8 @@ impl PeerLink {
         }
     }
 
-    /// Expects the body of the last header. Returns its destination if the body is empty, and so
-    /// complete.
+    /// Prepares to read the body of the last header. An empty body is complete already: then
+    /// returns its destination.
     ///
     /// # Errors
     /// `Internal` if the body is in a bulk ring that does not exist.
@@ -141,7 +143,8 @@ impl PeerLink {
         Ok(None)
     }
 
-    /// Discards the rest of a fragment of the announced message `number`.
+    /// If a fragment of the announced message `number` is being read, discards the rest of the
+    /// fragment.
     pub(super) fn discard_fragment(&mut self, number: u64) {
         if let InboundFrame::Body { destination, .. } = &mut self.inbound_frame
             && matches!(destination, BodyDestination::Fragment(of) if *of == number)

@@ -1,5 +1,5 @@
-//! The frames that arrive from peers. Every value from a peer is checked before it has an effect. An
-//! invalid value fails the group with an error that names the peer.
+//! Handling of the frames that arrive from peers. Every value from a peer is checked before it has
+//! an effect. An invalid value fails the group with an error that names the peer.
 //!
 //! This file handles eager messages and credit; [`super::rendezvous`] and [`super::split_transfer`]
 //! handle the frames of announced messages.
@@ -14,11 +14,12 @@ use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::transport::Delivery;
 
-/// The number of bytes after which a stream gives other streams a chance.
+/// After this number of bytes from one stream, this rank reads the next stream.
 const DRAIN_LIMIT_BYTES: usize = 256 << 10;
 
 impl MatchingState {
-    /// Takes the received bytes of a peer. Returns true if more bytes may be available.
+    /// Reads and handles the frames that have arrived from a peer. Returns true if it stopped at
+    /// [`DRAIN_LIMIT_BYTES`] and more bytes may be available.
     pub(super) fn drain_stream(&mut self, peer: Rank) -> bool {
         if self.peers.link(peer).is_receive_closed() || self.failure.is_some() {
             return false;
@@ -44,7 +45,8 @@ impl MatchingState {
         })
     }
 
-    /// Takes the next bytes of the current frame. Returns their number.
+    /// Reads the next bytes of the current frame, and handles a header or a body that is complete.
+    /// Returns the number of bytes.
     fn take_next(&mut self, peer: Rank) -> Result<usize> {
         let ReadStep { taken, completed } =
             self.peers.read_next(peer, &mut self.requests, &mut self.rts)?;
@@ -76,7 +78,8 @@ impl MatchingState {
         }
     }
 
-    /// Expects the body of the frame whose header has arrived.
+    /// Prepares to read the body of the frame whose header has arrived. Handles an empty body
+    /// immediately.
     pub(super) fn expect_body(
         &mut self,
         peer: Rank,

@@ -1,11 +1,14 @@
-//! The lazy engine: an engine that is created by the first message. Most groups never send a
-//! message, and an engine has a link to every rank.
+//! The lazy engine: an engine that is created by the first message. It saves memory and time,
+//! because an engine has a link to every rank, and most groups never send a message.
 //!
-//! Until then, this object listens on the doorbell for messages in the engine's place. It listens
-//! before the group is ready, and the sender of a first message sends a wake request, so that no
-//! message is missed. A wake request for any other reason creates no engine.
+//! Until the engine exists, this object listens on the rank's message doorbell. The doorbell is a
+//! word in shared memory. If a peer notifies the doorbell of a listening rank,
+//! [`DoorbellListener::on_doorbell`] is called in the process of that rank. The callback then
+//! creates the engine if a peer has written a message. If the notification has another reason, the
+//! callback does nothing. The object listens before the group is ready for messages, so it misses
+//! no message.
 //!
-//! Does not depend on the operation of an engine.
+//! This file does not depend on how an engine works.
 
 use super::progress_owner::EngineCore;
 use crate::base::error::{Error, Result};
@@ -14,7 +17,8 @@ use crate::transport::{DoorbellListener, SharedDomain};
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// An engine that may not exist yet, of a rank in a group whose ranks all share memory.
+/// The engine of one rank, which may not exist yet. If it does not, all ranks of the group share
+/// memory.
 #[derive(Debug)]
 pub(super) struct LazyEngine {
     domain: Arc<dyn SharedDomain>,
@@ -35,7 +39,7 @@ impl LazyEngine {
         engine
     }
 
-    /// Creates the object of an engine that exists already. Its ranks need not share memory.
+    /// Wraps an engine that exists already. The ranks of its group need not share memory.
     pub(super) fn with_core(domain: Arc<dyn SharedDomain>, core: Arc<EngineCore>) -> Arc<Self> {
         let (core, has_left) = (OnceLock::from(core), Mutex::new(false));
         Arc::new(Self { domain, allow_cma_read: false, core, has_left })
@@ -55,7 +59,7 @@ impl LazyEngine {
         self.core.get().map(AsRef::as_ref)
     }
 
-    /// Leaves the group: no engine is created any more.
+    /// Leaves the group. After that, no engine is created.
     pub(super) fn leave(&self) {
         *lock(&self.has_left) = true;
         match self.existing_core() {
@@ -71,7 +75,7 @@ impl LazyEngine {
         }
         if self.core.get().is_none() {
             let core = EngineCore::new(Arc::clone(&self.domain), None, self.allow_cma_read)?;
-            // The engine listens itself.
+            // The new engine listens on the doorbell itself.
             self.doorbell().stop_listening();
             // `set` cannot fail: the cell was empty.
             drop(self.core.set(core));
@@ -91,9 +95,10 @@ impl DoorbellListener for LazyEngine {
         }
         let (region, me) = (self.domain.region(), self.domain.rank());
         let mut others = (0..self.domain.size()).filter(|&rank| rank != me);
-        // This callback must not wait, because its caller may hold locks. If the lock is taken, its
-        // holder polls the rings or leaves. If the engine cannot be created, the next call of this
-        // rank returns the error.
+        // This callback must not wait, because its caller may hold locks. If another thread holds
+        // this lock, that thread is creating the engine, which then polls the rings, or it is
+        // leaving the group. If the engine cannot be created, the next call of this rank returns
+        // the error.
         if others.any(|rank| region.ring(rank, me).writer_cursor.position() != 0)
             && let Ok(has_left) = self.has_left.try_lock()
         {

@@ -1,21 +1,31 @@
 //! The limits of buffered bytes and outstanding messages. All ranks compute the same limits from
 //! properties of the group that every rank knows.
+//!
+//! A sender counts the *credit* that its eager messages use: their cost in the buffers of the
+//! receiver, until the receiver returns it. Examples for ranks of one node, where the shared memory
+//! permits eager messages of 128 KiB:
+//!
+//! | ranks | credit per sender | longest eager message | receiver returns credit from |
+//! |---|---|---|---|
+//! | 4 | 1 MiB | 128 KiB | 256 KiB |
+//! | 256 | 128 KiB | 32 KiB | 32 KiB |
 
 use crate::base::ids::WorldSize;
 use crate::transport::RegionGeometry;
 
-/// The maximum number of outstanding messages of a rank, and so of the RTS frames that another rank
-/// may have sent to it.
+/// The maximum number of messages that a rank may have posted and not completed. This also limits
+/// the number of RTS frames of one rank that another rank has to store.
 pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 
-/// The cost of a buffered message in addition to its bytes.
+/// The cost of a buffered message in addition to the cost of its bytes.
 pub(super) const HELD_OVERHEAD: usize = 128;
 
 /// The longest eager message in a group with several hosts.
 const EAGER_BYTES: usize = 16 << 10;
 
-/// The maximum number of bytes that a rank buffers for all its peers, and the maximum for one peer.
+/// The maximum number of bytes that a rank buffers for all its peers together.
 const MAX_HELD_BYTES: usize = 32 << 20;
+/// The maximum number of bytes that a rank buffers for one peer.
 const MAX_HELD_BYTES_PER_PEER: usize = 1 << 20;
 
 /// The limits between a sender and a receiver.
@@ -23,7 +33,8 @@ const MAX_HELD_BYTES_PER_PEER: usize = 1 << 20;
 pub(super) struct MatchingLimits {
     /// The length of the longest eager message.
     pub(super) eager_bytes: usize,
-    /// The bytes that a receiver buffers for one sender, including [`HELD_OVERHEAD`] per message.
+    /// The bytes that a receiver buffers for one sender: the sender's credit. A message costs its
+    /// length and [`HELD_OVERHEAD`].
     pub(super) held_bytes: usize,
 }
 
@@ -41,7 +52,7 @@ impl MatchingLimits {
         bytes.saturating_add(HELD_OVERHEAD)
     }
 
-    /// Returns the number of bytes from which on the receiver sends a credit frame.
+    /// Returns the owed credit at which the receiver sends a credit frame, in bytes.
     pub(super) fn credit_threshold(&self) -> usize {
         self.held_bytes / 4
     }

@@ -1,6 +1,7 @@
-//! The link between this rank and one peer: the streams in both directions, the frames in progress on
-//! them, and the credit. [`PeerTable`](super::peers::PeerTable) owns all links, and no other code
-//! changes a link.
+//! The link between this rank and one peer: the streams in both directions, the frames that are
+//! partly written or partly read, and the credit. The credit is the number of bytes of eager
+//! messages that the two ranks may buffer for each other. [`PeerTable`](super::peers::PeerTable)
+//! owns all links, and no other code changes a link.
 
 use super::frame::{HEADER_BYTES, MessageFrame};
 use super::limits::MatchingLimits;
@@ -22,7 +23,8 @@ pub(super) enum QueuedItem {
     Rts(u64),
     /// A control frame.
     Control(MessageFrame),
-    /// The FIN for the announced message `number`, which completes the receive.
+    /// The FIN for the announced message `number`. When it is in the stream, the receive `receive`
+    /// completes.
     Fin { number: u64, receive: u64 },
 }
 
@@ -36,7 +38,7 @@ pub(super) struct FrameInProgress {
 }
 
 impl FrameInProgress {
-    /// Returns whether the next bytes go to the bulk ring.
+    /// Returns whether the header is in the stream and the next bytes go to the bulk ring.
     pub(super) fn waits_for_bulk_ring(&self) -> bool {
         self.written >= self.header.len() && self.body.is_bulk()
     }
@@ -45,9 +47,9 @@ impl FrameInProgress {
 /// The body after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameBody {
-    /// No body. If the frame is the RTS of a send of this rank, the number of the send.
+    /// No body. The number is that of the send if the frame is an RTS, and `None` otherwise.
     Empty(Option<u64>),
-    /// No body; the frame completes this receive.
+    /// No body. When the frame is in the stream, this receive completes.
     Fin(u64),
     /// An eager message.
     Eager { number: u64, is_bulk: bool },
@@ -85,13 +87,13 @@ impl InboundFrame {
 /// The destination of received bytes.
 #[derive(Debug)]
 pub(super) enum BodyDestination {
-    /// An unexpected message: no receive has matched it yet.
+    /// A buffer of the engine, because no receive has matched the message.
     Unexpected(UnexpectedMessage),
     /// The buffer of a receive.
     Receive(u64),
-    /// The buffer of the receive that has accepted the RTS of this number.
+    /// The buffer of the receive that has accepted the RTS with this number.
     Fragment(u64),
-    /// No destination: a fragment whose receive expired before the fragment came.
+    /// No destination: the receive of the fragment expired before the fragment came.
     Discard,
 }
 
@@ -100,27 +102,33 @@ pub(super) enum BodyDestination {
 pub(super) struct PeerLink {
     pub(super) name: PeerName,
     pub(super) streams: PeerStreams,
-    /// The error of a link that is closed in both directions.
+    /// The error of a link that is closed in both directions; `None` while a direction is open.
     pub(super) close_error: Option<Error>,
-    /// The errors of a link that is closed in one direction. They apply until the link is closed.
+    /// The error of the outgoing stream, if that stream has ended. Once `close_error` is set,
+    /// `close_error` applies instead.
     pub(super) send_close_error: Option<Error>,
+    /// The error of the incoming stream, if that stream has ended. Once `close_error` is set,
+    /// `close_error` applies instead.
     pub(super) receive_close_error: Option<Error>,
-    /// The end of the grace period in which a failure reason may still arrive.
+    /// The end of the grace period after a stream has ended ([`super::peer_departure`]). A failure
+    /// reason may still arrive until then.
     pub(super) departure_deadline: Option<Instant>,
     pub(super) send_queue: VecDeque<QueuedItem>,
-    /// The sends whose receivers have requested fragments, served in turn.
+    /// The sends whose fragments the peer has requested. A send writes one fragment, and then moves
+    /// to the end of the queue.
     pub(super) fragment_queue: VecDeque<u64>,
     pub(super) current_frame: Option<FrameInProgress>,
-    /// Whether the peer is on the list of peers with frames to send.
+    /// Whether the peer is on the flush list, the list of peers with frames to send.
     pub(super) is_pending: bool,
-    /// Whether the stream was full, and the endpoint has not reported room since.
+    /// Whether a stream between nodes was full, and the endpoint has not reported room since.
     pub(super) is_stream_full: bool,
-    /// The credit in use: the part of the peer's buffer for this rank that this rank's messages
-    /// occupy.
+    /// The credit in use: the cost of this rank's eager messages that the peer may still buffer.
     pub(super) used_credit: usize,
     pub(super) inbound_frame: InboundFrame,
-    /// The bytes held for the peer, and the credit not yet returned to it.
+    /// The cost of the peer's eager messages that this rank buffers.
     pub(super) held_cost: usize,
+    /// The credit of messages that this rank no longer buffers, as far as it has not been returned
+    /// to the peer yet.
     pub(super) owed_credit: usize,
 }
 
@@ -130,8 +138,8 @@ fn missing_streams_error(peer: Rank) -> Error {
 }
 
 impl PeerLink {
-    /// Creates the link to a rank of the group, which is the rank `local` of the domain if it shares
-    /// memory with this rank.
+    /// Creates the link to rank `peer` of the group. If the peer shares memory with this rank,
+    /// `local` is the peer's rank in the domain (the ranks that share memory).
     ///
     /// # Errors
     /// `Internal` if a rank of another node has no streams.
@@ -197,14 +205,15 @@ impl PeerLink {
         self.send_queue.retain(|item| !is_its(item));
     }
 
-    /// Returns whether this rank's bulk ring is in use for the peer.
+    /// Returns whether this rank's bulk ring is in use for the peer: it has bytes that the peer has
+    /// not read, or a frame in progress will write to it.
     pub(super) fn uses_bulk_ring(&mut self, domain: &dyn SharedDomain) -> bool {
         let is_under_way =
             self.current_frame.as_ref().is_some_and(|current| current.body.is_bulk());
         self.close_error.is_none() && (is_under_way || !self.streams.is_bulk_ring_drained(domain))
     }
 
-    /// Returns whether bytes of a send are being written to the stream.
+    /// Returns whether an eager message or a fragment of a send is partly in the stream.
     pub(super) fn is_sending(&self, number: u64) -> bool {
         self.current_frame.as_ref().is_some_and(|current| {
             current.written > 0
@@ -229,7 +238,8 @@ impl PeerLink {
             && self.used_credit + MatchingLimits::credit_cost(len) <= limits.held_bytes
     }
 
-    /// Returns whether the peer's credit permits an eager message of this length from the peer.
+    /// Returns whether the peer may send an eager message of this length to this rank within its
+    /// credit.
     pub(super) fn may_send_eager(&self, len: usize, limits: &MatchingLimits) -> bool {
         let cost = MatchingLimits::credit_cost(len);
         len <= limits.eager_bytes && self.held_cost + self.owed_credit + cost <= limits.held_bytes
@@ -243,7 +253,7 @@ impl PeerLink {
         }
     }
 
-    /// Counts credit that the peer has returned, or that a message no longer needs.
+    /// Counts credit that the peer has returned.
     ///
     /// # Errors
     /// `Internal` if this rank did not use that credit.
@@ -257,8 +267,9 @@ impl PeerLink {
         Ok(())
     }
 
-    /// Counts that a message of this length is no longer buffered for the peer, which is this rank
-    /// itself if `is_own`. Returns the credit to send to the peer, once it reaches the threshold.
+    /// Counts that this rank no longer buffers a message of this length from the peer. Once the
+    /// owed credit reaches `threshold`, returns it; the caller then sends it to the peer. If
+    /// `is_own`, the peer is this rank itself, which needs no credit frame.
     pub(super) fn return_credit(
         &mut self,
         len: usize,
@@ -275,8 +286,9 @@ impl PeerLink {
         (self.owed_credit >= threshold).then(|| std::mem::take(&mut self.owed_credit) as u64)
     }
 
-    /// Returns the error with which a send to the peer fails at once. During the grace period, a
-    /// send to the peer waits for the end of that period.
+    /// Returns the error with which a new send to the peer fails without being posted. During the
+    /// grace period there is no such error: the send is posted and waits for the end of that
+    /// period.
     pub(super) fn send_refusal(&self) -> Option<&Error> {
         let out_closed =
             self.send_close_error.as_ref().filter(|_| self.departure_deadline.is_none());
@@ -296,7 +308,8 @@ impl PeerLink {
         self.inbound_frame = InboundFrame::AWAITING_HEADER;
     }
 
-    /// Returns the number of bytes that the engine buffers for the unexpected message that arrives.
+    /// Returns the number of bytes that the engine has allocated for an unexpected message that is
+    /// still arriving.
     #[cfg(any(test, fuzzing))]
     pub(super) fn buffered_bytes(&self) -> usize {
         match &self.inbound_frame {

@@ -1,37 +1,83 @@
-//! The matching engine: [`PointToPoint`] over shared memory inside a node, and over an endpoint
-//! between nodes.
+//! The matching engine: the point-to-point messages of one rank ([`PointToPoint`]). The engine
+//! matches each message with a receive by sender and tag, and moves the bytes into the buffer of
+//! that receive.
 //!
-//! - **Streams.** Between this rank and each peer there is a pair of byte streams: rings
-//!   ([`super::ring`]) or streams of the endpoint ([`peer_streams`]). They carry frames
-//!   ([`frame`]). A rank never stops reading its streams while it waits, so that no message blocks
-//!   another.
-//! - **Bulk ring.** In addition to its rings, a rank has one bulk ring. It holds the bodies of long
-//!   messages for one peer at a time; long messages for other peers go through their rings during
-//!   that time.
-//! - **Eager and rendezvous.** A small message is *eager* as long as the receiver has room to
-//!   buffer it ([`limits`]). The sender announces any other message by an *RTS* and keeps its bytes
-//!   until a receive has accepted the RTS. Then the bytes take one of three ways into the
-//!   receiver's buffer:
-//!   - The sender sends fragments, if CMA is impossible or both sides only wait for this message.
-//!   - The receiver reads the sender's memory by CMA ([`gets`], [`exposure`](super::exposure)).
-//!   - The receiver reads the front half while the sender writes the back half, if callers wait on
-//!     both sides of a long message ([`split_transfer`]).
-//! - **Completion.** The send of an eager message completes once the message is in the stream. The
-//!   send of an announced message completes once the receiver has it. A timeout cancels the RTS
-//!   without waiting for an answer, since numbers distinguish old requests from new ones.
-//! - **Receive buffers.** A receive borrows the caller's memory, or the engine allocates it once a
-//!   message has matched ([`ReceiveBuffer`]). It does so before the message counts as received, so
-//!   that a message without memory stays for the next receive.
-//! - **Probes.** A probe searches the messages that no receive has matched, and may remove one from
-//!   matching ([`probe`]).
-//! - **Progress.** A caller that waits makes all progress on its own thread
-//!   ([`PointToPoint::progress_until`]). If no caller has waited for a while, the service thread
-//!   takes over progress and is woken for all events ([`progress_owner`]).
+//! Between this rank and each peer there is one byte stream in each direction. Inside a node, a
+//! stream is a ring in shared memory ([`super::ring`]). Between nodes, it is a stream of the
+//! [`Endpoint`], for example a TCP connection ([`peer_streams`]). Streams carry frames: headers of
+//! 32 bytes, some of them with message bytes after the header ([`frame`]). A message takes one of
+//! two protocols:
 //!
-//! If all peers share memory, the engine is created by the first message ([`lazy_engine`]). Small
-//! messages of blocking calls bypass most of the engine ([`fast_path`]).
+//! - **Eager**, for a short message. The sender writes the bytes to the stream immediately. If no
+//!   receive matches, the receiver buffers the message. The bytes that a receiver may buffer for
+//!   one sender are that sender's *credit* ([`limits`]).
+//! - **Rendezvous**, for a message that is too long or exceeds the credit, and for a synchronous
+//!   send. The sender announces the message by an *RTS* (request to send). It keeps the bytes until
+//!   a receive has matched the RTS.
 //!
-//! Completions are called without any lock held. Does not depend on works, groups or the C ABI.
+//! # One eager message through the files
+//!
+//! Rank 0 sends 100 bytes with tag 7 to rank 1:
+//!
+//! 1. Rank 0 posts the send. [`state`] finds that the message is short and that its credit
+//!    suffices. [`outbound`] writes the frame to the stream. If the stream is full, the frame waits
+//!    in a queue of the [`link`], which holds all state for one peer. The send completes when the
+//!    whole frame is in the stream.
+//! 2. Rank 1 polls its streams ([`progress_owner`], [`termination`]). [`inbound`] reads the header.
+//!    [`incoming`] searches a posted receive for sender 0 and tag 7 ([`queues`], [`posted`]).
+//! 3. If a receive is posted, [`inbound`] reads the bytes directly into the buffer of that receive,
+//!    and the receive completes. Otherwise the bytes go to a buffer of the engine. The message then
+//!    waits as an *unexpected message* ([`unexpected`]) until a later receive matches it
+//!    ([`state`]).
+//! 4. Once the message has a receive, rank 1 owes rank 0 the credit of the message. When the owed
+//!    credit reaches a threshold, rank 1 returns it by a credit frame.
+//!
+//! # One rendezvous message through the files
+//!
+//! Rank 0 sends 3 MiB with tag 7 to rank 1:
+//!
+//! 1. Rank 0 posts the send. If rank 1 is on the same node, [`state`] exposes the send buffer, so
+//!    that rank 1 may read it ([`exposed_buffers`], [`exposure`](super::exposure)). [`outbound`]
+//!    writes an RTS, which has the tag, the length and the address of the exposed buffer.
+//! 2. Rank 1 stores the RTS ([`rendezvous`], [`rts_table`]) and matches it as it matches an eager
+//!    message. If no receive is posted, the RTS waits as an unexpected message.
+//! 3. When a receive matches, [`rendezvous`] selects how the bytes move. CMA (cross-memory attach)
+//!    is the system call by which one process reads or writes the memory of another.
+//!    - *Get*: rank 1 reads the memory of rank 0 by CMA ([`gets`]). This is the usual way inside a
+//!      node.
+//!    - *Split*: if callers on both ranks do nothing but wait for this message, both ranks copy.
+//!      Rank 1 reads the front half by CMA while rank 0 writes the back half ([`split_transfer`],
+//!      [`puts`]).
+//!    - *Fragments*: rank 1 sends a *CTS* (clear to send), and rank 0 sends the message in
+//!      fragments through the stream. This is the way between nodes, and inside a node if CMA is
+//!      impossible, or if both callers wait but the message cannot be split.
+//! 4. When all bytes have arrived, rank 1 sends a *FIN* (finish). The receive completes once the
+//!    FIN is in the stream, and the send completes once rank 0 has read the FIN.
+//!
+//! # Rules
+//!
+//! - **No blocking.** A rank never stops reading its streams while it waits, so no message blocks
+//!   another message.
+//! - **Bulk ring.** In addition to its rings, a rank has one bulk ring for the bodies of long
+//!   frames. The bulk ring serves one peer at a time. Long messages to other peers go through their
+//!   normal rings during that time.
+//! - **Timeouts.** If the deadline of an announced send passes, the sender cancels the RTS and
+//!   waits for no answer. Numbers of messages are never reused, so a late CTS or FIN cannot be
+//!   taken for the answer to a newer RTS.
+//! - **Receive buffers.** A receive borrows the caller's memory, or the engine allocates memory
+//!   once a message has matched ([`ReceiveBuffer`]). If the allocation fails, the receive fails,
+//!   and the message stays for the next receive.
+//! - **Probes.** A probe finds the first message that no receive has matched. It may also remove
+//!   the message from matching, so that only its caller can receive it ([`probe`]).
+//! - **Progress.** A caller that waits polls all streams on its own thread
+//!   ([`PointToPoint::progress_until`]). If no caller has waited for a while, the service thread of
+//!   the process polls instead. It is woken by every event ([`progress_owner`]).
+//! - **Lazy engine.** If all peers share memory, the first message creates the engine
+//!   ([`lazy_engine`]).
+//! - **Fast path.** Small messages of blocking calls bypass most of the engine ([`fast_path`]).
+//! - **Locks.** The engine holds no lock while it calls a completion.
+//!
+//! This module does not depend on works, groups or the C ABI.
 
 mod exposed_buffers;
 mod fast_path;
@@ -86,9 +132,9 @@ use std::sync::Arc;
 pub struct MatchingEngine(Arc<LazyEngine>);
 
 impl MatchingEngine {
-    /// Creates the engine of this rank of the domain. The endpoint connects the ranks of other
-    /// nodes. If `allow_cma_read`, peers may read this process's memory, as far as the system
-    /// permits.
+    /// Creates the engine of the calling rank. `domain` has the ranks that share memory with it,
+    /// and `endpoint` connects it to the ranks of other nodes. If `allow_cma_read` is true, the
+    /// other ranks of the node may read this process's memory by CMA, as far as the system permits.
     ///
     /// # Errors
     /// `System` if the service thread cannot be reached, `Internal` if there is no connection to a
@@ -102,8 +148,8 @@ impl MatchingEngine {
         Ok(Self(LazyEngine::with_core(domain, core)))
     }
 
-    /// Creates a lazy engine for a group whose ranks are all in the domain. The first message
-    /// creates the engine itself. No rank may send before this function has returned on all ranks.
+    /// Creates a lazy engine for a group whose ranks all share memory: the first message creates
+    /// the engine itself. No rank may send before this function has returned on all ranks.
     pub fn new_lazy(domain: Arc<dyn SharedDomain>, allow_cma_read: bool) -> Self {
         Self(LazyEngine::new(domain, allow_cma_read))
     }

@@ -1,5 +1,5 @@
-//! Writing to the stream of a peer: selects the next frame of the link's queues, and writes it as far
-//! as there is room.
+//! Writing to the stream of a peer: selects the next frame from the queues of the link, and writes
+//! as much of it as the stream has room for.
 
 use super::frame::{ExposedBuffer, HEADER_BYTES, MessageFrame};
 use super::link::{FrameBody, FrameInProgress, PeerLink, QueuedItem};
@@ -9,14 +9,15 @@ use crate::base::buffer::Src;
 use crate::base::error::{Error, Result};
 use crate::transport::{Delivery, SendRequest, SharedDomain};
 
-/// The next frame of a link, before the place of its body is known.
+/// The next frame of a link, before it is known whether the body goes to the bulk ring.
 #[derive(Debug)]
 pub(super) enum NextFrame {
     /// A frame without a body.
     Bodyless { frame: MessageFrame, body: FrameBody },
     /// The eager message of a send.
     Eager { number: u64, message: SendRequest },
-    /// A fragment of a send: at most the `rest` of the message, from `offset` on.
+    /// A fragment of a send, from `offset` on. `rest` is the number of bytes from `offset` to the
+    /// end of the message, and so the longest possible length of the fragment.
     Fragment { number: u64, attempt: u32, offset: usize, rest: usize },
 }
 
@@ -35,7 +36,8 @@ impl EagerWrite {
         self.written == HEADER_BYTES + len
     }
 
-    /// Returns the frame in progress of the send to which the message belongs.
+    /// Converts this write to the frame in progress of send `number`, so that the rest is written
+    /// later.
     pub(super) fn into_frame(self, number: u64) -> FrameInProgress {
         let Self { header, written, is_bulk } = self;
         FrameInProgress { header, body: FrameBody::Eager { number, is_bulk }, written }
@@ -43,7 +45,8 @@ impl EagerWrite {
 }
 
 impl PeerLink {
-    /// Writes an eager message to the stream, before it has a number.
+    /// Writes as much of an eager message as the stream has room for. The message needs a number
+    /// only if this writes less than the whole message.
     ///
     /// # Errors
     /// The error of the stream.
@@ -134,7 +137,7 @@ impl PeerLink {
                 message(number).map(|bytes| bytes.slice(offset, len))
             }
         };
-        // The bytes of a send exist as long as any of them is in transit.
+        // A send stays outstanding until its last byte is in the stream, so its bytes still exist.
         let bytes =
             bytes.ok_or_else(|| Error::internal("a message completed while it was being sent"))?;
         let head = current.header.len();
@@ -146,10 +149,10 @@ impl PeerLink {
         current.written += sent;
         let (body, written) = (current.body, current.written);
         if written > 0
-            && let FrameBody::Fragment { number, attempt: of, .. } = body
+            && let FrameBody::Fragment { number, attempt: frame_attempt, .. } = body
             && let Some(sending) = requests.send_mut(number)
             && let SendStage::SendingFragments { attempt, has_begun, .. } = &mut sending.stage
-            && *attempt == of
+            && *attempt == frame_attempt
         {
             *has_begun = true;
         }
@@ -174,10 +177,10 @@ impl PeerLink {
                     debug_assert!(slot.is_none(), "the buffer of an eager message is not exposed");
                 }
             }
-            FrameBody::Fragment { number, attempt: of, len, .. } => {
+            FrameBody::Fragment { number, attempt: frame_attempt, len, .. } => {
                 if let Some(sending) = requests.send_mut(number)
                     && let SendStage::SendingFragments { attempt, sent, .. } = &mut sending.stage
-                    && *attempt == of
+                    && *attempt == frame_attempt
                 {
                     *sent += len;
                     if *sent < sending.message.bytes.len() {

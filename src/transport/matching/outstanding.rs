@@ -1,5 +1,5 @@
-//! Outstanding messages: sends and receives that have been posted and not completed, their buffers,
-//! and their completions.
+//! Outstanding messages: sends and receives that have been posted and have not completed, with
+//! their buffers and their completions (callbacks).
 //!
 //! Does not depend on links, on frames, or on the rules by which messages and receives match.
 
@@ -20,20 +20,22 @@ pub(super) struct OutstandingSend {
     pub(super) completion: Arc<dyn Completion>,
     pub(super) expires_at: Option<Instant>,
     pub(super) stage: SendStage,
-    /// The exposure slot of its buffer, if the buffer is exposed.
+    /// The exposure slot of the message's buffer, if the receiver may read the buffer by CMA.
     pub(super) exposure_slot: Option<u16>,
 }
 
 /// The progress of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendStage {
-    /// An eager message that is sent as soon as the stream has room.
+    /// The message is eager and waits until the stream has room for all of its bytes.
     Eager,
     /// The RTS is sent or queued.
     RtsSent,
-    /// The message is sent in fragments.
+    /// The message is sent in fragments, which the CTS number `attempt` has requested. `sent` bytes
+    /// are in the stream. `has_begun` becomes true with the first byte of this attempt.
     SendingFragments { attempt: u32, sent: usize, has_begun: bool },
-    /// The message is for this rank itself and waits for a receive.
+    /// The message is for this rank itself and waits for a receive in the match queues, under the
+    /// number `arrival`.
     ToSelf { arrival: u64 },
 }
 
@@ -44,10 +46,11 @@ pub(super) struct OutstandingReceive {
     pub(super) completion: Arc<dyn Completion>,
     pub(super) expires_at: Option<Instant>,
     pub(super) stage: ReceiveStage,
-    /// The buffer that the engine has allocated, if the caller's buffer is not borrowed. The whole
-    /// length is reserved at once; the vector grows as bytes arrive.
+    /// The buffer that the engine allocates for a receive that borrows no buffer of the caller.
+    /// When a message matches, the engine reserves memory for the whole message. The length of the
+    /// vector grows as bytes arrive.
     pub(super) allocated: Vec<u8>,
-    /// The receive is for one message that a probe has removed from matching, and takes no other.
+    /// Whether the receive is only for one message, which a probe removed from matching.
     pub(super) is_matched: bool,
 }
 
@@ -58,8 +61,8 @@ impl OutstandingReceive {
         match self.message.buffer {
             ReceiveBuffer::Borrowed(bytes) => bytes.slice(offset, len),
             ReceiveBuffer::Allocated { .. } => {
-                // The vector grows within its reserved capacity. It grows by steps, because zeroing
-                // all bytes at once would delay other messages.
+                // The vector grows within its reserved capacity, step by step: zeroing all bytes of
+                // a long message in one step would delay other messages.
                 let end = self.allocated.len().max(offset + len);
                 self.allocated.resize(end, 0);
                 Dst::from(self.allocated.as_mut_slice()).slice(offset, len)
@@ -68,7 +71,8 @@ impl OutstandingReceive {
     }
 
     /// Prepares the buffer for a message, or returns the error if the receive cannot take the
-    /// message. A buffered message brings its own memory.
+    /// message. A message that the engine has buffered needs no new memory, because the receive
+    /// takes over the memory of the message.
     pub(super) fn prepare_buffer(
         &mut self,
         from: &PeerName,
@@ -112,12 +116,12 @@ pub(super) enum ReceiveStage {
     Delivered(Delivery),
 }
 
-/// A completed message, with the completion to notify.
+/// The outcome of a completed message, and the completion to call with it.
 #[derive(Debug)]
 pub(super) struct CompletedMessage {
     completion: Arc<dyn Completion>,
     outcome: Result<Delivery>,
-    /// The message, if the engine has allocated its buffer.
+    /// The bytes of the message, if the engine has allocated its buffer.
     allocated: Option<Vec<u8>>,
 }
 
@@ -129,11 +133,11 @@ impl CompletedMessage {
 
     /// Creates the result of a receive, with its buffer if the engine allocated it.
     pub(super) fn from_receive(receiving: OutstandingReceive, outcome: Result<Delivery>) -> Self {
-        let grows = matches!(receiving.message.buffer, ReceiveBuffer::Allocated { .. });
+        let is_allocated = matches!(receiving.message.buffer, ReceiveBuffer::Allocated { .. });
         Self {
             completion: receiving.completion,
             outcome,
-            allocated: grows.then_some(receiving.allocated),
+            allocated: is_allocated.then_some(receiving.allocated),
         }
     }
 
@@ -153,7 +157,7 @@ pub(super) fn allocate_zeroed(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reserves memory for a message in an empty vector.
+/// Returns an empty vector with reserved memory for a message.
 fn allocate_reserved(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| {

@@ -1,10 +1,13 @@
-//! The departure of a peer: completes all messages that only this peer could complete, and keeps
-//! the messages that it sent before.
+//! The departure of a peer: completes the messages that only this peer could complete, and keeps
+//! the messages that the peer sent before it left.
 //!
-//! The two directions of a stream end separately: a stream to a departed peer fails at once, while
-//! the peer's last bytes are still in transit. If a group fails, its ranks may be seen to leave
-//! before the failure reason arrives. A link therefore has a *grace period* ([`DEPARTURE_GRACE`]),
-//! so that its messages complete with that reason.
+//! The two streams of a link end at different times: this rank's stream to the peer fails
+//! immediately, while the last bytes from the peer may still be in transit.
+//!
+//! If a group fails, its ranks leave, and this rank may see a peer leave before it sees the reason
+//! of the failure. When a stream ends, its link therefore begins a *grace period*
+//! ([`DEPARTURE_GRACE`]). If the failure reason arrives in that time, the messages of the link
+//! complete with that reason. Otherwise they complete with the error of the departure.
 
 use super::outstanding::ReceiveStage;
 use super::state::MatchingState;
@@ -30,8 +33,9 @@ impl MatchingState {
         }
     }
 
-    /// Handles an error of an outgoing stream. If a peer is alive but unreachable, the group fails:
-    /// the peer waits for messages that never arrive, and no other rank would notify it.
+    /// Handles an error of an outgoing stream. If the peer has not left but cannot be reached, the
+    /// group fails. Otherwise the peer would wait for messages that never arrive, and no other rank
+    /// would tell it.
     pub(super) fn on_send_error(&mut self, peer: Rank, error: Error) {
         if error.kind() != ErrorKind::PeerFailed {
             return self.on_receive_error(peer, error);
@@ -41,8 +45,8 @@ impl MatchingState {
         self.begin_departure_grace(peer);
     }
 
-    /// Starts the grace period of a peer that seems to have left: the failure reason may still
-    /// arrive.
+    /// Starts the grace period of a peer that seems to have left, in which the failure reason may
+    /// still arrive.
     fn begin_departure_grace(&mut self, peer: Rank) {
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
@@ -50,7 +54,7 @@ impl MatchingState {
         self.peers.begin_departure(peer);
     }
 
-    /// Ends the grace period: no failure reason has arrived.
+    /// Ends the grace period of a peer. No failure reason has arrived.
     pub(super) fn end_departure_grace(&mut self, peer: Rank) {
         let link = self.peers.link(peer);
         match (link.receive_close_error.clone(), link.send_close_error.clone()) {
@@ -96,8 +100,8 @@ impl MatchingState {
         }
     }
 
-    /// Cancels requested messages of a peer that will not arrive. A receive from any rank waits for
-    /// the next message.
+    /// Cancels the accepted messages of a peer, because their bytes will not arrive any more. A
+    /// receive from this peer fails. A receive from any rank looks for another message.
     fn cancel_accepted(&mut self, peer: Rank, error: &Error) {
         let is_its = |stage| matches!(stage, ReceiveStage::Accepted { from, .. } if from == peer);
         for receive in self.requests.receives_where(|it| is_its(it.stage)) {

@@ -1,5 +1,6 @@
-//! The byte streams between this rank and a peer: rings and bulk rings inside a node, and streams
-//! of an endpoint between nodes.
+//! The byte streams between this rank and a peer. Inside a node, they are rings in shared memory.
+//! The bodies of long frames go through bulk rings instead: each rank has one bulk ring, which
+//! serves one peer at a time. Between nodes, the streams are those of an endpoint.
 
 use super::frame::MAX_FRAGMENT;
 use crate::base::buffer::{Dst, Src};
@@ -12,24 +13,27 @@ use crate::transport::{Channel, Endpoint, SharedDomain};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// The number of bytes that are taken from a stream between nodes at once into the staging buffer.
+/// The size of the staging buffer. A read of a stream between nodes takes up to this number of
+/// bytes, so that several short frames need only one read.
 const STAGING_BYTES: usize = 16 << 10;
 
-/// The number of bytes from which on a receive from a stream between nodes bypasses the staging
-/// buffer.
+/// A read of at least this number of bytes from a stream between nodes bypasses the staging buffer.
 const DIRECT_RECEIVE_BYTES: usize = 4 << 10;
 
-/// The number of unpublished bytes from which on the writer publishes them before it writes more.
+/// The writer publishes its bytes to the reader when this number of bytes is unpublished, so that
+/// the reader copies these bytes while the writer writes more.
 const PUBLISH_BYTES: usize = 16 << 10;
 
-/// The length of a fragment in a ring while the bulk ring serves another peer.
+/// The maximum length of a fragment in a normal ring, which is used while the bulk ring serves
+/// another peer.
 const RING_FRAGMENT_BYTES: usize = 16 << 10;
 
-/// The number of polls by which one end of a ring waits for the other end within a transfer that
-/// has begun: the other end is about to continue.
+/// How many times the reader of a ring polls for more bytes, and the writer for more room, within a
+/// transfer that has begun. The other side is about to continue, so these polls usually succeed.
 pub(super) const STREAM_POLLS: u32 = 300;
 
-/// This rank's bulk ring for one peer, and the peer's bulk ring for this rank.
+/// This rank's bulk ring, as the writer to one peer, and the peer's bulk ring, as the reader of
+/// this rank.
 #[derive(Debug)]
 pub(super) struct BulkRings {
     writer: RingWriter,
@@ -43,7 +47,8 @@ pub(super) enum PeerStreams {
     Loopback,
     /// Rings to and from a rank of the domain, and bulk rings for long messages.
     Rings { peer: Rank, writer: RingWriter, reader: RingReader, bulk_rings: Box<BulkRings> },
-    /// The streams of an endpoint, with the received bytes that have not been used yet.
+    /// The streams of an endpoint. `staging` has bytes that were read ahead; the first
+    /// `staging_used` of them have been used.
     Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, staging: Vec<u8>, staging_used: usize },
 }
 
@@ -64,7 +69,8 @@ impl PeerStreams {
         Self::Streams { endpoint, peer, staging: Vec::new(), staging_used: 0 }
     }
 
-    /// Writes a record to the ring, if the ring has room for all of it, and wakes the peer.
+    /// Writes a record (the header and body of an eager message) to the ring, and wakes the peer.
+    /// Returns false and writes nothing if the ring has no room for all of it.
     pub(super) fn write_record(
         &mut self,
         domain: &dyn SharedDomain,
@@ -82,7 +88,7 @@ impl PeerStreams {
         is_written
     }
 
-    /// Writes parts to the stream, as far as there is room. The peer sees them after
+    /// Writes as many bytes of `parts` to the stream as there is room for. The peer sees them after
     /// [`PeerStreams::flush`].
     pub(super) fn send(&mut self, domain: &dyn SharedDomain, parts: &[Src<'_>]) -> Result<usize> {
         match self {
@@ -94,8 +100,9 @@ impl PeerStreams {
         }
     }
 
-    /// Writes the rest of a header and of its body, as far as there is room. A peer in the domain
-    /// takes one part of a body while this rank writes the next.
+    /// Writes as much of the rest of a header and its body as there is room for. If the body is
+    /// long and the peer is in the domain, the peer reads a piece of the body while this rank
+    /// writes the next piece.
     pub(super) fn send_body(
         &mut self,
         domain: &dyn SharedDomain,
@@ -116,14 +123,15 @@ impl PeerStreams {
         }
         let writer = if is_bulk { &mut bulk_rings.writer } else { out };
         let body_sent = writer.write_stream(domain.region(), STREAM_POLLS, body)?;
-        // The wake also reaches a peer that went to sleep after it read the header.
+        // This wake is needed in addition to the wake of `flush`: the peer may have gone to sleep
+        // after it read the header.
         fence(Ordering::SeqCst);
         domain.wake_message_waiter_fenced(*peer);
         Ok(sent + body_sent)
     }
 
-    /// Writes a header to the ring and its body to the bulk ring, which is free. Returns false and
-    /// writes nothing if there is no room for all of it.
+    /// Writes a header to the ring and its body to the bulk ring. The caller has reserved the bulk
+    /// ring for this peer. Returns false and writes nothing if there is no room for all of it.
     pub(super) fn write_to_bulk_ring(
         &mut self,
         domain: &dyn SharedDomain,
@@ -172,8 +180,9 @@ impl PeerStreams {
         }
     }
 
-    /// Called after a partial send. Returns whether the stream has room now, so that the caller can
-    /// try again. Otherwise the peer or the endpoint wakes this rank when there is room.
+    /// The caller has written a frame in part. Returns whether the stream has room now, so that the
+    /// caller can continue. If it returns false, the peer or the endpoint wakes this rank when
+    /// there is room.
     pub(super) fn has_room_now(
         &mut self,
         domain: &dyn SharedDomain,
@@ -196,7 +205,7 @@ impl PeerStreams {
         }
     }
 
-    /// Receives bytes of a body, including bytes that arrive during the call.
+    /// Reads bytes of a body, including bytes that arrive during the call.
     pub(super) fn receive_body(
         &mut self,
         domain: &dyn SharedDomain,
@@ -210,7 +219,7 @@ impl PeerStreams {
         reader.read_stream(domain.region(), STREAM_POLLS, into)
     }
 
-    /// Receives available bytes into `into`.
+    /// Reads bytes that have arrived.
     pub(super) fn receive(&mut self, domain: &dyn SharedDomain, into: Dst<'_>) -> Result<usize> {
         match self {
             Self::Loopback => Ok(0),
@@ -246,12 +255,13 @@ impl PeerStreams {
         }
     }
 
-    /// Releases the room of taken bytes to the peer.
+    /// Releases the room of bytes that this rank has read, so that the peer can write there.
     pub(super) fn release_received(&mut self, domain: &dyn SharedDomain) {
         self.release_readers(domain, RingReader::release);
     }
 
-    /// Releases the room of taken bytes once they are a quarter of a ring.
+    /// Releases the room of bytes that this rank has read, if they are at least a quarter of a
+    /// ring.
     pub(super) fn release_received_lazily(&mut self, domain: &dyn SharedDomain) {
         self.release_readers(domain, RingReader::release_lazily);
     }

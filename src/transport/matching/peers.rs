@@ -1,8 +1,9 @@
 //! The peers of this rank: their links, and the lists of links with work to do.
 //!
-//! A link is on the flush list while it has frames to write, and on the ready list while its streams
-//! between nodes may make progress. This rank's bulk ring serves one peer at a time. Errors of streams
-//! are returned, and have no effect on messages and on the group here.
+//! - A link is on the *flush list* while it has frames to write.
+//! - A link is on the *ready list* while its streams between nodes may make progress.
+//!
+//! The functions return the errors of streams. Their callers decide what an error means.
 
 use super::frame::MessageFrame;
 use super::immediate::FastReceive;
@@ -29,22 +30,22 @@ use std::time::Instant;
 pub(super) struct PeerTable {
     domain: Arc<dyn SharedDomain>,
     limits: MatchingLimits,
-    /// This rank.
+    /// The rank of this process in the group.
     rank: Rank,
     links: Vec<PeerLink>,
     /// The other ranks of the domain.
     node_peers: Vec<Rank>,
-    /// The peers with queued frames.
+    /// The flush list: the peers with frames to write.
     flush_list: Vec<Rank>,
-    /// The peers whose streams may make progress.
+    /// The ready list: the peers whose streams between nodes may make progress.
     ready_list: Vec<Rank>,
     /// The ends of the grace periods of departing peers.
     departures: TimerQueue<Rank>,
-    /// The peer that this rank's bulk ring served last.
+    /// The peer that this rank's bulk ring (for the bodies of long frames) serves or served last.
     bulk_ring_peer: Option<Rank>,
-    /// The number of bytes transferred in both directions.
+    /// The number of bytes sent and received. It changes when this rank makes progress.
     moved_bytes: u64,
-    /// The word on which a read-modify-write acts as a fence.
+    /// A word that only this rank uses, for [`fence_with_rmw`](crate::base::sync::fence_with_rmw).
     fence_word: AtomicU64,
 }
 
@@ -115,12 +116,12 @@ impl PeerTable {
         &self.limits
     }
 
-    /// Returns the number of transferred bytes; shows whether progress was made.
+    /// Returns the number of bytes sent and received.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// Counts transferred bytes that took no stream.
+    /// Counts bytes that this rank has written by CMA instead of a stream.
     pub(super) fn add_moved_bytes(&mut self, len: usize) {
         self.moved_bytes += len as u64;
     }
@@ -138,7 +139,7 @@ impl PeerTable {
         }
     }
 
-    /// Queues the fragments of a send, and drops fragments of it that are queued.
+    /// Queues the fragments of a send, and drops queued fragments of an earlier request.
     pub(super) fn queue_fragments(&mut self, peer: Rank, number: u64) {
         self.drop_fragments(peer, number);
         self.links[peer].fragment_queue.push_back(number);
@@ -155,8 +156,8 @@ impl PeerTable {
         self.links[peer].dequeue_send(number)
     }
 
-    /// Removes the queued CTS of a message. Otherwise a peer that sends and cancels RTS frames
-    /// without reading its stream would grow the queue.
+    /// Removes the queued CTS of a message. Without this, the queue would grow without limit if a
+    /// peer sent and cancelled RTS frames and did not read its stream.
     pub(super) fn dequeue_cts(&mut self, peer: Rank, number: u64) {
         self.links[peer].dequeue_cts(number);
     }
@@ -203,8 +204,8 @@ impl PeerTable {
             }
             let (link, domain) = (&mut self.links[peer], self.domain.as_ref());
             if link.write_current_frame(domain, requests, &mut self.moved_bytes)? {
-                // If the peer takes one fragment while this rank writes the next, the transfer
-                // takes half the time.
+                // The peer reads this fragment during the next write, which halves the transfer
+                // time.
                 link.streams.flush_fragment(domain);
                 continue;
             }
@@ -231,14 +232,14 @@ impl PeerTable {
         true
     }
 
-    /// Returns whether an eager message goes to the bulk ring: it is too long for the ring, and the
-    /// bulk ring is free.
+    /// Reserves the bulk ring for an eager message that is too long for the normal ring. Returns
+    /// false if the message goes to the normal ring.
     fn uses_bulk_ring(&mut self, peer: Rank, len: usize) -> bool {
         len > self.domain.region().max_ring_message() && self.acquire_bulk_ring(peer)
     }
 
-    /// Reserves the bulk ring for a peer. Returns false if it still holds bytes for another peer,
-    /// which may never read them.
+    /// Reserves the bulk ring for a peer. Returns false if the bulk ring still has bytes for
+    /// another peer, which may never read them. The caller then uses the normal ring.
     fn acquire_bulk_ring(&mut self, peer: Rank) -> bool {
         if self.links[peer].ring_rank().is_none() {
             return false;
@@ -252,8 +253,8 @@ impl PeerTable {
         true
     }
 
-    /// Begins to write an eager message, if no other frame is before it. Returns the frame, which
-    /// is written completely or in part, or `None` if the message has to be queued.
+    /// Writes as much of an eager message as there is room for, if no other frame is before the
+    /// message. Returns how much was written, or `None` if the message has to be queued.
     ///
     /// # Errors
     /// The error of the stream.
@@ -267,7 +268,7 @@ impl PeerTable {
         link.write_eager(self.domain.as_ref(), message, is_bulk).map(Some)
     }
 
-    /// Continues to write the eager message of a send, which was written in part.
+    /// Makes the rest of a partly written eager message the current frame of its link.
     pub(super) fn resume_eager(&mut self, to: Rank, number: u64, write: EagerWrite) {
         self.links[to].current_frame = Some(write.into_frame(number));
         self.mark_pending(to);
@@ -291,12 +292,13 @@ impl PeerTable {
         self.links[to].regain_credit(bytes)
     }
 
-    /// Counts an eager message of a peer, which this rank buffers.
+    /// Counts the cost of an eager message from a peer, which this rank buffers.
     pub(super) fn hold_credit(&mut self, from: Rank, len: usize) {
         self.links[from].held_cost += MatchingLimits::credit_cost(len);
     }
 
-    /// Returns credit to a sender whose message of this length is no longer buffered.
+    /// Counts that this rank no longer buffers a message of this length from a peer. If the owed
+    /// credit has reached the threshold, queues a credit frame.
     pub(super) fn return_credit(&mut self, from: Rank, len: usize) {
         let (is_own, threshold) = (from == self.rank, self.limits.credit_threshold());
         if let Some(bytes) = self.links[from].return_credit(len, is_own, threshold) {
@@ -336,12 +338,12 @@ impl PeerTable {
         self.links[peer].discard_fragment(number);
     }
 
-    /// Returns room to a peer early, so that a sender that waits for room can continue.
+    /// Returns room to a peer during a series of reads, so that the peer can write more.
     pub(super) fn release_lazily(&mut self, peer: Rank) {
         self.links[peer].streams.release_received_lazily(self.domain.as_ref());
     }
 
-    /// Ends a series of reads that took this number of bytes.
+    /// Ends a series of reads that read this number of bytes.
     pub(super) fn finish_reads(&mut self, peer: Rank, taken: usize) {
         self.moved_bytes += taken as u64;
         if taken > 0 {
@@ -349,12 +351,12 @@ impl PeerTable {
         }
     }
 
-    /// Returns whether more bytes of a peer may have arrived than were taken.
+    /// Returns whether bytes from a peer may have arrived that this rank has not read.
     pub(super) fn may_have_more(&self, peer: Rank) -> bool {
         self.links[peer].streams.may_have_more(self.domain.as_ref())
     }
 
-    /// Takes the peers whose streams between nodes may make progress.
+    /// Takes the ready list, together with the peers whose streams the endpoint reports as ready.
     pub(super) fn take_ready(&mut self, endpoint: &dyn Endpoint) -> Vec<Rank> {
         let mut ready = std::mem::take(&mut self.ready_list);
         endpoint.collect_ready_peers(&mut ready);
@@ -385,15 +387,15 @@ impl PeerTable {
     }
 
     /// Closes the outgoing stream to a peer, and drops all frames to it. Messages that the peer has
-    /// sent are still received.
+    /// sent are still received, so the peer goes on the ready list.
     pub(super) fn close_send(&mut self, peer: Rank, error: Error) {
         self.links[peer].clear_outbound();
         self.links[peer].send_close_error = Some(error);
         self.ready_list.push(peer);
     }
 
-    /// Closes the link to a peer in both directions, and drops all its frames. Returns false if it
-    /// was closed before.
+    /// Closes a link in both directions, and drops its frames. Returns false if it was closed
+    /// before.
     pub(super) fn close(&mut self, peer: Rank, error: &Error) -> bool {
         let link = &mut self.links[peer];
         let is_open = link.close_error.is_none();
@@ -407,7 +409,7 @@ impl PeerTable {
         is_open
     }
 
-    /// Drops all frames and timers of all peers.
+    /// Drops all frames, all lists and all grace periods.
     pub(super) fn clear(&mut self) {
         self.links.iter_mut().for_each(PeerLink::clear);
         self.flush_list.clear();
@@ -415,12 +417,12 @@ impl PeerTable {
         self.departures.clear();
     }
 
-    /// Releases the streams.
+    /// Releases the streams and the endpoint that they hold.
     pub(super) fn detach(&mut self) {
         self.links.iter_mut().for_each(|link| link.streams = PeerStreams::Loopback);
     }
 
-    /// Starts the grace period of a peer that seems to have left, if it has not started.
+    /// Starts the grace period of a peer that seems to have left, unless it is running already.
     pub(super) fn begin_departure(&mut self, peer: Rank) {
         let deadline = &mut self.links[peer].departure_deadline;
         if deadline.is_none() {
@@ -469,9 +471,9 @@ impl PeerTable {
         is_sent
     }
 
-    /// Takes a message that is complete in its sender's ring into the receiver's buffer. If the
-    /// ring is empty, polls up to `polls` times. The caller knows that no receive is posted and that
-    /// no message is buffered.
+    /// Copies the next message in its sender's ring to the receiver's buffer, as
+    /// [`PeerLink::take_immediate`] does. The caller knows that no receive is posted and that no
+    /// message is buffered.
     pub(super) fn try_take_immediate(
         &mut self,
         request: &ImmediateMessage<Dst<'static>>,

@@ -1,5 +1,17 @@
 //! The posted receive queue: the receives that wait for a message, found by sender and tag in the
 //! order of posting.
+//!
+//! There is one queue per pair of sender and tag, in which either may be a wildcard. A message
+//! looks at the front of each queue that can match it, and takes the receive with the smallest
+//! number:
+//!
+//! ```text
+//! posted receives                message                    takes
+//! 1: from rank 1, tag 7          from rank 1 with tag 7     receive 1
+//! 2: from any,    tag 7          from rank 2 with tag 7     receive 2
+//! 3: from rank 1, any tag        from rank 1 with tag 8     receive 3
+//! 4: from any,    any tag        from rank 2 with tag 8     receive 4
+//! ```
 
 use crate::base::ids::Rank;
 use crate::transport::LARGEST_TAG;
@@ -8,22 +20,25 @@ use std::collections::{HashMap, VecDeque};
 /// The sender and the tag of a receive. `None` matches any sender, or any tag that is not internal.
 pub(super) type MatchKey = (Option<Rank>, Option<u32>);
 
-/// Posted receives by match key. Receives are identified by numbers that grow with each posting.
+/// Posted receives by match key. A receive is identified by its number, and a receive that is
+/// posted later has a higher number.
 #[derive(Debug, Default)]
 pub(super) struct PostedReceives {
     /// The queues, each in the order of posting. No queue is empty.
     queues: HashMap<MatchKey, VecDeque<u64>>,
-    /// The number of posted receives that match callers' messages of any sender or any tag.
+    /// The number of posted receives with a wildcard that can match messages of callers. While it
+    /// is 0, only one queue can match such a message.
     wildcards: usize,
 }
 
-/// Returns whether a tag is internal: only a receive that names it matches.
+/// Returns whether a tag is internal to the library. Only a receive that names an internal tag
+/// matches its messages.
 pub(super) fn is_internal_tag(tag: u32) -> bool {
     tag > LARGEST_TAG
 }
 
-/// Returns whether a receive counts as a wildcard. The library's own receives do not count, because
-/// they are found by their tags only.
+/// Returns whether a receive counts in `wildcards`. A receive of an internal tag does not: its
+/// queues are searched for that tag only.
 fn is_wildcard(key: MatchKey) -> bool {
     match key {
         (from, Some(tag)) => from.is_none() && !is_internal_tag(tag),

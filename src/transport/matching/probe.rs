@@ -1,12 +1,13 @@
-//! Probes: search for messages that no receive has matched, and receive a message that a probe has
-//! removed from matching.
+//! Probes: the search for messages that no receive has matched. A *matched probe* (as `MPI_Mprobe`)
+//! also removes its message from matching, so that no other receive or probe can find it. Its
+//! caller then receives the message by number.
 //!
-//! The messages are in [`super::queues`]. The memory of a message that a matched probe removed stays
-//! counted as before. An eager message uses its sender's credit until it is received. An RTS keeps its
-//! place among the sender's RTS frames.
+//! The messages are in [`super::queues`]. A message that a matched probe has removed counts against
+//! the limits as before. An eager message uses its sender's credit until it is received. An RTS
+//! keeps its entry in the table of RTS frames.
 //!
-//! A waiting probe is not posted: it searches again whenever a message becomes unexpected. As in MPI,
-//! a receive on another thread may take the message that a probe waits for.
+//! A waiting probe is not posted like a receive. It searches again whenever a message finds no
+//! receive. As in MPI, a receive on another thread may take the message that a probe waits for.
 
 use super::progress_owner::EngineCore;
 use super::state::MatchingState;
@@ -46,7 +47,8 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// Returns the first message that a receive with these arguments would take, if one is there.
+    /// Returns the first message that a receive with these arguments would take, if the message has
+    /// arrived.
     pub(super) fn find_message(&mut self, request: &ProbeRequest) -> Result<Option<ProbedMessage>> {
         self.check_peer(request.from)?;
         let found = self.queues.probe(request);
@@ -89,7 +91,8 @@ impl MatchingState {
         }
     }
 
-    /// Fails the receive of a message that a probe removed from matching and that no longer exists.
+    /// Fails a receive for a message that a probe removed from matching, because the message no
+    /// longer exists.
     pub(super) fn fail_withdrawn_receive(&mut self, receive: u64) {
         let Some(receiving) = self.requests.receive(receive) else { return };
         let ReceiveRequest { from, tag, .. } = receiving.message;

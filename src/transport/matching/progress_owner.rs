@@ -1,18 +1,21 @@
-//! The progress owner: which thread makes progress for an engine, and when.
+//! The progress owner: the thread that makes progress for an engine, that is, polls its streams and
+//! writes its frames.
 //!
-//! A caller that waits for a message makes progress: it polls everything repeatedly, and then
-//! sleeps on the doorbell of this rank's messages. While it polls, the endpoint does not call the
-//! progress handler. Before the caller sleeps, it resumes the handler, so that the endpoint wakes
-//! the service thread.
+//! - **A waiting caller.** A caller that waits for a message polls repeatedly. If nothing arrives,
+//!   it sleeps on the doorbell of this rank's messages, a futex word that each sender changes.
+//!   While the caller polls, the endpoint does not call the progress handler of this engine. Before
+//!   the caller sleeps, it resumes the handler, so that an event on a stream between nodes wakes
+//!   the service thread.
+//! - **The service thread.** While no caller waits, the service thread of the process *listens*: a
+//!   notification of the doorbell makes it poll. It runs only when an event occurs.
 //!
-//! While no caller waits, the service thread *listens*: a ring of the doorbell makes it poll.
-//! Starting and stopping to listen costs more than a small message. The service thread therefore
-//! does not start when a waiting caller returns, but only after no caller has waited for the
-//! *service delay*; an alarm checks that. While it listens, it runs only when an event occurs.
+//! Starting and stopping to listen costs more than a small message. When a waiting caller returns,
+//! the service thread therefore does not listen immediately. It begins to listen when no caller has
+//! waited for the *service delay*. An alarm checks that.
 //!
-//! A failed engine no longer polls its streams, and so it pauses the endpoint's progress handler.
-//! Otherwise a level-triggered endpoint, which calls the handler until its streams are polled,
-//! would call it endlessly.
+//! A failed engine no longer polls its streams, so it pauses the endpoint's progress handler for
+//! good. A level-triggered endpoint calls the handler until the streams are polled, and would
+//! otherwise call it endlessly.
 
 use super::outstanding::CompletedMessage;
 use super::state::MatchingState;
@@ -28,17 +31,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// The service delay: the time without a waiting caller after which the service thread listens. The
-/// first value applies while there are messages that no caller waits for, the second while there
-/// are none. The service thread takes its time from the next caller on its core.
+/// The service delay (see the head of this file) while there are messages that no caller waits for.
 const SERVICE_DELAY: Duration = Duration::from_millis(1);
+/// The service delay at all other times. It is longer, because the service thread takes its time
+/// from the caller that next runs on its core.
 const SERVICE_DELAY_IDLE: Duration = Duration::from_millis(20);
 
-/// The time for which a waiting caller polls in addition to its spin time, before it leaves the
-/// streams to the service thread.
+/// The time for which a waiting caller polls in addition to the spin time of its wait policy. After
+/// that, it sleeps, and leaves the streams to the service thread.
 const EXTRA_POLL_TIME: Duration = Duration::from_micros(200);
 
-/// The number of polls between two readings of the clock.
+/// The number of polls between two checks of the deadlines. Such a check reads the clock.
 const POLLS_PER_CLOCK_CHECK: u32 = 128;
 
 /// The engine, shared by the callers' threads and the service thread.
@@ -46,9 +49,10 @@ const POLLS_PER_CLOCK_CHECK: u32 = 128;
 pub(super) struct EngineCore {
     domain: Arc<dyn SharedDomain>,
     locked: Mutex<LockedEngine>,
-    /// The number of threads that wait and make progress.
+    /// The number of callers in `progress_until`.
     active_waiters: AtomicUsize,
-    /// The number of threads that are delivering completions. It is increased under the lock.
+    /// The number of threads that are calling completions. A thread increases this number under the
+    /// lock, before other threads can see that the messages are gone.
     completing: AtomicUsize,
     /// The number of transferred bytes at the last poll.
     moved_bytes: AtomicU64,
@@ -70,7 +74,7 @@ pub(super) struct LockedEngine {
     pub(super) delegation: ServiceDelegation,
 }
 
-/// The notifications to deliver without the lock.
+/// The completions to call, and the probes to wake, after the lock has been released.
 #[derive(Debug)]
 struct CompletionBatch {
     completed: Vec<CompletedMessage>,
@@ -81,7 +85,7 @@ struct CompletionBatch {
 /// The state of the delegation of progress to the service thread.
 #[derive(Debug, Default)]
 pub(super) struct ServiceDelegation {
-    /// Whether a ring of the doorbell wakes the service thread.
+    /// Whether a notification of the doorbell wakes the service thread.
     is_listening: bool,
     /// Whether the endpoint's progress handler is paused.
     is_endpoint_paused: bool,
@@ -89,16 +93,17 @@ pub(super) struct ServiceDelegation {
     alarm_at: Option<Instant>,
     /// The time at which a caller last waited.
     last_waited_at: Option<Instant>,
-    /// Whether a fast-path receive has happened since the last alarm. It counts like a waiting
-    /// caller.
+    /// Whether the fast path has received a message since the last alarm. Such a receive counts
+    /// like a waiting caller.
     had_fast_receive: bool,
+    /// The number of polls; every [`POLLS_PER_CLOCK_CHECK`]th poll checks the deadlines.
     polls: u32,
     /// Whether the service thread makes no more progress for this engine.
     is_dismissed: bool,
 }
 
 impl ServiceDelegation {
-    /// Returns whether a ring of the doorbell wakes the service thread.
+    /// Returns whether a notification of the doorbell wakes the service thread.
     pub(super) fn is_listening(&self) -> bool {
         self.is_listening
     }
@@ -109,7 +114,7 @@ impl ServiceDelegation {
     }
 }
 
-/// The callbacks of an engine for the domain, the endpoint and the timer.
+/// The callbacks of an engine, which the domain, the endpoint and the alarm call.
 #[derive(Debug)]
 struct EngineCallbacks(Weak<EngineCore>);
 
@@ -220,7 +225,8 @@ impl EngineCore {
         self.doorbell().notify();
     }
 
-    /// Takes the completions from the state, for delivery without the lock.
+    /// Takes the completions from the state. The caller delivers them after it has released the
+    /// lock.
     fn take_completions(&self, state: &mut MatchingState) -> CompletionBatch {
         let ended = state.requests.take_completed();
         if !ended.is_empty() {
@@ -229,7 +235,8 @@ impl EngineCore {
         CompletionBatch { completed: ended, wakes_probes: state.queues.take_probe_wakeup() }
     }
 
-    /// Delivers completions, and wakes the threads that sleep for them.
+    /// Calls completions. Then notifies the doorbell, so that sleeping callers and probes check
+    /// their conditions.
     fn deliver_completions(
         &self,
         CompletionBatch { completed: ended, wakes_probes }: CompletionBatch,
@@ -248,7 +255,8 @@ impl EngineCore {
         self.completing.load(Ordering::Acquire) != 0
     }
 
-    /// Sets the alarm and wakes the service thread as needed, so that it makes progress.
+    /// Sets the alarm for the next deadline or the end of the service delay. Wakes the service
+    /// thread if there is work that no waiting caller does.
     fn delegate_to_service(&self, locked: &mut LockedEngine) {
         if locked.delegation.is_dismissed {
             return;
@@ -256,15 +264,17 @@ impl EngineCore {
         if locked.state.failure.is_some() {
             set_endpoint_paused(locked, true);
         }
-        let LockedEngine { state, delegation: watch } = locked;
-        let is_attended = self.active_waiters.load(Ordering::Relaxed) != 0 || watch.is_listening;
-        let service_due =
-            watch.last_waited_at.filter(|_| !is_attended).map(|last| last + state.service_delay());
+        let LockedEngine { state, delegation } = locked;
+        let has_owner = self.active_waiters.load(Ordering::Relaxed) != 0 || delegation.is_listening;
+        let service_due = delegation
+            .last_waited_at
+            .filter(|_| !has_owner)
+            .map(|last| last + state.service_delay());
         let next = [state.next_deadline(), service_due].into_iter().flatten().min();
         if let Some(next) = next
-            && watch.alarm_at.is_none_or(|set_for| next < set_for)
+            && delegation.alarm_at.is_none_or(|set_for| next < set_for)
         {
-            watch.alarm_at = Some(next);
+            delegation.alarm_at = Some(next);
             self.service_hooks.get().into_iter().for_each(|hooks| hooks.alarm.set(Some(next)));
         }
         if state.needs_service_progress() {
@@ -301,7 +311,8 @@ impl EngineCore {
             self.doorbell().listen();
             set_endpoint_paused(&mut locked, false);
         }
-        // Also handle the messages that arrived before the service thread listened.
+        // Also handle the messages that arrived before the service thread listened. They woke no
+        // thread.
         locked.state.progress_and_expire();
         self.unlock_and_complete(locked);
     }
@@ -328,8 +339,8 @@ impl EngineCore {
         self.unlock_and_complete(locked);
     }
 
-    /// Polls repeatedly, as long as the polls transfer bytes. Returns true if `is_done` returned
-    /// true or the limit has passed.
+    /// Polls in rounds of limited time, as long as each round transfers bytes. Returns true if
+    /// `is_done` returned true or the limit has passed.
     fn poll_while_moving(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> bool {
         let policy = self.domain.wait_policy();
         loop {
@@ -377,13 +388,14 @@ impl EngineCore {
         }
     }
 
-    /// Makes progress while there is runnable work. Returns `Some` if `is_done` then returns true.
+    /// Polls once, and again while a further poll can make progress. Returns `Some` if `is_done`
+    /// then returns true.
     fn poll_once(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> Option<()> {
         loop {
             let mut locked = self.lock();
-            let LockedEngine { state, delegation: watch } = &mut *locked;
-            watch.polls = watch.polls.wrapping_add(1);
-            if watch.polls.is_multiple_of(POLLS_PER_CLOCK_CHECK) {
+            let LockedEngine { state, delegation } = &mut *locked;
+            delegation.polls = delegation.polls.wrapping_add(1);
+            if delegation.polls.is_multiple_of(POLLS_PER_CLOCK_CHECK) {
                 state.progress_and_expire();
             } else {
                 state.progress();
@@ -430,8 +442,7 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// Returns the service delay: the time for which the service thread leaves messages to callers
-    /// that may wait.
+    /// Returns the service delay that applies now.
     fn service_delay(&self) -> Duration {
         if self.requests.has_unawaited() { SERVICE_DELAY } else { SERVICE_DELAY_IDLE }
     }

@@ -1,8 +1,10 @@
-//! The puts of this rank: it writes the back halves of its messages to the memory of their receivers
-//! by CMA, and the wait for peers that write to this rank.
+//! Puts: this rank writes the back halves of its own messages to the memory of their receivers by
+//! CMA (cross-memory attach, `process_vm_writev`). A receiver requests a put as a part of a split
+//! transfer (see [`super::split_transfer`]). A put ends with a report that tells the receiver how
+//! many bytes were written.
 //!
-//! A put is an answer to a split put request (see [`super::split_transfer`]). It ends with a report
-//! that tells the receiver how many bytes were written.
+//! This file also has the wait for the opposite direction: until no peer writes to the memory of
+//! this rank.
 
 use super::outstanding::OutstandingReceive;
 use super::requests::Requests;
@@ -18,15 +20,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of bytes per write call. Between two calls, other streams make progress.
+/// The number of bytes per write call. Between two calls, this rank polls its streams.
 const PUT_CHUNK_BYTES: usize = 1 << 20;
 
-/// The message length from which on a split is worth its two additional frames.
+/// The shortest message for which a split transfer saves more time than its two additional frames
+/// cost.
 pub(super) const MIN_SPLIT_BYTES: usize = 64 << 10;
 
-/// The time that a receiver that withdraws its buffer waits for a sender that writes, and its poll
-/// interval.
+/// How long a receiver waits, after its group has failed, for peers that are writing to its memory.
 const WRITER_GRACE: Duration = Duration::from_millis(100);
+/// How long the receiver sleeps between two checks of these peers.
 const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The back half of a message that this rank writes to the receiver's memory.
@@ -35,7 +38,7 @@ struct ActivePut {
     peer: Rank,
     number: u64,
     target: cma::CmaTarget,
-    /// The end of the written part, as an offset in the message.
+    /// The offset in the message up to which the back half is written.
     done: usize,
 }
 
@@ -76,8 +79,8 @@ impl Puts {
         self.can_write
     }
 
-    /// Returns whether the sender of an accepted message may be asked to write. The sender is known
-    /// to wait and poll.
+    /// Returns whether the sender of an accepted message may be asked to write the back half. The
+    /// caller knows that the sender waits and polls.
     pub(super) fn can_split(&self, receiving: &OutstandingReceive) -> bool {
         let into = &receiving.message.buffer;
         self.can_write
@@ -142,15 +145,16 @@ impl Puts {
         !self.active.iter().all(is_awaited)
     }
 
-    /// Forbids to write by CMA, or permits it again.
+    /// Forbids or permits writes by CMA.
     #[cfg(any(test, fuzzing))]
     pub(super) fn set_can_write(&mut self, can_write: bool) {
         self.can_write = can_write;
     }
 }
 
-/// Waits, after the group has failed, until no rank of the domain writes to the receives of this
-/// rank. If a rank may still write after [`WRITER_GRACE`], returns an error that names it.
+/// Waits until no rank of the domain writes to the receive buffers of this rank. Called after the
+/// group has failed. If a rank may still write after [`WRITER_GRACE`], returns an error that names
+/// the rank.
 pub(super) fn wait_for_writers(domain: &dyn SharedDomain) -> Option<Error> {
     let limit = Deadline::after(WRITER_GRACE);
     let writes = |rank: &Rank| {

@@ -1,10 +1,11 @@
-//! The match queues: posted receives, unexpected messages, and the messages that probes have removed
-//! from matching. They find a message for a receive, and a receive for a message.
+//! The match queues: posted receives, unexpected messages, and the messages that probes have
+//! removed from matching. A message that arrives looks for a posted receive, and a receive that is
+//! posted looks for an unexpected message.
 //!
 //! A probe sees the unexpected messages in the order in which a receive would take them. A matched
-//! probe moves its message to `probed`, where neither receives nor other probes find it. The message
-//! leaves `probed` when it is received, when the caller releases it to matching, or when its sender
-//! cancels it or leaves.
+//! probe moves its message to `probed`, where neither receives nor other probes find it. The
+//! message leaves `probed` when it is received, when the caller returns it to matching, or when its
+//! sender cancels it or leaves.
 
 use super::posted::{MatchKey, PostedReceives};
 use super::unexpected::{MessageBody, UnexpectedMessage, UnexpectedQueue};
@@ -21,7 +22,8 @@ pub(super) struct MatchQueues {
     probed: HashMap<u64, UnexpectedMessage>,
     /// The number of probes that wait for a message.
     waiting_probes: usize,
-    /// Whether the waiting probes must search again.
+    /// Whether the waiting probes must search again, because a message has arrived, a sender has
+    /// left, or the group has failed.
     has_new_message: bool,
 }
 
@@ -62,7 +64,8 @@ impl MatchQueues {
         !self.unexpected.is_empty()
     }
 
-    /// Searches for a message. Removes it from matching if the probe is a matched probe.
+    /// Returns the first unexpected message that matches the request. A matched probe also removes
+    /// the message from matching.
     pub(super) fn probe(&mut self, request: &ProbeRequest) -> Option<ProbedMessage> {
         let (arrival, found) = self.unexpected.first((request.from, request.tag))?;
         let (from, tag, dtype, bytes) = (found.from, found.tag, found.dtype, found.len);
@@ -80,13 +83,15 @@ impl MatchQueues {
         self.probed.remove(&match_id)
     }
 
-    /// Removes a message that was not received and no longer exists.
+    /// Removes a message that was not received and no longer exists, because its sender has
+    /// cancelled it.
     pub(super) fn discard(&mut self, arrival: u64) {
         self.unexpected.remove(arrival);
         self.probed.remove(&arrival);
     }
 
-    /// Removes the announced messages of a peer that has left.
+    /// Removes the announced messages of a peer that has left. Buffered messages of the peer stay,
+    /// because they are complete.
     pub(super) fn discard_announced_by(&mut self, peer: Rank) {
         let is_announced =
             |message: &UnexpectedMessage| matches!(message.body, MessageBody::AtSender(_));
@@ -115,7 +120,7 @@ impl MatchQueues {
         self.has_new_message |= self.waiting_probes > 0;
     }
 
-    /// Returns whether the waiting probes must search again since the last call.
+    /// Returns whether the waiting probes must search again, and resets that to false.
     pub(super) fn take_probe_wakeup(&mut self) -> bool {
         std::mem::take(&mut self.has_new_message)
     }
@@ -129,7 +134,8 @@ impl MatchQueues {
         messages.map(UnexpectedMessage::buffered_bytes).sum()
     }
 
-    /// Returns the number of probes that wait, and of messages that probes removed from matching.
+    /// Returns the number of waiting probes, and the number of messages that probes have removed
+    /// from matching.
     #[cfg(test)]
     pub(super) fn probe_counts(&self) -> (usize, usize) {
         (self.waiting_probes, self.probed.len())

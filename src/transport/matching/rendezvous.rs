@@ -1,6 +1,21 @@
-//! The rendezvous of announced messages: the frames RTS, CTS, fragment, FIN and cancel RTS, and the
-//! choice of the way that a message takes. The receiver reads the sender's memory by CMA
-//! ([`super::gets`]), or requests the message by a CTS and gets it in fragments.
+//! The rendezvous of announced messages: their frames, and the choice of how their bytes move.
+//! There are two basic ways. A third way, in which both ranks copy, is in
+//! [`super::split_transfer`].
+//!
+//! ```text
+//!           by fragments                              by CMA (super::gets)
+//! sender                     receiver       sender                     receiver
+//!    | ---- RTS 5 ------------> |              | ---- RTS 5, address ---> |
+//!    | <--- CTS 5, attempt 1 -- |              |                          | reads the memory
+//!    | ---- Fragment 5 -------> |              |                          | of the sender
+//!    | ---- Fragment 5 -------> |              |                          |
+//!    | <--- FIN 5 ------------- |              | <--- FIN 5 ------------- |
+//! ```
+//!
+//! 5 is the number of the message. The receiver answers an RTS when a receive has matched it. The
+//! sender may cancel an RTS before that (CancelRts). If the receive expires after a CTS, the next
+//! receive sends a CTS with the next attempt, and the fragments of the earlier attempt are
+//! discarded.
 
 use super::frame::{MAX_FRAGMENT, MessageFrame};
 use super::gets::{ExposedMessage, GetPlan, GetStep};
@@ -42,8 +57,8 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Accepts an RTS for a receive. Returns false if the message is no longer available, so that
-    /// the receive must look for another message.
+    /// Accepts an RTS for a receive, and selects how the bytes move. Returns false if the message
+    /// is no longer available, so that the receive must look for another message.
     pub(super) fn accept_rts(&mut self, from: Rank, number: u64, receive: u64) -> bool {
         let link = self.peers.link(from);
         // A peer that has left can no longer be asked for the message.
@@ -78,7 +93,7 @@ impl MatchingState {
         true
     }
 
-    /// Requests the fragments of a message.
+    /// Requests the fragments of a message by a CTS.
     fn send_cts(&mut self, from: Rank, number: u64) {
         let Some(rts) = self.rts.get_mut(from, number) else { return };
         rts.attempt += 1;
@@ -87,13 +102,13 @@ impl MatchingState {
         self.peers.queue_control(from, MessageFrame::Cts { number, attempt });
     }
 
-    /// Reads the next chunk of one get.
+    /// Makes one step of one get ([`super::gets::Gets::step`]).
     pub(super) fn progress_gets(&mut self) {
         let step = self.gets.step(&mut self.rts, &mut self.requests);
         self.finish_get_step(step);
     }
 
-    /// Carries out the result of a step of a get.
+    /// Does what the result of a step of a get requires.
     pub(super) fn finish_get_step(&mut self, step: GetStep) {
         match step {
             GetStep::Pending => {}
@@ -114,8 +129,8 @@ impl MatchingState {
         let Some(rts) = self.rts.remove(from, number) else { return };
         let delivery = Delivery { peer: from, tag: rts.tag, bytes: rts.len };
         let Some(receive) = rts.receive else { return };
-        // The receive completes once the FIN is in the stream, because its caller may leave the
-        // group after that.
+        // The receive completes only when the FIN is in the stream. Its caller may leave the group
+        // after that, and the sender needs the FIN.
         self.requests.set_receive_stage(receive, ReceiveStage::Delivered(delivery));
         if self.peers.link(from).is_open() {
             self.peers.queue_item(from, QueuedItem::Fin { number, receive });
@@ -124,15 +139,15 @@ impl MatchingState {
         }
     }
 
-    /// Returns `Ok` for a frame about a send that has completed, and an error for a frame about a
-    /// send that this rank never posted.
+    /// Checks a frame about a send that is not outstanding. Returns `Ok` if the send has completed,
+    /// and an error if this rank never posted it.
     pub(super) fn check_issued(&self, number: u64, violation: &str) -> Result<()> {
         if self.requests.was_issued(number) { Ok(()) } else { protocol_error(violation) }
     }
 
     pub(super) fn on_cts(&mut self, peer: Rank, number: u64, attempt: u32) -> Result<()> {
         let Some(sending) = self.requests.send_mut(number) else {
-            // The send has expired, and its RTS was cancelled in the meantime.
+            // The send has expired: the cancellation of the RTS and this CTS crossed each other.
             return self.check_issued(number, "it sent a CTS for an unknown message");
         };
         let is_newer = match sending.stage {
@@ -144,15 +159,15 @@ impl MatchingState {
             return protocol_error("it sent a CTS without an RTS");
         }
         if let Some(slot) = sending.exposure_slot {
-            // The receiver's answer timeout has passed, and the receiver has begun to read the
-            // buffer.
+            // The receiver did not wait longer for an answer, and is reading the buffer by CMA. It
+            // needs no fragments.
             if !self.exposed.withdraw(slot, number) {
                 return Ok(());
             }
             sending.exposure_slot = None;
             self.exposed.release(slot);
         }
-        // Fragments of an earlier attempt no longer count.
+        // The receiver discards the fragments of an earlier attempt, so begin with the first byte.
         sending.stage = SendStage::SendingFragments { attempt, sent: 0, has_begun: false };
         self.peers.queue_fragments(peer, number);
         Ok(())
@@ -207,7 +222,7 @@ impl MatchingState {
         if !self.rts.has_reached(peer, number) {
             return protocol_error("it cancelled an RTS that it did not send");
         }
-        // If the buffer was exposed, this rank may already have found it withdrawn.
+        // This rank may already have dropped the RTS, when it found the exposed buffer withdrawn.
         let Some(rts) = self.rts.get(peer, number) else { return Ok(()) };
         let (arrival, receive) = (rts.arrival, rts.receive);
         if receive.is_some() && (rts.received > 0 || !self.gets.cancel(peer, number)) {

@@ -1,8 +1,9 @@
 //! The outstanding requests of an engine: posted sends and receives that have not completed, with
-//! their numbers and timers, and the completions to deliver.
+//! their numbers and timers. Also the list of completions to call.
 //!
-//! Sends, receives and arriving messages share one sequence of numbers, which only grows. A completed
-//! request is removed at once; its completion waits in a list until the engine's lock is released.
+//! Sends, receives and arriving messages share one sequence of ascending numbers. When a request
+//! completes, it is removed from its table, and its completion waits in the list until the engine's
+//! lock is released.
 
 use super::limits::MAX_OUTSTANDING;
 use super::outstanding::{
@@ -17,10 +18,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A deadline that is further away needs no timer.
+/// A deadline that is further away than this needs no timer.
 const MAX_TIMED_DEADLINE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// A request by its number.
+/// The number of a send or of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequestId {
     Send(u64),
@@ -90,7 +91,8 @@ impl Requests {
         number
     }
 
-    /// Stores a receive until it completes. Returns its number. Its deadline has not started yet.
+    /// Stores a receive until it completes. Returns its number. The deadline starts with
+    /// [`Requests::start_receive_timer`].
     pub(super) fn add_receive(
         &mut self,
         message: ReceiveRequest,
@@ -125,7 +127,7 @@ impl Requests {
         self.sends.get(&number)
     }
 
-    /// Returns a send, for changes of its progress.
+    /// Returns a send, so that the caller can change its progress.
     pub(super) fn send_mut(&mut self, number: u64) -> Option<&mut OutstandingSend> {
         self.sends.get_mut(&number)
     }
@@ -135,7 +137,7 @@ impl Requests {
         self.receives.get(&receive)
     }
 
-    /// Returns a receive, for changes of its progress and its buffer.
+    /// Returns a receive, so that the caller can change its progress and its buffer.
     pub(super) fn receive_mut(&mut self, receive: u64) -> Option<&mut OutstandingReceive> {
         self.receives.get_mut(&receive)
     }
@@ -163,7 +165,7 @@ impl Requests {
         receives
     }
 
-    /// Returns whether any send satisfies a condition. The condition gets the send's number, too.
+    /// Returns whether any send satisfies a condition on its number and its state.
     pub(super) fn has_send(&self, condition: impl Fn(u64, &OutstandingSend) -> bool) -> bool {
         self.sends.iter().any(|(&number, sending)| condition(number, sending))
     }
@@ -173,13 +175,13 @@ impl Requests {
         self.receives.is_empty() && self.sends.is_empty()
     }
 
-    /// Returns whether this rank waits for the receive and sends nothing.
+    /// Returns whether a caller waits for the receive and no send is outstanding.
     pub(super) fn is_only_waiting_for(&self, receive: u64) -> bool {
         self.sends.is_empty()
             && self.receives.get(&receive).is_some_and(|it| it.completion.is_awaited())
     }
 
-    /// Returns whether no caller waits for one of the requests.
+    /// Returns whether there is a request for which no caller waits.
     pub(super) fn has_unawaited(&self) -> bool {
         let sends = self.sends.values().map(|it| &it.completion);
         let mut all = sends.chain(self.receives.values().map(|it| &it.completion));
@@ -206,7 +208,7 @@ impl Requests {
         self.completed.push(CompletedMessage::from_receive(receiving, outcome));
     }
 
-    /// Completes a receive that already has its message.
+    /// Completes a receive that has its whole message, whether or not its FIN has been sent.
     pub(super) fn complete_delivered(&mut self, receive: u64) {
         if let Some(receiving) = self.receives.get(&receive)
             && let ReceiveStage::Delivered(delivery) = receiving.stage
@@ -215,7 +217,8 @@ impl Requests {
         }
     }
 
-    /// Completes the receives that have a message of a peer and can no longer send a FIN.
+    /// Completes the receives that have their whole message from a peer to which no FIN can be sent
+    /// any more.
     pub(super) fn complete_delivered_from(&mut self, peer: Rank) {
         let is_its = |stage| matches!(stage, ReceiveStage::Delivered(it) if it.peer == peer);
         for receive in self.receives_where(|it| is_its(it.stage)) {
@@ -232,7 +235,8 @@ impl Requests {
         self.completed.push(CompletedMessage::new(completion, outcome));
     }
 
-    /// Takes the completions, for delivery without the engine's lock.
+    /// Takes the list of completions. The caller calls them after it has released the engine's
+    /// lock.
     pub(super) fn take_completed(&mut self) -> Vec<CompletedMessage> {
         std::mem::take(&mut self.completed)
     }

@@ -1,7 +1,8 @@
-//! The RTS frames that the peers of this rank have sent, until their messages are received.
+//! The table of the RTS frames (announcements of messages) that the peers of this rank have sent.
+//! An entry stays until its message has been received or cancelled.
 //!
-//! A peer numbers its RTS frames in ascending order, so a number identifies one message for good. The
-//! table bounds the number of entries per peer.
+//! A peer numbers its RTS frames in ascending order and never reuses a number. The table bounds the
+//! number of entries per peer.
 
 use super::frame::ExposedBuffer;
 use super::limits::MAX_OUTSTANDING;
@@ -10,32 +11,36 @@ use crate::base::dtype::DataType;
 use crate::base::ids::{Rank, WorldSize};
 use std::collections::HashMap;
 
-/// The alignment of the end of the front half of a split transfer: one page, so that only one side
-/// has to look up each page.
+/// The front half of a split transfer ends at a multiple of this length, a page. The kernel then
+/// looks up each page for only one of the two sides.
 const SPLIT_ALIGNMENT: usize = 4 << 10;
 
 /// Returns the length of the front half of a message, which the receiver of a split transfer reads.
+/// The sender writes the rest, the back half. For example, a message of 100,000 bytes has a front
+/// half of 49,152 bytes.
 pub(super) fn front_len(len: usize) -> usize {
     len / 2 / SPLIT_ALIGNMENT * SPLIT_ALIGNMENT
 }
 
-/// An RTS that a peer has sent.
+/// An RTS that a peer has sent, and the progress of its message.
 #[derive(Debug)]
 pub(super) struct ReceivedRts {
+    /// The number of the message in the match queues of this rank.
     pub(super) arrival: u64,
     pub(super) tag: u32,
     pub(super) dtype: DataType,
     pub(super) len: usize,
+    /// The sender's buffer, if this rank may read it by CMA.
     pub(super) exposed: Option<ExposedBuffer>,
-    /// Whether a caller of the sender waits until the message has been received.
+    /// Whether a caller of the sender waits for the send.
     pub(super) is_awaited: bool,
     /// The number of CTS frames sent for the message.
     pub(super) attempt: u32,
-    /// The receive that has accepted the RTS.
+    /// The receive that has accepted the RTS, if any.
     pub(super) receive: Option<u64>,
     /// The number of bytes that have arrived.
     pub(super) received: usize,
-    /// The rank that copies the back half, if the message is read by CMA.
+    /// The rank that copies the back half. Used only if the message is read by CMA.
     pub(super) back_half: BackHalf,
 }
 
@@ -51,7 +56,7 @@ pub(super) enum BackHalf {
 }
 
 impl ReceivedRts {
-    /// Returns the end of the part that the receiver reads.
+    /// Returns the offset up to which the receiver reads the message.
     pub(super) fn get_end(&self) -> usize {
         if self.back_half == BackHalf::GetAll { self.len } else { front_len(self.len) }
     }
@@ -85,7 +90,8 @@ impl RtsTable {
         Self((0..ranks).map(|_| RtsOfPeer::default()).collect())
     }
 
-    /// Adds an RTS. Returns false if the peer sent too many, or this one twice.
+    /// Adds an RTS. Returns false if the peer has too many entries, or if the number is not higher
+    /// than the numbers before.
     pub(super) fn insert(&mut self, peer: Rank, number: u64, rts: ReceivedRts) -> bool {
         let table = &mut self.0[peer];
         let is_valid = number > table.last_number && table.by_number.len() < MAX_OUTSTANDING;
@@ -101,12 +107,12 @@ impl RtsTable {
         number <= self.0[peer].last_number
     }
 
-    /// Returns an RTS whose message has not been received.
+    /// Returns an entry, if the message has not been received or cancelled.
     pub(super) fn get(&self, peer: Rank, number: u64) -> Option<&ReceivedRts> {
         self.0[peer].by_number.get(&number)
     }
 
-    /// Returns an RTS, for changes of its progress.
+    /// Returns an entry, so that the caller can change its progress.
     pub(super) fn get_mut(&mut self, peer: Rank, number: u64) -> Option<&mut ReceivedRts> {
         self.0[peer].by_number.get_mut(&number)
     }
@@ -126,7 +132,7 @@ impl RtsTable {
         self.0.iter_mut().for_each(|table| table.by_number.clear());
     }
 
-    /// Returns whether a sender may be writing to the buffer of a receive of this rank.
+    /// Returns whether a sender may be writing to a receive buffer of this rank.
     pub(super) fn has_requested_puts(&self) -> bool {
         let mut all = self.0.iter().flat_map(|table| table.by_number.values());
         all.any(|rts| rts.back_half == BackHalf::PutRequested)

@@ -1,18 +1,20 @@
-//! Split transfers: both sides copy a long message at the same time, if callers wait on both sides
-//! and have nothing else to do. The receiver reads the front half from the sender's memory, and the
-//! sender writes the back half to the receiver's memory.
+//! Split transfers: both ranks copy a long message at the same time, if callers on both ranks wait
+//! for it and have nothing else to do. The receiver reads the front half from the sender's memory
+//! by CMA, and the sender writes the back half to the receiver's memory by CMA.
 //!
 //! 1. Once the receiver has begun to read, it sends the address of its buffer
 //!    ([`MessageFrame::SplitPut`]).
 //! 2. The sender writes the back half if it handles that frame before the receiver has finished the
-//!    front half. Otherwise the receiver reads the back half too. A compare-and-swap of the word in
-//!    the sender's [exposure table](crate::transport::exposure) decides between the two, so that the
-//!    receiver never waits for a sender that does not poll.
+//!    front half. Otherwise the receiver reads the back half, so that it never waits for a sender
+//!    that does not poll. Each rank claims the back half by a compare-and-swap of the word in the
+//!    sender's [exposure table](crate::transport::exposure), and only the first one succeeds.
 //! 3. When the sender has written the back half, or cannot continue, it sends the number of written
-//!    bytes ([`MessageFrame::PutDone`]). The receiver reads the rest, which is usually empty.
-//! 4. To withdraw its buffer, the receiver fails the group. It then waits until the sender is in no
-//!    call that writes ([`cma::cma_write`]), as
-//!    [`RankProgress`](crate::transport::rank_progress::RankProgress) shows.
+//!    bytes ([`MessageFrame::PutDone`]). The receiver reads the remaining bytes; usually there are
+//!    none.
+//! 4. If the receiver needs its buffer back before that, for example because it leaves, it fails
+//!    the group. Then it waits until the sender is not inside a call that writes
+//!    ([`cma::cma_write`]). [`RankProgress`](crate::transport::rank_progress::RankProgress) shows
+//!    whether the sender is in such a call.
 
 use super::frame::MessageFrame;
 use super::inbound::protocol_error;
@@ -85,8 +87,9 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Waits, after the group has failed, until no rank writes to the receives of this rank. If a
-    /// rank may still write after a grace period, returns an error that names it.
+    /// Waits until no rank writes to the receive buffers of this rank. Called after the group has
+    /// failed. If a rank may still write after a grace period, returns an error that names the
+    /// rank.
     pub(super) fn wait_for_writers(&self) -> Option<Error> {
         if self.rts.has_requested_puts() { wait_for_writers(self.domain.as_ref()) } else { None }
     }

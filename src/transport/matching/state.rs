@@ -1,12 +1,13 @@
 //! The state of an engine, and the matching of messages and receives.
 //!
-//! The state consists of independent parts, each with a file of its own. A part knows no other part,
-//! except as an argument of a call. The methods of [`MatchingState`] connect the parts. The files
-//! [`super::incoming`], [`super::rendezvous`], [`super::termination`] and [`super::peer_departure`]
-//! have more of these methods.
+//! The state consists of independent parts: the fields of [`MatchingState`], each with a file of
+//! its own. No part refers to another part; a method that needs another part gets it as an
+//! argument. The methods of [`MatchingState`] connect the parts. The files [`super::incoming`],
+//! [`super::rendezvous`], [`super::termination`] and [`super::peer_departure`] have more of these
+//! methods.
 //!
-//! All code here runs under the engine's lock. The completions of messages are called after the lock
-//! has been released.
+//! All code here runs under the engine's lock. The engine calls the completions of messages after
+//! it has released the lock.
 
 use super::exposed_buffers::OwnExposedBuffers;
 use super::gets::Gets;
@@ -32,9 +33,10 @@ use std::sync::Arc;
 pub(super) struct MatchingState {
     pub(super) domain: Arc<dyn SharedDomain>,
     pub(super) endpoint: Option<Arc<dyn Endpoint>>,
-    /// The reason why the group has failed, once it has.
+    /// The reason why the group has failed; `None` while the group works.
     pub(super) failure: Option<Error>,
-    /// Whether a ring had more bytes than one drain takes.
+    /// Whether the last poll stopped reading a ring at the limit of bytes per poll, so that the
+    /// ring may have more bytes.
     pub(super) has_unread_data: bool,
     pub(super) peers: PeerTable,
     pub(super) requests: Requests,
@@ -100,6 +102,8 @@ impl MatchingState {
             self.requests.complete_unposted(completion, Err(error));
             return Ok(());
         }
+        // The peer seems to have left. The send waits for the end of the grace period
+        // ([`super::peer_departure`]), in which the reason for the departure may arrive.
         if !link.is_open() {
             self.requests.add_send(message, completion, SendStage::RtsSent);
             return Ok(());
@@ -141,7 +145,8 @@ impl MatchingState {
         self.on_message_arrived(arrival, message);
     }
 
-    /// Sends an eager message: immediately, if the stream has room.
+    /// Sends an eager message. If the stream has no room for the whole message, later polls write
+    /// the rest.
     fn send_eager(&mut self, message: SendRequest, completion: Arc<dyn Completion>) {
         let SendRequest { to, tag, bytes, .. } = message;
         self.peers.use_credit(to, bytes.len());
@@ -161,8 +166,8 @@ impl MatchingState {
         self.flush_peer(to);
     }
 
-    /// Announces a message by an RTS. The receiver requests its fragments or reads its buffer by
-    /// CMA.
+    /// Announces a message by an RTS. If the receiver is on this node, exposes the message's
+    /// buffer, so that the receiver may read it by CMA. Otherwise the receiver requests fragments.
     fn send_rts(&mut self, message: SendRequest, completion: Arc<dyn Completion>) {
         let (to, is_empty) = (message.to, message.bytes.is_empty());
         let number = self.requests.add_send(message, completion, SendStage::RtsSent);
@@ -211,21 +216,26 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Starts the deadline of a receive that has matched a message or waits for one.
+    /// Starts the deadline of a receive that has just been posted or matched, unless the receive
+    /// completes before that: this function first makes one step of a get.
     pub(super) fn start_receive_timer(&mut self, receive: u64) {
         self.progress_gets();
         self.requests.start_receive_timer(receive);
     }
 
-    /// Matches a receive with a message, or posts the receive.
+    /// Matches a receive with the first unexpected message that it can take. If there is none,
+    /// posts the receive.
     pub(super) fn match_receive(&mut self, receive: u64) {
         loop {
             let Some(receiving) = self.requests.receive_mut(receive) else { return };
             if receiving.is_matched {
+                // The receive is for one message that a probe removed from matching, and that
+                // message is gone.
                 return self.fail_withdrawn_receive(receive);
             }
             receiving.stage = ReceiveStage::Posted;
-            // Drops the buffer that was allocated for a message that its sender has cancelled.
+            // An earlier match may have allocated a buffer for a message that its sender then
+            // cancelled.
             receiving.allocated = Vec::new();
             let ReceiveRequest { from, tag, .. } = receiving.message;
             let match_key: MatchKey = (from, tag);
@@ -246,7 +256,8 @@ impl MatchingState {
         }
     }
 
-    /// Delivers a message to the receive that waits for it, or stores it as unexpected.
+    /// Delivers a message to the first posted receive that can take it. If there is none, stores
+    /// the message as unexpected.
     pub(super) fn on_message_arrived(&mut self, arrival: u64, message: UnexpectedMessage) {
         match self.take_matching_receive(&message) {
             None => self.queues.add_unexpected(arrival, message),
@@ -258,8 +269,8 @@ impl MatchingState {
         }
     }
 
-    /// Removes and returns the first posted receive that can take a message. Receives before it
-    /// that match but cannot take the message fail.
+    /// Removes and returns the first posted receive that can take a message. An earlier receive
+    /// that matches the message but cannot take it completes with an error.
     pub(super) fn take_matching_receive(&mut self, message: &UnexpectedMessage) -> Option<u64> {
         loop {
             let receive = self.queues.first_posted(message)?;
@@ -282,7 +293,7 @@ impl MatchingState {
     }
 
     /// Delivers a message to a receive that can take it. Returns false if the message no longer
-    /// exists.
+    /// exists, because its sender has cancelled it or has left.
     pub(super) fn deliver_to_receive(&mut self, message: UnexpectedMessage, receive: u64) -> bool {
         let UnexpectedMessage { from, tag, len, body, .. } = message;
         let Some(receiving) = self.requests.receive_mut(receive) else { return true };
@@ -312,8 +323,9 @@ impl MatchingState {
         true
     }
 
-    /// Returns the error if no message can come from a rank any more. A receive from any rank gets
-    /// no error: this rank itself may send.
+    /// Returns the error of a rank that has left, from which no message can come any more. A
+    /// receive from any rank (`None`) gets no error, because this rank may still send a message to
+    /// itself.
     pub(super) fn departure_error(&self, from: Option<Rank>) -> Option<Error> {
         self.peers.link(from?).close_error.clone()
     }

@@ -1,5 +1,5 @@
-//! Progress, and the completion of messages that do not arrive: by timeout, by the failure of the
-//! group, or by leaving it.
+//! Progress (polling all streams once), and the completion of messages that cannot complete
+//! normally: because a deadline has passed, the group has failed, or this rank leaves the group.
 
 use super::frame::MessageFrame;
 use super::outstanding::{OutstandingSend, ReceiveStage, SendStage};
@@ -12,15 +12,15 @@ use crate::transport::{ReceiveRequest, SendRequest};
 use std::time::Instant;
 
 impl MatchingState {
-    /// Makes progress, and then expires messages. In this order, an answer that has already arrived
-    /// counts.
+    /// Makes progress, and then completes the messages whose deadlines have passed. In this order,
+    /// a message that has already arrived completes successfully.
     pub(super) fn progress_and_expire(&mut self) {
         self.progress();
         self.expire();
         self.flush_all();
     }
 
-    /// Makes progress on everything, without waiting.
+    /// Polls all streams, gets and puts once, without waiting.
     pub(super) fn progress(&mut self) {
         if self.failure.is_some() {
             return;
@@ -49,7 +49,7 @@ impl MatchingState {
                 || self.peers.has_ready())
     }
 
-    /// Returns whether there is runnable work that no waiting caller makes progress on.
+    /// Returns whether there is work that can run now and for which no caller waits.
     pub(super) fn needs_service_progress(&self) -> bool {
         self.failure.is_none()
             && (self.has_unread_data
@@ -62,14 +62,14 @@ impl MatchingState {
     fn poll_ring(&mut self, peer: Rank) {
         let link = self.peers.link(peer);
         let Some(local) = link.ring_rank().filter(|_| link.close_error.is_none()) else { return };
-        // Read the flag before the ring: then all bytes that the peer wrote before it left are
-        // visible.
+        // Read the flag before the ring. If the flag is set, all bytes that the peer wrote before
+        // it left are then visible.
         let has_left = self.domain.has_left(local);
         let has_more = self.drain_stream(peer);
         self.has_unread_data |= has_more;
         if has_left && !has_more && self.failure.is_none() {
-            // If the group has failed, its ranks leave after the failure, so the failure is visible
-            // here.
+            // The peer may have left because the group has failed. The failure was published before
+            // the peer left, so it is visible here.
             if let Some(error) = self.domain.failure() {
                 return self.fail(error);
             }
@@ -83,8 +83,8 @@ impl MatchingState {
     fn poll_endpoint_streams(&mut self) {
         let Some(endpoint) = &self.endpoint else { return };
         for peer in self.peers.take_ready(endpoint.as_ref()) {
-            // Receive before sending: a send to a departed peer fails, and the received frames may
-            // complete a send.
+            // Read before writing: if the peer has departed, writing fails, but the frames that it
+            // sent before may still complete a send.
             if self.drain_stream(peer) {
                 self.peers.mark_ready(peer);
             }
@@ -92,14 +92,15 @@ impl MatchingState {
         }
     }
 
-    /// Fails the group, and completes all messages with the first failure reason.
+    /// Fails the group, and completes all messages with the reason that the group reports. If the
+    /// group had failed before, that is an earlier reason.
     pub(super) fn fail(&mut self, error: Error) {
         self.fail_group(&error);
         let reason = self.domain.failure().unwrap_or(error);
         self.complete_all(&reason);
     }
 
-    /// Fails the group on all nodes. The first reason is kept.
+    /// Fails the group on all nodes. If the group has failed before, the first reason is kept.
     fn fail_group(&self, error: &Error) {
         self.domain.fail(error);
         self.endpoint.iter().for_each(|endpoint| endpoint.fail(error));
@@ -128,8 +129,9 @@ impl MatchingState {
         }
     }
 
-    /// Leaves the group in order. Withdraws the exposed buffers; if a peer is reading a buffer,
-    /// fails the group.
+    /// Leaves the group in order, and completes all messages with an error. Withdraws the exposed
+    /// buffers. If a peer is reading one of them, or is writing to a receive buffer, fails the
+    /// group.
     pub(super) fn leave(&mut self) {
         self.progress();
         if self.failure.is_some() {
@@ -151,7 +153,7 @@ impl MatchingState {
         self.complete_all(&reason);
     }
 
-    /// Releases the streams, even if other owners still hold the engine.
+    /// Releases the streams, so that they end even if other owners keep the engine.
     pub(super) fn detach(&mut self) {
         self.endpoint = None;
         self.peers.detach();
@@ -162,7 +164,8 @@ impl MatchingState {
         [self.requests.next_due(), self.peers.next_departure()].into_iter().flatten().min()
     }
 
-    /// Completes the messages that have expired.
+    /// Completes the messages whose deadlines have passed, and ends the grace periods that are
+    /// over.
     pub(super) fn expire(&mut self) {
         while self.failure.is_none() {
             let (request, departure) = (self.requests.next_due(), self.peers.next_departure());
@@ -179,13 +182,15 @@ impl MatchingState {
         }
     }
 
+    /// Completes a send whose deadline has passed. If the message is partly transferred, fails the
+    /// group, since the caller could not get its buffer back otherwise.
     pub(super) fn expire_send(&mut self, number: u64) {
         let Some(sending) = self.requests.send(number) else { return };
         let (message, stage, slot) = (sending.message, sending.stage, sending.exposure_slot);
         let error = self.send_timeout_error(&message);
         let to = message.to;
         if self.peers.link(to).send_close_error.is_some() {
-            // No further bytes of the message are sent.
+            // The outgoing stream has ended, so no further bytes of the message are sent.
             return self.complete_send(number, Err(error));
         }
         let was_unqueued = self.peers.dequeue_send(to, number);
@@ -203,7 +208,8 @@ impl MatchingState {
             SendStage::RtsSent => {
                 was_unqueued || slot.is_none_or(|slot| self.exposed.withdraw(slot, number))
             }
-            // Fragments that are all in the stream are either received completely or discarded.
+            // If all fragments are in the stream, the receiver gets them completely or discards
+            // them all.
             SendStage::SendingFragments { has_begun, sent, .. } => {
                 (!has_begun || sent == message.bytes.len())
                     && !self.peers.link(to).is_sending(number)
@@ -222,6 +228,9 @@ impl MatchingState {
         self.complete_send(number, Err(error));
     }
 
+    /// Completes a receive whose deadline has passed. A message that is announced, or that arrives
+    /// in fragments, returns to matching. In the middle of an eager message or of a read by CMA,
+    /// the group fails.
     pub(super) fn expire_receive(&mut self, receive: u64) {
         let Some(receiving) = self.requests.receive(receive) else { return };
         let stage = receiving.stage;
@@ -233,7 +242,7 @@ impl MatchingState {
             }
             ReceiveStage::Delivered(_) => self.requests.complete_delivered(receive),
             ReceiveStage::Accepted { from, number } => {
-                self.return_offer(from, number, receive, error)
+                self.return_to_matching(from, number, receive, error)
             }
             ReceiveStage::ReceivingEager { from, .. } | ReceiveStage::Transferring { from, .. }
                 if self.peers.link(from).receive_close_error.is_some() =>
@@ -243,7 +252,7 @@ impl MatchingState {
                 self.requests.complete_receive(receive, Err(left_error.unwrap_or(error)));
             }
             ReceiveStage::Transferring { from, number } if self.gets.cancel(from, number) => {
-                self.return_offer(from, number, receive, error);
+                self.return_to_matching(from, number, receive, error);
             }
             ReceiveStage::ReceivingEager { .. } | ReceiveStage::Transferring { .. } => {
                 self.fail(error.context("in the middle of a message"));
@@ -251,9 +260,10 @@ impl MatchingState {
         }
     }
 
-    /// Returns an accepted message, whose receive has expired, to matching. Fragments that have
-    /// arrived or still arrive are discarded: the next receive requests the message again.
-    fn return_offer(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
+    /// Returns an accepted message to matching, because its receive has expired. Fragments that
+    /// have arrived or will arrive are discarded, since the next receive requests the message
+    /// again.
+    fn return_to_matching(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
         self.requests.complete_receive(receive, Err(error));
         self.gets.cancel(from, number);
         self.peers.discard_fragment(from, number);
@@ -292,12 +302,12 @@ impl MatchingState {
     }
 }
 
-/// Returns the error of a rank that left in the middle of a transfer.
+/// Returns the error of a rank that leaves in the middle of a transfer.
 fn early_departure_error(what: String, rank: Rank) -> Error {
     Error::new(ErrorKind::PeerFailed, what).with_culprit(rank).with_fault(RankFault::Left)
 }
 
-/// Formats the elapsed and the allowed time, for messages.
+/// Formats the elapsed and the allowed time, for error texts.
 fn format_elapsed(deadline: &Deadline) -> String {
     let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
     format!("in {elapsed} ms (allowed: {allowed} ms)")

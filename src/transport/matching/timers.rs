@@ -1,7 +1,8 @@
-//! A queue of timers, ordered by their due times. A timer has a target that identifies what expires.
+//! A queue of timers, ordered by the times at which they are due. The *target* of a timer
+//! identifies what expires.
 //!
-//! The queue reads the clock only if it has a timer. A target must be removed with the due time with
-//! which it was inserted.
+//! The queue reads the clock only if it has a timer. To remove a timer, the caller must pass the
+//! target and the same due time as at its insertion.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

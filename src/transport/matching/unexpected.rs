@@ -1,12 +1,16 @@
 //! The unexpected message queue: messages that no receive has matched, found by sender and tag in
 //! the order of arrival.
+//!
+//! A receive may name the sender and the tag, or accept any of them. A message is therefore in the
+//! index under four keys. For example, a message from rank 1 with tag 7 is found by the keys (1,7),
+//! (any,7), (1,any) and (any,any).
 
 use super::posted::{MatchKey, is_internal_tag};
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A message that has arrived at least as an RTS.
+/// A message whose header has arrived: an eager frame or an RTS.
 #[derive(Debug)]
 pub(super) struct UnexpectedMessage {
     pub(super) from: Rank,
@@ -21,9 +25,9 @@ pub(super) struct UnexpectedMessage {
 pub(super) enum MessageBody {
     /// In a buffer of the engine.
     Buffered(Vec<u8>),
-    /// At the sender, which has announced the message by an RTS of this number.
+    /// At the sender, which has announced the message by the RTS with this number.
     AtSender(u64),
-    /// In the buffer of this rank's own send of this number.
+    /// In the buffer of the send with this number, which this rank has posted to itself.
     OwnSend(u64),
 }
 
@@ -31,8 +35,8 @@ pub(super) enum MessageBody {
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedQueue {
     messages: BTreeMap<u64, UnexpectedMessage>,
-    /// Each message is in the index once for each key that matches it. A key without a tag does not
-    /// match a message with an internal tag.
+    /// The index of `messages`: a pair of key and arrival number for each key that matches a
+    /// message. A key without a tag does not match a message with an internal tag.
     index: BTreeSet<(MatchKey, u64)>,
 }
 
@@ -61,7 +65,7 @@ impl UnexpectedQueue {
         self.messages.values()
     }
 
-    /// Adds a message. The arrival number grows with each message.
+    /// Adds a message. A message that arrives later has a higher arrival number.
     pub(super) fn insert(&mut self, arrival: u64, message: UnexpectedMessage) {
         self.index.extend(match_keys(&message).map(|key| (key, arrival)));
         self.messages.insert(arrival, message);

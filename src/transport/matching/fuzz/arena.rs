@@ -15,7 +15,7 @@ const GUARD: usize = 16;
 const UNTOUCHED: u8 = 0xee;
 
 thread_local! {
-    /// Allocated once, because the engine may borrow it until the process exits.
+    /// Allocated only once, because the engine may borrow this memory until the process exits.
     static MEMORY: OnceCell<Dst<'static>> = const { OnceCell::new() };
 }
 
@@ -93,7 +93,7 @@ impl FuzzArena {
         done
     }
 
-    /// Forgets a message that was not posted after all; its completion is never called.
+    /// Forgets a message that could not be posted. Its completion is never called.
     pub(super) fn forget(&mut self, completion: &SharedCompletion) {
         self.posted.retain(|posted| !Arc::ptr_eq(&posted.completion, completion));
     }
@@ -104,8 +104,8 @@ impl FuzzArena {
             let outcome_slot = lock(&posted.completion.0);
             let Some(outcome) = &*outcome_slot else { continue };
             posted.is_over = true;
-            // A failed receive may have a part of its message. A successful receive has nothing
-            // after its message.
+            // The buffer of a failed receive may have a part of a message. The buffer of a
+            // successful receive is unchanged after the end of its message.
             let len = match outcome {
                 Ok(delivery) if posted.len > 0 => delivery.bytes,
                 _ => posted.len,

@@ -1,9 +1,10 @@
 //! The entry point of the fuzz target `message_frames`: an engine whose peer sends arbitrary bytes.
 //! The peer uses streams, or rings in shared memory that it may corrupt.
 //!
-//! The first byte of a script selects streams or rings, and the reuse policy. Then steps follow:
-//! requests of this rank, frames and actions of the peer, and polls of the engine. The run has no
-//! threads: it covers only the engine's state, not progress ownership.
+//! The first byte of a script selects streams or rings, and the reuse policy of the shared memory.
+//! The other bytes are steps: requests of this rank, frames and actions of the peer, and polls of
+//! the engine. The run has no threads: it covers the engine's state, but not the choice of the
+//! thread that makes progress.
 //!
 //! Compiled only for fuzzing and for tests; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
@@ -28,8 +29,8 @@ use peer::FuzzPeer;
 use std::sync::Arc;
 
 const PEER: Rank = 1;
-/// Message sizes on both sides of every limit: staging buffer, direct receive, eager, announced by
-/// an RTS.
+/// Message sizes below and above each limit: the size of the staging buffer, of a direct receive,
+/// and of an eager message.
 const SIZES: [usize; 8] = [0, 1, 5, 64, 300, 5000, 16 << 10, 17_000];
 /// The bytes that this rank sends.
 static SEND_BYTES: [u8; 17_000] = [b's'; 17_000];
@@ -66,14 +67,15 @@ struct FuzzScene {
     arena: FuzzArena,
     /// The messages that probes have removed from matching.
     probed: Vec<ProbedMessage>,
-    /// The rest of [`MAX_FILL_BYTES`].
+    /// The number of filler bytes that the peer may still send.
     fill_left: usize,
     /// Whether another rank or an expired message has failed the group.
     is_failure_expected: bool,
 }
 
 impl FuzzScene {
-    /// Creates a scene over rings with this reuse policy, or over streams.
+    /// Creates an engine and its peer. They use rings with this reuse policy, or streams if it is
+    /// `None`.
     fn new(rings: Option<ReusePolicy>) -> Self {
         let peer = FuzzPeer::new(rings);
         let state = MatchingState::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
@@ -227,7 +229,8 @@ impl FuzzScene {
             link.held_cost
         );
         assert!(link.used_credit <= most, "{} bytes of credit are in use", link.used_credit);
-        // Per message: an RTS and its cancellation, or a CTS and the frame that follows it.
+        // For each message, the queue may have an RTS and its cancellation, or a CTS and the frame
+        // that follows the CTS.
         let bound = 3 * self.arena.posted() + 8;
         assert!(link.send_queue.len() <= bound, "{} frames are queued", link.send_queue.len());
         assert!(

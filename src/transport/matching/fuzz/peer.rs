@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// The process cookie and the exposed buffer of the peer.
+/// The process cookie of the peer.
 static COOKIE: Nonce = Nonce([9; 16]);
+/// The buffer that the peer exposes for reading.
 static EXPOSED: [u8; 20_000] = [b'l'; 20_000];
 
 /// Returns the address of the peer's exposed buffer.
@@ -28,7 +29,7 @@ pub(super) fn exposed_address() -> u64 {
     EXPOSED.as_ptr().addr() as u64
 }
 
-/// The peer, over rings or over streams.
+/// The peer rank, which uses rings or streams.
 pub(super) struct FuzzPeer {
     domain: Arc<dyn SharedDomain>,
     streams: Option<Arc<FuzzStreams>>,
@@ -38,7 +39,7 @@ pub(super) struct FuzzPeer {
 
 /// The peer's ends of the rings.
 struct FuzzRings {
-    /// Its domain membership; `None` after it has left.
+    /// The peer's membership in the domain; `None` after the peer has left.
     domain: Option<InprocDomain>,
     writer: RingWriter,
     reader: RingReader,
@@ -47,7 +48,7 @@ struct FuzzRings {
 }
 
 impl FuzzPeer {
-    /// Creates a peer over rings with this reuse policy, or over streams.
+    /// Creates a peer. It uses rings with this reuse policy, or streams if `rings` is `None`.
     pub(super) fn new(rings: Option<ReusePolicy>) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let number = u128::from(GROUPS.fetch_add(1, Ordering::Relaxed));
@@ -82,7 +83,7 @@ impl FuzzPeer {
         self.streams.clone().map(|streams| -> Arc<dyn Endpoint> { streams })
     }
 
-    /// Sends bytes, as far as there is room.
+    /// Sends as many of the bytes as there is room for.
     pub(super) fn send_bytes(&mut self, bytes: &[u8]) {
         if let Some(streams) = &self.streams {
             streams.inner().incoming.extend(bytes);
@@ -112,7 +113,7 @@ impl FuzzPeer {
         }
     }
 
-    /// Overwrites one of its positions with an arbitrary value.
+    /// Overwrites one of the peer's ring positions with an arbitrary value.
     pub(super) fn corrupt_position(&mut self, which: u8, position: i64) {
         let Some(rings) = &mut self.rings else { return };
         rings.is_corrupted = true;
@@ -124,7 +125,7 @@ impl FuzzPeer {
         }
     }
 
-    /// Publishes its cookie, or exposes a buffer.
+    /// Publishes the peer's cookie, or exposes its buffer.
     pub(super) fn expose(&mut self, slot: u8, number: u8) {
         if self.rings.is_none() {
             return;

@@ -1,5 +1,6 @@
-//! Long messages in bulk rings. A bulk ring serves one receiver at a time. No receiver blocks
-//! another, and no receiver waits for a silent sender.
+//! Long messages in bulk rings (rings for the bodies of long frames). A bulk ring serves one
+//! receiver at a time. No receiver blocks another, and no receiver waits for a sender that does
+//! nothing.
 
 use super::test_ranks::{
     NodeSpread, TestCompletion, TestRank, borrowed_buffer, create_ranks, progress_until,
@@ -55,8 +56,8 @@ fn stalled_receiver_does_not_block_other_receivers() {
     assert_eq!(with_state(&members[0], |state| state.peers.bulk_ring_peer()), Some(2));
 }
 
-/// Posts a send whose caller waits, and a receive whose caller waits. Returns whether the receiver
-/// may read the sender's memory by CMA.
+/// Posts a send and a receive, both with a waiting caller. Returns whether the receiver may read
+/// the sender's memory by CMA.
 fn post_rts_and_receive(
     members: &[TestRank],
     message: ReceiveRequest,

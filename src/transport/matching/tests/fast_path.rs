@@ -25,7 +25,8 @@ fn immediate_receive(message: &ReceiveRequest) -> ImmediateMessage<Dst<'static>>
     ImmediateMessage { peer, tag, dtype, bytes: borrowed_buffer(message) }
 }
 
-/// Two ranks: the first polls once for a message of the second, and no other thread polls.
+/// Creates two ranks. The first one polls once for a message of the second, and no other thread
+/// polls.
 fn receive_once(
     request: &ReceiveRequest,
     before: impl FnOnce(&TestRank),

@@ -30,7 +30,7 @@ struct LevelTriggeredEndpoint {
     peers: [PeerName; 2],
     handler: Mutex<Option<Weak<dyn ProgressHandler>>>,
     is_paused: AtomicBool,
-    /// An event has occurred, and no thread has polled the streams since.
+    /// Whether an event has occurred after which no thread has polled the streams.
     has_event: AtomicBool,
     /// Notified when a thread polls the streams.
     doorbell: Doorbell,
@@ -62,7 +62,8 @@ impl LevelTriggeredEndpoint {
         self.service_wakeup.get().unwrap().wake();
     }
 
-    /// Calls the progress handler, and schedules another call if it has not polled the streams.
+    /// Calls the progress handler. If the handler has not polled the streams, schedules another
+    /// call.
     fn call_handler(&self) {
         if self.is_paused.load(Ordering::Acquire) || !self.has_event.load(Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! The matching of messages and receives.
+//! Tests of the order in which messages and receives match.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, borrowed_buffer, create_ranks, read_bytes, receive_request,
@@ -15,8 +15,8 @@ fn mismatched_message_stays_for_the_next_receive() {
     for spread in NODE_SPREADS {
         let members = create_ranks(spread, 2);
         for (len, tag) in [(100, 1), (200_000, 2)] {
-            // Receives that are too short or of another type, posted before and after the message
-            // arrives.
+            // Two receives cannot take the message: `short` is posted before the message arrives,
+            // and `other`, which has another type, after it.
             let short = receive_request(Some(0), Some(tag), len - 1);
             let other =
                 ReceiveRequest { dtype: DataType::F32, ..receive_request(None, Some(tag), len) };

@@ -1,5 +1,5 @@
-//! Tests of engines with each other. The ranks are threads: on one node, each on its own node, or
-//! two per node.
+//! Tests in which engines exchange messages. The ranks are threads of the test. They are all on one
+//! node, each on its own node, or two per node.
 
 mod allocating_receive;
 mod bulk_ring;

@@ -16,9 +16,8 @@ use std::sync::{Arc, MutexGuard};
 const LONG: usize = (5 << 20) + 1;
 const FRONT: usize = LONG / 2 / 4096 * 4096;
 
-/// A half-done split transfer: the sender waits, and the receiver has read the first chunk and sent
-/// its split put request. `None` if the system forbids that. Neither side makes progress on its
-/// own.
+/// A half-done split transfer. The sender waits. The receiver has read the first chunk and sent its
+/// split put request. Neither rank makes progress unless the test calls it.
 struct HalfDoneSplit<'m> {
     sender: MutexGuard<'m, LockedEngine>,
     receiver: MutexGuard<'m, LockedEngine>,
@@ -28,6 +27,7 @@ struct HalfDoneSplit<'m> {
 }
 
 impl<'m> HalfDoneSplit<'m> {
+    /// Starts a split transfer. Returns `None` if the system forbids writes by CMA.
     fn start(members: &'m [TestRank]) -> Option<Self> {
         members.iter().for_each(stop_service);
         let message = receive_request(Some(0), Some(1), LONG);

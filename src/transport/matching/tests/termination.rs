@@ -113,7 +113,8 @@ fn unaccepted_rts_is_cancelled_at_the_deadline() {
         let (kind, message) = members[0].post_send(late).error();
         assert_eq!(kind, ErrorKind::Timeout);
         assert!(message.contains("rank 1") && message.contains("300000 bytes"), "{message}");
-        // Whether or not the receiver has seen the RTS, it gets the next message.
+        // The receiver gets the next message, whether or not it has seen the RTS of the cancelled
+        // message.
         let next = receive_request(Some(0), Some(3), 300_000);
         let got = members[1].post_receive(next);
         let sent = members[0].post_send(send_request(1, 3, test_payload(2, 300_000)));
@@ -162,7 +163,8 @@ fn rts_returns_to_matching_after_a_receive_timeout() {
 
 #[test]
 fn fragments_for_an_expired_receive_are_cancelled() {
-    // The receive expires or not, and the message is requested once or twice.
+    // Three cases: the receive expires or not, and after its expiry the message is requested again
+    // or not.
     for (is_expired, again) in [(false, false), (true, false), (true, true)] {
         let members = create_ranks(NodeSpread::NodePerRank, 2);
         let [first, second] = std::array::from_fn(|_| Arc::new(TestCompletion::default()));
@@ -234,7 +236,7 @@ fn rendezvous_receive_ends_once_fin_is_in_the_stream() {
             let stage = one.requests.receive(receive).unwrap().stage;
             assert!(matches!(stage, ReceiveStage::Delivered(_)));
             if late {
-                // The receive expires, but has its message and succeeds.
+                // The receive expires, but it already has its message, so it succeeds.
                 one.expire_receive(receive);
                 assert!(one.requests.receive(receive).is_none());
             }
@@ -268,7 +270,7 @@ fn get_during_a_sender_timeout_is_no_success() {
             let number = state.rts.numbers(0)[0];
             assert!(state.gets.has_get_of(0, number));
             state.progress_gets();
-            // The sender fails the group before its buffer belongs to it again.
+            // The sender fails the group before it may use its buffer again.
             members[0].engine.core().unwrap().with_state(|sender| sender.expire_send(number));
             assert_eq!(sent.get().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
             assert!(got.get().is_none());

@@ -30,7 +30,8 @@ pub(super) const TEST_WAIT_POLICY: WaitPolicy =
 pub(super) enum NodeSpread {
     /// All ranks are on one node.
     OneNode,
-    /// All ranks are on one node, in a segment as between processes, with reuse after eviction.
+    /// All ranks are on one node. Their domain is a shared segment as between processes, and memory
+    /// is reused after it has left the cache.
     OneSegment,
     /// Each rank is on its own node.
     NodePerRank,
@@ -160,7 +161,7 @@ impl TestCompletion {
         self.value.lock().unwrap().clone()
     }
 
-    /// Waits without making progress: other threads make progress.
+    /// Waits without making progress. Other threads make the progress.
     pub(super) fn wait(&self) -> Result<Delivery> {
         let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
         wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, &deadline, || None, || self.get())
@@ -298,8 +299,8 @@ pub(super) fn progress_until(members: &[&TestRank], holds: impl Fn() -> bool) {
     }
 }
 
-/// From here on, a rank makes progress only when the test calls it, as between two waits of a
-/// caller that are far apart.
+/// Stops the service thread for a rank. The rank then makes progress only when the test calls it,
+/// like a rank whose caller rarely waits.
 pub(super) fn stop_service(member: &TestRank) {
     let core = member.engine.core().unwrap();
     core.dismiss_service(&mut core.lock().delegation);
