@@ -1,4 +1,5 @@
-//! A flag with a descriptor: any thread raises it, and pollers see it.
+//! A flag with a descriptor (Linux's eventfd): any thread can raise the flag, and the descriptor
+//! then becomes readable for pollers.
 
 use crate::base::error::{Error, Result};
 use std::io;

@@ -7,10 +7,10 @@ use crate::base::error::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The address of the page, as an integer, so that threads can share the cell.
+/// The address of the page. It is an integer, because threads cannot share a cell with a pointer.
 static GUARD_PAGE: OnceLock<usize> = OnceLock::new();
 
-/// Records that this process uses the library. Later calls cost one load.
+/// Records that this process uses the library. Each call after the first costs one load.
 ///
 /// # Errors
 /// `OutOfMemory` or `System` if the page cannot be created.

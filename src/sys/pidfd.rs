@@ -1,5 +1,5 @@
-//! A descriptor of a process, which becomes readable when the process ends, and through which no
-//! other process can be signalled.
+//! [`PidFd`]: a descriptor of a process. The descriptor becomes readable when the process ends. A
+//! signal that is sent through it reaches this process or none.
 
 use crate::base::error::{Error, Result};
 use std::io;

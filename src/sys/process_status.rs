@@ -21,8 +21,9 @@ pub fn start_time(pid: u32) -> Option<u64> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|status| status.started)
 }
 
-/// Returns true if the process with this ID, and with this start time if it is known, has certainly
-/// ended. Both must be from this process's own [`super::host::pid_namespace`].
+/// Returns true if the process with this ID has certainly ended. If `started` is known, a process
+/// with this ID but another start time is a later process. Both numbers must be from this process's
+/// own [`super::host::pid_namespace`].
 pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => parse_stat(&text).is_some_and(|status| {
@@ -104,7 +105,7 @@ mod tests {
         let (pid, began) = (child.id(), start_time(child.id()));
         assert!(!is_gone(pid, began));
         child.kill().unwrap();
-        // The child is not reaped yet; it ends within a short time.
+        // The child is a zombie after a short time, because this test has not reaped it.
         while !is_gone(pid, began) {
             std::thread::yield_now();
         }
