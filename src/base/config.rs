@@ -164,7 +164,8 @@ pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     }
 }
 
-/// Checks that no variable is set by a former name.
+/// Fails if the environment contains a variable under a former name, a name that an earlier version
+/// of the library used for it.
 ///
 /// # Errors
 /// `InvalidArgument`, with the present name of the variable.
@@ -215,8 +216,8 @@ pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) ->
 /// the variable is unset, empty or 0.
 ///
 /// # Errors
-/// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is the
-/// number for "no wait".
+/// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is -2, the
+/// number for "no wait" ([`Timeout::NO_WAIT`]).
 pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
     let number = read_number::<i64>(variable)?.unwrap_or(0);
     match Timeout::from_number(number) {
