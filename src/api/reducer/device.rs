@@ -1,7 +1,7 @@
 //! Zero fills and copies in device memory, in the order of the stream that computes the gradients.
 //!
-//! Without a stream of the caller, this is the device's default stream, with which the library's
-//! own streams synchronise.
+//! If the caller gave no stream, this is the device's default stream, with which the library's own
+//! streams synchronise.
 
 #![allow(unsafe_code, reason = "views of device memory, which only the device touches")]
 
@@ -40,7 +40,7 @@ impl GradStream {
         self.gpu.stream.unwrap_or(DEFAULT_STREAM)
     }
 
-    /// Fills memory with zeros, in the order of the stream.
+    /// Enqueues in the stream that the device fills memory with zeros.
     ///
     /// # Errors
     /// `Backend`.
@@ -54,7 +54,7 @@ impl GradStream {
         unsafe { stream::fill_zero(&self.context, self.handle(), into) }
     }
 
-    /// Copies memory, in the order of the stream.
+    /// Enqueues in the stream that the device copies memory.
     ///
     /// # Errors
     /// `Backend`.

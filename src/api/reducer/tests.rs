@@ -1,4 +1,5 @@
-//! Tests of a step whose end one rank has received and another rank has not.
+//! Tests of the retry of a step: one rank has received the agreement on the step, and another rank
+//! has not.
 
 use super::reducer_state::ReducerPhase;
 use super::send::StepSender;

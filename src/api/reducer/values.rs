@@ -1,4 +1,4 @@
-//! The memory of values, gradients and results: its addresses, and the broadcast of values from one
+//! Access to the memory of gradients and results, and the broadcast of parameter values from one
 //! rank to all ranks.
 
 use super::layout::GradPosition;
@@ -88,7 +88,7 @@ impl Reducer {
         }
         for work in works {
             work.set_awaited();
-            // The caller may use the values on the host.
+            // The caller may use the values on the host, so this also waits for the device.
             let ended = work.synchronize(&Deadline::never()).map(drop);
             outcome = outcome.and(ended);
         }
@@ -124,8 +124,8 @@ impl Reducer {
         Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// Returns the slot of a gradient in memory that buckets share. It is valid until the gradient
-    /// is marked. If too many buckets have memory, waits for another bucket.
+    /// Returns the slot of a gradient in the memory that buckets share. The slot is valid until the
+    /// gradient is marked. If too many buckets have memory, waits until another bucket is reduced.
     fn shared_slot(&self, param: usize) -> Result<Dst<'static>> {
         let mut at_once = false;
         loop {
@@ -162,7 +162,7 @@ impl Reducer {
     }
 
     /// Waits until no operation uses memory of the caller or of the reducer. Each operation has a
-    /// deadline.
+    /// deadline, so the wait ends.
     pub fn retire(&self) {
         self.await_step();
         self.await_last_callback();
