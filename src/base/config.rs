@@ -1,7 +1,7 @@
 //! The environment variables of the library: one table, and the only code that reads them.
 //!
-//! The table is also the source of `docs/environment.md` (a test compares them). This module checks
-//! the values. A wrong value is an error that names the variable, never a silent default.
+//! The table is also the source of `docs/environment.md` (a test compares the two). This module
+//! checks the values. A wrong value is an error that names the variable, never a silent default.
 
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
@@ -13,9 +13,9 @@ use std::str::FromStr;
 pub struct EnvVariable {
     /// The name of the variable.
     pub name: &'static str,
-    /// The program or person that sets it, such as the launcher or the user.
+    /// The program or person that sets the variable, such as the launcher or the user.
     pub set_by: &'static str,
-    /// The behaviour if it is not set.
+    /// The behaviour if the variable is not set.
     pub default: &'static str,
     /// The meaning in one line.
     pub meaning: &'static str,
@@ -164,8 +164,8 @@ pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     }
 }
 
-/// Fails if the environment contains a variable under a former name, a name that an earlier version
-/// of the library used for it.
+/// Fails if the environment contains a former name of a variable (a name that only earlier versions
+/// of the library read).
 ///
 /// # Errors
 /// `InvalidArgument`, with the present name of the variable.

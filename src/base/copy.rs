@@ -11,10 +11,11 @@
 //! vector is copied in parts, each part uses non-temporal stores, whatever its size. On a
 //! 4th-generation EPYC, a broadcast of 256 MiB then takes three quarters of the time.
 //!
-//! A staged copy is a copy into a data slot ([`stage`]). It also uses non-temporal stores if the
-//! cache lines of the destination belong to a far core, a core of another last-level cache.
-//! [`Stager`] measures this with the copy of the first lines (the probe). On a 4th-generation EPYC,
-//! a core writes lines that another core has read at these rates:
+//! A staged copy is a copy into a data slot ([`stage`]). A staged copy also uses non-temporal
+//! stores if the cache lines of the destination belong to a far core, a core of another last-level
+//! cache. [`Stager`] measures this with the copy of the first lines (the probe). On a
+//! 4th-generation EPYC, the rate at which a core writes lines depends on the core that has read
+//! these lines before:
 //!
 //! | reader | stores | rate |
 //! |---|---|---|

@@ -1,5 +1,5 @@
 //! The debug settings of the process: the debug level, the NaN check, back-traces and the slow-wait
-//! threshold. They may change at any time.
+//! threshold. The settings may change at any time.
 //!
 //! [`read_environment`] reads the environment. A call that creates a group first calls
 //! [`read_environment`], and reports a wrong value as an error. The environment sets the debug

@@ -1,10 +1,10 @@
 //! Types for operations on GPU memory: the device and stream of an operation, and the objects that
 //! report the operation's completion.
 //!
-//! Such an operation is *enqueued*: the call returns after the device has accepted the operation,
-//! and the operation runs later, in stream order. If the host transfers the bytes, the operation
-//! cannot be enqueued. It then waits for a [`StreamMarker`], a position in the caller's stream,
-//! before it reads the buffers.
+//! Most operations on GPU memory are *enqueued*: the call returns after the device has accepted the
+//! operation, and the operation runs later, in stream order. If the host transfers the bytes, the
+//! operation cannot be enqueued. Instead, the operation waits for a [`StreamMarker`], a position in
+//! the caller's stream, before it reads the buffers.
 //!
 //! This module does not depend on drivers, or on the code that enqueues.
 

@@ -4,7 +4,7 @@
 //! A log level that the program or the environment sets has precedence. If none is set, the debug
 //! level suggests a log level ([`suggest_level`]).
 //!
-//! This module holds the level and the sink; `api` installs them.
+//! This module holds the level and the sink; `api` sets the level and installs the sink.
 
 use std::fmt;
 use std::sync::RwLock;

@@ -56,8 +56,9 @@ struct OwnResultSlot {
 static OWN_SLOT: Mutex<Option<OwnResultSlot>> = Mutex::new(None);
 
 /// The ID of the process that owns `OWN_SLOT`, or 0. A child that a forked child forks has a copy
-/// of `OWN_SLOT` but owns no slot. It checks this ID before it locks `OWN_SLOT`: if another thread
-/// held the lock at the time of the fork, no thread of the new process would ever release it.
+/// of `OWN_SLOT` but owns no slot. Such a process checks this ID before it locks `OWN_SLOT`: if
+/// another thread held the lock at the time of the fork, no thread of the new process would ever
+/// release it.
 static SLOT_OWNER_PID: AtomicU32 = AtomicU32::new(0);
 
 /// Stores a message of the library for the parent. Does nothing in a process without a result slot.

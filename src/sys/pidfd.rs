@@ -1,5 +1,6 @@
 //! [`PidFd`]: a descriptor of a process. The descriptor becomes readable when the process ends. A
-//! signal that is sent through it reaches this process or none.
+//! signal that is sent through the descriptor reaches only this process, even if the process ID is
+//! reused.
 
 use crate::base::error::{Error, Result};
 use std::io;

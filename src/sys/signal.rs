@@ -48,9 +48,9 @@ pub struct SignalFd {
 }
 
 impl SignalFd {
-    /// Blocks the `wanted` signals in the calling thread and returns a descriptor from which they
-    /// can be read. Threads and processes that the calling thread starts later inherit the block. A
-    /// signal that this process ignores (as under `nohup`) stays ignored.
+    /// Blocks the `wanted` signals in the calling thread, and returns a descriptor from which this
+    /// process reads them. Threads and processes that the calling thread starts later inherit the
+    /// block. A signal that this process ignores (as under `nohup`) stays ignored.
     ///
     /// # Errors
     /// `System`.
@@ -100,8 +100,8 @@ impl AsFd for SignalFd {
 
 impl Drop for SignalFd {
     fn drop(&mut self) {
-        // The kernel now delivers the signals that arrived and were not read. Signals that were
-        // read are not delivered again.
+        // When the old mask applies again, the kernel delivers the signals that arrived and were
+        // not read. Signals that were read are not delivered again.
         drop(self.before.apply());
     }
 }

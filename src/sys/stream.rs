@@ -137,8 +137,8 @@ impl SocketStream {
         drop(self.set_reset_on_close(false));
     }
 
-    /// Resets the connection at once, as a process that dies does, if the connection is set to be
-    /// reset.
+    /// If the connection is set to be reset ([`SocketStream::set_reset_on_close`]), resets it
+    /// immediately, as the death of the process would.
     #[cfg(test)]
     pub(crate) fn reset(&self) {
         let unspecified = libc::sockaddr {

@@ -48,9 +48,9 @@ impl GradStream {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: the memory is on this device: the caller of the reducer guarantees it for its own
-        // memory, and the reducer for the memory that it allocated. The memory stays allocated
-        // until the step has ended, which is later in stream order.
+        // SAFETY: the memory is on this device: the caller of the reducer guarantees this for its
+        // own memory, and the reducer for the memory that the reducer allocated. The memory stays
+        // allocated until the step has ended, which is later in stream order.
         unsafe { stream::fill_zero(&self.context, self.handle(), into) }
     }
 

@@ -1,8 +1,8 @@
 //! The layout of a reducer: the assignment of gradients to buckets, and the order of the buckets.
 //!
 //! A layout is a pure function of the parameters, the limits, and the order in which gradients
-//! become ready. It can therefore be exported, stored in a checkpoint, and given to a rank that
-//! joins later.
+//! become ready. A layout can therefore be exported, stored in a checkpoint, and given to a rank
+//! that joins later.
 //!
 //! Gradients of one element type, device and tag fill a bucket in the given order. A bucket is
 //! closed when it reaches its limit, as in PyTorch's `compute_bucket_assignment_by_size`. Buckets

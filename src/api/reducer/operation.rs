@@ -3,7 +3,8 @@
 //! The operations of a group run one at a time, in the order of issue. This order has three
 //! consequences:
 //!
-//! * A bucket can use the sum of the weights, whose operation was issued before it.
+//! * A bucket can use the sum of the weights, because the operation for the weights was issued
+//!   before the bucket.
 //! * The buckets can share the scratch memory in which gradients are collected.
 //! * The operation with the ballots runs after all buckets are reduced.
 
@@ -36,7 +37,8 @@ pub(super) trait ReducerOperation: Send + Debug + 'static {
     fn run(&mut self, turn: OperationTurn<'_>) -> Result<()>;
 }
 
-/// The turn of an operation: the time in which it runs and no other operation of its group does.
+/// The turn of an operation: the time in which this operation runs and no other operation of the
+/// group runs.
 #[derive(Debug)]
 pub(super) struct OperationTurn<'t> {
     pub(super) group: &'t Group,

@@ -1,9 +1,9 @@
 //! The sampler: gives each rank its share of the indices of a data set, in PyTorch's order.
 //!
-//! The indices are exactly those of `torch.utils.data.DistributedSampler` (PyTorch 2.15). It
-//! shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle with random numbers
-//! from MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If the
-//! data set cannot be divided evenly, the list is either extended with its first indices to a
+//! The indices are exactly those of `torch.utils.data.DistributedSampler` (PyTorch 2.15). PyTorch's
+//! sampler shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle with random
+//! numbers from MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If
+//! the data set cannot be divided evenly, the list is either extended with its first indices to a
 //! multiple of `replicas`, or cut. For example, rank 2 of 4 gets the indices 2, 6 and 0 of 10
 //! samples without a shuffle, or 2 and 6 if the list is cut.
 

@@ -1,5 +1,5 @@
-//! Agreement of the ranks on the state of a reducer, when it is created and when it continues in
-//! another group.
+//! Agreement of the ranks on the state of a reducer, when the reducer is created and when it
+//! continues in another group.
 //!
 //! Each rank sends one record of its state to all ranks. All ranks draw the same conclusions from
 //! the same records. Some ranks may create a reducer while others regroup theirs. The ranks that

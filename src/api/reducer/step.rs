@@ -73,7 +73,7 @@ pub(super) struct ReducerStep {
     pub(super) order: Vec<usize>,
     /// The reason why buckets can no longer be sent.
     pub(super) failure: Option<Error>,
-    /// The votes of all ranks, after they have agreed.
+    /// The votes of all ranks, after the ranks have agreed on the step.
     pub(super) votes: Arc<OnceLock<u64>>,
     pub(super) times: StepTimes,
 }

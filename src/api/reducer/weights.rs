@@ -105,7 +105,8 @@ pub(super) enum ReduceFactor {
     Scale(f64),
     /// The number of ranks that have data in this step.
     ByActive(Arc<StepSums>),
-    /// The sum of the weights of all ranks. Each rank's gradients are multiplied by its own weight.
+    /// The sum of the weights of all ranks. The gradients of each rank are multiplied by the weight
+    /// of that rank.
     ByWeight(Arc<StepSums>, f64),
 }
 

@@ -109,7 +109,7 @@ pub struct PowerSettings {
     /// Whether the error of a step is added to the gradient of the next step.
     pub(super) has_feedback: bool,
     /// A gradient is compressed only if its two factors together are this many times smaller than
-    /// it.
+    /// the gradient.
     pub(super) min_ratio: usize,
 }
 

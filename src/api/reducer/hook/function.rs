@@ -1,8 +1,8 @@
 //! A hook that calls a function of the caller.
 //!
-//! The function communicates in a group of its own with the same ranks as the reducer's group. It
-//! cannot use the reducer's group, whose operations wait in the queue until the function returns.
-//! An abort of the reducer's group also aborts the hook's group.
+//! The function communicates in a group of its own with the same ranks as the reducer's group. The
+//! function cannot use the reducer's group, because the operations of that group wait in the queue
+//! until the function returns. An abort of the reducer's group also aborts the hook's group.
 
 use super::super::bucket_callback::BucketView;
 use super::bucket::{HookBucket, HookOutcome};

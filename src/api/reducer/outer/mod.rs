@@ -12,7 +12,7 @@
 //! and fragment 1 after the steps 4, 8 and 12.
 //!
 //! If a rank votes against an outer step, all ranks return to the global values of the fragment. If
-//! a rank dies during the step, the remaining ranks retry it with the same differences
+//! a rank dies during the step, the remaining ranks retry the step with the same differences
 //! ([`fragment`]). Fragments on which the ranks agreed earlier do not change.
 
 mod fragment;

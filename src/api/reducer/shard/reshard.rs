@@ -1,9 +1,10 @@
 //! Distribution of states: zeros for a new shard, or the states of the ranks of a former group.
 //!
-//! Each rank sends a [`ShardRecord`] to all ranks, from which they know whose states it has. Part r
-//! is the states and values of the elements that rank r of the former group owned. For each part,
-//! one rank broadcasts the data: the owner, or a rank with a copy. From this data, all ranks take
-//! the values of the parameters, and the states of the elements that they update in the new group.
+//! Each rank sends a [`ShardRecord`] to all ranks, so that all ranks know whose states each rank
+//! has. Part r is the states and values of the elements that rank r of the former group owned. For
+//! each part, one rank broadcasts the data: the owner, or a rank with a copy. From this data, all
+//! ranks take the values of the parameters, and the states of the elements that they update in the
+//! new group.
 
 use super::super::memory::GradMemory;
 use super::super::param::Param;
