@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`ffi`] | the C ABI: parse, call, convert |
 //! | [`api`] | process state, rendezvous, groups, argument checks, order of calls |
-//! | [`backend`] | one trait; back ends `solo` (one rank), `native` (host memory), `nccl` (GPUs), plug-ins |
+//! | [`backend`] | one trait; `solo` (one rank), `native` (host memory), `nccl` (GPUs), plug-ins |
 //! | [`algo`] | one file per algorithm, over the two transport traits |
 //! | [`transport`] | the transport traits, and their implementations |
 //! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |

@@ -212,8 +212,8 @@ pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) ->
     Err(Error::invalid(message))
 }
 
-/// Returns the timeout in a variable in milliseconds, `u64::MAX` for no limit, or `default_ms` if
-/// the variable is unset, empty or 0.
+/// Returns the timeout that a variable contains, in milliseconds: `u64::MAX` for no limit,
+/// `default_ms` if the variable is unset, empty or 0.
 ///
 /// # Errors
 /// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is -2, the

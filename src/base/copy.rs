@@ -125,7 +125,7 @@ impl Stager {
         self.is_far
     }
 
-    /// Returns the number of bytes of the next piece that the probe copies, or 0 if no probe is
+    /// Returns how many bytes at the start of the next piece the probe copies, or 0 if no probe is
     /// due.
     pub fn probe_len(self) -> usize {
         if self.unprobed_bytes == 0 { PROBE_BYTES } else { 0 }
@@ -174,8 +174,8 @@ const CACHE_LINE: usize = 64;
 /// Copies with 32-byte loads and stores.
 ///
 /// # Safety
-/// The processor has AVX; `from` is readable and `to` writable for `len` bytes, at least 128; they
-/// do not overlap.
+/// The processor has AVX, and `len` is at least 128. `from` is readable and `to` is writable for
+/// `len` bytes. The two ranges do not overlap.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn copy_avx(to: *mut u8, from: *const u8, len: usize) {

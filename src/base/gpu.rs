@@ -25,7 +25,8 @@ pub struct GpuTarget {
 /// An enqueued operation. A reference to this object keeps neither the group nor the buffers of the
 /// operation alive.
 pub trait EnqueuedOperation: Send + Sync + Debug {
-    /// Waits until the device has completed the operation. Returns false if the limit passed first.
+    /// Waits until the device has completed the operation. Returns false if the limit passed before
+    /// that.
     ///
     /// # Errors
     /// The failure of the operation's group. The destination buffers then have arbitrary contents.

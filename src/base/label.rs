@@ -135,8 +135,8 @@ impl Label {
     }
 
     /// Returns a 64-bit hash of the text. The words are multiplied independently, so that the
-    /// processor overlaps the multiplications. The odd factors are the fractional parts of square
-    /// roots of primes (as in SHA-512).
+    /// processor overlaps the multiplications. The factors are SHA-512's initial hash values
+    /// (fractional parts of square roots of primes), made odd.
     #[inline]
     pub fn hash(&self) -> u64 {
         const FACTORS: [u64; LABEL_WORDS] = [

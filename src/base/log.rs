@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// The importance of a line. The discriminants are the numbers of the C API.
+/// The importance of a log line. The discriminants are the numbers of the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {

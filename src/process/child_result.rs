@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(results.read(1).message.len(), MAX_TEXT_BYTES);
         *OWN_SLOT.lock().unwrap() = None;
         record_message("unread");
-        // A fork of the child, at a time when a thread of the child stored a message.
+        // Simulates a process that a child forked while another thread of the child held the lock.
         SLOT_OWNER_PID.store(host::pid() + 1, Ordering::Relaxed);
         let held = OWN_SLOT.lock().unwrap();
         record_message("unread");

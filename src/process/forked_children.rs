@@ -81,8 +81,8 @@ impl ForkedChild {
         self.exit.is_none() && !self.is_lost
     }
 
-    /// Sends a signal to the child only. If the child has just ended, the purpose of the signal is
-    /// already achieved.
+    /// Sends a signal to the child only. Ignores an error of the signal, which means that the child
+    /// has just ended.
     fn signal(&mut self, signal: i32) {
         // `peek` fails if other code has reaped the child. Until a child is reaped, its process ID
         // cannot belong to another process, so the signal below reaches only this child.

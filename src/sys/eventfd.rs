@@ -26,8 +26,8 @@ impl EventFd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Creates a flag whose descriptor number is above those of the standard streams, for callers
-    /// outside of the library.
+    /// Creates a flag whose descriptor number is above the numbers of the standard streams. Use it
+    /// for a descriptor that the library gives to its caller.
     ///
     /// # Errors
     /// `System`.

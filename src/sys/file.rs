@@ -75,8 +75,8 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
 }
 
 /// Writes all bytes at an offset, in one system call unless the system accepts only a part. After
-/// an error, some bytes may have been written. If the file exceeds the file size limit, the call
-/// returns an error, and SIGXFSZ does not end the process.
+/// an error, some bytes may have been written. If the file would exceed the file size limit of this
+/// process, this function returns an error, and SIGXFSZ does not end the process.
 ///
 /// # Errors
 /// The error of the system.

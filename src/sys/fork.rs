@@ -1,7 +1,8 @@
 //! Detects whether this process was forked from a process that used the library.
 //!
-//! One page is marked MADV_WIPEONFORK and contains a 1. A forked child reads 0 there. The check
-//! thus costs one load per call instead of a `getpid` system call.
+//! One page is marked MADV_WIPEONFORK and contains a 1. The kernel clears such a page in a forked
+//! child, which therefore reads 0. The check thus costs one load per call instead of a `getpid`
+//! system call.
 
 use crate::base::error::{Error, Result};
 use std::sync::OnceLock;

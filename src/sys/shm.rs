@@ -33,8 +33,8 @@ impl Segment {
     /// further pages before their use.
     ///
     /// # Errors
-    /// `OutOfMemory` with the requested size, also if the available memory is less than `len`;
-    /// `System`.
+    /// `OutOfMemory`, with the requested size in the error text, also if less than `len` bytes of
+    /// memory are available; `System`.
     pub fn create_sparse(len: usize, reserved: usize) -> Result<Self> {
         check_length(len)?;
         let file = create_memfd(c"libdist")?;

@@ -150,7 +150,8 @@ impl SocketStream {
         unsafe { libc::connect(self.fd.as_raw_fd(), &raw const unspecified, len) };
     }
 
-    /// Returns the pending error of the connection, if there is one. The system reports it once.
+    /// Returns the pending error of the connection, if there is one. The system reports each error
+    /// only once.
     pub fn take_error(&self) -> Option<io::Error> {
         socket2::SockRef::from(self).take_error().unwrap_or_else(Some)
     }

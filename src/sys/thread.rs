@@ -27,7 +27,7 @@ pub fn thread_count() -> Result<usize> {
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", cause))
 }
 
-/// A set of cores in the kernel's format, larger than that of any machine.
+/// A set of cores in the kernel's format, with room for more cores than any machine has.
 type CpuSet = [u64; 128];
 
 /// Returns the cores that the calling thread may run on, in ascending order.

@@ -25,7 +25,8 @@ use crate::base::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A gradient or the gradient slots of a bucket, with the destination of the result.
+/// The memory of one reduction: a gradient of the caller or the gradient slots of a bucket, and the
+/// destination of the result.
 #[derive(Clone, Copy, Debug)]
 struct DeviceReduction {
     send: Dst<'static>,

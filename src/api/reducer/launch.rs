@@ -81,8 +81,8 @@ impl Reducer {
         self.lock().last_active
     }
 
-    /// Returns the error of a group failure before the end of a step. If the step can be retried,
-    /// returns `Ok`, since the end of the step reports the failure.
+    /// Returns `outcome`, the result of an operation before the end of a step. If steps can be
+    /// retried, returns `Ok` instead, because the end of the step reports the failure.
     fn unless_retryable(&self, outcome: Result<()>) -> Result<()> {
         if self.options.is_retryable { Ok(()) } else { outcome }
     }

@@ -1,4 +1,4 @@
-//! The options of a reducer, and the check that all ranks have equal options.
+//! The options of a reducer, and the text by which the ranks check that their options are equal.
 
 use super::hook::HookChoice;
 use super::layout::BucketLimits;

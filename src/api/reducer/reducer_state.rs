@@ -1,6 +1,7 @@
 //! The state of a reducer: its parameters and options, and the phase of the current step.
 //!
-//! The other files of this folder implement the calls of the interface on these types.
+//! The other files of this folder implement the functions of the reducer's interface on these
+//! types.
 
 use super::ballot::{Ballot, VoteDelivery};
 use super::bucket_callback::{CallbackCount, OnBucket};

@@ -27,8 +27,9 @@ impl Reducer {
     /// abandoned.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks;
-    /// the errors of collectives.
+    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks
+    /// if parameters or options differ, and on this rank if it cannot catch up with the steps of
+    /// another rank; the errors of collectives.
     pub fn regroup(self: &Arc<Self>, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_reducer_regroup")?;
         let (record, text) = self.prepare_to_regroup(group)?;

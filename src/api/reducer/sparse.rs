@@ -188,7 +188,8 @@ impl SparseSum {
         Ok(SparseResult { rows, values })
     }
 
-    /// Adds the rows of one rank, multiplied by its factor if there is one.
+    /// Adds the rows of one rank's message to `into`, multiplied by `factor` if it is given. `rows`
+    /// lists the rows of `into`.
     fn add(self, message: &SparseMessage<'_>, factor: Option<f64>, rows: &[i64], into: Dst<'_>) {
         let mut scaled = vec![0; if factor.is_some() { self.row_bytes } else { 0 }];
         for position in 0..message.rows.len() / WORD {

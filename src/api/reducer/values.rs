@@ -62,7 +62,7 @@ impl Reducer {
         self.broadcast_in(&group, root, values)
     }
 
-    /// Broadcasts values in a group. Issues all broadcasts before it waits for the first one.
+    /// Broadcasts values in a group. Issues all broadcasts before it waits for any of them.
     pub(super) fn broadcast_in(
         &self,
         group: &Arc<Group>,
@@ -95,7 +95,8 @@ impl Reducer {
         outcome
     }
 
-    /// Returns the memory into which a gradient must be written, and its number of elements.
+    /// Returns the memory into which the caller must write a gradient, and the gradient's number of
+    /// elements.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has no gradient.
@@ -108,8 +109,8 @@ impl Reducer {
         Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// Returns the memory of a reduced gradient after the end of a step, and its number of
-    /// elements.
+    /// Returns the memory that contains a reduced gradient after the end of a step, and the
+    /// gradient's number of elements.
     ///
     /// # Errors
     /// The errors of [`Self::grad`].
