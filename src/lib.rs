@@ -9,18 +9,18 @@
 //! |---|---|
 //! | [`ffi`] | the C ABI: parse, call, convert |
 //! | [`api`] | process state, rendezvous, groups, argument checks, order of calls |
-//! | [`backend`] | one trait; `solo` for one rank, `native` for host memory, `nccl` for GPUs |
+//! | [`backend`] | one trait; `solo` (one rank), `native` (host memory), `nccl` (GPUs), plug-ins |
 //! | [`algo`] | one file per algorithm, over the two transport traits |
 //! | [`transport`] | the transport traits, and their implementations |
 //! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |
-//! | [`kernel`] | loops over element type and operator |
+//! | [`kernel`] | loops that reduce and copy vectors, for each element type and operator |
 //! | [`device`] | the CUDA driver, loaded at run time |
-//! | [`process`] | starting, supervising and ending child processes |
-//! | [`wait`] | the one wait primitive, doorbells, the service thread |
+//! | [`process`] | this process; starting, supervising and ending child processes |
+//! | [`wait`] | the one wait primitive, doorbells (words for sleepers), the service thread |
 //! | [`sys`] | system calls, without policy |
 //! | [`base`] | errors, types, deadlines, configuration, log |
 //!
-//! `ARCHITECTURE.md` has the rules that a test enforces.
+//! `ARCHITECTURE.md` lists the layers that each layer must not import. A test enforces this list.
 
 // Tests may use any kind of wait.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

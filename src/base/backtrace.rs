@@ -1,6 +1,8 @@
-//! Back-traces of calls into the library: cheap to capture, and rendered only for a reader.
+//! Back-traces of calls into the library. A capture is cheap; the text is made only when a program
+//! requests it.
 //!
-//! The text omits the library's frames below the called function, and has a maximum length.
+//! The text starts with the exported function that the program called, without the library's inner
+//! frames, and has a maximum length.
 
 use super::debug;
 use std::backtrace::Backtrace;
@@ -21,7 +23,8 @@ pub fn render(backtrace: &Backtrace) -> String {
     trim_frames(&backtrace.to_string())
 }
 
-/// Omits the lines before the first exported function, if there is one, and cuts at a line end.
+/// Omits the lines before the first exported function, if there is one. Cuts a text of more than
+/// [`MAX_TEXT_BYTES`] at the end of a line.
 fn trim_frames(text: &str) -> String {
     let is_exported = |line: &&str| {
         let name = line.split_once(": ").map(|(_, name)| name.rsplit("::").next().unwrap_or(name));

@@ -23,8 +23,9 @@ pub struct Src<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-/// A view of bytes that may be written (and read) during `'a`. Copies of one view, and the [`Src`]
-/// made from it, alias. Operations in place use this.
+/// A view of bytes that may be written (and read) during `'a`. Several views may refer to the same
+/// bytes: the copies of a `Dst`, and the [`Src`] that [`Dst::as_src`] returns. In-place operations
+/// depend on this.
 #[derive(Clone, Copy, Debug)]
 pub struct Dst<'a> {
     ptr: *mut u8,
@@ -99,6 +100,8 @@ impl<'a> Src<'a> {
             WORD.. => u64::from_le_bytes(self.read_array(at)),
             0 => 0,
             1..=3 => {
+                // The three reads below cover 1, 2 or 3 bytes. If there are fewer than three bytes,
+                // some reads have the same byte.
                 let byte =
                     |i: usize| u64::from(u8::from_le_bytes(self.read_array(at + i))) << (8 * i);
                 byte(0) | byte(left / 2) | byte(left - 1)
@@ -157,8 +160,8 @@ impl<'a> Dst<'a> {
             src.len,
             self.len
         );
-        // A short copy takes a few loads and stores. The general copy is a function call that first
-        // selects a method.
+        // A short copy takes a few loads and stores. The general copy is a call of memmove, which
+        // selects a method at run time.
         match self.len {
             0 => {}
             // SAFETY: both views are valid for their length, by the obligation of their
@@ -182,8 +185,8 @@ impl<'a> Dst<'a> {
         unsafe { self.ptr.write_bytes(0, self.len) };
     }
 
-    /// Writes a word, little endian, from byte `at` on. Bytes after the end of the view are
-    /// dropped.
+    /// Writes a word, little endian, from byte `at` on. Bytes that would be after the end of the
+    /// view are dropped.
     #[inline]
     pub fn set_word(self, at: usize, word: u64) {
         let left = self.len.saturating_sub(at);

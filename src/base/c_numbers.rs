@@ -1,7 +1,7 @@
 //! The numbers of element types and operators in the C interface.
 //!
-//! Types and operators have disjoint ranges of numbers. The error for a wrong number therefore
-//! detects swapped arguments.
+//! Types and operators have disjoint ranges of numbers. If a caller swaps the two arguments, the
+//! numbers are therefore wrong, and the error reports the swap.
 
 use super::dtype::DataType;
 use super::error::{Error, Result};

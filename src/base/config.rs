@@ -1,7 +1,7 @@
 //! The environment variables of the library: one table, and the only code that reads them.
 //!
-//! The table is also the source of `docs/environment.md` (a test compares them). This module checks
-//! the values. A wrong value is an error that names the variable, never a silent default.
+//! The table is also the source of `docs/environment.md` (a test compares the two). This module
+//! checks the values. A wrong value is an error that names the variable, never a silent default.
 
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
@@ -13,9 +13,9 @@ use std::str::FromStr;
 pub struct EnvVariable {
     /// The name of the variable.
     pub name: &'static str,
-    /// The program or person that sets it, such as the launcher or the user.
+    /// The program or person that sets the variable, such as the launcher or the user.
     pub set_by: &'static str,
-    /// The behaviour if it is not set.
+    /// The behaviour if the variable is not set.
     pub default: &'static str,
     /// The meaning in one line.
     pub meaning: &'static str,
@@ -164,7 +164,8 @@ pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     }
 }
 
-/// Checks that no variable is set by a former name.
+/// Fails if the environment contains a former name of a variable (a name that only earlier versions
+/// of the library read).
 ///
 /// # Errors
 /// `InvalidArgument`, with the present name of the variable.
@@ -211,12 +212,12 @@ pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) ->
     Err(Error::invalid(message))
 }
 
-/// Returns the timeout in a variable in milliseconds, `u64::MAX` for no limit, or `default_ms` if
-/// the variable is unset, empty or 0.
+/// Returns the timeout that a variable contains, in milliseconds: `u64::MAX` for no limit,
+/// `default_ms` if the variable is unset, empty or 0.
 ///
 /// # Errors
-/// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is the
-/// number for "no wait".
+/// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is -2, the
+/// number for "no wait" ([`Timeout::NO_WAIT`]).
 pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
     let number = read_number::<i64>(variable)?.unwrap_or(0);
     match Timeout::from_number(number) {

@@ -2,18 +2,20 @@
 //!
 //! Large copies do not use the C library's memmove. On some processors memmove uses `rep movsb`,
 //! which is several times slower if source and destination have the same offset within their pages.
-//! Buffers and slots usually have the same offset. On a Zen 3 with glibc 2.36, memmove of 256 KiB
-//! took 3 to 4 times as long as vector loads and stores.
+//! Callers' buffers and data slots usually have the same offset. On a Zen 3 with glibc 2.36,
+//! memmove of 256 KiB took 3 to 4 times as long as vector loads and stores.
 //!
-//! Copies of at least 8 MiB in total, which no cache keeps, use non-temporal stores, so that no
-//! cache line is read only to be overwritten. On a 4th-generation Xeon, copies of 32 MiB and more
-//! are a third faster with such stores, and copies of 4 to 16 MiB are as fast. The parts of a
-//! longer copy use non-temporal stores too: on a 4th-generation EPYC, a broadcast of 256 MiB then
-//! takes three quarters of the time.
+//! A vector of at least 8 MiB does not stay in a cache. Its copy uses non-temporal stores, which do
+//! not read a cache line before they overwrite it. On a 4th-generation Xeon, copies of 32 MiB and
+//! more are a third faster with such stores, and copies of 4 to 16 MiB are as fast. If such a
+//! vector is copied in parts, each part uses non-temporal stores, whatever its size. On a
+//! 4th-generation EPYC, a broadcast of 256 MiB then takes three quarters of the time.
 //!
-//! Staged copies also use non-temporal stores if the destination's cache lines belong to a far
-//! core, which the copy of the first lines shows. On a 4th-generation EPYC, a core writes lines
-//! that another core has read at these rates:
+//! A staged copy is a copy into a data slot ([`stage`]). A staged copy also uses non-temporal
+//! stores if the cache lines of the destination belong to a far core, a core of another last-level
+//! cache. [`Stager`] measures this with the copy of the first lines (the probe). On a
+//! 4th-generation EPYC, the rate at which a core writes lines depends on the core that has read
+//! these lines before:
 //!
 //! | reader | stores | rate |
 //! |---|---|---|
@@ -39,15 +41,17 @@ const VECTOR_COPY_MIN_BYTES: usize = 2048;
 #[cfg(target_arch = "x86_64")]
 const NON_TEMPORAL_MIN_BYTES: usize = 8 << 20;
 
-/// The minimum size for a probe of the distance to the core that owns the cache lines, and the
-/// number of bytes between two probes.
+/// The minimum size of a staged copy with a probe, which measures the distance to the core that
+/// owns the destination's cache lines.
 const PROBE_MIN_BYTES: usize = 16 << 10;
+/// The number of bytes from one probe to the next.
 const PROBE_INTERVAL_BYTES: usize = 512 << 10;
 /// The number of bytes of a probe: more than a core's store buffer holds while it waits for the
 /// lines.
 const PROBE_BYTES: usize = 8 << 10;
-/// The limit of time stamp counter ticks per cache line above which the owner is far. The counter
-/// has 2 to 4 ticks per nanosecond. Near cores took 2 to 20 ticks, far cores 36 to 80.
+/// If a probe takes more than this number of time stamp counter ticks per cache line, the owner of
+/// the lines is far. The counter has 2 to 4 ticks per nanosecond. Near cores took 2 to 20 ticks,
+/// far cores 36 to 80.
 const FAR_TICKS: u64 = 28;
 
 /// Copies `src` to `dst`. The two may overlap in any way.
@@ -58,8 +62,8 @@ pub fn copy(dst: Dst<'_>, src: Src<'_>) {
     copy_part(dst.len(), dst, src);
 }
 
-/// Copies a part of a vector of `total_bytes` bytes. The total determines whether a cache keeps the
-/// vector.
+/// Copies a part of a vector of `total_bytes` bytes. If the total is at least 8 MiB, the copy uses
+/// non-temporal stores.
 ///
 /// # Panics
 /// As [`copy()`].
@@ -88,8 +92,8 @@ pub fn copy_part(total_bytes: usize, dst: Dst<'_>, src: Src<'_>) {
     dst.copy_from(src);
 }
 
-/// Copies `src` to `dst`, memory such as a data slot, which another core has read and will read
-/// again. The two must not overlap.
+/// Copies `src` to `dst`. `dst` is memory such as a data slot, which another core has read before
+/// and will read again. The two must not overlap.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -114,13 +118,14 @@ impl Stager {
         }
     }
 
-    /// Returns whether the last probe found a far owner. Then it is faster to produce the data in a
-    /// near buffer first, and to copy it to the destination.
+    /// Returns whether the last probe found a far owner. In that case it is faster to produce the
+    /// data in a buffer that this core's cache contains, and then to copy the data to the
+    /// destination.
     pub fn is_far(self) -> bool {
         self.is_far
     }
 
-    /// Returns the number of bytes of the next piece that the probe copies, or 0 if no probe is
+    /// Returns how many bytes at the start of the next piece the probe copies, or 0 if no probe is
     /// due.
     pub fn probe_len(self) -> usize {
         if self.unprobed_bytes == 0 { PROBE_BYTES } else { 0 }
@@ -145,7 +150,8 @@ impl Stager {
         self.record_staged(rest);
     }
 
-    /// Records that the caller itself has written `len` bytes to the destination.
+    /// Records that `len` bytes of the destination have been written, by this stager or by the
+    /// caller itself.
     pub fn record_staged(&mut self, len: usize) {
         self.unprobed_bytes = self.unprobed_bytes.saturating_sub(len);
     }
@@ -168,8 +174,8 @@ const CACHE_LINE: usize = 64;
 /// Copies with 32-byte loads and stores.
 ///
 /// # Safety
-/// The processor has AVX; `from` is readable and `to` writable for `len` bytes, at least 128; they
-/// do not overlap.
+/// The processor has AVX, and `len` is at least 128. `from` is readable and `to` is writable for
+/// `len` bytes. The two ranges do not overlap.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn copy_avx(to: *mut u8, from: *const u8, len: usize) {
@@ -207,7 +213,7 @@ unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: within the `len` readable bytes; no alignment is needed.
         unsafe { _mm256_loadu_si256(from.wrapping_add(offset).cast::<__m256i>()) }
     };
-    // The first and the last cache line may be partial.
+    // The first and the last cache line may be partial, so normal stores write them.
     for offset in [0, 32, len - 64, len - 32] {
         let value = load(offset);
         // SAFETY: within the `len` writable bytes; no alignment is needed.
@@ -222,7 +228,7 @@ unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
             unsafe { _mm256_stream_si256(to.wrapping_add(half).cast::<__m256i>(), value) };
         }
     }
-    // The fence orders these stores before a later store that publishes them.
+    // The fence orders the non-temporal stores before a later store that publishes the data.
     _mm_sfence();
 }
 

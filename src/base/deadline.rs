@@ -3,11 +3,18 @@
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
-/// The longest timeout that counts as finite: a century.
+/// A timeout of at least this time, a century, counts as no limit.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A timeout of the C interface and of environment variables: one number, with the same meaning
 /// everywhere.
+///
+/// | number | meaning |
+/// |---|---|
+/// | n > 0 | n milliseconds |
+/// | 0 | the default |
+/// | -1 | no limit |
+/// | -2 | no wait |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// The default of the object or operation.
@@ -87,7 +94,8 @@ impl Deadline {
         Self::after(Duration::from_millis(ms))
     }
 
-    /// Returns a deadline that never ends. Only an abort ends such a wait.
+    /// Returns a deadline that never passes. A wait with this deadline ends only by its condition
+    /// or an abort.
     pub fn never() -> Self {
         Self::after(FOREVER)
     }
@@ -117,15 +125,16 @@ impl Deadline {
         self.timeout
     }
 
-    /// Returns the earlier of this deadline and `slice` from now, for waits that poll in between.
+    /// Returns the earlier of this deadline and the time `slice` from now. A caller that polls uses
+    /// it to limit each of its waits.
     #[must_use]
     pub fn capped(&self, slice: Duration) -> Self {
         Self::after(self.remaining().min(slice))
     }
 }
 
-/// A deadline that starts at its first access. Most small operations complete without an access,
-/// and so avoid reading the clock, which costs as much as a part of them.
+/// A deadline that starts at its first access. Most small operations complete without an access.
+/// They thus save a clock read, which costs a considerable part of the time of a small operation.
 #[derive(Debug)]
 pub struct LazyDeadline {
     timeout: Duration,

@@ -1,11 +1,11 @@
 //! The debug settings of the process: the debug level, the NaN check, back-traces and the slow-wait
-//! threshold. They may change at any time.
+//! threshold. The settings may change at any time.
 //!
-//! [`read_environment`] reads the environment. Every creation of a group calls it first, and
-//! reports a wrong value as an error. The environment sets the debug level only if the program has
-//! not set one. Reading a setting takes one load.
+//! [`read_environment`] reads the environment. A call that creates a group first calls
+//! [`read_environment`], and reports a wrong value as an error. The environment sets the debug
+//! level only if the program has not set one. Reading a setting takes one load.
 //!
-//! This module does not know the effects of a level on the code that reads it.
+//! The effects of a level are defined by the code that reads the level, not by this module.
 
 use super::config;
 use super::error::{Error, Result};
@@ -94,7 +94,8 @@ pub fn level_or_environment() -> Result<DebugLevel> {
     Ok(level())
 }
 
-/// Reads the first of the two variables that is set. Both use torch's names.
+/// Reads the level from `DIST_DEBUG_LEVEL`, or from `TORCH_DISTRIBUTED_DEBUG` if the first variable
+/// is not set. Both variables use torch's names of the levels.
 fn level_in_environment() -> Result<DebugLevel> {
     for variable in [config::DEBUG_LEVEL, config::TORCH_DEBUG] {
         let Some(name) = config::read_text(variable)? else { continue };
@@ -106,8 +107,8 @@ fn level_in_environment() -> Result<DebugLevel> {
     Ok(DebugLevel::Off)
 }
 
-/// Reads all settings of this module from the environment. The debug level is read only if none has
-/// been set.
+/// Reads all settings of this module from the environment. The debug level and the log level are
+/// read only if the program has set none.
 ///
 /// # Errors
 /// `InvalidArgument` with the name of a variable that has an invalid value.
@@ -157,7 +158,7 @@ pub fn log_level_from_environment() -> Result<()> {
     Ok(())
 }
 
-/// Returns the NaN check of all calls.
+/// Returns the NaN check that applies to all calls.
 pub fn nan_check() -> NanCheck {
     match NAN_CHECK.load(Ordering::Relaxed) {
         0 => NanCheck::Off,

@@ -1,5 +1,5 @@
 //! The error type of the library: a kind, which determines the status number, and a message. The
-//! message states the failure, the rank or object concerned, and the remedy.
+//! message states the failure, its rank or object, and the remedy.
 //!
 //! Each layer adds its context with [`Error::context`]. No code parses the text.
 
@@ -72,7 +72,8 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// Returns a stable small number for messages between processes of one version.
+    /// Returns the number of the kind in messages between processes with the same version of the
+    /// library.
     pub fn code(self) -> u8 {
         let position = Self::ALL.iter().position(|&kind| kind == self);
         u8::try_from(position.unwrap_or(Self::ALL.len() - 1)).unwrap_or(u8::MAX)
@@ -88,14 +89,15 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RankFault {
-    /// The rank failed in another way; the message describes it.
+    /// The rank failed in a way that no other variant names. The error message describes the
+    /// failure.
     Other,
     /// The rank's process ended without leaving the group.
     Died,
     /// The rank left the group normally.
     Left,
-    /// The connection to the rank ended or broke, or the rank sends no heartbeat: it died, is
-    /// delayed, or the network is partitioned.
+    /// The connection to the rank ended or broke, or the rank sends no heartbeat. The rank may have
+    /// died or be delayed, or the network may be partitioned.
     Unreachable,
     /// The kernel reports that the rank's process is stopped.
     Stopped,
@@ -119,7 +121,8 @@ impl RankFault {
         Self::Aborted,
     ];
 
-    /// Returns a number for messages between processes of one version; never 0.
+    /// Returns the number of the fault in messages between processes with the same version of the
+    /// library; never 0.
     fn code(self) -> u8 {
         let position = Self::ALL.iter().position(|&fault| fault == self);
         position.and_then(|it| u8::try_from(it + 1).ok()).unwrap_or(1)
@@ -131,7 +134,7 @@ impl RankFault {
         usize::from(code).checked_sub(1).and_then(|position| Self::ALL.get(position).copied())
     }
 
-    /// Returns the fault of the culprit that an error of this kind implies.
+    /// Returns the fault that an error of this kind implies for its culprit.
     fn implied_by(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Timeout => Self::Late,
@@ -150,7 +153,7 @@ pub struct Culprit {
     pub rank: Rank,
     /// The fault of the culprit.
     pub fault: RankFault,
-    /// The culprit's process id and host. They are known if a group has returned the error.
+    /// The process ID and host of the culprit, if a group has returned the error; otherwise `None`.
     pub process: Option<(u32, Arc<str>)>,
 }
 
@@ -167,14 +170,14 @@ struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     culprit: Option<Rank>,
-    /// The fault; `None` if the kind implies it.
+    /// The fault; `None` if the kind implies the fault ([`RankFault::implied_by`]).
     fault: Option<RankFault>,
     process: Option<(u32, Arc<str>)>,
     source: ErrorSource,
 }
 
-/// The error that caused another error. Its text is a part of the message, so the comparison of two
-/// errors ignores it.
+/// The error that caused another error. The text of the source is a part of the message, so the
+/// comparison of two errors ignores the source.
 #[derive(Clone, Debug, Default)]
 struct ErrorSource(Option<Arc<dyn std::error::Error + Send + Sync>>);
 
@@ -213,7 +216,7 @@ impl Error {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// Returns the error of a failed system call. `operation` describes what the call was for.
+    /// Returns the error of a failed system call. `operation` describes the purpose of the call.
     pub fn system(operation: impl fmt::Display, cause: std::io::Error) -> Self {
         let kind = match cause.kind() {
             std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
@@ -231,8 +234,9 @@ impl Error {
         Self::new(kind, format!("{operation}: {cause}{hint}")).with_source(cause)
     }
 
-    /// Returns the error of a connection that failed or broke. The kind is `Connection`, for a
-    /// fault of the peer or the network, unless this process has no free descriptors.
+    /// Returns the error of a connection that failed or broke. The kind is `Connection`, which
+    /// means a fault of the peer or the network. If this process has no free descriptors, the error
+    /// is that of [`Error::system`].
     pub fn connection(operation: impl fmt::Display, cause: std::io::Error) -> Self {
         match cause.raw_os_error() {
             Some(EMFILE) => Self::system(operation, cause),
@@ -263,7 +267,8 @@ impl Error {
         self
     }
 
-    /// Sets the error that caused this one. The message must contain its text.
+    /// Sets the error that caused this error. The message of this error must contain the text of
+    /// `source`.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.0.source = ErrorSource(Some(Arc::new(source)));
@@ -299,8 +304,8 @@ impl Error {
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
     }
 
-    /// Returns the fault as a number for messages between processes of one version; 0 if the kind
-    /// implies it.
+    /// Returns the fault as a number for messages between processes with the same version of the
+    /// library; 0 if the kind implies the fault.
     pub fn fault_code(&self) -> u8 {
         self.0.fault.map_or(0, RankFault::code)
     }

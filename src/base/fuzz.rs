@@ -1,10 +1,10 @@
-//! The common part of all fuzz targets' entry points: the script of a run, and tests that replay
-//! the corpora.
+//! The common part of all fuzz targets' entry points: [`FuzzScript`], the input that a target runs
+//! as a sequence of steps, and the replay of stored inputs in tests.
 //!
 //! This module is compiled for fuzzing and for tests only.
 
-/// The bytes of a fuzz script. They may end anywhere: the target skips a step without bytes, or
-/// runs it with fewer.
+/// The bytes of a fuzz script. The bytes may end within any step: the target then skips the step,
+/// or runs the step with fewer bytes.
 pub(crate) struct FuzzScript<'a>(pub(crate) &'a [u8]);
 
 impl<'a> FuzzScript<'a> {

@@ -1,9 +1,10 @@
-//! Operations on GPU memory: the device and stream of an operation, and the objects that report its
-//! completion.
+//! Types for operations on GPU memory: the device and stream of an operation, and the objects that
+//! report the operation's completion.
 //!
-//! Such an operation is *enqueued*: the call returns after the device has accepted the operation,
-//! and the operation runs later, in stream order. If an operation cannot be enqueued (because the
-//! host transfers the bytes), it waits for a [`StreamMarker`] instead.
+//! Most operations on GPU memory are *enqueued*: the call returns after the device has accepted the
+//! operation, and the operation runs later, in stream order. If the host transfers the bytes, the
+//! operation cannot be enqueued. Instead, the operation waits for a [`StreamMarker`], a position in
+//! the caller's stream, before it reads the buffers.
 //!
 //! This module does not depend on drivers, or on the code that enqueues.
 
@@ -21,12 +22,14 @@ pub struct GpuTarget {
     pub stream: Option<usize>,
 }
 
-/// An enqueued operation. A reference to it keeps neither its group nor its buffers alive.
+/// An enqueued operation. A reference to this object keeps neither the group nor the buffers of the
+/// operation alive.
 pub trait EnqueuedOperation: Send + Sync + Debug {
-    /// Waits until the device has completed the operation. Returns false if the limit passed first.
+    /// Waits until the device has completed the operation. Returns false if the limit passed before
+    /// that.
     ///
     /// # Errors
-    /// The failure of its group. The destination buffers then have arbitrary contents.
+    /// The failure of the operation's group. The destination buffers then have arbitrary contents.
     fn wait(&self, limit: &Deadline) -> Result<bool>;
 }
 
@@ -39,7 +42,7 @@ pub trait StreamMarker: Send + Sync + Debug {
     fn is_complete(&self) -> Result<bool>;
 }
 
-/// The slot that receives an enqueued operation, once.
+/// The slot into which a back end puts the operation that it has enqueued, at most once.
 pub type EnqueuedOperationSlot = OnceLock<Arc<dyn EnqueuedOperation>>;
 
 /// The request to enqueue an operation.
@@ -47,7 +50,7 @@ pub type EnqueuedOperationSlot = OnceLock<Arc<dyn EnqueuedOperation>>;
 pub struct EnqueueRequest<'a> {
     /// The device and stream.
     pub gpu: GpuTarget,
-    /// The slot for the enqueued operation, which reports its completion.
+    /// The slot for the enqueued operation, through which the caller learns of its completion.
     pub operation_slot: &'a EnqueuedOperationSlot,
     /// The stream position at which the buffers are ready, if it was recorded when the operation
     /// was issued.

@@ -1,4 +1,5 @@
-//! Ranks, sizes and the random identifiers that distinguish the attempts of a job.
+//! Ranks, group sizes, and the random identifiers that distinguish the attempts (restarts) of a
+//! job.
 
 use std::fmt;
 
@@ -15,8 +16,8 @@ pub const MAX_WORLD_SIZE: WorldSize = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Nonce(pub [u8; 16]);
 
-/// The identifier of one incarnation of a group. All shared objects of a group carry it, so that no
-/// rank reads an object of an earlier attempt.
+/// The identifier of a group in one attempt of a job. All shared objects of a group contain this
+/// identifier, so that no rank reads an object of an earlier attempt.
 pub type GroupId = Nonce;
 
 impl Nonce {

@@ -1,9 +1,9 @@
 //! The label of a call: a short text from the caller, by which the ranks distinguish calls with
 //! equal arguments.
 //!
-//! A label is a value of four words. It is copied without an allocation, and stored in shared
-//! memory as atomic words. Ranks compare [`Label::hash`]; they read each other's texts only to
-//! explain a mismatch.
+//! A label is a value of four words. A copy needs no allocation, and shared memory holds the label
+//! as atomic words. To detect a mismatch, ranks compare only [`Label::hash`]. A rank reads the text
+//! of another rank's label only for the error message.
 
 use super::error::{Error, Result};
 use std::fmt;
@@ -24,8 +24,8 @@ impl Label {
     /// The value for no label.
     pub const NONE: Self = Self([0; LABEL_WORDS]);
 
-    /// The value for another rank's label whose text is not known. It starts with a byte that UTF-8
-    /// does not contain, so no text is equal to it.
+    /// The value for another rank's label whose text is not known. The value starts with a byte
+    /// that UTF-8 does not contain, so no label with a text is equal to it.
     pub const UNKNOWN: Self = Self([0xff, 0, 0, 0]);
 
     /// Returns the label with this text; an empty text gives no label.
@@ -44,9 +44,12 @@ impl Label {
         Self::from_bytes(text.as_bytes()).map_err(|_| invalid_label())
     }
 
-    /// Returns the label of an operation that consists of several calls. The result is no label if
-    /// no call has one. It is the list of the texts in order if that fits, else the number of
-    /// labels and a hash of all.
+    /// Returns the label of an operation that consists of several calls. The result is:
+    ///
+    /// * no label, if no call has one;
+    /// * the texts in order, separated by commas, if each call has a label without a comma and the
+    ///   list fits;
+    /// * otherwise the number of calls and a hash of all labels.
     pub fn of_calls(labels: &[Self]) -> Self {
         match labels {
             [label] => return *label,
@@ -66,8 +69,8 @@ impl Label {
         })
     }
 
-    /// Returns the label with these words, or `None` if they contain no valid text. Words from
-    /// other processes are checked here.
+    /// Returns the label with these words, or `None` if they contain no valid text. This function
+    /// checks words that came from other processes.
     pub fn from_words(words: [u64; LABEL_WORDS]) -> Option<Self> {
         let label = Self(words);
         let bytes = label.padded_bytes();
@@ -78,8 +81,9 @@ impl Label {
 
     /// Returns the label with this text, which must have no zero byte.
     ///
-    /// The last word is loaded from the last eight bytes and shifted. A word that is assembled in
-    /// memory from single bytes cannot be loaded before all of them have left the store buffer.
+    /// The last word is usually partial. It is made from the last eight bytes of the text by a
+    /// shift. The alternative, to store the single bytes in memory and load them as one word, is
+    /// slower: the load would wait until all these stores have left the store buffer.
     ///
     /// # Errors
     /// The reason why the text is not a label.
@@ -123,15 +127,16 @@ impl Label {
         *self == Self::UNKNOWN
     }
 
-    /// Returns the label without its text, as this rank knows it before it queries the owner.
+    /// Returns the label with an unknown text, or no label. This is the state before the rank with
+    /// the label has sent its text.
     #[must_use]
     pub fn without_text(&self) -> Self {
         if self.is_none() { Self::NONE } else { Self::UNKNOWN }
     }
 
     /// Returns a 64-bit hash of the text. The words are multiplied independently, so that the
-    /// processor overlaps the multiplications. The odd factors are the fractional parts of square
-    /// roots of primes (as in SHA-512).
+    /// processor overlaps the multiplications. The factors are SHA-512's initial hash values
+    /// (fractional parts of square roots of primes), made odd.
     #[inline]
     pub fn hash(&self) -> u64 {
         const FACTORS: [u64; LABEL_WORDS] = [
@@ -201,7 +206,8 @@ impl fmt::Debug for Label {
     }
 }
 
-/// A label as a suffix of other text: a space and the label, or nothing.
+/// Displays a label as a suffix of other text: a space and the label, or nothing if there is no
+/// label.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelSuffix(pub Label);
 

@@ -1,15 +1,16 @@
-//! The log of the library. It writes nothing until a level is set. Then it writes to standard
-//! error, or to the installed sink (the caller's callback).
+//! The log of the library. The library logs nothing until a level is set. With a level, lines go to
+//! standard error, or to the installed sink (the caller's callback).
 //!
-//! An explicitly set log level has precedence. Without one, the debug level may suggest a level.
+//! A log level that the program or the environment sets has precedence. If none is set, the debug
+//! level suggests a log level ([`suggest_level`]).
 //!
-//! This module holds the level and the sink; `api` installs them.
+//! This module holds the level and the sink; `api` sets the level and installs the sink.
 
 use std::fmt;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// The importance of a line. The discriminants are the numbers of the C API.
+/// The importance of a log line. The discriminants are the numbers of the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {
@@ -134,7 +135,7 @@ pub fn write(level: LogLevel, text: fmt::Arguments<'_>) {
 fn write_to_stderr(level: LogLevel, text: fmt::Arguments<'_>) {
     use std::io::Write as _;
     let line = format!("libdist {}: {text}\n", level.name());
-    // A failure to write the log has no place to be reported.
+    // There is no place to report that the log could not be written.
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 

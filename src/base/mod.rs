@@ -1,6 +1,6 @@
-//! The vocabulary that all layers share: errors, element types, identifiers, deadlines,
-//! configuration and the log. It does not depend on the rest of the library, and makes no system
-//! call of its own.
+//! The types that all layers share: errors, element types, identifiers, deadlines, configuration
+//! and the log. This layer does not depend on the rest of the library, and uses the system only
+//! through the standard library.
 
 pub mod backtrace;
 pub mod buffer;

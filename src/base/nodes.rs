@@ -6,10 +6,14 @@ use super::ids::{Rank, WorldSize};
 /// The partition of a group's ranks into nodes. Nodes are numbered in the order of their lowest
 /// ranks, and the ranks of a node in ascending order. The ranks of one node need not be
 /// consecutive.
+///
+/// For example, ranks with the labels `a b a b b` have the nodes {0, 2} and {1, 3, 4}. Rank 3 is on
+/// node 1 and has the local rank 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     members: Vec<Vec<Rank>>,
-    /// For each rank, its node and its local rank. A `u32` suffices for every group.
+    /// The node and the local rank (the position within the node) of each rank. A `u32` suffices
+    /// for every group.
     positions: Box<[(u32, u32)]>,
 }
 
@@ -63,7 +67,7 @@ impl NodeMap {
         &self.members[node]
     }
 
-    /// Returns the first rank of each node.
+    /// Returns the leader of each node, which is the node's lowest rank.
     pub fn leaders(&self) -> impl Iterator<Item = Rank> + '_ {
         self.members.iter().map(|members| members[0])
     }

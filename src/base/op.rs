@@ -18,8 +18,8 @@ pub enum ReduceOp {
     Min = 2,
     /// The maximum; a NaN wins.
     Max = 3,
-    /// The sum divided by the number of ranks. For integers, the wrapped sum divided and rounded
-    /// towards zero.
+    /// The sum divided by the number of ranks. For integers, the sum wraps, and the quotient is
+    /// rounded towards zero.
     Avg = 4,
     /// Bitwise and, of integers and bool.
     BitAnd = 5,
@@ -60,9 +60,12 @@ impl ReduceOp {
         }
     }
 
-    /// Returns whether the operator is defined for elements of this type. MIN, MAX and PRODUCT are
-    /// not defined for complex numbers, the bitwise operators not for floating point, AVG not for
-    /// bool, and PREMUL_SUM only for floating point.
+    /// Returns whether the operator is defined for elements of this type. The restrictions are:
+    ///
+    /// * MIN, MAX and PRODUCT are not defined for complex numbers.
+    /// * The bitwise operators are not defined for floating point.
+    /// * AVG is not defined for bool.
+    /// * PREMUL_SUM is defined only for floating point.
     pub const fn is_defined_for(self, dtype: DataType) -> bool {
         match self {
             Self::Sum => true,

@@ -1,11 +1,12 @@
-//! The progress observer of an operation: it receives the chosen algorithm, the waits, and the late
-//! ranks.
+//! [`ProgressObserver`]: receives events of a running operation: the chosen algorithm, the waits,
+//! and the late ranks.
 //!
-//! The issuer of an operation passes a [`ProgressObserver`] with it, and the algorithms report to
-//! it. They do not report short waits, unless the observer traces all waits
-//! ([`ProgressObserver::is_tracing_waits`]). Operations without a late rank thus have no cost.
+//! The code that issues an operation passes an observer, to which the algorithms report. The
+//! algorithms do not report short waits, unless the observer traces all waits
+//! ([`ProgressObserver::is_tracing_waits`]). The observer thus costs nothing in operations without
+//! a late rank.
 //!
-//! This module does not depend on the observers and their purposes.
+//! This module does not depend on the implementations of the trait.
 
 use super::ids::Rank;
 use super::label::LabelledName;
@@ -13,24 +14,26 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// An observer of the events within operations. Ranks are those of the group. All methods are
-/// called on the thread that runs the operation. They must not block, and must not call back.
+/// called on the thread that runs the operation. The methods must not block, and must not call the
+/// operation.
 pub trait ProgressObserver: Debug {
     /// Returns whether the observer receives every wait with its times.
     fn is_tracing_waits(&self) -> bool;
 
-    /// Records the start of an operation with this algorithm. The call comes before the operation's
-    /// first long wait, but may come after this rank has published its first step.
+    /// Records the start of an operation with this algorithm. The algorithm calls this before the
+    /// operation's first long wait, possibly after this rank has published data to its peers.
     fn record_start(&self, algorithm: &'static str);
 
-    /// Records that the operation was small and had no long wait: it took less than some ten
-    /// microseconds. Not every algorithm makes this call.
+    /// Records that the operation was small and had no long wait: the operation took less than
+    /// about 10 microseconds. Only some algorithms call this.
     fn record_short_wait(&self) {}
 
     /// Records a wait for a rank, if the observer traces all waits.
     fn record_wait(&self, rank: Rank, wait_start: Instant, wait_end: Instant);
 
-    /// Records that `rank` entered the operation later than this rank, which had waited for `skew`.
-    /// During the last `exclusive_wait` of that time, no other rank was missing.
+    /// Records that this rank waited for `rank` for the time `skew`, because `rank` entered the
+    /// operation later. In the last `exclusive_wait` of this time, `rank` was the only missing
+    /// rank.
     fn record_late_rank(
         &self,
         operation: LabelledName,
@@ -43,7 +46,7 @@ pub trait ProgressObserver: Debug {
     fn latest_rank(&self) -> Option<(Rank, Duration)>;
 }
 
-/// The observer of operations without an observer.
+/// An observer that ignores all events.
 #[derive(Debug)]
 pub struct NoObserver;
 

@@ -1,14 +1,14 @@
 //! Former names of algorithms, back-end options and environment variables, with their present
 //! names.
 //!
-//! A former name is never accepted. [`former_name_error`] makes the error that gives the present
-//! name, so that a program, a script or a tuning file with a former name cannot run with the
-//! default by accident. The sources of the present names are UCX, UCC, MPICH, Open MPI, MVAPICH2
-//! and NCCL. `docs/tuning.md` has the table for users.
+//! A former name is never accepted. A program, a script or a tuning file with a former name gets an
+//! error that contains the present name ([`former_name_error`]). Otherwise it would run with the
+//! default setting by accident. The present names are the names of UCX, UCC, MPICH, Open MPI,
+//! MVAPICH2 and NCCL. `docs/tuning.md` has the table for users.
 
 use super::error::Error;
 
-/// The kind of thing that a name is for.
+/// The kind of thing that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// An algorithm: in call options, `DIST_ALGORITHM`, `backend_options` or a tuning file.
@@ -51,7 +51,8 @@ pub const NAME_CHANGES: [NameChange; 13] = [
     name_change(NameKind::Variable, "DIST_ATTACH", "DIST_CMA"),
 ];
 
-/// The present name of something with this former name; `None` if the name was never changed.
+/// Returns the present name for a former name, or `None` if `old` is not a former name of this
+/// kind.
 pub fn new_name(kind: NameKind, old: &str) -> Option<&'static str> {
     NAME_CHANGES
         .iter()
@@ -59,7 +60,8 @@ pub fn new_name(kind: NameKind, old: &str) -> Option<&'static str> {
         .map(|change| change.new)
 }
 
-/// The error for a former name, with the present name; `None` if the name was never changed.
+/// Returns the error for a former name, with the present name, or `None` if `old` is not a former
+/// name of this kind.
 pub fn former_name_error(kind: NameKind, old: &str) -> Option<Error> {
     let new = new_name(kind, old)?;
     Some(Error::invalid(match kind {

@@ -1,5 +1,8 @@
 //! Writes a small file atomically: a reader finds either the complete new content or the previous
 //! content.
+//!
+//! The file is in this folder because the layers above, which must not import `sys`, write files
+//! such as the dump of the flight recorder with it.
 
 use crate::base::error::{Error, Result};
 use crate::sys::{file, host};
@@ -7,19 +10,19 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes a temporary file in the same folder, and renames it to `path` when it is complete.
-/// Neither step follows a symbolic link at one of the two names. If the file exceeds the file size
-/// limit, the call returns an error and raises no signal.
+/// Writes a temporary file in the same folder, and renames it to `path` when it is complete. The
+/// write and the rename follow no symbolic link. If the content exceeds the file size limit of this
+/// process, this function returns an error and raises no SIGXFSZ.
 ///
 /// # Errors
-/// `OutOfMemory` if the disk is full, else `System`. The temporary file is removed in both cases.
+/// `OutOfMemory` if the disk is full, else `System`. After an error, no temporary file is left.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}.tmp", host::pid()));
     let draft = PathBuf::from(draft);
     let written = create_new(&draft, bytes).and_then(|()| fs::rename(&draft, path));
     written.map_err(|cause| {
-        // The temporary file may not exist.
+        // The removal fails if the temporary file does not exist, which is harmless.
         drop(fs::remove_file(&draft));
         Error::system(format_args!("writing {}", path.display()), cause)
     })

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-/// The token of the descriptor that reports signals to this process.
+/// The poller token of the descriptor that reports signals. The token of a child is its index.
 const SIGNALS_TOKEN: u64 = u64::MAX;
 
 /// How long killed children may take to end when the group is dropped.
@@ -25,7 +25,7 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: i32,
-    /// Readable after the child has ended; closed after the end is recorded.
+    /// Becomes readable when the child ends. `None` after the end has been recorded.
     pidfd: Option<PidFd>,
     ended: Option<(ProcessExit, Instant)>,
     last_signal: Option<i32>,
@@ -43,7 +43,7 @@ impl ChildProcess {
         self.ended.map(|(how, _)| how)
     }
 
-    /// Returns when the end was detected, if the child has ended.
+    /// Returns the time at which this process detected the child's end, if the child has ended.
     pub fn ended_at(&self) -> Option<Instant> {
         self.ended.map(|(_, when)| when)
     }
@@ -74,12 +74,13 @@ pub enum ChildEvent {
     Deadline,
 }
 
-/// A group of child processes. Dropping it kills the remaining children and all processes in their
-/// process groups.
+/// A group of child processes. Dropping the group kills the remaining children and all processes in
+/// their process groups.
 #[derive(Debug)]
 pub struct ChildProcessGroup {
     members: Vec<ChildProcess>,
-    /// Reports descriptors one at a time, in the order in which they became ready.
+    /// Watches the descriptors of the children and of `signals`. Each wait reports one descriptor,
+    /// in the order in which they became ready.
     poller: Poller,
     signals: SignalFd,
     guardian: Guardian,
@@ -89,8 +90,10 @@ pub struct ChildProcessGroup {
 }
 
 impl ChildProcessGroup {
-    /// Creates an empty group. The signals `wanted` to this process become [`ChildEvent::Signal`];
-    /// they are blocked in the calling thread while the group exists. SIGCHLD must not be ignored.
+    /// Creates an empty group. If a signal of `wanted` arrives in this process,
+    /// [`ChildProcessGroup::next_event`] returns [`ChildEvent::Signal`]. These signals are blocked
+    /// in the calling thread while the group exists. This process must not ignore SIGCHLD, because
+    /// the kernel would then discard the exit status of the children.
     ///
     /// # Errors
     /// `System`.
@@ -103,20 +106,20 @@ impl ChildProcessGroup {
         Ok(Self { members, poller, signals, guardian, inherited_fds, started: Instant::now() })
     }
 
-    /// Lets the children that are started from now on inherit a descriptor under the same number.
-    /// Other programs that this process executes do not inherit it.
+    /// Lets every child that is started after this call inherit `fd` under the same number. Other
+    /// programs that this process executes do not inherit `fd`.
     pub fn inherit_fd(&mut self, fd: OwnedFd) {
         self.inherited_fds.push(fd);
     }
 
     /// Starts a child with the signal mask that this process had before the group was created. The
-    /// calling thread must live at least as long as the children, because the kernel kills them
-    /// when the thread ends.
+    /// calling thread must live at least as long as the child, because the kernel kills a child
+    /// when the thread that started it ends.
     ///
     /// # Errors
-    /// The error of the system: `NotFound` and `PermissionDenied` concern the program. After an
-    /// error, the guardian may have registered a child that never ran its program, so the caller
-    /// should end the group.
+    /// The error of the system. `NotFound` and `PermissionDenied` mean that the program does not
+    /// exist or may not be executed. After an error, the guardian may have registered a child that
+    /// never ran its program, so the caller should end the group.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<ChildPipes> {
         if self.members.len() == MAX_GROUPS {
             return Err(io::Error::other(format!("the limit is {MAX_GROUPS} children")));
@@ -166,13 +169,14 @@ impl ChildProcessGroup {
         &self.members
     }
 
-    /// Returns when the group was created or last emptied.
+    /// Returns the time at which the group was created, or last emptied by
+    /// [`ChildProcessGroup::take_reaped`].
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Waits for the next event. Ends are reported in the order in which they happened, even if the
-    /// caller calls this late.
+    /// Waits for the next event. The ends of children are reported in the order in which they
+    /// happened, even if several children ended before this call.
     ///
     /// # Errors
     /// `System`.
@@ -221,14 +225,15 @@ impl ChildProcessGroup {
             if member.ended.is_none() {
                 member.last_signal = Some(signal);
             }
-            // If the group has no process left, the purpose of the signal is already achieved.
+            // An error means that the process group has no process left, so there is nothing to
+            // signal.
             drop(child::signal_group(member.pid, signal));
         }
     }
 
-    /// Kills all remaining processes of the groups, waits until they have ended, and reaps the
-    /// children. Children that do not end within `limit` (blocked in the kernel) stay behind and
-    /// have no [`ChildProcess::exit`].
+    /// Kills all remaining processes of the children's process groups, waits until they have ended,
+    /// and reaps the children. A child that is blocked in the kernel and does not end within
+    /// `limit` is not reaped and has no [`ChildProcess::exit`].
     ///
     /// # Errors
     /// `System`.
@@ -248,8 +253,9 @@ impl ChildProcessGroup {
     }
 
     /// Empties the group after [`ChildProcessGroup::kill_and_reap`], so that new children can be
-    /// started, and returns the previous children. Returns `None` and changes nothing if some of
-    /// them could not be killed. Signals that arrived in the meantime are still reported.
+    /// started, and returns the previous children. Returns `None` and changes nothing if one of the
+    /// previous children could not be killed. Later calls of [`ChildProcessGroup::next_event`]
+    /// still report the signals that arrived before this call.
     pub fn take_reaped(&mut self) -> Option<Vec<ChildProcess>> {
         if !self.members.iter().all(|member| member.is_reaped) {
             return None;
@@ -259,8 +265,8 @@ impl ChildProcessGroup {
     }
 
     /// Ends the group after [`ChildProcessGroup::kill_and_reap`], and returns its children for
-    /// inspection. Signals that arrived in the meantime are discarded; later signals act on this
-    /// process as before the group.
+    /// inspection. Signals that no event has reported are discarded. Later signals have the same
+    /// effect on this process as before the group was created.
     pub fn into_members(mut self) -> Vec<ChildProcess> {
         while self.signals.next_signal().is_some() {}
         std::mem::take(&mut self.members)
@@ -271,7 +277,9 @@ impl ChildProcessGroup {
             return Err(Error::internal(format!("the process group has no child {index}")));
         };
         if member.ended.is_some() {
-            // A process that was being started at that time still held the descriptor.
+            // The end is already recorded and the pidfd is closed. The poller reports the pidfd
+            // again if another child was between fork and exec at the time of the close: that child
+            // still held a copy.
             return Ok(false);
         }
         let Some(exit) = child::peek(member.pid)? else { return Ok(false) };

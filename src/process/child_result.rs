@@ -1,9 +1,20 @@
 //! The result of a forked child for its parent: the return value of the child's function, and the
-//! last message of the library in the child.
+//! last message that the library stored in the child.
 //!
 //! The result is in memory that both processes share, so it survives every kind of end: a return,
-//! `exit`, or a signal. An exit status has only eight bits; this memory contains the full value.
-//! The parent reads it after the child has ended, and checks every length before use.
+//! `exit`, or a signal. An exit status has only eight bits; this memory contains the full return
+//! value. The parent reads it after the child has ended, and checks every length before use.
+//!
+//! The memory has one slot for each child:
+//!
+//! ```text
+//! offset  content
+//!      0  word 0: 1 if the child's function returned
+//!      4  word 1: the return value
+//!      8  word 2: the length of the message in bytes
+//!     12  unused
+//!     16  the message in UTF-8, at most 4080 bytes
+//! ```
 
 use crate::base::error::Result;
 use crate::base::sync::lock;
@@ -12,10 +23,10 @@ use crate::sys::shm::Segment;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// The size of one slot: three words and the text.
+/// The size of one slot.
 const SLOT_BYTES: usize = 4096;
 
-/// The offset of the text in a slot.
+/// The offset of the message in a slot.
 const TEXT_OFFSET: usize = 16;
 
 /// The maximum length of the stored message.
@@ -44,9 +55,10 @@ struct OwnResultSlot {
 
 static OWN_SLOT: Mutex<Option<OwnResultSlot>> = Mutex::new(None);
 
-/// The process that owns `OWN_SLOT`, or 0. A fork of a forked child owns no slot, and checks this
-/// before it locks. If another thread held the lock at the time of the fork, no thread of the new
-/// process would ever release it.
+/// The ID of the process that owns `OWN_SLOT`, or 0. A child that a forked child forks has a copy
+/// of `OWN_SLOT` but owns no slot. Such a process checks this ID before it locks `OWN_SLOT`: if
+/// another thread held the lock at the time of the fork, no thread of the new process would ever
+/// release it.
 static SLOT_OWNER_PID: AtomicU32 = AtomicU32::new(0);
 
 /// Stores a message of the library for the parent. Does nothing in a process without a result slot.
@@ -89,13 +101,13 @@ impl ChildResultTable {
         Ok(Self { segment: Arc::new(Segment::create(forks * SLOT_BYTES)?) })
     }
 
-    /// Makes a slot the calling process's own.
+    /// Makes slot `index` the result slot of the calling process, a new forked child.
     pub(super) fn claim_slot(&self, index: usize) {
         let mut own = match OWN_SLOT.try_lock() {
             Ok(own) => own,
             Err(TryLockError::Poisoned(own)) => own.into_inner(),
-            // A thread of the parent held the lock at the time of the fork. Then the parent must
-            // use the exit status.
+            // A thread of the parent held the lock at the time of the fork, so the lock never
+            // becomes free. This child stores no result, and the parent uses the exit status.
             Err(TryLockError::WouldBlock) => return,
         };
         *own = Some(OwnResultSlot { table: self.clone(), index });
@@ -120,8 +132,7 @@ impl ChildResultTable {
         self.segment.as_mut_ptr().wrapping_add(slot * SLOT_BYTES)
     }
 
-    /// Returns a word of a slot: word 0 is 1 if the function returned, word 2 is the length of the
-    /// text.
+    /// Returns word 0 or word 2 of a slot. The head of this file lists the words.
     fn slot_word(&self, slot: usize, index: usize) -> &AtomicU32 {
         // SAFETY: aligned, inside the segment, and used only through atomics while the segment
         // lives.
@@ -157,7 +168,7 @@ mod tests {
         assert_eq!(results.read(1).message.len(), MAX_TEXT_BYTES);
         *OWN_SLOT.lock().unwrap() = None;
         record_message("unread");
-        // A fork of the child, at a time when a thread of the child stored a message.
+        // Simulates a process that a child forked while another thread of the child held the lock.
         SLOT_OWNER_PID.store(host::pid() + 1, Ordering::Relaxed);
         let held = OWN_SLOT.lock().unwrap();
         record_message("unread");

@@ -7,7 +7,8 @@
 //! * When [`ForkedChildren`] is dropped, no child is left, not even as a zombie, unless the kernel
 //!   cannot end it.
 //! * This module does not wait for or signal any other child of this process.
-//! * SIGCHLD handlers of this process learn of the ends only afterwards.
+//! * SIGCHLD is blocked while [`ForkedChildren`] exists, so SIGCHLD handlers of this process run
+//!   only after it is dropped.
 //!
 //! The children stay in this process's process group, as children of a program normally do. A
 //! signal from the terminal therefore reaches all of them. This module does not manage the
@@ -38,8 +39,8 @@ const DROP_LIMIT: Duration = Duration::from_secs(2);
 /// How often children without a pidfd are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The exit status of a child whose return value does not fit or does not exist; see the child
-/// result table.
+/// The exit status of a child whose return value is not in 0 to 255, or whose function did not
+/// return. The child result table contains the full return value, or no value.
 const NO_RESULT_STATUS: i32 = 255;
 
 /// An environment variable of a child: its value, or `None` to remove it.
@@ -49,8 +50,8 @@ pub type ForkVariable = (&'static str, Option<String>);
 #[derive(Debug)]
 pub struct ForkedChild {
     pid: i32,
-    /// Closed after the end is recorded. `None` before Linux 5.3, and if the caller needs the
-    /// descriptors.
+    /// Becomes readable when the child ends. `None` after the end has been recorded, before Linux
+    /// 5.3, and if all free descriptors are reserved for the caller.
     pidfd: Option<PidFd>,
     exit: Option<ProcessExit>,
     /// Other code has already waited for the child: its exit status is lost, and its process ID may
@@ -80,10 +81,11 @@ impl ForkedChild {
         self.exit.is_none() && !self.is_lost
     }
 
-    /// Sends a signal to the child only. If the child has just ended, the purpose of the signal is
-    /// already achieved.
+    /// Sends a signal to the child only. Ignores an error of the signal, which means that the child
+    /// has just ended.
     fn signal(&mut self, signal: i32) {
-        // Until it is reaped, the process ID belongs to the child, and the pidfd was opened for it.
+        // `peek` fails if other code has reaped the child. Until a child is reaped, its process ID
+        // cannot belong to another process, so the signal below reaches only this child.
         self.is_lost = child::peek(self.pid).is_err();
         if !self.is_lost {
             drop(match &self.pidfd {
@@ -97,15 +99,15 @@ impl ForkedChild {
 /// Time limits for forked children.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkTimeouts {
-    /// The limit for all children to end.
+    /// The deadline by which all children must end.
     pub total: Deadline,
-    /// From the first failure until the remaining children receive SIGTERM. In this time they can
-    /// fail on their own and report the reason, and this process can detect a death that the
-    /// children detected earlier.
+    /// The time from the first failure until the remaining children receive SIGTERM. In this time,
+    /// the remaining children can fail on their own and report the reason. This process can also
+    /// detect the death of a child that the other children detected before this process.
     pub settle: Duration,
-    /// From SIGTERM until SIGKILL.
+    /// The time from SIGTERM until SIGKILL.
     pub grace: Duration,
-    /// From SIGKILL until the kernel has ended the child.
+    /// The maximum time from SIGKILL until the kernel has ended the child.
     pub kill: Duration,
 }
 
@@ -120,30 +122,35 @@ pub enum ForkOutcome {
     Deadline(Vec<usize>),
 }
 
-/// A set of forked children. Dropping it kills the remaining ones.
+/// A set of forked children. Dropping the set kills the children that still run.
 #[derive(Debug)]
 pub struct ForkedChildren {
     members: Vec<ForkedChild>,
     results: ChildResultTable,
-    /// How many more children may be watched through a descriptor.
+    /// How many more children may be watched through a pidfd, which takes one descriptor each.
     watchable: usize,
-    /// Blocks SIGCHLD, because a SIGCHLD handler of the caller that waits for any child would reap
-    /// these children.
+    /// Blocks SIGCHLD while the set exists. Otherwise a SIGCHLD handler of the caller that waits
+    /// for any child (`waitpid(-1, ...)`) would reap these children.
     blocked: BlockedSignal,
 }
 
 impl ForkedChildren {
     /// Forks `count` children. Child `i` gets the environment variables `variables(i)`, runs
-    /// `body(i)`, flushes the C streams, and exits with the result, without the exit handlers of
-    /// this process.
+    /// `body(i)`, flushes the C streams, and exits with the result of `body`. The exit handlers of
+    /// this process do not run in the child.
     ///
     /// `body` runs only in the children, and must close the descriptors that it does not need. The
-    /// calling thread must live at least as long as the children. Of the free descriptors of this
-    /// process, `reserved` are left to the caller; if none remain, the children are polled.
+    /// calling thread must live at least as long as the children, because the kernel kills a child
+    /// when the thread that forked it ends.
+    ///
+    /// Each child is watched through one descriptor. This function leaves `reserved` of the free
+    /// descriptors of this process to the caller. Children for which no descriptor remains are
+    /// polled.
     ///
     /// # Errors
-    /// `InvalidArgument` if this process has more than one thread, or ignores the ends of its
-    /// children; `OutOfMemory` or `System` if the children cannot be started.
+    /// `InvalidArgument` if this process has more than one thread, or if it ignores SIGCHLD, so
+    /// that the exit status of children would be lost; `OutOfMemory` or `System` if the children
+    /// cannot be started.
     pub fn start(
         count: usize,
         reserved: usize,
@@ -187,14 +194,15 @@ impl ForkedChildren {
             members.clear();
             results.claim_slot(index);
             let run = || prepare_fork(parent, mask, &variables).map(|()| body(index));
-            // The stack frames below belong to the parent's run; a panic must not unwind into them.
+            // The stack frames below this closure are copies of the parent's frames. A panic must
+            // not unwind into them.
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(result)) => exit_with_result(result),
                 Ok(Err(error)) => exit_with_message(error.message()),
                 Err(_) => exit_with_message("a defect in libdist, please report it"),
             }
         };
-        // SAFETY: this process has one thread, as checked above, and it is this one.
+        // SAFETY: this process has one thread, as checked above: the calling thread.
         let pid = unsafe { child::fork_with(child_main) }?;
         let pidfd = (self.watchable > 0).then(|| PidFd::open(pid).ok()).flatten();
         self.watchable = self.watchable.saturating_sub(1);
@@ -218,12 +226,13 @@ impl ForkedChildren {
         self.results.read(index)
     }
 
-    /// Waits until all children have succeeded, one has failed, or the time is over. Then ends the
-    /// remaining children, with SIGTERM first. On return, all children have ended, except children
-    /// that cannot be killed, which have no [`ForkedChild::exit`].
+    /// Waits until all children have ended, until the settle time after the first failure is over,
+    /// or until the total time is over. Then ends the remaining children: first with SIGTERM, and
+    /// after the grace time with SIGKILL. On return, all children have ended, except children that
+    /// cannot be killed, which have no [`ForkedChild::exit`].
     ///
     /// # Errors
-    /// `System`, also if other code has waited for one of the children.
+    /// `System`, also if other code has reaped one of the children.
     pub fn wait_and_end(&mut self, limits: &ForkTimeouts) -> Result<ForkOutcome> {
         let poller = Poller::new()?;
         for (index, member) in self.members.iter().enumerate() {
@@ -283,7 +292,8 @@ impl ForkedChildren {
         Ok(())
     }
 
-    /// Returns the next child that ends, reaped, or `None` if the deadline passes first.
+    /// Reaps the next child that ends, and returns its index and exit status. Returns `None` if the
+    /// deadline passes before a child ends.
     fn next_exit(
         &mut self,
         poller: &Poller,
@@ -320,11 +330,13 @@ impl ForkedChildren {
     fn reap(&mut self, index: usize) -> Result<Option<ProcessExit>> {
         let member = &mut self.members[index];
         if member.exit.is_some() {
-            // A process that was being forked at that time still held the descriptor.
+            // The end is already recorded and the pidfd is closed. The poller reports the pidfd
+            // again if a later child was forked before the close and still holds a copy.
             return Ok(None);
         }
         let reaped = child::reap(member.pid);
-        // Set this first: a process ID that no longer belongs to the child must not be signalled.
+        // Set the flag before the return with an error: a process ID that no longer belongs to the
+        // child must not be signalled.
         member.is_lost = reaped.is_err();
         let reason = "the child's exit status was lost; did a handler of this program reap any child (waitpid(-1, ...))?";
         if let Some(exit) = reaped.context(|| reason)? {
@@ -350,8 +362,8 @@ impl Drop for ForkedChildren {
     }
 }
 
-/// Fails if this process has other threads. A fork would lack these threads but keep the locks that
-/// they hold.
+/// Fails if this process has other threads. A forked child would not have these threads, but the
+/// locks that they hold would stay locked in it.
 fn check_single_threaded() -> Result<()> {
     match thread::thread_count()? {
         1 => Ok(()),
@@ -365,7 +377,7 @@ fn check_single_threaded() -> Result<()> {
     }
 }
 
-/// Prepares a child before the caller's code runs.
+/// Prepares the calling process, a new child, before it runs the caller's `body`.
 fn prepare_fork(parent: u32, mask: SignalMask, variables: &[ForkVariable]) -> Result<()> {
     let failed = |cause: std::io::Error| Error::system("preparing a forked process", cause);
     child::die_with_parent(parent).map_err(failed)?;

@@ -1,11 +1,18 @@
 //! [`Guardian`]: a small process that kills process groups after the process that started them is
 //! gone.
 //!
-//! The kernel kills direct children when their parent dies, if they requested it. It does not kill
-//! the children of those children (for example of a shell). Therefore each child writes its process
-//! group ID to a pipe before it runs its program, and the guardian reads the pipe. The end of the
-//! pipe means that the last process with the write end is gone, for any reason. Then the guardian
-//! kills every group that is still registered.
+//! A child can request that the kernel kills it when its parent dies. The kernel does not kill the
+//! children of that child, for example the programs that a shell started. Therefore each child
+//! writes its process group ID to a pipe before it runs its program, and the guardian reads the
+//! pipe:
+//!
+//! | message | meaning |
+//! |---|---|
+//! | `g` (positive) | process group `g` is registered |
+//! | `-g` (negative) | process group `g` has ended and is no longer registered |
+//! | end of the pipe | the last process with the write end is gone, for any reason |
+//!
+//! At the end of the pipe, the guardian kills every group that is still registered, and ends.
 //!
 //! The guardian is a fork that never executes a program. It allocates no memory, holds no
 //! descriptor except the pipe, blocks every signal, and has its own session.
@@ -23,7 +30,8 @@ use std::time::Duration;
 /// The most process groups that a guardian stores.
 pub const MAX_GROUPS: usize = 4096;
 
-/// How long a guardian may take to end after its pipe is closed, before it is killed.
+/// After the pipe is closed, this process waits this long for the guardian to end, and then kills
+/// it.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The guardian of this process. Dropping it kills every process group that is still registered.
@@ -52,7 +60,8 @@ impl Guardian {
         self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Removes a process group that has ended. Must be called before the group leader is reaped.
+    /// Removes a process group that has ended from the guardian's list. The caller must do this
+    /// before it reaps the group leader, because the kernel may then use the ID for another group.
     pub(super) fn forget(&self, group: i32) {
         // If the guardian is gone, it has no groups to remove.
         drop(child::write_message(self.pipe_fd(), -group));

@@ -1,5 +1,6 @@
 //! Child processes that work together: starts them, detects which child ends first and how, and
-//! ends the remaining children.
+//! ends the remaining children. Also gives the layers that must not import `sys` access to this
+//! process, its threads and its files.
 //!
 //! | file | content |
 //! |---|---|
@@ -9,14 +10,19 @@
 //! | [`supervise`] | runs a child group to its end, and finds the failure that ended it |
 //! | [`forked_children`] | forks of this process that each run a function and end together |
 //! | [`child_result`] | the result of a forked child for its parent |
-//! | [`this_process`] | this process, for layers that make no system calls |
-//! | [`thread`] | threads of the library, for the same layers |
-//! | [`atomic_file`] | files that are written completely or not at all |
+//! | [`this_process`] | properties of this process and its host |
+//! | [`thread`] | starts and recognises threads of the library |
+//! | [`library`] | loads and lists shared objects (dynamic libraries) |
+//! | [`atomic_file`] | writes a file completely or not at all |
 //!
-//! The guarantees of a [`child_group::ChildProcessGroup`]: every child leads a process group. All
-//! processes in these groups are gone after the group is dropped or this process is killed. No
-//! child is reaped before its process group has ended, so no signal can reach an unrelated process
-//! with a reused process ID. Every wait has a deadline.
+//! A [`child_group::ChildProcessGroup`] guarantees:
+//!
+//! * Every child leads a process group of its own.
+//! * After the `ChildProcessGroup` is dropped or this process is killed, no process of these
+//!   process groups is left.
+//! * A child is reaped only after its process group has ended. Until then the kernel does not reuse
+//!   the ID, so no signal can reach an unrelated process.
+//! * Every wait has a deadline.
 //!
 //! This module does not depend on ranks, stores, environment variables or output.
 #![allow(

@@ -1,4 +1,5 @@
-//! The exit status of a process, displayed with the words and numbers of a shell.
+//! [`ProcessExit`]: how a process ended. The text and the status number are the same as in a shell,
+//! for example `signal 9 (SIGKILL)` and 137.
 
 use crate::sys::child::ChildExit;
 use std::fmt;
@@ -83,7 +84,8 @@ impl From<ChildExit> for ProcessExit {
     }
 }
 
-/// `exit status 3`, `signal 9 (SIGKILL)`, `signal 11 (SIGSEGV, core dumped)`.
+/// Writes, for example, `exit status 3`, `signal 9 (SIGKILL)` or `signal 11 (SIGSEGV, core
+/// dumped)`.
 impl fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {

@@ -1,5 +1,6 @@
-//! Runs a child process group until all members have ended, too many have failed, or a signal
-//! requests the end. Then ends the remaining members, first with SIGTERM.
+//! Runs a child process group until all members (the children) have ended, too many members have
+//! failed, or a signal to this process requests the end. Then ends the remaining members: first
+//! with SIGTERM or the received signal, later with SIGKILL.
 
 use super::child_group::{ChildEvent, ChildProcessGroup};
 use super::process_exit::ProcessExit;
@@ -14,16 +15,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time limits for the members of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct SupervisionTimeouts {
-    /// From the first failure until the other members receive SIGTERM. In this time they can fail
-    /// on their own and report the reason, and this process can detect a death that the members
-    /// detected earlier.
+    /// The time from the failure that ends the group until the other members receive SIGTERM. In
+    /// this time, the other members can fail on their own and report the reason. This process can
+    /// also detect the death of a member that the other members detected before this process.
     pub settle: Duration,
-    /// From SIGTERM until SIGKILL, after a member failed or after all members ended and left
-    /// processes behind.
+    /// The time from SIGTERM until SIGKILL. The members receive SIGTERM if too many of them failed,
+    /// or if all members ended and left processes behind.
     pub failure: Duration,
-    /// From a forwarded signal until SIGKILL.
+    /// The time from a forwarded signal until SIGKILL.
     pub signal: Duration,
-    /// From SIGKILL until the kernel has ended the processes.
+    /// The maximum time from SIGKILL until the kernel has ended the processes.
     pub kill: Duration,
 }
 
@@ -32,8 +33,8 @@ pub struct SupervisionTimeouts {
 pub enum RequiredMembers {
     /// The group requires all members: the first failure ends it.
     All,
-    /// The group requires at least this number of members without a failure, and at least one. It
-    /// continues without the failed members.
+    /// The group continues without the failed members while at least this number of members, and at
+    /// least one, have not failed.
     AtLeast(usize),
 }
 
@@ -50,7 +51,8 @@ impl RequiredMembers {
 /// Why the run of a group ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SupervisionOutcome {
-    /// Every member ended with status 0, except members that the group does not require.
+    /// Every member ended with status 0, except failed members without which the group could
+    /// continue.
     Success,
     /// The member with this index failed first.
     Failure(usize),
@@ -63,11 +65,10 @@ pub enum SupervisionOutcome {
 pub enum SupervisionNotice {
     /// This signal was received and forwarded to all members.
     SignalForwarded(i32),
-    /// The remaining processes were killed early, because this signal arrived after the end had
-    /// started.
+    /// This signal arrived after the group had begun to end, so the remaining processes were killed
+    /// before their time limit.
     KilledEarly(i32),
-    /// The member with this index failed, and the group continues without it. `remaining` members
-    /// have not failed.
+    /// A member failed, and the group continues without it.
     MemberFailed {
         /// The index of the member.
         index: usize,
@@ -76,8 +77,8 @@ pub enum SupervisionNotice {
     },
 }
 
-/// Runs the group to its end. On return, every process group is gone, except members that cannot be
-/// killed; those have no exit status.
+/// Runs the group to its end. On return, every process group is gone, except the groups of members
+/// that cannot be killed. Such members have no exit status.
 ///
 /// # Errors
 /// `System`; dropping the group still kills everything.
@@ -111,8 +112,8 @@ pub fn supervise(
 }
 
 /// Runs until all members have ended, until too many have failed and the settle time is over, or
-/// until a signal arrives. Also returns true if a signal arrived after the failure that ends the
-/// group; then the members get no more time.
+/// until a signal arrives. The boolean is true if a signal arrived after the failure that ends the
+/// group. Then the caller kills the remaining members without a grace time.
 fn run(
     group: &mut ChildProcessGroup,
     required: RequiredMembers,
@@ -123,7 +124,7 @@ fn run(
     let mut deadline = Deadline::never();
     while !group.all_ended() {
         match group.next_event(&deadline)? {
-            // After too many failures, the failure stays the cause.
+            // The signal is the cause of the end only if it arrived before too many members failed.
             ChildEvent::Signal(signal) if required.is_met(group.members().len(), failed.len()) => {
                 return Ok((SupervisionOutcome::Signal(signal), false));
             }
@@ -157,11 +158,13 @@ fn run(
     Ok((cause.map_or(SupervisionOutcome::Success, SupervisionOutcome::Failure), is_urgent))
 }
 
-/// Returns the first failure; `failed` is in the order of detection.
+/// Returns the index of the member that failed first. `failed` lists the failures in the order in
+/// which this process detected them.
 ///
 /// A killed process closes its connections a little before the kernel reports its end. On a busy
-/// host, its peers may thus detect the death, fail, and be reported before it. No member receives
-/// SIGKILL because of another member's failure, so a death by SIGKILL counts as the first failure.
+/// host, its peers may thus detect the death, fail, and be reported before the killed process. No
+/// member receives SIGKILL because of another member's failure, so a death by SIGKILL counts as the
+/// first failure.
 pub(super) fn first_failure(failed: &[(usize, ProcessExit)]) -> Option<usize> {
     let killed = failed.iter().find(|(_, exit)| exit.signal() == Some(signal::KILL));
     killed.or(failed.first()).map(|&(index, _)| index)
@@ -174,8 +177,8 @@ fn wait_for_group_exit(
     report: &mut dyn FnMut(SupervisionNotice),
 ) -> Result<()> {
     while !group.is_clear() && !deadline.has_passed() {
-        // After all members have ended, no event reports the end of the remaining processes, so
-        // they are polled.
+        // After all members have ended, no event reports the end of the processes that they left
+        // behind, so this loop polls.
         let step = if group.all_ended() { deadline.capped(POLL_INTERVAL) } else { *deadline };
         if let ChildEvent::Signal(signal) = group.next_event(&step)? {
             report(SupervisionNotice::KilledEarly(signal));

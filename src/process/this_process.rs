@@ -1,4 +1,5 @@
-//! This process, for the layers that make no system calls.
+//! Properties of this process and its host. The functions forward to `sys`, for the layers that
+//! must not import `sys`.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
@@ -43,8 +44,8 @@ pub fn uid() -> u32 {
     host::uid()
 }
 
-/// Returns a name that is equal for all processes with the same user that the same parent started
-/// directly. While the parent lives, no other set of processes has this name.
+/// Returns a name that is equal for two processes if they have the same user and the same parent
+/// process. While the parent lives, no other processes have this name.
 pub fn sibling_group_name() -> String {
     format!("user-{}-parent-{}", host::uid(), host::parent_pid())
 }
@@ -91,14 +92,14 @@ pub fn is_forked_child() -> bool {
     fork::is_forked_child()
 }
 
-/// Creates a file, for example for the parent process. Returns false if a file of this name exists;
-/// that file is unchanged.
+/// Creates a file with this content, for example a report for the parent process. If a file of this
+/// name exists, returns false and does not change the file.
 ///
 /// # Errors
 /// `System`, `OutOfMemory` if the disk is full. No file is created after an error.
 pub fn create_file(path: &Path, content: &[u8]) -> Result<bool> {
-    let left = small_file::create_atomically(path, content);
-    left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), cause))
+    let created = small_file::create_atomically(path, content);
+    created.map_err(|cause| Error::system(format_args!("writing {}", path.display()), cause))
 }
 
 /// Removes a file that [`create_file`] created, if its content is unchanged. Returns false if the

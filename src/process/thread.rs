@@ -1,4 +1,4 @@
-//! Threads of the library, for the layers that make no system calls.
+//! Starts and recognises threads of the library, for the layers that must not import `sys`.
 
 use crate::base::error::Result;
 use crate::base::log::LogLevel;
@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The prefix of the names of all threads of the library.
 pub const THREAD_NAME_PREFIX: &str = "dist-";
 
-/// The state of a thread as the layers above record it. All flags are in one variable, because each
-/// access to a thread-local variable of a loaded library is a function call.
+/// Flags of a thread, which the layers above set and read. All flags are in one variable, because
+/// each access to a thread-local variable of a shared library costs a function call.
 #[derive(Debug)]
 pub struct ThreadFlags {
     /// The thread is inside an exported function.
@@ -22,7 +22,7 @@ pub struct ThreadFlags {
 }
 
 thread_local! {
-    /// The flags of the calling thread; valid as long as the thread lives.
+    /// The flags of the calling thread. They exist as long as the thread.
     pub static THREAD_FLAGS: ThreadFlags = const {
         ThreadFlags { in_call: Cell::new(false), in_callbacks: Cell::new(false), in_batch: Cell::new(false) }
     };
@@ -42,7 +42,7 @@ pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result
             );
         }
     };
-    // Detached: the thread ends by itself.
+    // Dropping the handle detaches the thread, which ends by itself.
     thread::spawn(name, guarded).map(drop)
 }
 

@@ -19,8 +19,8 @@ pub enum ChildExit {
     },
 }
 
-/// Returns how the child `pid` ended, if it has. The child stays a zombie, so that its process ID
-/// and its process group ID cannot be reused.
+/// Returns how the child `pid` ended, or `None` if it still runs. The child stays a zombie, so that
+/// its process ID and its process group ID cannot be reused.
 ///
 /// # Errors
 /// `System` if `pid` is not an unreaped child.
@@ -28,7 +28,8 @@ pub fn peek(pid: i32) -> Result<Option<ChildExit>> {
     wait_child(pid, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
 }
 
-/// Reaps the child `pid` if it has ended, and returns how it ended. Does not wait.
+/// Reaps the child `pid` if it has ended, and returns how it ended. Returns `None` if the child
+/// still runs. Does not wait.
 ///
 /// # Errors
 /// `System` if `pid` is not an unreaped child.
@@ -72,7 +73,7 @@ fn decode(info: &libc::siginfo_t) -> Option<ChildExit> {
 /// The error of the system.
 pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
-        // These numbers would mean process groups, all processes, and init.
+        // A number below 1 would mean a process group or all processes, and 1 is init.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: the call touches no memory.
@@ -95,8 +96,8 @@ pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// Returns the process groups of this host that have at least one process that is not a zombie,
-/// sorted. Only processes that are visible to this process count.
+/// Returns the sorted IDs of the process groups of this host in which at least one process is not a
+/// zombie. Only processes that are visible to this process count.
 pub fn live_process_groups() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut groups: Vec<i32> = entries
@@ -121,8 +122,8 @@ fn live_group_of(stat: &str) -> Option<i32> {
     (!matches!(state, "Z" | "X")).then_some(group)
 }
 
-/// Makes the kernel kill the calling process when the thread that started it ends. Fails if that
-/// thread has already ended. Async-signal-safe, for use between fork and exec.
+/// Makes the kernel kill the calling process when the thread that forked it ends. Fails if the
+/// parent process has already ended. Async-signal-safe, for use between fork and exec.
 ///
 /// # Errors
 /// The error of the system; `ESRCH` if `parent` is no longer the parent.
@@ -151,8 +152,8 @@ pub fn keep_across_exec(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Forks. The child runs `body(fd)` and exits with its result. No other code of the parent runs in
-/// the child, neither destructors nor exit handlers.
+/// Forks. The child runs `body(fd)` and exits with the status that `body` returns. No other code of
+/// the parent runs in the child, neither destructors nor exit handlers.
 ///
 /// # Errors
 /// `System`.
@@ -174,8 +175,9 @@ pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<
     Ok(pid)
 }
 
-/// Forks. The child runs `body` and exits with its result, as for [`fork_into`]. `body` has no
-/// restrictions.
+/// Forks. The child runs `body` and exits with the status that `body` returns. As for
+/// [`fork_into`], no other code of the parent runs in the child. Unlike there, `body` may call any
+/// function.
 ///
 /// # Errors
 /// `System`.
@@ -248,8 +250,8 @@ pub fn detach(keep: RawFd) {
     unsafe { libc::dup2(keep, 0) };
     // SAFETY: as above.
     if unsafe { libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32) } != 0 {
-        // Linux before 5.9. The system allocates the lowest free descriptors, so descriptors above
-        // this limit are rare.
+        // Linux before 5.9 has no close_range. The system allocates the lowest free descriptors, so
+        // descriptors above this limit are rare.
         for fd in 1..4096 {
             // SAFETY: as above.
             unsafe { libc::close(fd) };
@@ -265,7 +267,8 @@ pub fn set_name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Reads one message from a pipe, or returns `None` at its end. Blocks. Async-signal-safe.
+/// Reads one message (a 32-bit number) from a pipe. Blocks until a message has arrived, or returns
+/// `None` at the end of the pipe. Async-signal-safe.
 pub fn read_message(fd: RawFd) -> Option<i32> {
     let mut bytes = [0u8; 4];
     // SAFETY: the call writes at most the four bytes of the array.

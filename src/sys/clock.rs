@@ -1,15 +1,15 @@
-//! The kernel's clocks as numbers that processes can compare, and an identifier of the processes
-//! that share them.
+//! Reads the kernel's clocks as numbers that the processes of a host can compare. Two processes may
+//! compare their numbers if [`domain`] returns the same text in both.
 
 use crate::base::processor::{has_invariant_tsc, read_tsc};
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// How often the clocks are read, to find a sample without an interruption.
+/// How many samples [`snapshot`] takes to find one that no interruption delayed.
 const SNAPSHOT_TRIES: u32 = 8;
 
-/// One moment on several clocks.
+/// The time of one moment on several clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockSnapshot {
     /// The time on the standard library's clock.
@@ -22,15 +22,15 @@ pub struct ClockSnapshot {
 
 /// Returns the current time on all clocks.
 pub fn snapshot() -> ClockSnapshot {
-    let read = || {
+    let take_sample = || {
         let before = Instant::now();
         let (monotonic_ns, wall_ns) = (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_REALTIME));
         (before.elapsed(), ClockSnapshot { instant: before, monotonic_ns, wall_ns })
     };
     // The shortest sample is the one in which this thread was not interrupted.
-    let mut best = read();
+    let mut best = take_sample();
     for _ in 1..SNAPSHOT_TRIES {
-        let next = read();
+        let next = take_sample();
         if next.0 < best.0 {
             best = next;
         }
@@ -38,14 +38,15 @@ pub fn snapshot() -> ClockSnapshot {
     best.1
 }
 
-/// For how many TSC ticks after a clock read the time is extrapolated, and from how many ticks the
-/// tick rate is computed.
+/// For this many ticks of the time stamp counter (TSC) after a clock read, the time is
+/// extrapolated. After that, the clock is read again.
 const EXTRAPOLATION_TICKS: u64 = 1 << 20;
+/// The tick rate is computed from two clock reads if the ticks between them are in this range.
+/// Fewer ticks give an inexact rate.
 const CALIBRATION_TICKS: std::ops::RangeInclusive<u64> = 1 << 18..=1 << 36;
-/// A clock read that took more ticks than this was interrupted.
+/// A clock read that took at least this many ticks was interrupted.
 const UNINTERRUPTED_TICKS: u64 = 1 << 10;
-/// The number of fraction bits in `ns_per_tick`, which is a fixed-point number of nanoseconds per
-/// tick.
+/// The number of fraction bits in [`ClockSample::ns_per_tick`], a fixed-point number.
 const RATE_FRACTION_BITS: u32 = 32;
 
 /// The last clock read of a thread.
@@ -53,7 +54,7 @@ const RATE_FRACTION_BITS: u32 = 32;
 struct ClockSample {
     ticks: u64,
     ns: u64,
-    /// 0 if the rate is unknown.
+    /// The nanoseconds per tick, or 0 if the rate is unknown.
     ns_per_tick: u64,
 }
 
@@ -82,8 +83,9 @@ impl ClockSample {
             .then(|| self.ns + ((elapsed_ticks * self.ns_per_tick) >> RATE_FRACTION_BITS))
     }
 
-    /// Returns the sample after a clock read at these ticks returned `ns`. The rate is unknown
-    /// after too short an interval, and after an interval in which the ticks went backwards.
+    /// Returns the sample to store after a clock read at tick count `ticks` returned `ns`. If the
+    /// interval since the last sample is too short to compute a rate, the last sample stays. If the
+    /// interval is too long, or the ticks went backwards, the new sample has no rate.
     fn updated(self, ticks: u64, ns: u64) -> Self {
         let (elapsed_ticks, elapsed_ns) =
             (ticks.wrapping_sub(self.ticks), ns.saturating_sub(self.ns));
@@ -95,7 +97,7 @@ impl ClockSample {
         }
         let ns_per_tick =
             (u128::from(elapsed_ns) << RATE_FRACTION_BITS) / u128::from(elapsed_ticks);
-        // No processor has less than one tick in eight nanoseconds.
+        // A rate of 8 ns or more per tick is an error, because every processor counts faster.
         let ns_per_tick =
             u64::try_from(ns_per_tick).ok().filter(|rate| rate >> (RATE_FRACTION_BITS + 3) == 0);
         Self { ticks, ns, ns_per_tick: ns_per_tick.unwrap_or(0) }
@@ -132,7 +134,7 @@ fn read(clock: libc::clockid_t) -> u64 {
 /// does not report it.
 pub fn domain() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    // An older kernel has a single time namespace.
+    // A kernel without this file has a single time namespace.
     let space = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
     boot.map(|boot| format!("{}/{}", boot.trim(), space.to_string_lossy())).unwrap_or_default()
 }

@@ -4,20 +4,22 @@
 use crate::base::buffer::{Dst, Src};
 use std::io;
 
-/// Copies `into.len()` bytes from `address` in the memory of a process, which may be this process.
-/// Returns the number of copied bytes; it is smaller if the rest is not mapped in that process.
+/// Copies `into.len()` bytes from `address` in the memory of process `pid`, which may be this
+/// process. Returns the number of copied bytes. It is smaller than `into.len()` if only the first
+/// bytes are mapped in that process.
 ///
 /// The caller must know the meaning of the bytes and whether they are still valid: the other
 /// process may write, unmap or reuse them at any moment.
 ///
 /// # Errors
-/// If the process is gone, may not be read, or has no memory at that address.
+/// The error of the system if the process is gone, may not be read, or has no memory at `address`.
 pub fn read(pid: u32, address: u64, into: Dst<'_>) -> io::Result<usize> {
     read_pieces(pid, [(address, into)])
 }
 
-/// Copies several pieces, one after the other, in one system call. Returns the total number of
-/// copied bytes.
+/// Copies several pieces, one after the other, in one system call. A piece is an address in the
+/// memory of the process and the view that receives the bytes. Returns the total number of copied
+/// bytes.
 ///
 /// # Errors
 /// As for [`read`], for the first piece.
@@ -34,14 +36,14 @@ pub fn read_pieces<const N: usize>(pid: u32, pieces: [(u64, Dst<'_>); N]) -> io:
 
 /// Copies each piece to its address in the memory of a process, one after the other, in one system
 /// call. The process may be this process. Returns the total number of copied bytes; it is smaller
-/// if the rest is not mapped or not writable in that process.
+/// than requested if only the first bytes are mapped and writable in that process.
 ///
 /// The caller must know that the other process expects the write, and does not use the memory at
 /// the same time.
 ///
 /// # Errors
-/// If the process is gone, if its memory may not be written, or if it has no memory at the first
-/// address.
+/// The error of the system if the process is gone, if its memory may not be written, or if it has
+/// no memory at the first address.
 pub fn write_pieces<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io::Result<usize> {
     let parts = pieces.map(|(address, from)| (address, from.as_ptr().cast_mut(), from.len()));
     let CmaVectors { pid, local, remote } = CmaVectors::new(pid, parts)?;
@@ -54,7 +56,7 @@ pub fn write_pieces<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io
     usize::try_from(put).map_err(|_| io::Error::last_os_error())
 }
 
-/// The arguments of the system call.
+/// The arguments of `process_vm_readv` and `process_vm_writev`.
 struct CmaVectors<const N: usize> {
     pid: libc::pid_t,
     local: [libc::iovec; N],
@@ -62,8 +64,8 @@ struct CmaVectors<const N: usize> {
 }
 
 impl<const N: usize> CmaVectors<N> {
-    /// Creates the vectors for pieces: the remote address, the local address, and the length of
-    /// each.
+    /// Creates the vectors for pieces, each with its remote address, its local address, and its
+    /// length.
     fn new(pid: u32, parts: [(u64, *mut u8, usize); N]) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let pid = libc::pid_t::try_from(pid).map_err(|_| invalid())?;

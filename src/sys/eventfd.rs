@@ -1,4 +1,5 @@
-//! A flag with a descriptor: any thread raises it, and pollers see it.
+//! A flag with a descriptor (Linux's eventfd): any thread can raise the flag, and the descriptor
+//! then becomes readable for pollers.
 
 use crate::base::error::{Error, Result};
 use std::io;
@@ -25,8 +26,8 @@ impl EventFd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Creates a flag whose descriptor number is above those of the standard streams, for callers
-    /// outside of the library.
+    /// Creates a flag whose descriptor number is above the numbers of the standard streams. Use it
+    /// for a descriptor that the library gives to its caller.
     ///
     /// # Errors
     /// `System`.

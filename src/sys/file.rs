@@ -1,5 +1,5 @@
-//! Files that several processes write: locks without waiting, and writes whose failure is an error
-//! instead of a signal.
+//! Functions for files that several processes write: locks that never wait, and writes that return
+//! an error where the kernel would otherwise raise SIGXFSZ.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,9 +13,9 @@ use std::path::Path;
 /// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLock {
-    /// Other open files may also hold a shared lock.
+    /// A shared lock: other open files may hold shared locks at the same time.
     Shared,
-    /// No other open file holds a lock.
+    /// An exclusive lock: no other open file may hold a lock at the same time.
     Exclusive,
 }
 
@@ -30,12 +30,12 @@ pub fn create_fifo(path: &Path) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Locks the whole file without waiting. Returns false if another lock conflicts. A lock that this
-/// open file already has is changed to the new kind.
+/// Locks the whole file without waiting. Returns false if another lock conflicts. If this open file
+/// already has a lock, the lock changes to the new kind.
 ///
 /// The lock belongs to the open file description, so threads that opened the file separately
-/// exclude each other. The lock ends with the description: a process that dies holds no lock,
-/// unless a forked child keeps the open file.
+/// exclude each other. The lock ends when the description is closed: after a process has died, its
+/// lock is gone, unless a forked child keeps the description open.
 ///
 /// # Errors
 /// The error of the system; a file system may not support locks.
@@ -75,8 +75,8 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
 }
 
 /// Writes all bytes at an offset, in one system call unless the system accepts only a part. After
-/// an error, some bytes may have been written. If the file exceeds the file size limit, the call
-/// returns an error, and SIGXFSZ does not end the process.
+/// an error, some bytes may have been written. If the file would exceed the file size limit of this
+/// process, this function returns an error, and SIGXFSZ does not end the process.
 ///
 /// # Errors
 /// The error of the system.

@@ -1,16 +1,17 @@
 //! Detects whether this process was forked from a process that used the library.
 //!
-//! One page is marked MADV_WIPEONFORK and contains a 1. A forked child reads 0 there. The check
-//! thus costs one load per call instead of a `getpid` system call.
+//! One page is marked MADV_WIPEONFORK and contains a 1. The kernel clears such a page in a forked
+//! child, which therefore reads 0. The check thus costs one load per call instead of a `getpid`
+//! system call.
 
 use crate::base::error::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The address of the page, as an integer, so that threads can share the cell.
+/// The address of the page. It is an integer, because threads cannot share a cell with a pointer.
 static GUARD_PAGE: OnceLock<usize> = OnceLock::new();
 
-/// Records that this process uses the library. Later calls cost one load.
+/// Records that this process uses the library. Each call after the first costs one load.
 ///
 /// # Errors
 /// `OutOfMemory` or `System` if the page cannot be created.

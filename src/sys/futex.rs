@@ -1,4 +1,4 @@
-//! Sleeping on a 32-bit word until another thread or process wakes it.
+//! Sleeping on a 32-bit word until another thread or process wakes the sleeper.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -21,8 +21,9 @@ impl FutexScope {
     }
 }
 
-/// Sleeps while `word` holds `expected`, until a wake or for `limit`. May return early without a
-/// reason, so the caller must check the word again.
+/// Sleeps if `word` holds `expected`, until [`wake_all`] wakes this thread or `limit` has passed.
+/// Returns at once if `word` holds another value. May also return early without a wake, so the
+/// caller must check the word again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: FutexScope) {
     let limit = libc::timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -21,7 +21,7 @@ pub fn uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns the host name as the kernel had it at the first call. Never queries a name server.
+/// Returns the host name that the kernel reported at the first call. Never queries a name server.
 pub fn name() -> String {
     static NAME: OnceLock<String> = OnceLock::new();
     let read = || {
@@ -31,7 +31,8 @@ pub fn name() -> String {
     read_once(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// Reads a text once and caches it, because later no descriptor may be left to read it.
+/// Reads a text once and caches it, because a later read would fail if the process has no free
+/// descriptor.
 fn read_once(cell: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> Option<String> {
     match cell.get() {
         Some(text) => Some(text.clone()),
@@ -63,9 +64,9 @@ pub fn pid_namespace() -> String {
     }
 }
 
-/// Returns an identifier that is equal for two processes if a loopback address means the same to
-/// both: the boot ID of the kernel and the network namespace. Empty if the system does not report
-/// it.
+/// Returns an identifier that is equal for two processes if a loopback address leads to the same
+/// sockets for both: the boot ID of the kernel and the network namespace. Empty if the system does
+/// not report it.
 pub fn network_namespace() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/net");
@@ -95,7 +96,7 @@ pub fn memory_total() -> Option<u64> {
     meminfo_bytes("MemTotal:")
 }
 
-/// Returns a line of /proc/meminfo, in bytes.
+/// Returns the value of the line `name` of /proc/meminfo, in bytes.
 fn meminfo_bytes(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -103,7 +104,8 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Returns the smallest remainder of the memory limits of this process's cgroup and its ancestors.
+/// Returns the smallest remainder (limit minus usage) of the memory limits of this process's cgroup
+/// and the cgroup's ancestors.
 fn cgroup_headroom() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let v2 = groups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -120,28 +122,30 @@ fn cgroup_v1_memory_path(line: &str) -> Option<&str> {
     controllers.split(',').any(|name| name == "memory").then_some(path)
 }
 
-/// Returns the smallest remainder of a cgroup and its ancestors. Cached files count as free,
-/// because the kernel can drop them.
+/// Returns the smallest remainder of the memory limits of the cgroup `path` and its ancestors.
+/// `limit` and `usage` are the names of their files. Cached files count as free, because the kernel
+/// can drop them.
 fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let (root, path) = (std::path::Path::new(root), std::path::Path::new(path));
-    let left = |folder: &std::path::Path| -> Option<u64> {
+    let remainder = |folder: &std::path::Path| -> Option<u64> {
         let read = |name: &str| std::fs::read_to_string(root.join(folder).join(name)).ok();
         let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
         let used = number(usage)?.saturating_sub(page_cache_bytes(&read("memory.stat")?));
         Some(number(limit)?.saturating_sub(used))
     };
-    path.ancestors().filter_map(left).min()
+    path.ancestors().filter_map(remainder).min()
 }
 
-/// Returns the size of the cached files in the text of memory.stat, in bytes, without shared
-/// memory.
+/// Returns the size in bytes of the cached files that `stat`, the text of memory.stat, reports.
+/// Shared memory does not count, because the kernel cannot drop it.
 fn page_cache_bytes(stat: &str) -> u64 {
-    let of = |name: &str| -> Option<u64> {
+    let field = |name: &str| -> Option<u64> {
         stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     };
-    // In version 1, only the totals include the child groups.
+    // In cgroup version 1, only the `total_` fields include the child cgroups. Version 2 has only
+    // the other fields.
     let all = [["total_active_file", "active_file"], ["total_inactive_file", "inactive_file"]];
-    all.into_iter().filter_map(|names| names.into_iter().find_map(of)).sum()
+    all.into_iter().filter_map(|names| names.into_iter().find_map(field)).sum()
 }
 
 /// Returns sixteen bytes from the kernel's random source.
@@ -152,8 +156,8 @@ pub fn random_nonce() -> Result<Nonce> {
     random_bytes().map(Nonce)
 }
 
-/// Returns `N` bytes from the kernel's random source, suitable for keys. At most 256, which the
-/// kernel returns completely or not at all.
+/// Returns `N` bytes from the kernel's random source, suitable for keys. `N` is at most 256,
+/// because the kernel returns that many bytes completely or not at all.
 ///
 /// # Errors
 /// `System` if the kernel returns none.
@@ -169,7 +173,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 }
 
 /// Returns a nonce that is equal for all threads of this process and different in every other
-/// process; a forked child has its own.
+/// process. In a child that was forked after the first call, every call returns a new nonce.
 ///
 /// # Errors
 /// `System` if the kernel returns no random bytes.
@@ -183,8 +187,9 @@ pub fn process_nonce() -> Result<Nonce> {
 
 static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
 
-/// Returns the address of the nonce in this process's memory, so that peers can test whether they
-/// can read that memory. `None` if the nonce has no address, as in a forked child.
+/// Returns the address of the nonce that [`process_nonce`] returns, so that peers can test whether
+/// they can read this process's memory. `None` before the first call of [`process_nonce`], and in a
+/// child that was forked after it.
 pub fn process_nonce_address() -> Option<u64> {
     let (owner_pid, nonce) = PROCESS_NONCE.get()?;
     (*owner_pid == pid()).then(|| nonce.0.as_ptr().addr() as u64)

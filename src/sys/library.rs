@@ -17,12 +17,13 @@ unsafe impl Sync for Library {}
 
 impl Library {
     /// Loads a shared object with its dependencies, and does not export its symbols to other
-    /// objects. It is never unloaded, because its threads and functions may outlive the caller.
+    /// objects. The object is never unloaded, because its threads and functions may outlive the
+    /// caller.
     ///
     /// # Errors
     /// `NotFound` if the file does not exist, else `System` with the loader's error text.
     pub fn open(path: &str) -> Result<Self> {
-        // Without a slash, the loader searches for the name.
+        // The loader searches its path for a name without a slash.
         if path.contains('/') && !Path::new(path).exists() {
             let message = format!("the file {path} does not exist");
             return Err(Error::new(ErrorKind::NotFound, message));
@@ -54,7 +55,7 @@ impl Library {
     }
 }
 
-/// Returns the file that contains this address, for messages.
+/// Returns the path of the loaded object that contains this address.
 pub fn file_of_address(address: NonNull<c_void>) -> Option<String> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -72,9 +73,9 @@ pub fn file_of_address(address: NonNull<c_void>) -> Option<String> {
     Some(name.to_string_lossy().into_owned())
 }
 
-/// Declares a table of a library's functions, each with its symbol name and its C type. If a
-/// `required` function is missing, the table cannot be created. A missing `optional` function is
-/// `None`, and only the features that need it are unavailable.
+/// Declares a struct whose fields are functions of a library, each with its symbol name and its C
+/// type. If a `required` function is missing, the table cannot be created. A missing `optional`
+/// function is `None`, and only the features that need it are unavailable.
 macro_rules! function_table {
     (
         $(#[$attribute:meta])*
@@ -156,8 +157,8 @@ pub fn loaded_paths() -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the folder of the object that contains this code: the library, or a program that links
-/// it statically.
+/// Returns the folder of the object that contains this code: libdist, or a program that links
+/// libdist statically.
 pub fn own_directory() -> Option<PathBuf> {
     let anchor: fn() -> Option<PathBuf> = own_directory;
     let file = PathBuf::from(file_of_address(NonNull::new(anchor as *mut c_void)?)?);

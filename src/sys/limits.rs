@@ -1,4 +1,4 @@
-//! The limits of this process: the number of open files and their size.
+//! The limits of this process for the number of open files and for the size of a file.
 
 use crate::base::error::{Error, Result};
 use std::io;
@@ -11,8 +11,8 @@ pub fn max_open_files() -> Result<u64> {
     Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
 }
 
-/// Returns how many more descriptors this process may open. Other threads may open some at any
-/// time.
+/// Returns how many more descriptors this process may open. Other threads may open descriptors at
+/// any time, so the number is only a hint.
 ///
 /// # Errors
 /// `System`, also if /proc is not available.
@@ -22,7 +22,7 @@ pub fn free_descriptors() -> Result<usize> {
         entries.and_then(|entries| entries.map(|entry| entry.map(|_| 1)).sum());
     let open = counted
         .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", cause))?
-        // The descriptor that the count itself uses.
+        // The count includes the descriptor that reads the folder.
         .saturating_sub(1);
     Ok(usize::try_from(max_open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
 }
@@ -36,8 +36,8 @@ pub fn max_file_bytes() -> Result<u64> {
 }
 
 /// Raises the soft limit of open files to the hard limit, which needs no privileges, and returns
-/// the new limit. The limit applies to the whole process, so only a program may call this, not the
-/// library.
+/// the new limit. The limit applies to the whole process, so only a program may call this function,
+/// not the library.
 ///
 /// # Errors
 /// `System`.

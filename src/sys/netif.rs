@@ -1,4 +1,4 @@
-//! The network interfaces of this host (of its network namespace) and their addresses.
+//! The network interfaces in this process's network namespace, and their addresses.
 
 use crate::base::error::{Error, Result};
 use std::ffi::CStr;

@@ -1,13 +1,14 @@
 //! [`PeerMapping`]: the [`SparseMapping`](super::sparse_mapping::SparseMapping) of another process,
-//! mapped into this process. It is opened by the descriptor number that it has in the other
-//! process.
+//! mapped into this process. This process opens the memory's file as `/proc/PID/fd/N`, where N is
+//! the descriptor number in the other process.
 //!
-//! The identity from the other process is not trusted. The opened file must be the exact file that
-//! the identity names, a memfd created for this purpose, and its size must be sealed. The kernel
-//! permits the open only if this process may access the other process.
+//! The other process sends the identity of its memory ([`MemfdIdentity`]: a descriptor number and
+//! an inode number), which is not trusted. The opened file must be the exact file that the identity
+//! names, a memfd created for this purpose, and its size must be sealed. The kernel permits the
+//! open only if this process may access the other process.
 //!
-//! A range becomes accessible only when the caller requests it, because a read of a range without
-//! memory in the other process would allocate memory there.
+//! A range of the mapping becomes accessible only when the caller requests a view of the range. The
+//! reason: a read of a range without memory would allocate memory in the other process.
 
 use super::sparse_mapping::{self, COMMIT_UNIT, MemfdIdentity};
 use crate::base::buffer::Dst;
@@ -22,13 +23,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PeerMapping {
     base: usize,
     len: usize,
-    /// For each [`COMMIT_UNIT`]: true if it is accessible.
+    /// For each [`COMMIT_UNIT`] of the mapping: true if the unit is accessible.
     accessible_units: Box<[AtomicBool]>,
 }
 
 impl PeerMapping {
-    /// Maps the range with this identity of a process. The process ID must be from this process's
-    /// own [`super::host::pid_namespace`].
+    /// Maps the memory of process `pid` that has this identity. The process ID must be from this
+    /// process's own [`super::host::pid_namespace`].
     ///
     /// # Errors
     /// `Connection` if the file does not match the identity, `System` if it may not be opened,
@@ -70,9 +71,9 @@ impl PeerMapping {
         Ok(window)
     }
 
-    /// Returns a view of a range, which the other process may change or release at any time; a
-    /// released range reads as zero. The kernel maps its pages at once if it can, so that the first
-    /// access causes no page faults.
+    /// Returns a view of a range of the mapping. The other process may change or release the range
+    /// at any time; a released range reads as zero. The kernel maps the pages of the range during
+    /// this call if it can, so that the first access causes no page faults.
     ///
     /// # Errors
     /// `Connection` if the range is beyond the end of the mapping; `System`.
@@ -130,12 +131,12 @@ impl Drop for PeerMapping {
     }
 }
 
-/// Opens a descriptor of another process if its name is that of a memory range. Opening any other
-/// file could have side effects.
+/// Opens a descriptor of another process if its file has the name that [`sparse_mapping`] gives to
+/// its files. Opening any other file could have side effects.
 fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     let path = format!("/proc/{pid}/fd/{}", identity.descriptor);
-    let refused = |cause: std::io::Error| Error::system(format_args!("opening {path}"), cause);
-    let name = fs::read_link(&path).map_err(&refused)?;
+    let open_error = |cause: std::io::Error| Error::system(format_args!("opening {path}"), cause);
+    let name = fs::read_link(&path).map_err(&open_error)?;
     if !name
         .to_string_lossy()
         .starts_with(&format!("/memfd:{}", sparse_mapping::MEMFD_NAME.to_string_lossy()))
@@ -144,7 +145,7 @@ fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     }
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let opened = File::options().read(true).write(true).custom_flags(flags).open(&path);
-    opened.map_err(&refused)
+    opened.map_err(&open_error)
 }
 
 fn foreign_error(pid: u32, identity: MemfdIdentity) -> Error {

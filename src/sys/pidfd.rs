@@ -1,5 +1,6 @@
-//! A descriptor of a process, which becomes readable when the process ends, and through which no
-//! other process can be signalled.
+//! [`PidFd`]: a descriptor of a process. The descriptor becomes readable when the process ends. A
+//! signal that is sent through the descriptor reaches only this process, even if the process ID is
+//! reused.
 
 use crate::base::error::{Error, Result};
 use std::io;

@@ -1,5 +1,10 @@
-//! Waits until a descriptor is readable or writable: one descriptor with a deadline, or many at
-//! once.
+//! Waits until a descriptor is readable or writable.
+//!
+//! | item | watches |
+//! |---|---|
+//! | [`wait_ready`] | one descriptor, with a deadline |
+//! | [`Poller`] | many descriptors that stay registered between waits (epoll) |
+//! | [`PollSet`] | many descriptors that the caller adds again for each wait (ppoll) |
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -11,9 +16,9 @@ use std::time::Duration;
 /// readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Data, a connection or the end has arrived.
+    /// Watch for data, a connection, or the end of the stream.
     pub read: bool,
-    /// There is room to send, or a connect has ended.
+    /// Watch for room to send, or the end of a connect.
     pub write: bool,
 }
 
@@ -65,13 +70,15 @@ pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
     ready > 0 && watched.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
-/// Rounds up, so that a wait never ends early; the maximum is about 24 days.
+/// Converts a time to the milliseconds of a system call. Rounds up, so that a wait never ends
+/// early. The maximum is about 24 days.
 fn timeout_ms(time: Duration) -> libc::c_int {
     let up = time.as_nanos().div_ceil(1_000_000);
     libc::c_int::try_from(up).unwrap_or(libc::c_int::MAX)
 }
 
-/// Watches many descriptors; each has the token that it was added with.
+/// Watches many descriptors. The caller adds each descriptor with a token, by which the events name
+/// the descriptor.
 #[derive(Debug)]
 pub struct Poller {
     fd: OwnedFd,

@@ -21,8 +21,9 @@ pub fn start_time(pid: u32) -> Option<u64> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|status| status.started)
 }
 
-/// Returns true if the process with this ID, and with this start time if it is known, has certainly
-/// ended. Both must be from this process's own [`super::host::pid_namespace`].
+/// Returns true if the process with this ID has certainly ended. If `started` is known and the
+/// process with this ID has another start time, the ID belongs to a later process, so the original
+/// process has ended. Both numbers must be from this process's own [`super::host::pid_namespace`].
 pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => parse_stat(&text).is_some_and(|status| {
@@ -48,8 +49,8 @@ fn parse_stat(line: &str) -> Option<ProcessStatus> {
     let state = fields.next()?;
     let threads: u64 = fields.nth(16)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // If only the first thread of a process has ended, the process also has the state of an ended
-    // process, but it has other threads.
+    // A process whose first thread has ended has the state of an ended process even while its other
+    // threads run. Such a process has more than one thread.
     let has_ended = matches!(state, "Z" | "X" | "x") && threads <= 1;
     let is_stopped = matches!(state, "T" | "t");
     Some(ProcessStatus { has_ended, is_stopped, started })
@@ -104,7 +105,7 @@ mod tests {
         let (pid, began) = (child.id(), start_time(child.id()));
         assert!(!is_gone(pid, began));
         child.kill().unwrap();
-        // The child is not reaped yet; it ends within a short time.
+        // The child is a zombie after a short time, because this test has not reaped it.
         while !is_gone(pid, began) {
             std::thread::yield_now();
         }

@@ -18,7 +18,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment of `len` zero bytes with a sealed size and with all its pages.
+    /// Creates a segment of `len` zero bytes, and allocates all its pages. The size is sealed: no
+    /// process can change it.
     ///
     /// # Errors
     /// As for [`Segment::create_sparse`].
@@ -26,13 +27,14 @@ impl Segment {
         Self::create_sparse(len, len)
     }
 
-    /// Creates a segment of `len` zero bytes with a sealed size. The pages of the first `reserved`
-    /// bytes are allocated now, so that an exhausted memory limit is an error here and not a SIGBUS
-    /// later. [`Segment::reserve`] allocates further pages before their use.
+    /// Creates a segment of `len` zero bytes. The size is sealed: no process can change it. The
+    /// pages of the first `reserved` bytes are allocated in this call, so that an exhausted memory
+    /// limit is an error of this call and not a later SIGBUS. [`Segment::reserve`] allocates
+    /// further pages before their use.
     ///
     /// # Errors
-    /// `OutOfMemory` with the requested size, also if the available memory is less than `len`;
-    /// `System`.
+    /// `OutOfMemory`, with the requested size in the error text, also if less than `len` bytes of
+    /// memory are available; `System`.
     pub fn create_sparse(len: usize, reserved: usize) -> Result<Self> {
         check_length(len)?;
         let file = create_memfd(c"libdist")?;
@@ -45,7 +47,8 @@ impl Segment {
     }
 
     /// Allocates the pages of a range of whole pages, and maps them if the kernel can, so that
-    /// their first access causes no page faults.
+    /// their first access causes no page faults. Does not check the available memory again:
+    /// [`Segment::create_sparse`] has checked it for the whole segment.
     ///
     /// # Errors
     /// `OutOfMemory` with the size, or `System`.
@@ -63,12 +66,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Maps a segment whose descriptor came from another process. Checks first that it is a segment
-    /// of exactly `len` bytes that no process can shrink.
+    /// Maps a segment whose descriptor came from another process. The descriptor must be that of a
+    /// segment of exactly `len` bytes that no process can shrink.
     ///
     /// # Errors
-    /// `Connection` if the descriptor is something else; `System` or `OutOfMemory` if it cannot be
-    /// mapped.
+    /// `Connection` if the descriptor is not that of such a segment; `System` or `OutOfMemory` if
+    /// the segment cannot be mapped.
     pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
         let file = File::from(fd);
         let size = file.metadata().map_err(|e| Error::system("fstat of a segment", e))?.len();
@@ -126,8 +129,8 @@ pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Rejects an in-memory file that exceeds the file size limit of this process: the kernel would end
-/// the process by SIGXFSZ.
+/// Fails if an in-memory file of `len` bytes would exceed the file size limit of this process.
+/// Without this check, the kernel would end the process by SIGXFSZ when the file grows.
 pub(super) fn check_length(len: usize) -> Result<()> {
     let limit = limits::max_file_bytes()?;
     if u64::try_from(len).is_ok_and(|len| len <= limit) {
@@ -149,7 +152,8 @@ pub(super) fn create_memfd(name: &CStr) -> Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Forbids these changes of an in-memory file permanently.
+/// Makes the kernel forbid the changes in `seals` (`F_SEAL_` flags) to an in-memory file
+/// permanently.
 pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     let seals = seals | libc::F_SEAL_SEAL;
     // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
@@ -162,19 +166,22 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
 /// The remedy in the error text if there is no memory for a segment.
 const REMEDY: &str = "lower DIST_SHM_SLOT_BYTES or raise the memory limit";
 
-/// The maximum and the minimum number of bytes that one system call allocates; the minimum is a
-/// page.
+/// The maximum and the minimum number of bytes that [`allocate`] requests from one call of
+/// fallocate. The minimum is one page.
 const RESERVE_STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
-/// Allocates the pages of `len` bytes of an in-memory file from `offset` on. `remedy` is the advice
-/// in the error text if the memory is exhausted. After an error, some pages may be allocated.
+/// Allocates the pages of `len` bytes of an in-memory file from `offset` on, if so much memory is
+/// available. `remedy` is the advice in the error text if the memory is exhausted. After an error,
+/// some pages may be allocated. ([`Segment::reserve`] allocates pages without the check of the
+/// available memory.)
 pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     check_available(len, remedy)?;
     allocate(file, offset, len, remedy)
 }
 
-/// Checks the available memory first: without a memory limit, a segment larger than the memory
-/// would make the kernel kill processes instead of returning an error.
+/// Fails if less than `len` bytes of memory are available. This check is needed if no memory limit
+/// is set: the kernel would then kill processes for a segment that is larger than the memory,
+/// instead of returning an error.
 fn check_available(len: usize, remedy: &str) -> Result<()> {
     match host::memory_available() {
         Some(available) if u64::try_from(len).is_ok_and(|len| len > available) => {
@@ -186,28 +193,29 @@ fn check_available(len: usize, remedy: &str) -> Result<()> {
 
 /// Like [`reserve`], without the check of the available memory.
 ///
-/// Allocates in steps. If a signal interrupts a system call, the call releases all that it has
-/// allocated, so under a periodic signal a call for a large range would never succeed. A call for a
-/// single page always succeeds.
+/// Calls fallocate for one step of the range at a time. If a signal interrupts fallocate, fallocate
+/// releases all pages that it has allocated and fails. Under a periodic signal, one fallocate for a
+/// large range would therefore never succeed. After an interruption, this function halves the step.
+/// A fallocate for a single page is never interrupted.
 fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
-    let part = libc::off_t::try_from(offset).ok().zip(end);
-    let (mut done, end) = part.ok_or_else(|| {
+    let ends = libc::off_t::try_from(offset).ok().zip(end);
+    let (mut done, end) = ends.ok_or_else(|| {
         Error::invalid(format!("a segment of {len} bytes of shared memory is too large"))
     })?;
-    let (most, least) = RESERVE_STEPS;
-    let mut step = most;
+    let (max_step, min_step) = RESERVE_STEPS;
+    let mut step = max_step;
     while done < end {
         let size = step.min(end - done);
         // SAFETY: fallocate touches no memory of this process.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, done, size) } == 0 {
             done += size;
-            step = most.min(2 * step);
+            step = max_step.min(2 * step);
             continue;
         }
         let cause = std::io::Error::last_os_error();
         match cause.raw_os_error() {
-            Some(libc::EINTR) => step = least.max(step / 2),
+            Some(libc::EINTR) => step = min_step.max(step / 2),
             Some(libc::ENOSPC | libc::ENOMEM) => {
                 return Err(out_of_memory(len, &cause, remedy).with_source(cause));
             }

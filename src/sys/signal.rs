@@ -1,17 +1,18 @@
-//! Signals that are read from a descriptor: they are blocked, so that no handler runs.
+//! Functions for signals: [`SignalFd`] reads them from a descriptor instead of running their
+//! handlers, and [`BlockedSignal`] delays one signal.
 
 use crate::base::error::{Error, Result};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Ends a process at once; a process cannot catch it.
+/// SIGKILL: ends a process at once. A process cannot catch it.
 pub const KILL: i32 = libc::SIGKILL;
 
-/// Asks a process to end.
+/// SIGTERM: asks a process to end.
 pub const TERMINATE: i32 = libc::SIGTERM;
 
-/// Reports to a process that one of its children has ended.
+/// SIGCHLD: reports to a process that one of its children has ended.
 pub const CHILD: i32 = libc::SIGCHLD;
 
 /// The signal mask of a thread.
@@ -38,8 +39,8 @@ impl fmt::Debug for SignalMask {
     }
 }
 
-/// Signals that arrive on a descriptor instead of their handlers. Dropping it restores the normal
-/// delivery.
+/// A descriptor from which this process reads certain signals. While it exists, these signals are
+/// blocked and run no handler. Dropping it restores the normal delivery.
 #[derive(Debug)]
 pub struct SignalFd {
     fd: OwnedFd,
@@ -47,9 +48,9 @@ pub struct SignalFd {
 }
 
 impl SignalFd {
-    /// Blocks the `wanted` signals in the calling thread, and thus in every thread and process that
-    /// it starts from now on, and makes them readable on the descriptor. A signal that this process
-    /// ignores (as under `nohup`) stays ignored.
+    /// Blocks the `wanted` signals in the calling thread, and returns a descriptor from which this
+    /// process reads them. Threads and processes that the calling thread starts later inherit the
+    /// block. A signal that this process ignores (as under `nohup`) stays ignored.
     ///
     /// # Errors
     /// `System`.
@@ -84,7 +85,8 @@ impl SignalFd {
         (usize::try_from(got) == Ok(size)).then(|| i32::try_from(info.ssi_signo).unwrap_or(0))
     }
 
-    /// Returns the previous mask, which programs that this process starts should have.
+    /// Returns the mask of the thread before [`SignalFd::intercept`]. Programs that this process
+    /// starts should have this mask.
     pub fn mask_before(&self) -> SignalMask {
         self.before
     }
@@ -98,22 +100,22 @@ impl AsFd for SignalFd {
 
 impl Drop for SignalFd {
     fn drop(&mut self) {
-        // A signal that was read must not be delivered again; a signal that was not read is still
-        // delivered.
+        // When the old mask applies again, the kernel delivers the signals that arrived and were
+        // not read. Signals that were read are not delivered again.
         drop(self.before.apply());
     }
 }
 
-/// Blocks a signal in the calling thread while it exists. Signals that arrive in the meantime are
-/// delivered afterwards.
+/// Blocks one signal in the thread that created this value, until the value is dropped. If the
+/// signal arrives while it is blocked, it is delivered after the drop.
 #[derive(Debug)]
 pub struct BlockedSignal {
     before: SignalMask,
 }
 
 impl BlockedSignal {
-    /// Blocks a signal in the calling thread, and thus in the threads and processes that it starts
-    /// from now on.
+    /// Blocks a signal in the calling thread. Threads and processes that the calling thread starts
+    /// later inherit the block.
     pub fn new(signal: i32) -> Self {
         // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -125,7 +127,7 @@ impl BlockedSignal {
         Self { before: SignalMask(before) }
     }
 
-    /// Returns the previous mask.
+    /// Returns the mask of the thread before [`BlockedSignal::new`].
     pub fn mask_before(&self) -> SignalMask {
         self.before
     }
@@ -133,7 +135,7 @@ impl BlockedSignal {
 
 impl Drop for BlockedSignal {
     fn drop(&mut self) {
-        // Cannot fail: the mask was the thread's mask before.
+        // This cannot fail, because the mask was the thread's mask before.
         drop(self.before.apply());
     }
 }

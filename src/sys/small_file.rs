@@ -1,8 +1,9 @@
 //! Small files that are read and written as a whole.
 //!
-//! An open does not wait for a writer. A read starts at the beginning of the file, is independent
-//! of other readers, and is limited in length. A write creates the file with all its content or not
-//! at all, and never replaces a file that another process has created.
+//! An open of a named pipe does not wait for a writer. A read starts at the beginning of the file,
+//! is independent of other readers, and is limited in length. A write creates the file with all its
+//! content or not at all. It does not replace a file that another process has created, except on
+//! file systems without hard links.
 
 use super::file;
 use std::fs::{self, File, OpenOptions};
@@ -36,7 +37,8 @@ pub fn from_inherited_fd(fd: RawFd) -> io::Result<File> {
 }
 
 /// Reads from the beginning of a file until `bytes` is full or the file ends; returns the number of
-/// bytes. Other readers of the same open file are not affected, and do not affect this read.
+/// bytes. The read neither uses nor changes the position of the open file, so other readers of the
+/// same open file are not affected.
 ///
 /// # Errors
 /// The error of the system, for example if the file is a pipe.
@@ -71,8 +73,8 @@ pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<bool> {
     let outcome = written.and_then(|()| match fs::hard_link(&draft, path) {
         Ok(()) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        // The file system has no hard links. A file that was created after the check above is
-        // replaced.
+        // The file system has no hard links. The rename replaces a file that another process
+        // created after the check above.
         Err(_) => fs::rename(&draft, path).map(|()| true),
     });
     // After a rename, the draft no longer exists.

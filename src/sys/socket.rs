@@ -17,8 +17,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Returns the addresses of a host name or an address literal (IPv6 with or without brackets). A
-/// separate thread looks the name up, because the system's resolver has no deadline; the thread
-/// ends when the resolver returns.
+/// separate thread looks the name up, because the system's resolver has no deadline. The thread
+/// ends when the resolver returns, which may be after the deadline.
 ///
 /// # Errors
 /// `Connection` if the name is unknown, `Timeout` if the resolver is too slow.
@@ -35,7 +35,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     let name = bare.to_owned();
     let resolver = thread::spawn("dist-resolve", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // After the deadline, the receiver is gone.
+        // The send fails if the caller's deadline has passed, because the receiver is then gone.
         drop(answer.send(found));
     })?;
     drop(resolver);
@@ -95,7 +95,8 @@ pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
 /// Connects to one address, and applies [`set_stream_options`].
 ///
 /// # Errors
-/// The error of the system; `TimedOut` if the deadline passed first.
+/// The error of the system; `TimedOut` if the deadline passed before the connection was
+/// established.
 #[allow(clippy::disallowed_methods, reason = "with a deadline")]
 pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -114,8 +115,8 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
         }
     }
     let stream = TcpStream::from(socket);
-    // A connect to a port of this host in the ephemeral range without a listener can connect to
-    // itself.
+    // If a port of this host has no listener and is in the ephemeral range, a socket that connects
+    // to this port can be connected to itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -123,8 +124,8 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
     Ok(stream)
 }
 
-/// Starts to connect, from the address `source` if it is given, and does not wait. Once the stream
-/// is writable, [`finish_connect`] returns the result.
+/// Starts to connect, and does not wait. If `source` is given, the connection starts from this
+/// local address. Once the stream is writable, [`finish_connect`] returns the result.
 ///
 /// # Errors
 /// The error of the system, if the connect fails at once.
@@ -137,7 +138,8 @@ pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Res
     }
     if is_own_address(address.ip()) {
         // Within a host no packet is lost, and congestion control that paces by delay is several
-        // times slower. If neither algorithm is permitted, the system's default stays.
+        // times slower than reno or cubic. If this process may use neither reno nor cubic, the
+        // system's default stays.
         drop(socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic")));
     }
     match socket.connect(&address.into()) {
@@ -157,7 +159,7 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
         return Err(cause);
     }
     match socket.peer_addr() {
-        // A connection to itself, as in `connect`.
+        // The socket is connected to itself; see `connect`.
         Ok(peer) if peer == socket.local_addr()? => Err(io::ErrorKind::ConnectionRefused.into()),
         Err(cause) if cause.kind() == io::ErrorKind::NotConnected => {
             Err(io::ErrorKind::WouldBlock.into())

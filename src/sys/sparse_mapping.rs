@@ -1,9 +1,10 @@
-//! [`SparseMapping`]: a large address range over an in-memory file; ranges of it are given memory
-//! and release it again.
+//! [`SparseMapping`]: a large mapping of an in-memory file. Only some ranges of the mapping have
+//! memory. The caller commits memory to a range, uses the range, and releases the memory again.
 //!
 //! The file has no name, and its size is sealed, so that a process that maps its descriptor can
-//! trust the size. Pages are allocated before they are used, so that an exhausted memory limit is
-//! an error here and not a SIGBUS later. A range without memory is inaccessible.
+//! trust the size. [`SparseMapping::commit`] allocates pages before they are used, so that an
+//! exhausted memory limit is an error of that call and not a later SIGBUS. A range without memory
+//! is inaccessible.
 
 use super::shm::{check_length, create_memfd, reserve, seal};
 use super::{host, limits};
@@ -16,14 +17,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr::null_mut;
 
-/// The unit of addresses and lengths: a huge page.
+/// The addresses and lengths of ranges are multiples of this number, the size of a huge page.
 pub const COMMIT_UNIT: usize = 2 << 20;
 
 /// The name of the in-memory file, for users and for the check in [`super::peer_mapping`].
 pub(super) const MEMFD_NAME: &CStr = c"libdist-arena";
 
-/// The identity of a range for other processes: the number of its descriptor in the creating
-/// process, and the inode number of its file, by which the file is verified.
+/// The identity of a mapping for other processes: the descriptor number in the creating process, by
+/// which they open the file, and the inode number, by which they verify the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemfdIdentity {
     /// The descriptor number in the creating process.
@@ -32,7 +33,7 @@ pub struct MemfdIdentity {
     pub inode: u64,
 }
 
-/// A sparse address range.
+/// A large mapping with memory in some ranges only.
 #[derive(Debug)]
 pub struct SparseMapping {
     file: File,
@@ -41,9 +42,9 @@ pub struct SparseMapping {
 }
 
 impl SparseMapping {
-    /// Creates a range as long as this host's memory, without any memory yet. It is shorter if this
-    /// process may not have that many addresses or a file of that length. It starts at a multiple
-    /// of [`COMMIT_UNIT`].
+    /// Creates a mapping that is as long as this host's memory, but has no memory yet. The mapping
+    /// is shorter if the limits of this process do not permit so many addresses or so long a file.
+    /// Its address is a multiple of [`COMMIT_UNIT`].
     ///
     /// # Errors
     /// `OutOfMemory`, also if not even one [`COMMIT_UNIT`] is possible; `System`.
@@ -73,12 +74,12 @@ impl SparseMapping {
         self.len
     }
 
-    /// Returns true for an empty range, which [`SparseMapping::create`] never returns.
+    /// Returns true for an empty mapping, which [`SparseMapping::create`] never returns.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the identity with which other processes map the range
+    /// Returns the identity with which other processes map the same memory
     /// ([`PeerMapping`](super::peer_mapping::PeerMapping)).
     ///
     /// # Errors
@@ -103,7 +104,7 @@ impl SparseMapping {
             self.release(offset, len);
             return Err(error);
         }
-        // Both advices only make the first access cheaper; older kernels support neither.
+        // Both kinds of advice only make the first access cheaper. Older kernels support neither.
         for advice in [libc::MADV_COLLAPSE, libc::MADV_POPULATE_WRITE] {
             // SAFETY: the range is mapped and owned by this object; neither advice changes its
             // content.
@@ -120,8 +121,8 @@ impl SparseMapping {
         // If it fails, the range stays mapped.
         unsafe { libc::mmap(self.pointer_at(offset), len, libc::PROT_NONE, flags, -1, 0) };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
-        if let Some((offset, len)) = part {
+        let range = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
+        if let Some((offset, len)) = range {
             // SAFETY: the call touches only the memory that is released. If it fails, the memory
             // stays allocated.
             unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };

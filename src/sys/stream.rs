@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The limit of [`SocketStream::receive_blocking`].
 pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many parts one system call sends.
+/// The maximum number of parts that one system call sends.
 const MAX_PARTS_PER_CALL: usize = 16;
 
 /// One end of a connection. A write never raises SIGPIPE.
@@ -22,8 +22,8 @@ pub struct SocketStream {
 }
 
 impl SocketStream {
-    /// Takes over a TCP connection. It sends small writes without delay, and detects within minutes
-    /// that the peer's host is gone.
+    /// Takes over a TCP connection, and sets it to send small writes without delay and to detect
+    /// within minutes that the peer's host is gone.
     ///
     /// # Errors
     /// The error of the system.
@@ -55,7 +55,7 @@ impl SocketStream {
     }
 
     /// Sends the parts in order, as far as the socket buffer has room, and returns the number of
-    /// bytes.
+    /// sent bytes.
     ///
     /// # Errors
     /// The error of the system; `WouldBlock` if there is no room at all.
@@ -112,14 +112,15 @@ impl SocketStream {
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends the remaining data and then the end. Data from the peer can still be received.
+    /// Sends the remaining data and then the end of the stream (FIN). Data from the peer can still
+    /// be received.
     pub fn shutdown_write(&self) {
         // Fails only if the connection has already ended.
         drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
     }
 
-    /// Selects whether closing the connection, or dying, resets it, so that the peer can
-    /// distinguish this from [`SocketStream::shutdown_write`].
+    /// If `reset` is true, the kernel resets the connection when this process closes it or dies.
+    /// The peer can then distinguish such an end from [`SocketStream::shutdown_write`].
     ///
     /// # Errors
     /// The error of the system.
@@ -127,8 +128,8 @@ impl SocketStream {
         socket2::SockRef::from(self).set_linger(reset.then_some(Duration::ZERO))
     }
 
-    /// Sends the end after the last bytes, and lets the system deliver them, even if the connection
-    /// is set to be reset.
+    /// Sends the end of the stream, and lets the system deliver all bytes before it, even after
+    /// [`SocketStream::set_reset_on_close`].
     pub fn close_gracefully(&self) {
         self.shutdown_write();
         // If this call fails, the system drops the bytes that are not sent yet. There is no other
@@ -136,8 +137,8 @@ impl SocketStream {
         drop(self.set_reset_on_close(false));
     }
 
-    /// Resets the connection at once, as a process that dies does, if the connection is set to be
-    /// reset.
+    /// If the connection is set to be reset ([`SocketStream::set_reset_on_close`]), resets it
+    /// immediately, as the death of the process would.
     #[cfg(test)]
     pub(crate) fn reset(&self) {
         let unspecified = libc::sockaddr {
@@ -149,7 +150,8 @@ impl SocketStream {
         unsafe { libc::connect(self.fd.as_raw_fd(), &raw const unspecified, len) };
     }
 
-    /// Returns the pending error of the connection, if there is one. The system reports it once.
+    /// Returns the pending error of the connection, if there is one. The system reports each error
+    /// only once.
     pub fn take_error(&self) -> Option<io::Error> {
         socket2::SockRef::from(self).take_error().unwrap_or_else(Some)
     }
@@ -196,7 +198,8 @@ impl SocketStream {
     }
 }
 
-/// Returns true if a call on a nonblocking socket only has to be repeated later.
+/// Returns true if this error of a call on a non-blocking socket is temporary, so that the caller
+/// only has to repeat the call later.
 pub fn is_transient(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,5 +1,6 @@
 //! The library's own threads, which have a name and block every signal, so that handlers of the
-//! host program never run on them. Also the number of threads and the cores of a thread.
+//! host program never run on them. Also counts the threads of the process, and selects the cores of
+//! a thread.
 
 use crate::base::error::{Error, Result};
 use std::thread::JoinHandle;
@@ -26,7 +27,7 @@ pub fn thread_count() -> Result<usize> {
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", cause))
 }
 
-/// A set of cores in the kernel's format, larger than that of any machine.
+/// A set of cores in the kernel's format, with room for more cores than any machine has.
 type CpuSet = [u64; 128];
 
 /// Returns the cores that the calling thread may run on, in ascending order.
@@ -45,8 +46,8 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
     Ok((0..64 * set.len()).filter(is_in).collect())
 }
 
-/// Binds the calling thread, and the threads that it starts from now on, to one core. `number` is
-/// an index into the allowed cores, modulo their count.
+/// Binds the calling thread, and the threads that it starts later, to one core. `number` is an
+/// index into the allowed cores, modulo their count.
 ///
 /// # Errors
 /// `System`.
@@ -64,8 +65,8 @@ pub fn pin_to_core(number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the core that the calling thread runs on, which may have changed when this returns;
-/// `None` if the kernel does not report it.
+/// Returns the core on which the calling thread runs, or `None` if the kernel does not report it.
+/// The thread may run on another core when this function returns.
 pub fn current_core() -> Option<usize> {
     // SAFETY: the call takes no argument.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()

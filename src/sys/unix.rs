@@ -1,5 +1,5 @@
-//! Unix sockets in the abstract namespace, which leave no file: passing descriptors, and the
-//! credentials of the peer.
+//! Unix sockets in the abstract namespace, whose names leave no file. The functions also pass
+//! descriptors to the peer, and return the credentials of the peer.
 
 use crate::base::error::{Error, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -32,8 +32,7 @@ pub fn listen(name: &str) -> Result<UnixListener> {
 /// The error of the system; `WouldBlock` if the listener's queue is full.
 pub fn connect(name: &str) -> std::io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Set before the connect, which would otherwise wait for room in the queue of a listener that
-    // may never accept.
+    // A blocking connect would wait for room in the queue of a listener that may never accept.
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
     Ok(OwnedFd::from(socket).into())
@@ -62,7 +61,7 @@ pub fn peer_credentials(stream: &UnixStream) -> Result<(u32, u32)> {
     Ok((u32::try_from(credentials.pid).unwrap_or_default(), credentials.uid))
 }
 
-/// Sends bytes, with a descriptor if it is given. Returns the number of sent bytes.
+/// Sends bytes and, if `fd` is given, a descriptor. Returns the number of sent bytes.
 ///
 /// # Errors
 /// The error of the system, including `WouldBlock`.

@@ -1,4 +1,5 @@
-//! Array of numbers that a caller updates in place, or that operations read and write.
+//! [`Array`]: numbers in memory of the library that a caller updates in place through a pointer, or
+//! that operations read and write.
 
 #![allow(unsafe_code, reason = "the caller holds pointers to the numbers")]
 
@@ -53,7 +54,7 @@ impl Array<f32> {
         range.for_each(|index| bytes.extend_from_slice(&self.get(index).to_le_bytes()));
     }
 
-    /// Reads numbers from their little-endian bytes, starting at index `begin`.
+    /// Sets the numbers from index `begin` on to the values in `bytes`, which are little endian.
     pub(super) fn read_from(&self, begin: usize, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<{ size_of::<f32>() }>();
         for (index, word) in words.iter().enumerate() {

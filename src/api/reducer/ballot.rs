@@ -1,9 +1,20 @@
-//! The agreement at the end of a step: the votes of all ranks, the parameters that they used, and
-//! the parameters that they did not mark.
+//! The agreement at the end of a step: the votes of all ranks, the parameters that at least one
+//! rank used, and the parameters that at least one rank did not mark.
 //!
 //! Each rank makes a ballot. One all_reduce with bitwise OR combines the ballots of all ranks, so
-//! every rank gets the same outcome. While the ranks still determine the layout's order, the ballot
-//! of rank 0 also has the order in which its gradients became ready.
+//! every rank gets the same combined ballot. The sections of a ballot:
+//!
+//! | section | size |
+//! |---|---|
+//! | the vote: 0 for the step, otherwise a bit set of reasons against it | 8 bytes |
+//! | the ranks that voted against the step | 1 bit per rank |
+//! | the ranks that did not mark every parameter | 1 bit per rank |
+//! | the used parameters | 1 bit per parameter |
+//! | the parameters that were not marked | 1 bit per parameter |
+//! | the order in which gradients became ready on rank 0 | 4 bytes per parameter |
+//!
+//! The last section exists only while the ranks still determine the order of the layout. Only rank
+//! 0 fills it in.
 
 use super::param::MOST_PARAMS;
 use crate::base::ids::MAX_WORLD_SIZE;
@@ -12,7 +23,7 @@ use std::fmt;
 /// The size of the votes in bytes.
 const VOTE_BYTES: usize = 8;
 
-/// The size of an index in the order, in bytes.
+/// The size of one entry in the order of the gradients, in bytes.
 const INDEX_BYTES: usize = 4;
 
 /// The shape of a ballot, equal on all ranks.
@@ -22,7 +33,7 @@ pub(super) struct BallotShape {
     pub(super) ranks: usize,
     /// The number of parameters.
     pub(super) params: usize,
-    /// Whether the ballot has an order of the parameters.
+    /// Whether the ballot has a section for the order in which gradients became ready.
     pub(super) has_order: bool,
 }
 
@@ -133,7 +144,7 @@ impl Ballot {
         self.set(self.shape.missing_at(), param);
     }
 
-    /// Sets the order in which gradients became ready.
+    /// Sets the order in which gradients became ready, if the ballot has a section for it.
     pub(super) fn set_order(&mut self, order: &[usize]) {
         if !self.shape.has_order {
             return;
@@ -146,7 +157,8 @@ impl Ballot {
         }
     }
 
-    /// Returns the reasons of all ranks against the step; 0 if there are none.
+    /// Returns the reasons of all ranks against the step, combined by bitwise OR; 0 if there are
+    /// none.
     pub(super) fn votes(&self) -> u64 {
         let (words, _) = self.bytes.as_chunks::<VOTE_BYTES>();
         words.first().map_or(0, |&word| u64::from_le_bytes(word))
@@ -172,7 +184,8 @@ impl Ballot {
         self.has(self.shape.used_at(), param)
     }
 
-    /// Returns the order of rank 0; empty if the ballot has none.
+    /// Returns the order in which gradients became ready on rank 0; empty if the ballot has no
+    /// order.
     pub(super) fn order(&self) -> Vec<usize> {
         if !self.shape.has_order {
             return Vec::new();

@@ -1,6 +1,8 @@
-//! The caller's function for reduced buckets, and the number of its calls that have not returned.
+//! The caller's function for reduced buckets, and the number of calls of the function that have not
+//! returned.
 //!
-//! A call is a completion callback of the work of its bucket, or of the work that ends the step.
+//! The function is called by a completion callback. This is a callback of the bucket's work (the
+//! handle of its operation), or, if steps can be retried, of the work that ends the step.
 
 use super::memory::GradMemory;
 use crate::api::work::callbacks::CallbackKey;
@@ -16,14 +18,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A bucket with its result, as passed to a caller's function.
+/// A bucket, as passed to a caller's function.
 #[derive(Debug)]
 pub struct BucketView<'b> {
     /// The position of the bucket in the layout.
     pub index: usize,
     /// The number of buckets.
     pub n_buckets: usize,
-    /// The reduced gradients; empty if the gradients are in the caller's memory.
+    /// The gradients. A function of [`OnBucket`] gets the reduced gradients, or an empty view if
+    /// these are in the caller's memory or scattered over the ranks. A hook function gets this
+    /// rank's gradients.
     pub data: Dst<'static>,
     /// The element type.
     pub dtype: DataType,
@@ -38,7 +42,7 @@ pub struct BucketView<'b> {
 /// A caller's function for reduced buckets.
 #[derive(Clone)]
 pub struct OnBucket {
-    /// The key of its completion callbacks.
+    /// The key of the completion callbacks that call the function.
     pub key: CallbackKey,
     /// The function. It is called with one bucket at a time.
     pub function: Arc<dyn Fn(&BucketView<'_>) + Send + Sync>,
@@ -50,7 +54,7 @@ impl fmt::Debug for OnBucket {
     }
 }
 
-/// Counts functions that have not returned.
+/// Counts the scheduled calls of the caller's function that have not returned.
 #[derive(Debug, Default)]
 pub(super) struct CallbackCount {
     left: AtomicUsize,
@@ -58,7 +62,8 @@ pub(super) struct CallbackCount {
 }
 
 impl CallbackCount {
-    /// Waits until the functions have returned. Returns false if the deadline has passed before.
+    /// Waits until all scheduled calls have returned. Returns false if the deadline passes before
+    /// that.
     pub(super) fn wait(&self, deadline: &Deadline) -> bool {
         let returned = || self.is_zero().then_some(());
         wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, deadline, || None, returned).is_ok()
@@ -69,7 +74,7 @@ impl CallbackCount {
     }
 }
 
-/// A pending call of the caller's function, which has not returned.
+/// One scheduled call of the caller's function, which is counted until this value is dropped.
 #[derive(Debug)]
 struct PendingCallback(Arc<CallbackCount>);
 
@@ -87,7 +92,7 @@ impl Drop for PendingCallback {
     }
 }
 
-/// Some buckets of a step, for which the caller's function is called.
+/// The buckets of a step for which one completion callback calls the caller's function.
 #[derive(Debug)]
 pub(super) struct CallbackBuckets {
     pub(super) memory: Arc<GradMemory>,
@@ -96,8 +101,8 @@ pub(super) struct CallbackBuckets {
     /// The votes of all ranks. If set, the function is called only if no rank voted against the
     /// step.
     pub(super) votes: Option<Arc<OnceLock<u64>>>,
-    /// Whether results are scattered. They are then in other memory, which `dist_shard_ranges`
-    /// returns.
+    /// Whether the results are scattered over the ranks. The results are then in other memory,
+    /// which `dist_shard_ranges` returns.
     pub(super) is_sharded: bool,
 }
 
@@ -125,7 +130,8 @@ impl CallbackBuckets {
 }
 
 impl OnBucket {
-    /// Schedules the function for some buckets after a work ends without error.
+    /// Schedules a call of the function for each of `buckets`. The calls are made when `work` ends
+    /// without error.
     pub(super) fn schedule(
         &self,
         count: &Arc<CallbackCount>,

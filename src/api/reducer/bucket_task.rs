@@ -1,8 +1,13 @@
 //! The operation that reduces a bucket in host memory: it collects the gradients, reduces them, and
 //! delivers the results.
 //!
-//! Gradient slots are reduced in place or into separate results. A single gradient of the caller is
-//! reduced in place; several gradients are collected in scratch memory.
+//! The memory of the gradients determines the copies:
+//!
+//! * Gradients in slots (memory of the reducer) are reduced in place, or into separate results if
+//!   steps can be retried.
+//! * A single gradient in the caller's memory is reduced in place.
+//! * Several gradients in the caller's memory are copied to scratch memory (collected) and reduced
+//!   there. The results are copied back (delivered).
 
 use super::hook::{Hook, HookBucket};
 use super::memory::{GradBlock, GradMemory};
@@ -29,7 +34,8 @@ enum GradCollection {
     Copy { from: Src<'static>, to: Dst<'static> },
     /// This rank contributes zeros.
     Zero(Dst<'static>),
-    /// This rank contributes zeros. If no rank used the parameter, its gradient is restored.
+    /// This rank contributes zeros, which overwrite the gradient. If no rank used the parameter,
+    /// the gradient is restored at the end of the step.
     ZeroUnlessUnused { param: usize, slot: Dst<'static>, result: Option<Dst<'static>> },
 }
 
@@ -41,8 +47,9 @@ enum GradDelivery {
     /// The gradient is copied after the ranks have agreed on the step: always, or only if a rank
     /// used the parameter.
     AtCommit { param: usize, when: DeferredCondition, from: Src<'static>, to: Dst<'static> },
-    /// The gradient is copied if a rank used the parameter. It is kept in separate memory until
-    /// then, since other buckets use the shared memory.
+    /// The gradient is copied after the ranks have agreed on the step, if a rank used the
+    /// parameter. Until then a copy is in separate memory, because other buckets use the scratch
+    /// memory.
     HeldAside { param: usize, from: Src<'static>, to: Dst<'static> },
 }
 
@@ -54,7 +61,7 @@ pub(super) struct BucketContext<'c> {
     pub(super) params: &'c [Param],
     pub(super) options: &'c ReducerOptions,
     pub(super) hook: Option<&'c Arc<Hook>>,
-    /// The memory for results, if buckets are scattered.
+    /// The memory for this rank's part of the results, if buckets are scattered over the ranks.
     pub(super) own: Option<&'c Arc<OwnGrads>>,
 }
 
@@ -71,7 +78,8 @@ pub(super) struct BucketTask {
     hook: Option<Arc<Hook>>,
     /// The memory for this rank's part of the result, if the bucket is scattered.
     own: Option<Arc<OwnGrads>>,
-    /// The block of the pool with the gradient slots.
+    /// The block with the gradient slots, if the buckets share a pool of blocks. `run` gives it
+    /// back.
     pooled: Option<Arc<GradBlock>>,
     memory: Arc<GradMemory>,
     log: Arc<StepLog>,
@@ -332,8 +340,8 @@ impl ReducerOperation for BucketTask {
         let begun = Instant::now();
         self.collect();
         let group = turn.group;
-        // The error of a hook does not fail the group by itself, and the ranks must not agree on
-        // the step.
+        // After an error of a hook, the group has not failed yet. `fail` makes the group fail,
+        // because the ranks must not agree on the step.
         let sent = self.reduce(turn).map_err(|error| fail(group, error))?;
         self.deliver();
         if let (Some(pool), Some(block)) = (&self.memory.pool, self.pooled.take()) {

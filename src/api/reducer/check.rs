@@ -1,7 +1,7 @@
-//! Check for values that should be equal on all ranks and are not.
+//! Finds values that should be equal on all ranks and are not.
 //!
-//! The ranks first compare one BLAKE3 hash over all values. Only if these hashes differ, they
-//! compare one hash for each parameter.
+//! Each rank computes one BLAKE3 hash for each parameter. The ranks first compare a single hash
+//! over all these hashes. Only if it differs, they compare the hashes of the parameters.
 
 use super::records;
 use super::reducer_state::Reducer;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The number of bytes hashed at once.
 const CHUNK: usize = 64 << 10;
 
-/// Values with their name.
+/// The name of a parameter or gradient in a result line, and the values.
 type NamedValues<'p> = (String, Src<'p>);
 
 impl Reducer {
@@ -25,7 +25,7 @@ impl Reducer {
     /// empty list if none differs. The result is equal on all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step; the errors of a gather of byte strings.
+    /// `InvalidArgument` inside a step; the errors of an all-gather of byte strings.
     pub fn check(&self, values: ParamSelection) -> Result<Vec<String>> {
         callbacks::reject_blocking_in_callback("dist_reducer_check")?;
         let (group, memory, rows) = {
@@ -84,14 +84,14 @@ fn hash(values: Src<'_>) -> blake3::Hash {
 
 /// Describes the values that differ from those of rank 0, with the ranks that differ.
 fn differences(all: &[NamedValues<'_>], gathered: &[Vec<u8>]) -> Vec<String> {
-    let of = |rank: usize, index: usize| {
+    let hash_of = |rank: usize, index: usize| {
         let (hashes, _) = gathered[rank].as_chunks::<{ blake3::OUT_LEN }>();
         hashes.get(index).copied()
     };
     let mut lines = Vec::new();
     for (index, (name, _)) in all.iter().enumerate() {
         let others: Vec<String> = (1..gathered.len())
-            .filter(|&rank| of(rank, index) != of(0, index))
+            .filter(|&rank| hash_of(rank, index) != hash_of(0, index))
             .map(|rank| rank.to_string())
             .collect();
         if !others.is_empty() {

@@ -1,7 +1,8 @@
 //! The frame of saved data: a magic number, the length of the header, the header, and the data.
 //!
-//! The length is a little-endian 64-bit number, and the header is JSON. The readers of the two
-//! formats interpret the data after the header.
+//! The length is a little-endian 64-bit number, and the header is JSON. Two formats use this frame,
+//! those of `outer/save.rs` and `shard/save.rs`. The two formats define the fields of the header
+//! and the data after the header.
 
 use crate::base::error::{Error, Result};
 use serde_json::Value;

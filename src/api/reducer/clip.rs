@@ -31,7 +31,7 @@ impl NormType {
     /// Creates the norm with this exponent.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not positive.
+    /// `InvalidArgument` if `exponent` is not positive.
     pub fn of(exponent: f64) -> Result<Self> {
         match exponent {
             f64::INFINITY => Ok(Self::Infinity),
@@ -65,8 +65,8 @@ impl Reducer {
     /// of parameters that no rank used do not change either.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step and before the first one, and if `max_norm` is negative or
-    /// no number; `Unsupported` for integers; the errors of an all_reduce.
+    /// `InvalidArgument` inside a step and before the first step has ended, and if `max_norm` is
+    /// negative or no number; `Unsupported` for integers; the errors of an all_reduce.
     pub fn clip(&self, max_norm: f64, norm: NormType) -> Result<f64> {
         callbacks::reject_blocking_in_callback("dist_reducer_clip")?;
         if max_norm.is_nan() || max_norm < 0.0 {
@@ -82,7 +82,8 @@ impl Reducer {
             (state.group()?, self.reduced(&state)?)
         };
         let total: usize = grads.iter().map(ReducedGrad::count).sum();
-        // Scattered results are distributed over the ranks.
+        // Scattered results are already distributed over the ranks, so each rank sums all its own
+        // elements.
         let share = match self.options.is_sharded {
             true => 0..total,
             false => share(total, group.rank(), group.size()),
@@ -107,7 +108,8 @@ impl Reducer {
         Ok(norm)
     }
 
-    /// Returns the reduced gradients of the parameters that a rank used in the last step.
+    /// Returns the reduced gradients of the parameters that at least one rank used in the last
+    /// step.
     fn reduced(&self, state: &ReducerState) -> Result<Vec<ReducedGrad>> {
         let mut grads = Vec::new();
         let mut own: HashMap<usize, Vec<Dst<'static>>> = HashMap::new();
@@ -172,10 +174,10 @@ fn fold(grads: &[ReducedGrad], range: Range<usize>, power: NormPower) -> f64 {
         if from < to {
             let size = grad.dtype.size();
             let part: Src<'_> = grad.view.as_src().slice(from * size, (to - from) * size);
-            let of_part = kernel::sum_of_powers(grad.dtype, power, part);
+            let part_sum = kernel::sum_of_powers(grad.dtype, power, part);
             sum = match power {
-                NormPower::Largest => larger(sum, of_part),
-                _ => sum + of_part,
+                NormPower::Largest => larger(sum, part_sum),
+                _ => sum + part_sum,
             };
         }
         begin = end;

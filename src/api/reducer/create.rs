@@ -1,4 +1,4 @@
-//! The creation of a reducer, together with the other ranks of a group.
+//! The creation of a reducer, in which all ranks of the group take part.
 
 use super::device::GradStream;
 use super::hook::Hook;
@@ -84,7 +84,8 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
     let op = match options.divide {
         DividePolicy::None => ReduceOp::Sum,
         DividePolicy::World if !options.is_uneven => ReduceOp::Avg,
-        // The divisor may differ from the number of ranks.
+        // The divisor may differ from the number of ranks, so each rank multiplies its gradients by
+        // a factor.
         DividePolicy::World | DividePolicy::Initial | DividePolicy::Weighted => ReduceOp::PremulSum,
     };
     for param in params.iter().filter(|param| param.is_trained()) {

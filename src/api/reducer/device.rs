@@ -1,7 +1,7 @@
 //! Zero fills and copies in device memory, in the order of the stream that computes the gradients.
 //!
-//! Without a stream of the caller, this is the device's default stream, with which the library's
-//! own streams synchronise.
+//! If the caller gave no stream, this is the device's default stream, with which the library's own
+//! streams synchronise.
 
 #![allow(unsafe_code, reason = "views of device memory, which only the device touches")]
 
@@ -40,7 +40,7 @@ impl GradStream {
         self.gpu.stream.unwrap_or(DEFAULT_STREAM)
     }
 
-    /// Fills memory with zeros, in the order of the stream.
+    /// Enqueues in the stream that the device fills memory with zeros.
     ///
     /// # Errors
     /// `Backend`.
@@ -48,13 +48,13 @@ impl GradStream {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: the memory is on this device: the caller of the reducer guarantees it for its own
-        // memory, and the reducer for the memory that it allocated. The memory stays allocated
-        // until the step has ended, which is later in stream order.
+        // SAFETY: the memory is on this device: the caller of the reducer guarantees this for its
+        // own memory, and the reducer for the memory that the reducer allocated. The memory stays
+        // allocated until the step has ended, which is later in stream order.
         unsafe { stream::fill_zero(&self.context, self.handle(), into) }
     }
 
-    /// Copies memory, in the order of the stream.
+    /// Enqueues in the stream that the device copies memory.
     ///
     /// # Errors
     /// `Backend`.

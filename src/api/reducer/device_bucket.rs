@@ -1,10 +1,12 @@
 //! Buckets in device memory.
 //!
 //! A bucket of gradient slots is reduced by one operation. The caller's gradients are reduced in
-//! place with one operation each, and the back end receives those of a bucket as one batch.
-//! Operations, zero fills and copies are enqueued in the stream of the gradients. The factor of an
-//! operation must be known when it is issued. So with weights the buckets are sent at the end of
-//! the step.
+//! place with one operation each, and the back end receives the operations of a bucket as one
+//! batch. Operations, zero fills and copies are enqueued in the stream of the gradients.
+//!
+//! An operation multiplies this rank's gradients by a factor, which must be known when the
+//! operation is issued. If the factor depends on the weights of all ranks, the buckets are
+//! therefore sent only at the end of the step.
 
 use super::device::GradStream;
 use super::memory::GradBlock;
@@ -23,7 +25,8 @@ use crate::base::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A gradient or the gradient slots of a bucket, with the destination of the result.
+/// The memory of one reduction: a gradient of the caller or the gradient slots of a bucket, and the
+/// destination of the result.
 #[derive(Clone, Copy, Debug)]
 struct DeviceReduction {
     send: Dst<'static>,
@@ -47,8 +50,9 @@ impl Reducer {
         self.device.is_some() && self.options.exchanges_weights() && is_unknown
     }
 
-    /// Sends the remaining buckets of a step with gradients on a device, and waits until the ranks
-    /// can agree on the step. Does nothing without a device.
+    /// Sends the remaining buckets of a step with gradients on a device, and waits for their
+    /// operations ([`Self::await_device`]). Does nothing if the gradients are in host memory.
+    ///
     /// # Errors
     /// `InvalidHandle` if the group was released.
     pub(super) fn flush_device(&self, vote: u64) -> Result<()> {
@@ -74,8 +78,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until the operations are enqueued. With retryable steps, or without a stream of the
-    /// caller, also waits until the device has completed them.
+    /// Waits until the operations are enqueued. If steps can be retried, or if the caller gave no
+    /// stream, also waits until the device has completed the operations.
     fn await_device(&self, works: &[Arc<Work>], limit: &Deadline) {
         let is_synchronous = self.options.is_retryable || self.options.stream.is_none();
         let mut failure = None;
@@ -120,7 +124,7 @@ impl StepSender<'_> {
             calls.push(group.prepare(call, options.clone())?);
         }
         let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
-        // The operations of a group end in the order of their issue.
+        // The operations of a group end in the order of their issue, so the last work ends last.
         let last = works.last().map_or_else(|| new_work(group), Arc::clone);
         self.call_back_bucket(step, &last)?;
         launch_all(calls)?;
@@ -145,8 +149,9 @@ impl StepSender<'_> {
         owned.or_else(|| self.state.memory.slot(param)).unwrap_or(Dst::empty())
     }
 
-    /// Records the copies of a gradient and of its result that wait for the end of the step. Sets a
-    /// gradient aside that this rank does not contribute.
+    /// Records the copies of a gradient and of its result that must wait for the end of the step.
+    /// If this rank does not contribute the gradient and may have to restore it, first copies the
+    /// gradient to separate memory.
     fn defer_copies(&self, step: &ReducerStep, param: usize) -> Result<()> {
         let mark = step.marks[param];
         let grad = self.device_grad(param);
@@ -195,7 +200,7 @@ impl StepSender<'_> {
     }
 }
 
-/// Issues the calls of a bucket, as one batch if they are enqueued.
+/// Issues the calls of a bucket. The calls that are enqueued on the device are issued as one batch.
 fn launch_all(calls: Vec<PreparedCall>) -> Result<()> {
     let (enqueued, others): (Vec<PreparedCall>, Vec<PreparedCall>) =
         calls.into_iter().partition(PreparedCall::is_device_enqueued);

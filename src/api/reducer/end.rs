@@ -25,7 +25,7 @@ use std::time::Instant;
 /// The maximum number of names in an error text.
 const MAX_NAMES_LISTED: usize = 5;
 
-/// The progress of a step's end after it began.
+/// The state of a step's end after [`Reducer::begin_end`].
 pub(super) enum StepEnd {
     /// The step has ended.
     Completed(Result<()>),
@@ -35,7 +35,7 @@ pub(super) enum StepEnd {
 
 /// The vote of this rank on a step.
 pub(super) struct StepVote<'w> {
-    /// 0 for the step, otherwise the reasons against it.
+    /// 0 for the step, otherwise a bit set of the reasons against the step.
     pub(super) vote: u64,
     pub(super) deliver: VoteDelivery,
     /// The work that completes with the step. If `None`, the reducer creates it.
@@ -51,9 +51,9 @@ impl Reducer {
         Ok(new_work(&*self.lock().group()?))
     }
 
-    /// Ends a step. Waits until it has ended and all functions of [`Self::on_bucket`] have
-    /// returned. `vote` is 0 for the step, otherwise the reasons against it; `deliver` receives the
-    /// reasons of all ranks.
+    /// Ends a step. Waits until the step has ended and all calls of the function of
+    /// [`Self::on_bucket`] have returned. `vote` is 0 for the step, otherwise a bit set of the
+    /// reasons against it. `deliver` receives the combined votes of all ranks.
     ///
     /// # Errors
     /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; the errors of
@@ -242,21 +242,22 @@ impl Reducer {
         settled.and(rebuilt).and_then(|()| self.missing_error(ballot))
     }
 
-    /// Makes the copies that waited for the agreement. Without a stream of the caller, a device has
-    /// completed them on return.
+    /// Makes the copies that waited for the agreement. If the gradients are on a device, the device
+    /// has completed these copies on return.
     fn settle(&self, step: &ReducerStep, ballot: &Ballot, group: &Group) -> Result<()> {
         let device = self.device.as_ref();
         let held = step.log.lock().settle(ballot, device)?;
         match device {
-            // The held memory is freed after this, so it must not be in use, and there is no
-            // caller's stream that could order the release.
+            // The sources of the copies are freed when this function returns, so the device must
+            // have completed the copies.
             Some(stream) if !held.is_empty() => stream.drain(&group.deadline(&self.call_options())),
             _ => Ok(()),
         }
     }
 
-    /// Changes the layout to the order of rank 0, once. A rank that voted against the step may not
-    /// have marked its gradients, so such a step does not change the layout.
+    /// Changes the layout, once, to the order in which gradients became ready on rank 0. A rank
+    /// that voted against the step may not have marked its gradients, so such a step does not
+    /// change the layout.
     fn rebuild(&self, state: &mut ReducerState, ballot: &Ballot, group: &Group) -> Result<()> {
         let order = ballot.order();
         if !state.wants_order || order.is_empty() || ballot.votes() != 0 {
@@ -282,7 +283,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Allocates the memory of a new layout and copies the gradients of the former one.
+    /// Allocates the memory of a new layout, and copies the gradients from the memory of the former
+    /// layout.
     fn memory_of(
         &self,
         group: &Group,
@@ -325,15 +327,16 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Waits until the caller's functions have returned, without a limit. A completion callback
-    /// cannot wait for other callbacks on its own thread.
+    /// Waits without a limit until all calls of the caller's function have returned. Does not wait
+    /// inside a completion callback, which cannot wait for other callbacks on its own thread.
     pub(super) fn await_last_callback(&self) {
         if callbacks::reject_blocking_in_callback("dist_reducer_release").is_ok() {
             self.callbacks.wait(&Deadline::never());
         }
     }
 
-    /// Waits until the caller's functions have returned.
+    /// Waits until all calls of the caller's function have returned, at most for the time limit of
+    /// operations.
     fn await_callbacks(&self) -> Result<()> {
         if self.callbacks.is_zero() {
             return Ok(());
@@ -359,7 +362,8 @@ struct BallotTask {
     step: u64,
 }
 
-/// Returns the call, whose descriptor depends only on the shape.
+/// Returns the all_reduce that combines the ballots. Its descriptor depends only on the ballot's
+/// shape.
 fn combine(ballot: &mut [u8]) -> Call<'_> {
     let view = Dst::from(ballot);
     Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr)

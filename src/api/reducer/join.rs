@@ -11,8 +11,8 @@ use crate::base::error::{Error, Result};
 use std::sync::Arc;
 
 impl Reducer {
-    /// Takes part in the steps of other ranks until no rank has data. Then broadcasts the values of
-    /// the lowest rank that had data last. Returns the number of steps.
+    /// Takes part in the steps of other ranks until no rank has data. Then broadcasts the parameter
+    /// values of the lowest rank that had data in the last step. Returns the number of steps.
     ///
     /// # Errors
     /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; the errors
@@ -81,8 +81,8 @@ impl Reducer {
         Ok(true)
     }
 
-    /// Handles a failed step of other ranks. A step in which a rank did not mark a parameter has
-    /// still ended.
+    /// Returns true if a step of other ranks has ended in spite of `error`, otherwise the error. A
+    /// step in which a rank did not mark a parameter returns an error, but has ended.
     fn settle_shadow(&self, error: Error) -> Result<bool> {
         match self.settled().phase {
             ReducerPhase::Idle => Ok(true),

@@ -33,9 +33,9 @@ impl Reducer {
         Ok(())
     }
 
-    /// Begins a step. `weight` counts only if the sum of gradients is divided by weights. A step
-    /// without `syncs` only records the used parameters: its gradients stay on this rank, and the
-    /// caller accumulates the next gradients into them.
+    /// Begins a step. `weight` is used only if the sum of gradients is divided by the sum of
+    /// weights. If `syncs` is false, the step only records which parameters are used. Its gradients
+    /// stay on this rank, and the caller adds the gradients of the next step to them.
     ///
     /// # Errors
     /// `InvalidArgument` if a step is open or the weight is negative or no number; errors of
@@ -81,8 +81,8 @@ impl Reducer {
         self.lock().last_active
     }
 
-    /// Returns the error of a group failure before the end of a step. If the step can be retried,
-    /// returns `Ok`, since the end of the step reports the failure.
+    /// Returns `outcome`, the result of an operation before the end of a step. If steps can be
+    /// retried, returns `Ok` instead, because the end of the step reports the failure.
     fn unless_retryable(&self, outcome: Result<()>) -> Result<()> {
         if self.options.is_retryable { Ok(()) } else { outcome }
     }
@@ -97,7 +97,8 @@ impl Reducer {
     ) -> Result<()> {
         let mut step = Box::new(ReducerStep::new(state.steps, &state.memory, weight, is_joined));
         match &state.expected_marks {
-            // The first step determines how often parameters are marked.
+            // The first step determines how often each parameter is marked, so it sends no bucket
+            // before its end.
             None => step.is_held_back = self.options.is_static,
             Some(expected) => {
                 for (param, _) in expected.iter().enumerate().filter(|&(_, &marks)| marks == 0) {
@@ -107,7 +108,7 @@ impl Reducer {
                 }
             }
         }
-        // The factor of a bucket on a device must be known when it is sent.
+        // The factor of a bucket on a device must be known when the bucket is sent.
         step.is_held_back |= self.device.is_some() && self.options.exchanges_weights();
         let sender = StepSender { reducer: self, state, group };
         sender.send_weights(&mut step);
@@ -117,12 +118,12 @@ impl Reducer {
         Ok(())
     }
 
-    /// Marks gradients as ready. They must not change until the step has ended.
+    /// Marks gradients as ready. The gradients must not change until the step has ended.
     ///
     /// # Errors
     /// `InvalidArgument` outside a step, for a parameter without a gradient, and for a parameter
-    /// that was marked before. In this case, the parameters before it in the list are marked. The
-    /// errors of operations that are issued.
+    /// that is already marked. The parameters before the wrong parameter in `params` are then
+    /// marked. Also the errors of operations that are issued.
     pub fn ready(&self, params: &[usize]) -> Result<()> {
         self.mark(params, CallerMark::Ready)
     }
@@ -165,7 +166,8 @@ impl Reducer {
         self.unless_retryable(failure)
     }
 
-    /// Checks that a mark matches the gradient: sparse gradients come with rows.
+    /// Checks that the parameter has a gradient, and that a ready mark without rows is for a dense
+    /// gradient.
     fn check_form(&self, param: usize, mark: CallerMark) -> Result<&Param> {
         match mark {
             CallerMark::Ready => self.dense(param),
@@ -207,7 +209,8 @@ impl Reducer {
             GradMark::Ready if step.is_held_back && rows.is_none() => {}
             _ => return Err(marked_twice(name, step.number)),
         }
-        // Only rows of an accepted mark are kept, because a retried step sends them again.
+        // The rows are stored only after the mark is accepted, because the step, or its retry,
+        // sends all stored rows.
         step.sparse.extend(rows.map(|rows| (param, rows)));
         Ok(())
     }

@@ -1,13 +1,22 @@
 //! The layout of a reducer: the assignment of gradients to buckets, and the order of the buckets.
 //!
 //! A layout is a pure function of the parameters, the limits, and the order in which gradients
-//! become ready. It can therefore be exported, stored in a checkpoint, and given to a rank that
-//! joins later.
+//! become ready. A layout can therefore be exported, stored in a checkpoint, and given to a rank
+//! that joins later.
 //!
 //! Gradients of one element type, device and tag fill a bucket in the given order. A bucket is
 //! closed when it reaches its limit, as in PyTorch's `compute_bucket_assignment_by_size`. Buckets
 //! are ordered by the position at which they are full, which is the order in which they can be
 //! sent.
+//!
+//! For example, the limit is 100 bytes, and gradients become ready in this order:
+//!
+//! | position | gradient | bytes | effect |
+//! |---|---|---|---|
+//! | 0 | a, f32 | 60 | |
+//! | 1 | b, f64 | 80 | |
+//! | 2 | c, f32 | 60 | the f32 bucket {a, c} is full and becomes bucket 0 |
+//! | 3 | d, f64 | 40 | the f64 bucket {b, d} is full and becomes bucket 1 |
 
 use super::param::Param;
 use crate::base::dtype::DataType;
@@ -24,7 +33,8 @@ const VERSION: u64 = 1;
 /// The size limits of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BucketLimits {
-    /// The size in bytes at which the first bucket of each kind is closed.
+    /// The size in bytes at which the first bucket of each kind (element type, device and tag) is
+    /// closed.
     pub first: usize,
     /// The size in bytes at which later buckets are closed.
     pub rest: usize,
@@ -95,7 +105,7 @@ impl BucketKey {
 struct OpenBucket {
     params: Vec<usize>,
     bytes: usize,
-    /// The position of its last parameter in the order.
+    /// The position of the bucket's last parameter in the order.
     last: usize,
     /// Whether an earlier bucket of the same kind is closed.
     follows: bool,
@@ -233,7 +243,8 @@ impl BucketLayout {
         Ok(Self::of_groups(params, groups))
     }
 
-    /// Returns the size of the largest bucket of caller's gradients that must be collected.
+    /// Returns the size of the largest bucket whose gradients are collected
+    /// ([`BucketSpec::is_collected`]), or 0 if there is none.
     pub(super) fn largest_collected(&self) -> usize {
         let collected = self.buckets.iter().filter(|bucket| bucket.is_collected());
         collected.map(|bucket| bucket.bytes).max().unwrap_or(0)

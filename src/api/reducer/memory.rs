@@ -1,13 +1,13 @@
 //! The memory of the buckets: slots for gradients, separate results, and scratch memory to collect
 //! the caller's gradients.
 //!
-//! A slot is the part of a bucket's memory for one gradient, if the reducer provides it. The
-//! buckets can share a pool of memory (ZeRO-2). A bucket then has memory from the first request for
-//! one of its slots until its gradients are reduced.
+//! A slot is the part of a bucket's memory for one gradient, if the reducer provides the memory.
+//! The buckets can share a pool of memory (ZeRO-2). A bucket then has memory from the first request
+//! for one of its slots until its gradients are reduced.
 //!
 //! The memory comes from the back end, so the other ranks of a host can access it without copies.
-//! It may outlive the group for which it was allocated. Running operations hold a reference to it,
-//! which keeps it allocated.
+//! The memory may outlive the group for which it was allocated. Running operations hold a
+//! reference, which keeps the memory allocated.
 
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
@@ -80,9 +80,9 @@ pub(super) struct GradMemory {
     /// The memory for the result of each bucket, if it is separate from the gradients.
     results: Vec<Option<GradBlock>>,
     /// Scratch memory to collect the caller's gradients. The operations of a group run one at a
-    /// time, so they share it.
+    /// time, so all of them use the same scratch memory.
     scratch: Mutex<Option<Arc<GradBlock>>>,
-    /// The shared memory of gradient slots, if the buckets share it.
+    /// The pool from which the buckets take memory for gradient slots, if they share memory.
     pub(super) pool: Option<GradBlockPool>,
 }
 
@@ -132,7 +132,7 @@ impl GradMemory {
         self.results[bucket].as_ref().map(GradBlock::view)
     }
 
-    /// Returns the reduced gradient of a parameter, if it is separate from the gradient.
+    /// Returns the memory of a parameter's reduced gradient, if it is separate from the gradient.
     pub(super) fn result(&self, param: usize) -> Option<Dst<'static>> {
         self.part_of(&self.results, param)
     }
@@ -143,7 +143,8 @@ impl GradMemory {
         Some(self.layout.buckets[bucket].part(block.view(), index))
     }
 
-    /// Returns the memory of a dense reduced gradient after the end of a step.
+    /// Returns the memory that contains the reduced gradient of a parameter after the end of a
+    /// step. The gradient must be dense.
     pub(super) fn reduced_grad(&self, param: usize, params: &[Param]) -> Option<Dst<'static>> {
         params[param].grad.or_else(|| self.result(param)).or_else(|| self.slot(param))
     }
@@ -199,8 +200,9 @@ impl GradMemory {
     }
 }
 
-/// The number of buckets that usually have memory at a time: one that is filled, one that is
-/// reduced, and two that wait. If a caller fills more buckets at a time, more buckets have memory.
+/// The number of buckets that usually have memory at the same time: the caller fills one bucket, an
+/// operation reduces another, and two buckets wait. If a caller fills more buckets at the same
+/// time, more buckets have memory.
 const MOST_BLOCKS: usize = 4;
 
 /// Memory that buckets share.
@@ -213,7 +215,9 @@ pub(super) struct GradBlockPool {
 #[derive(Debug, Default)]
 struct PoolBlocks {
     free: Vec<Arc<GradBlock>>,
+    /// The blocks of buckets that have memory and are not yet sent, by bucket.
     assigned: HashMap<usize, Arc<GradBlock>>,
+    /// The number of blocks that were allocated.
     made: usize,
 }
 
@@ -226,8 +230,9 @@ impl GradBlockPool {
         lock(&self.blocks)
     }
 
-    /// Returns the memory of a bucket, and assigns a block if it has none. Returns `None` if the
-    /// caller should wait for another bucket; never with `at_once`.
+    /// Returns the block of a bucket, and assigns a block if the bucket has none. Returns `None` if
+    /// [`MOST_BLOCKS`] blocks are in use, so that the caller should wait until another bucket is
+    /// reduced. If `at_once` is true, allocates a further block instead.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -254,12 +259,13 @@ impl GradBlockPool {
         Ok(Some(block))
     }
 
-    /// Ends the assignment of a bucket's memory to its slots, because the bucket is sent.
+    /// Ends the assignment of a block to a bucket, because the bucket is sent. The operation
+    /// returns the block with [`Self::give_back`].
     pub(super) fn send(&self, bucket: usize) {
         self.lock().assigned.remove(&bucket);
     }
 
-    /// Takes the memory of a reduced bucket back.
+    /// Takes back the block of a bucket that has been reduced.
     pub(super) fn give_back(&self, block: Arc<GradBlock>) {
         self.lock().free.push(block);
     }

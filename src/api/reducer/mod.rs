@@ -2,16 +2,37 @@
 //! sampler.
 //!
 //! A reducer corresponds to the part of PyTorch's DistributedDataParallel below autograd (c10d's
-//! `Reducer`). The caller marks each gradient that is ready. When all gradients of a bucket are
-//! ready, the bucket is reduced. Buckets are sent in the order of the layout, so all ranks issue
-//! the same operations in the same order ([`launch`]). A step ends with one agreement of all ranks
-//! ([`ballot`]).
+//! `Reducer`). Its terms:
+//!
+//! | term | meaning |
+//! |---|---|
+//! | bucket | gradients of one element type and device that are reduced together |
+//! | slot | the part of a bucket's memory for one gradient, if the reducer provides the memory |
+//! | layout | the assignment of gradients to buckets, and the order of the buckets ([`layout`]) |
+//! | mark | the caller's statement that a gradient is ready, or is unused on this rank |
+//! | vote | 0 for a step, otherwise a bit set of this rank's reasons against the step |
+//! | ballot | the vote and the used parameters of a rank, or of all ranks combined ([`ballot`]) |
+//! | agreement | the combined ballot, which every rank receives at the end of a step |
+//! | work | the handle of an operation in the queue of the group |
+//!
+//! The caller marks each gradient that is ready. When all gradients of a bucket are ready, the
+//! bucket is reduced. Buckets are sent in the order of the layout, so all ranks issue the same
+//! operations in the same order ([`launch`]). A step with two buckets on one rank:
+//!
+//! ```text
+//! call of the training loop    operation of the group
+//! begin(weight)                sum of the weights, if the divisor needs the weights
+//! ready(3), ready(2)           all_reduce of bucket 0, which has the gradients 3 and 2
+//! ready(1), unused(0)          all_reduce of bucket 1, which has the gradients 1 and 0
+//! end(vote)                    all_reduce of the ballots, which gives the agreement
+//! ```
 //!
 //! # Retry of a failed step
 //! The operations of a group run in order, so a rank contributes to the agreement only after all
 //! its buckets are reduced. If one rank has received the agreement on a step, every other rank has
-//! all results of the step. After a failure, a rank without the agreement gets it from a rank that
-//! has it ([`regroup`]). If no rank has it, all ranks reduce the same gradients again.
+//! all results of the step. After a failure, a rank without the agreement gets the agreement from a
+//! rank that has it ([`regroup`]). If no rank has the agreement, all ranks reduce the same
+//! gradients again.
 //!
 //! This module does not depend on C types, on back ends, or on how operations run.
 

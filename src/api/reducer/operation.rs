@@ -1,8 +1,12 @@
 //! The operations of a reducer in the queue of its group.
 //!
-//! The operations of a group run one at a time, in the order of issue. Therefore a bucket can use
-//! the result of the weights, the buckets can share the memory in which gradients are collected,
-//! and the ballot runs after all results are complete.
+//! The operations of a group run one at a time, in the order of issue. This order has three
+//! consequences:
+//!
+//! * A bucket can use the sum of the weights, because the operation for the weights was issued
+//!   before the bucket.
+//! * The buckets can share the scratch memory in which gradients are collected.
+//! * The operation with the ballots runs after all buckets are reduced.
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
@@ -33,11 +37,13 @@ pub(super) trait ReducerOperation: Send + Debug + 'static {
     fn run(&mut self, turn: OperationTurn<'_>) -> Result<()>;
 }
 
-/// The turn of a group in which an operation runs.
+/// The turn of an operation: the time in which this operation runs and no other operation of the
+/// group runs.
 #[derive(Debug)]
 pub(super) struct OperationTurn<'t> {
     pub(super) group: &'t Group,
     options: &'t CallOptions,
+    /// The descriptor of the first collective of the turn.
     first: Descriptor,
     deadline: &'t Deadline,
     /// The number of collectives that ran in this turn.
@@ -53,7 +59,8 @@ impl OperationTurn<'_> {
         self.run_with(call, self.options)
     }
 
-    /// Runs the next collective of the turn with this factor of `PREMUL_SUM`.
+    /// Runs the next collective of the turn. `premul_scale` is the factor of the operator
+    /// `PREMUL_SUM`.
     ///
     /// # Errors
     /// The errors of collectives.

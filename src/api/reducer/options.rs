@@ -1,4 +1,4 @@
-//! The options of a reducer, and the check that all ranks have equal options.
+//! The options of a reducer, and the text by which the ranks check that their options are equal.
 
 use super::hook::HookChoice;
 use super::layout::BucketLimits;
@@ -6,12 +6,14 @@ use super::memory::MemoryNeeds;
 use super::param::Param;
 use crate::base::error::{Error, Result};
 
-/// PyTorch's bucket size, which suits NCCL, whose calls cost tens of microseconds.
+/// The default bucket size on a device. It is PyTorch's, and suits NCCL, whose calls cost tens of
+/// microseconds.
 const DEVICE_BUCKET: usize = 25 << 20;
 
-/// The bucket size for shared memory, where a call costs a microsecond and this size stays in the
-/// cache. Over TCP (loopback, 100 MiB of gradients, 0.5 ms of computation per 512 KiB), the exposed
-/// communication time depends on the bucket size:
+/// The default bucket size in host memory. It suits shared memory, where a call costs a microsecond
+/// and a bucket of this size stays in the cache. The exposed communication time is the time for
+/// which the caller waits at the end of a step. Over TCP (loopback, 100 MiB of gradients, 0.5 ms of
+/// computation per 512 KiB), it depends on the bucket size:
 ///
 /// | bucket (MiB) | exposed (ms) |
 /// |---|---|
@@ -63,7 +65,8 @@ pub struct ReducerOptions {
     pub divide: DividePolicy,
     /// The handling of a parameter that the caller did not mark.
     pub missing: MissingPolicy,
-    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    /// The deadline of each operation in milliseconds; 0 for the group's default, `u64::MAX` for no
+    /// deadline.
     pub timeout_ms: u64,
     /// Results do not overwrite gradients, so that a step can be retried.
     pub is_retryable: bool,

@@ -1,4 +1,5 @@
-//! The reduced gradients of a rank's own elements, in a reducer that scatters its buckets.
+//! The reduced gradients of a rank's own elements, in a reducer that scatters its buckets: each
+//! rank gets only the sums of the elements that [`ShardSplit`] assigns to it.
 
 use super::layout::BucketLayout;
 use super::memory::GradBlock;
@@ -27,7 +28,7 @@ impl OwnGrads {
         Ok(Arc::new(Self { split, rank, blocks }))
     }
 
-    /// Returns the part of a bucket for each rank.
+    /// Returns, for each rank, its part of a bucket's gradients, which are in `memory`.
     pub(super) fn sends(
         &self,
         layout: &BucketLayout,

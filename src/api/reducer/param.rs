@@ -1,4 +1,4 @@
-//! The parameters of a model, and the check that all ranks have the same ones.
+//! The parameters of a model, and the check that all ranks have the same parameters.
 
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
@@ -46,7 +46,7 @@ pub struct Param {
     pub is_sparse: bool,
     /// The role of the parameter.
     pub role: ParamRole,
-    /// Parameters of different tags never share a bucket.
+    /// A number of the caller. Parameters with different tags never share a bucket.
     pub tag: u64,
 }
 

@@ -26,7 +26,7 @@ pub(super) fn broadcast(
     bytes.ok_or_else(|| Error::internal("a broadcast returned no result"))
 }
 
-/// Gathers the records of all ranks.
+/// Gathers the encoded records of all ranks, and decodes them. `own` is the record of this rank.
 ///
 /// # Errors
 /// `Mismatch` for a record that `decode` does not understand; the errors of a gather.

@@ -1,6 +1,7 @@
 //! The state of a reducer: its parameters and options, and the phase of the current step.
 //!
-//! The other files of this folder implement the calls of the interface on these types.
+//! The other files of this folder implement the functions of the reducer's interface on these
+//! types.
 
 use super::ballot::{Ballot, VoteDelivery};
 use super::bucket_callback::{CallbackCount, OnBucket};
@@ -33,11 +34,13 @@ pub struct Reducer {
     /// The hook that reduces buckets; `None` for one all_reduce per bucket.
     pub(super) hook: Option<Arc<Hook>>,
     pub(super) state: Mutex<ReducerState>,
-    /// The number of pending functions of [`Reducer::on_bucket`].
+    /// The number of scheduled calls of the function of [`Reducer::on_bucket`].
     pub(super) callbacks: Arc<CallbackCount>,
 }
 
-/// The gather of parameters by a shard that distributes the optimizer over the ranks.
+/// The interface of a shard ([`super::shard`]) for its reducer. A shard distributes the state of
+/// the optimizer over the ranks. Each rank updates some parameters, and a gather sends the updated
+/// parameters to all ranks.
 pub(super) trait ShardGather: Debug + Send + Sync {
     /// Waits until no gather uses the parameters.
     fn await_gather(&self);
@@ -46,7 +49,8 @@ pub(super) trait ShardGather: Debug + Send + Sync {
     /// parameters.
     fn adopt(&self) -> bool;
 
-    /// Repeats a failed gather if the reducer has another group.
+    /// Repeats a failed gather if the reducer now has another group. Returns the error of a gather
+    /// that failed in the present group.
     fn complete(&self) -> Result<()>;
 }
 
@@ -55,7 +59,7 @@ pub(super) struct ReducerState {
     /// A weak reference, so that a rank can release the group before the reducer.
     pub(super) group: Weak<Group>,
     pub(super) memory: Arc<GradMemory>,
-    /// The reduced gradients of this rank's elements, if buckets are scattered.
+    /// The reduced gradients of this rank's own elements, if buckets are scattered over the ranks.
     pub(super) own: Option<Arc<OwnGrads>>,
     /// The shard that distributes the optimizer over the ranks.
     pub(super) shard: Option<Weak<dyn ShardGather>>,
@@ -92,11 +96,14 @@ pub(super) enum ReducerPhase {
     Local(Vec<bool>),
     /// A step is open. Its end was not called, or must be called again after [`Reducer::regroup`].
     Open(Box<ReducerStep>),
-    /// The ranks agree on a step; the work is that of the agreement.
+    /// The caller has ended the step, and the operation that agrees on the step is issued. The work
+    /// is that of this operation.
     Ending(Box<ReducerStep>, Arc<Work>, Option<VoteDelivery>),
     /// The step failed at its end.
     Failed(Box<ReducerStep>, Error),
-    /// The step ended on another rank, which reported it. This rank's end was not called again yet.
+    /// The step has ended on another rank, which has sent the agreement to this rank. The fields
+    /// are the votes of all ranks and the outcome, which this rank returns when [`Reducer::end`] is
+    /// called again.
     Adopted(u64, Result<()>),
 }
 
@@ -118,7 +125,7 @@ impl Reducer {
         lock(&self.state)
     }
 
-    /// Locks the state and records the outcome of the last agreement.
+    /// Locks the state. If the last agreement has failed, first records the failure in the phase.
     pub(super) fn settled(&self) -> MutexGuard<'_, ReducerState> {
         let mut state = self.lock();
         state.settle();
@@ -149,7 +156,7 @@ impl Reducer {
         }
     }
 
-    /// Returns a parameter with a dense gradient.
+    /// Returns the parameter with this index, which must have a dense gradient.
     pub(super) fn dense(&self, param: usize) -> Result<&Param> {
         let known = self.trained(param)?;
         if !known.is_sparse {
@@ -163,7 +170,7 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Returns a parameter with a gradient.
+    /// Returns the parameter with this index, which must have a gradient.
     pub(super) fn trained(&self, param: usize) -> Result<&Param> {
         let Some(known) = self.params.get(param) else {
             let count = self.params.len();
@@ -190,7 +197,7 @@ impl ReducerState {
         })
     }
 
-    /// Records a failed agreement on a step.
+    /// Changes the phase from `Ending` to `Failed` if the agreement on the step has failed.
     pub(super) fn settle(&mut self) {
         let ReducerPhase::Ending(_, work, _) = &self.phase else { return };
         let Some(Err(error)) = work.outcome() else { return };

@@ -1,7 +1,7 @@
 //! Continuation of a reducer in another group, for example in the group of the survivors.
 //!
-//! A rank that missed the agreement on a step gets it from a rank that has it. If no rank has it,
-//! the step is open again, and all ranks reduce the same gradients again.
+//! A rank that missed the agreement on a step gets the agreement from a rank that has it. If no
+//! rank has the agreement, the step is open again, and all ranks reduce the same gradients again.
 
 use super::ballot::Ballot;
 use super::operation::new_work;
@@ -19,15 +19,17 @@ use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::{Arc, Weak};
 
 impl Reducer {
-    /// Continues in another group, for example in the group of the survivors. All its ranks call
-    /// this, or create a reducer.
+    /// Continues in another group, for example in the group of the survivors. Each rank of `group`
+    /// calls this, or creates a reducer.
     ///
-    /// If a step had not ended, it is open again afterwards: [`Reducer::end`] sends the same
-    /// gradients again, if steps can be retried. Otherwise the step is abandoned.
+    /// If a step has failed and steps can be retried, the step is open again after this call, and
+    /// [`Reducer::end`] sends the same gradients again. If steps cannot be retried, the step is
+    /// abandoned.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks;
-    /// the errors of collectives.
+    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks
+    /// if parameters or options differ, and on this rank if it cannot catch up with the steps of
+    /// another rank; the errors of collectives.
     pub fn regroup(self: &Arc<Self>, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_reducer_regroup")?;
         let (record, text) = self.prepare_to_regroup(group)?;
@@ -87,7 +89,8 @@ impl Reducer {
         Ok((record, text))
     }
 
-    /// Adopts the end of a step from a rank that has received the agreement.
+    /// If another rank has ended one more step than this rank, adopts the end of the step from that
+    /// rank. Otherwise prepares a failed step of this rank for a retry.
     fn catch_up(
         &self,
         group: &Arc<Group>,
@@ -116,7 +119,8 @@ impl Reducer {
         self.adopt(group, max_steps, &ballot)
     }
 
-    /// Adopts the end of a gather that ended on another rank: it has then ended on all ranks.
+    /// If a gather has ended on another rank but not on this rank, records that it has ended. This
+    /// is correct because a gather ends on one rank only after all ranks have all parameters.
     fn catch_up_gathers(&self, exchange: &RecordExchange) -> Result<()> {
         let old = exchange.records.iter().filter(|record| !record.is_new);
         let max_gathers = old.map(|record| record.gathers).max().unwrap_or(0);
@@ -137,7 +141,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Splits the buckets over the ranks of a group.
+    /// Splits the buckets over the ranks of the new group, if buckets are scattered.
     fn share_again(&self, group: &Group) -> Result<()> {
         if !self.options.is_sharded {
             return Ok(());
@@ -170,7 +174,7 @@ impl Reducer {
         }
         state.group = Arc::downgrade(group);
         let is_joined = step.is_joined;
-        // The functions for the buckets run after this work ends.
+        // The caller's function for the buckets is called when this work ends.
         let ended = new_work(group);
         let sender = StepSender { reducer: self, state, group };
         let scheduled = sender.call_back_all(&step, &ended);
@@ -178,7 +182,7 @@ impl Reducer {
         scheduled?;
         ended.end(Ok(None));
         state.totals.retries += 1;
-        // A rank without data does not call the end of a step.
+        // A rank that joined the step without data does not call `end`.
         state.phase = if is_joined {
             ReducerPhase::Idle
         } else {

@@ -1,8 +1,8 @@
-//! A description of the reducer, and log lines.
+//! The statistics and the description of a reducer, and its log lines.
 //!
 //! With the debug level INFO, the log has a line when the reducer is created. With DETAIL, it has a
 //! line for each of the first steps, and then for every hundredth step, as c10d's logger
-//! (`logger.hpp`). The names of the fields are those of c10d.
+//! (`logger.hpp`) does. The names of the fields are those of c10d.
 
 use super::ballot::Ballot;
 use super::options::MissingPolicy;

@@ -1,10 +1,11 @@
 //! The sampler: gives each rank its share of the indices of a data set, in PyTorch's order.
 //!
-//! The indices are exactly those of `torch.utils.data.DistributedSampler` (PyTorch 2.15). It
-//! shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle with random numbers
-//! from MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If the
-//! data set cannot be divided evenly, the list is either extended with its first indices to a
-//! multiple of `replicas`, or cut.
+//! The indices are exactly those of `torch.utils.data.DistributedSampler` (PyTorch 2.15). PyTorch's
+//! sampler shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle with random
+//! numbers from MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If
+//! the data set cannot be divided evenly, the list is either extended with its first indices to a
+//! multiple of `replicas`, or cut. For example, rank 2 of 4 gets the indices 2, 6 and 0 of 10
+//! samples without a shuffle, or 2 and 6 if the list is cut.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::lock;
@@ -99,7 +100,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Takes the next indices of the epoch, at most `most`. Returns their number.
+    /// Passes the next indices of the epoch to `take`, at most `max_count`. Returns the number of
+    /// passed indices.
     ///
     /// # Errors
     /// `OutOfMemory` if there is no memory for the permutation of the data set. In this case, no
@@ -124,7 +126,7 @@ impl Sampler {
         Ok(usize::try_from(taken).unwrap_or(max_count))
     }
 
-    /// Returns the position in the list of all indices for a position of this rank.
+    /// Converts a position in this rank's list to the position in the list of all indices.
     fn index_at(&self, position: u64) -> u64 {
         let SamplerOptions { dataset_len, replicas, rank, .. } = self.options;
         (rank + position * replicas) % dataset_len
@@ -132,7 +134,8 @@ impl Sampler {
 
     /// Computes this rank's indices of an epoch.
     fn shuffled(&self, epoch: u64) -> Result<Vec<u64>> {
-        // PyTorch adds two integers of unlimited size, and the generator uses the lowest 32 bits.
+        // PyTorch adds the seed and the epoch as integers of unlimited size, and the generator uses
+        // the lowest 32 bits of the sum. A wrapping addition gives the same 32 bits.
         let seed = self.options.seed.wrapping_add(epoch);
         #[allow(
             clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! Sending of a step: the weights at its beginning, the buckets in the order of the layout, and the
-//! ballot of this rank.
+//! Sends a step: issues the operation for the weights at the beginning, and the operations of the
+//! buckets in the order of the layout. Also makes the ballot of this rank.
 
 use super::ballot::{Ballot, BallotShape};
 use super::bucket_callback::CallbackBuckets;
@@ -96,13 +96,14 @@ impl StepSender<'_> {
         })
     }
 
-    /// Schedules the caller's function for the next bucket, after a work ends without error.
+    /// If steps cannot be retried, schedules the caller's function for the next bucket. The
+    /// function is called when `work` ends without error.
     pub(super) fn call_back_bucket(&self, step: &ReducerStep, work: &Work) -> Result<()> {
         self.call_back(step, work, step.sent..step.sent + 1, None)
     }
 
-    /// Schedules the caller's function for all buckets of a step that can be retried, after a work
-    /// ends without error. The function is called only if no rank voted against the step.
+    /// If steps can be retried, schedules the caller's function for all buckets of the step. The
+    /// function is called when `work` ends without error and no rank has voted against the step.
     pub(super) fn call_back_all(&self, step: &ReducerStep, work: &Work) -> Result<()> {
         let all = 0..self.state.memory.layout.buckets.len();
         self.call_back(step, work, all, Some(Arc::clone(&step.votes)))
@@ -130,8 +131,8 @@ impl StepSender<'_> {
         on_bucket.schedule(&reducer.callbacks, work, buckets)
     }
 
-    /// Sends the remaining buckets without a ballot. Returns the parameters whose missing mark is
-    /// an error.
+    /// Sends the remaining buckets, but not the ballot. Returns the parameters whose missing mark
+    /// is an error.
     pub(super) fn send_buckets(&self, step: &mut ReducerStep, vote: u64) -> Vec<usize> {
         let missing = self.resolve_rest(step, vote);
         self.send_weights(step);
@@ -148,9 +149,9 @@ impl StepSender<'_> {
         let Self { reducer, state, .. } = *self;
         let open: Vec<usize> = step.unmarked(&reducer.params).collect();
         for param in open {
-            // The gradient was computed in a step without communication.
-            let is_there = state.used_before[param] && !step.is_joined;
-            let mark = if is_there { GradMark::Ready } else { GradMark::Missing };
+            // A parameter without a mark is ready if an earlier step without communication used it.
+            let is_accumulated = state.used_before[param] && !step.is_joined;
+            let mark = if is_accumulated { GradMark::Ready } else { GradMark::Missing };
             step.resolve(&state.memory, param, mark);
         }
         if reducer.options.missing != MissingPolicy::Error || vote != 0 || step.is_joined {

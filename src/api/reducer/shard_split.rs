@@ -2,8 +2,14 @@
 //!
 //! Every bucket is split evenly over the ranks. The remaining elements are assigned to the ranks in
 //! turn, and the turn continues in the next bucket. Over all buckets, the numbers of elements of
-//! two ranks therefore differ by at most one. Elements are addressed by parameter and offset,
-//! without padding.
+//! two ranks therefore differ by at most one. For example, two buckets of 5 elements each are split
+//! over 4 ranks like this:
+//!
+//! | bucket | rank 0 | rank 1 | rank 2 | rank 3 |
+//! |---|---|---|---|---|
+//! | 0 | 2 | 1 | 1 | 1 |
+//! | 1 | 1 | 2 | 1 | 1 |
+//!  Elements are addressed by parameter and offset, without padding.
 
 use super::layout::{BucketLayout, BucketSpec};
 use super::param::Param;
@@ -14,8 +20,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ShardSplit {
     pub(super) ranks: usize,
-    /// For each bucket, the index of the first element of each rank's part, and the number of
-    /// elements. Gaps between gradients are not counted.
+    /// For each bucket, the index of the first element of each rank's part, and at the end the
+    /// number of elements in the bucket. Gaps between gradients are not counted.
     bounds: Vec<Vec<usize>>,
 }
 
@@ -27,7 +33,7 @@ pub(super) struct SplitPiece {
     pub(super) begin: usize,
     pub(super) count: usize,
     pub(super) bucket: usize,
-    /// The offset of its gradient in the bucket, in bytes.
+    /// The offset of the first element's gradient in the bucket, in bytes.
     pub(super) at: usize,
 }
 
@@ -84,7 +90,7 @@ impl ShardSplit {
         Self { ranks, bounds: bounds.collect() }
     }
 
-    /// Returns the part of a bucket's memory that belongs to a rank, including gaps.
+    /// Returns the range of bytes in a bucket's memory that belongs to a rank, including gaps.
     pub(super) fn block(&self, layout: &BucketLayout, bucket: usize, rank: usize) -> Range<usize> {
         let (spec, bounds) = (&layout.buckets[bucket], &self.bounds[bucket]);
         byte_of(spec, bounds[rank])..byte_of(spec, bounds[rank + 1])

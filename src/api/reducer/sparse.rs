@@ -1,8 +1,9 @@
 //! Sparse gradients, such as those of embeddings: each rank contributes some rows, and receives the
 //! sums of the rows of all ranks.
 //!
-//! The ranks gather the rows of all ranks as byte strings. Every rank adds them in rank order, so
-//! that all ranks have the same bits. A message contains all numbers that the divisor needs.
+//! The ranks gather the rows of all ranks as byte strings. Every rank adds the rows in rank order,
+//! so that the results have the same bits on all ranks. A message also contains the numbers from
+//! which the ranks compute the divisor.
 //!
 //! | part of a message | bytes |
 //! |---|---|
@@ -43,7 +44,7 @@ pub(super) struct SparseResult {
     pub(super) values: GradBlock,
 }
 
-/// The parameters of the sum of sparse rows.
+/// The properties of a sparse gradient that determine the sum of its rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SparseSum {
     dtype: DataType,
@@ -97,7 +98,7 @@ impl SparseInput {
 }
 
 impl<'m> SparseMessage<'m> {
-    /// Creates the message of this rank; `input` is `None` if it has no rows.
+    /// Creates the message of this rank; `input` is `None` if this rank has no rows.
     pub(super) fn new(weights: StepWeights, input: Option<&SparseInput>) -> Self {
         let empty = || (Src::empty(), Src::empty());
         let (rows, values) = input.map_or_else(empty, |input| (input.rows, input.values));
@@ -187,12 +188,13 @@ impl SparseSum {
         Ok(SparseResult { rows, values })
     }
 
-    /// Adds the rows of one rank, multiplied by its factor if there is one.
+    /// Adds the rows of one rank's message to `into`, multiplied by `factor` if it is given. `rows`
+    /// lists the rows of `into`.
     fn add(self, message: &SparseMessage<'_>, factor: Option<f64>, rows: &[i64], into: Dst<'_>) {
         let mut scaled = vec![0; if factor.is_some() { self.row_bytes } else { 0 }];
         for position in 0..message.rows.len() / WORD {
             let row = row_at(message.rows, position);
-            // The list contains every row of a message.
+            // `rows` contains every row of every message, so the search always finds the row.
             let Ok(index) = rows.binary_search(&row) else { continue };
             let place = into.slice(index * self.row_bytes, self.row_bytes);
             let mut value = message.values.slice(position * self.row_bytes, self.row_bytes);

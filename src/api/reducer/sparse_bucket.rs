@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 impl Reducer {
     /// Marks a sparse gradient as ready. The rows and their values must not change until the step
-    /// has ended. Rows that occur several times are added.
+    /// has ended. The values of rows that occur several times are added. `values` gets the size of
+    /// a row in bytes and returns the values.
     ///
     /// # Errors
     /// The errors of [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that
@@ -33,7 +34,8 @@ impl Reducer {
         self.mark(&[param], CallerMark::ReadyRows(input))
     }
 
-    /// Returns a parameter with a sparse gradient. `advice` ends the error for a dense one.
+    /// Returns the parameter with this index, which must have a sparse gradient. `advice` ends the
+    /// error text for a dense gradient.
     fn sparse_param(&self, param: usize, advice: &str) -> Result<&Param> {
         let known = self.trained(param)?;
         if known.is_sparse {
@@ -75,7 +77,8 @@ impl StepSender<'_> {
         let input = step.sparse.get(&index).filter(|_| !step.is_joined);
         let message = SparseMessage::new(step.weights(), input);
         let message: Arc<[u8]> = message.encode().into();
-        // SAFETY: the bytes are not changed, and the job holds them until it has ended.
+        // SAFETY: the bytes are not changed, and the handler below holds them until the operation
+        // has ended.
         let bytes = unsafe { Src::new(message.as_ptr(), message.len()) };
         let (log, weak) = (Arc::clone(&step.log), Arc::downgrade(group));
         let deliver = BytesHandler::new(move |messages| {

@@ -1,9 +1,9 @@
-//! Agreement of the ranks on the state of a reducer, when it is created and when it continues in
-//! another group.
+//! Agreement of the ranks on the state of a reducer, when the reducer is created and when it
+//! continues in another group.
 //!
 //! Each rank sends one record of its state to all ranks. All ranks draw the same conclusions from
-//! the same records. Some ranks may create a reducer while others regroup theirs. The creating
-//! ranks then get the existing layout and number of steps.
+//! the same records. Some ranks may create a reducer while others regroup theirs. The ranks that
+//! create a reducer then get the layout and the number of steps of the ranks that regroup.
 
 use super::layout::BucketLayout;
 use super::options::ReducerOptions;
@@ -145,7 +145,12 @@ pub(super) struct RecordExchange {
 }
 
 impl RecordExchange {
-    /// Exchanges records, and compares parameters and options.
+    /// Exchanges records, and compares parameters and options. The source rank, whose state the new
+    /// ranks get, is the first of these that exists:
+    ///
+    /// 1. the lowest rank that already has a reducer;
+    /// 2. the lowest rank whose caller gave a layout;
+    /// 3. rank 0.
     pub(super) fn exchange_records(
         group: &Group,
         own: &ReducerRecord,

@@ -1,4 +1,5 @@
-//! One synchronised step: the marked gradients, the sent buckets, and the times of events.
+//! One synchronised step (a step in which gradients are reduced): the marked gradients, the sent
+//! buckets, and the times of events.
 //!
 //! This module does not depend on when steps begin and end, or on the votes.
 
@@ -56,10 +57,10 @@ pub(super) struct ReducerStep {
     pub(super) marks: Vec<GradMark>,
     /// How often each parameter was marked.
     pub(super) counts: Vec<u32>,
-    /// The number of gradients that are not ready, for each bucket.
+    /// For each bucket, the number of gradients whose state is still [`GradMark::Open`].
     left: Vec<usize>,
-    /// Whether no bucket is sent before the end, because it is not known how often parameters are
-    /// marked.
+    /// Whether no bucket is sent before the end of the step, because the number of marks of each
+    /// parameter or the factor of a bucket on a device is not known yet.
     pub(super) is_held_back: bool,
     /// The number of buckets that were sent.
     pub(super) sent: usize,
@@ -72,7 +73,7 @@ pub(super) struct ReducerStep {
     pub(super) order: Vec<usize>,
     /// The reason why buckets can no longer be sent.
     pub(super) failure: Option<Error>,
-    /// The votes of all ranks, after they have agreed.
+    /// The votes of all ranks, after the ranks have agreed on the step.
     pub(super) votes: Arc<OnceLock<u64>>,
     pub(super) times: StepTimes,
 }
@@ -120,7 +121,7 @@ impl ReducerStep {
         StepWeights { is_active: !self.is_joined, weight }
     }
 
-    /// Returns the reason why buckets can no longer be sent as an error.
+    /// Returns [`Self::failure`], the reason why buckets can no longer be sent, as an error.
     pub(super) fn check_failure(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -147,7 +148,8 @@ impl ReducerStep {
         self.order.iter().copied().chain(rest).collect()
     }
 
-    /// Resets the sent buckets, for a retry with the same gradients.
+    /// Prepares the step for a retry with the same gradients: no bucket counts as sent, and
+    /// overwritten gradients are restored.
     ///
     /// # Errors
     /// `Backend` and `Timeout`, from a device.

@@ -21,7 +21,8 @@ pub(super) struct DeferredCopy {
     pub(super) to: Dst<'static>,
 }
 
-/// The condition of a copy.
+/// The condition under which a deferred copy is made: always, only if a rank used the parameter, or
+/// only if no rank used the parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeferredCondition {
     Always,
@@ -42,7 +43,8 @@ impl DeferredCondition {
 pub(super) enum DeferredBytes {
     Owned(Arc<[u8]>),
     InPlace(Src<'static>),
-    /// Device memory. The block is held if the bytes were set aside in it.
+    /// Device memory. `_held` is the block with the bytes, if the bytes are a copy that was set
+    /// aside.
     OnDevice {
         bytes: Src<'static>,
         _held: Option<Arc<GradBlock>>,
@@ -109,8 +111,9 @@ impl StepLog {
 }
 
 impl StepNotes {
-    /// Makes the copies that waited for the agreement. Returns the device memory that holds their
-    /// sources; the caller frees it after the device has completed the copies.
+    /// Makes the copies that waited for the agreement. Returns all deferred copies, which hold the
+    /// device memory of their sources. The caller drops them after the device has completed the
+    /// copies.
     ///
     /// # Errors
     /// `Backend`, from a device.
@@ -126,7 +129,8 @@ impl StepNotes {
         Ok(deferred)
     }
 
-    /// Restores the gradients that zeros have overwritten, before the step is retried.
+    /// Restores the gradients that zeros have overwritten, before the step is retried. Returns the
+    /// same as [`Self::settle`].
     ///
     /// # Errors
     /// `Backend`, from a device.

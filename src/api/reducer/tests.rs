@@ -1,4 +1,5 @@
-//! Tests of a step whose end one rank has received and another rank has not.
+//! Tests of the retry of a step: one rank has received the agreement on the step, and another rank
+//! has not.
 
 use super::reducer_state::ReducerPhase;
 use super::send::StepSender;
@@ -61,7 +62,8 @@ fn end(reducer: &Arc<Reducer>, vote: u64) -> Result<u64> {
     Ok(votes.load(Ordering::Acquire))
 }
 
-/// Contributes to the agreement on a step, and then fails as if its outcome were unknown.
+/// Contributes to the agreement on a step, and then fails as if the outcome of the agreement were
+/// unknown.
 fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
     let (mut bytes, step): (Vec<u8>, Box<ReducerStep>) = {
         let mut state = reducer.lock();

@@ -1,4 +1,4 @@
-//! The memory of values, gradients and results: its addresses, and the broadcast of values from one
+//! Access to the memory of gradients and results, and the broadcast of parameter values from one
 //! rank to all ranks.
 
 use super::layout::GradPosition;
@@ -62,7 +62,7 @@ impl Reducer {
         self.broadcast_in(&group, root, values)
     }
 
-    /// Broadcasts values in a group. Issues all broadcasts before it waits for the first one.
+    /// Broadcasts values in a group. Issues all broadcasts before it waits for any of them.
     pub(super) fn broadcast_in(
         &self,
         group: &Arc<Group>,
@@ -88,14 +88,15 @@ impl Reducer {
         }
         for work in works {
             work.set_awaited();
-            // The caller may use the values on the host.
+            // The caller may use the values on the host, so this also waits for the device.
             let ended = work.synchronize(&Deadline::never()).map(drop);
             outcome = outcome.and(ended);
         }
         outcome
     }
 
-    /// Returns the memory into which a gradient must be written, and its number of elements.
+    /// Returns the memory into which the caller must write a gradient, and the gradient's number of
+    /// elements.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has no gradient.
@@ -108,8 +109,8 @@ impl Reducer {
         Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// Returns the memory of a reduced gradient after the end of a step, and its number of
-    /// elements.
+    /// Returns the memory that contains a reduced gradient after the end of a step, and the
+    /// gradient's number of elements.
     ///
     /// # Errors
     /// The errors of [`Self::grad`].
@@ -124,8 +125,8 @@ impl Reducer {
         Ok((buffer.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// Returns the slot of a gradient in memory that buckets share. It is valid until the gradient
-    /// is marked. If too many buckets have memory, waits for another bucket.
+    /// Returns the slot of a gradient in the memory that buckets share. The slot is valid until the
+    /// gradient is marked. If too many buckets have memory, waits until another bucket is reduced.
     fn shared_slot(&self, param: usize) -> Result<Dst<'static>> {
         let mut at_once = false;
         loop {
@@ -162,7 +163,7 @@ impl Reducer {
     }
 
     /// Waits until no operation uses memory of the caller or of the reducer. Each operation has a
-    /// deadline.
+    /// deadline, so the wait ends.
     pub fn retire(&self) {
         self.await_step();
         self.await_last_callback();

@@ -1,4 +1,5 @@
-//! The weights of the ranks at the beginning of a step, and the factor of each rank's gradients.
+//! The exchange of the ranks' weights at the beginning of a step, and the factor by which a rank
+//! multiplies its gradients.
 
 use super::operation::{OperationTurn, ReducerOperation};
 use crate::api::collective::call::Call;
@@ -11,12 +12,14 @@ use crate::base::op::ReduceOp;
 use crate::transport::Descriptor;
 use std::sync::{Arc, OnceLock};
 
-/// The sums over all ranks of the values in [`StepWeights`].
+/// The sums over all ranks of the values that [`WeightsTask`] sends. Number 0 is the number of
+/// ranks with data, and number 1 is the sum of the weights. If requested, number 2 + r is 1 if rank
+/// r has data, otherwise 0.
 #[derive(Debug, Default)]
 pub(super) struct StepSums(OnceLock<Vec<f64>>);
 
 impl StepSums {
-    /// Returns the number of ranks that have data, if it is known.
+    /// Returns the number of ranks that have data, or `None` before the sums have arrived.
     pub(super) fn active(&self) -> Option<f64> {
         self.0.get().and_then(|sums| sums.first().copied())
     }
@@ -48,7 +51,8 @@ pub(super) struct WeightsTask {
 }
 
 impl WeightsTask {
-    /// With `names_ranks`, the ranks also exchange which of them have data.
+    /// Creates the operation. If `names_ranks` is true, the ranks also exchange which of them have
+    /// data.
     pub(super) fn new(group: &Group, weights: StepWeights, names_ranks: bool) -> Self {
         let active = if weights.is_active { 1.0 } else { 0.0 };
         let mut values: Vec<f64> = vec![active, weights.weight];
@@ -64,7 +68,8 @@ impl WeightsTask {
     }
 }
 
-/// Returns the call, whose descriptor depends only on the number of values.
+/// Returns the all_reduce that sums the values. Its descriptor depends only on the number of
+/// values.
 fn sum_of(values: &mut [f64]) -> Call<'_> {
     let view = Dst::from(values);
     Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum)
@@ -100,7 +105,8 @@ pub(super) enum ReduceFactor {
     Scale(f64),
     /// The number of ranks that have data in this step.
     ByActive(Arc<StepSums>),
-    /// The sum of the weights of all ranks. Each rank's gradients are multiplied by its own weight.
+    /// The sum of the weights of all ranks. The gradients of each rank are multiplied by the weight
+    /// of that rank.
     ByWeight(Arc<StepSums>, f64),
 }
 
@@ -114,7 +120,8 @@ impl ReduceFactor {
         }
     }
 
-    /// Returns the factor of each rank's gradients for a plain sum.
+    /// Returns the factor by which this rank's gradients must be multiplied before an all_reduce
+    /// with the operator SUM.
     ///
     /// # Errors
     /// The errors of [`Self::value`].

@@ -1,4 +1,4 @@
-//! The input and the outcome of a hook.
+//! The input and the outcome of a hook, which reduces a bucket in place of an all_reduce.
 
 use super::super::layout::BucketSpec;
 use super::super::operation::OperationTurn;
@@ -8,7 +8,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::kernel;
 
-/// The outcome of a hook for the end of the step.
+/// The outcome of a hook for one bucket, for use at the end of the step.
 #[derive(Debug, Default)]
 pub(in crate::api::reducer) struct HookOutcome {
     /// The number of bytes sent, in the hook's encoding.
@@ -17,7 +17,7 @@ pub(in crate::api::reducer) struct HookOutcome {
     pub(in crate::api::reducer) updates: Vec<PowerUpdate>,
 }
 
-/// The state that a gradient keeps for the next step.
+/// The state of PowerSGD for one gradient, for use in the next step.
 #[derive(Debug)]
 pub(in crate::api::reducer) struct PowerUpdate {
     pub(super) param: usize,
@@ -52,6 +52,9 @@ impl HookBucket<'_> {
 
     /// Returns, for each gradient, its offset in the bucket in bytes, its length in bytes, and the
     /// index of its first element if the gradients follow each other without gaps.
+    ///
+    /// For example, two gradients of 3 and 2 elements in f32 give (0, 12, 0) and (64, 8, 3),
+    /// because gradients begin at multiples of 64 bytes.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let size = self.dtype().size();
         let pieces = self.spec.offsets.iter().zip(&self.spec.lengths);
@@ -62,7 +65,7 @@ impl HookBucket<'_> {
         })
     }
 
-    /// Writes this rank's gradients as f32 without gaps, multiplied by its factor.
+    /// Writes this rank's gradients as f32 without gaps, multiplied by this rank's factor.
     pub(super) fn widen_into(&self, values: &mut Vec<f32>) {
         values.clear();
         values.resize(self.count(), 0.0);
@@ -109,8 +112,8 @@ impl HookBucket<'_> {
         }
     }
 
-    /// Copies this rank's gradients into the result, multiplied by its factor. The gaps become
-    /// zeros.
+    /// Copies this rank's gradients into the result, multiplied by this rank's factor. The gaps
+    /// become zeros.
     pub(super) fn scale_own(&self) {
         let mut end = 0;
         for (offset, len, _) in self.pieces() {
@@ -131,7 +134,7 @@ pub(super) fn add_up(turn: &mut OperationTurn<'_>, values: &mut [f32]) -> Result
     turn.run(&sum(view.as_src(), view, DataType::F32))
 }
 
-/// Returns an all_reduce that adds.
+/// Returns an all_reduce with the operator SUM.
 pub(super) fn sum<'a>(send: Src<'a>, recv: Dst<'a>, dtype: DataType) -> Call<'a> {
     Call::all_reduce(send, recv, dtype, crate::base::op::ReduceOp::Sum)
 }

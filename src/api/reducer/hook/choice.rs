@@ -1,4 +1,4 @@
-//! Choice of a hook by its name and settings.
+//! The choice of a hook by its name and settings.
 
 use super::function::HookFunction;
 use crate::base::dtype::DataType;
@@ -9,16 +9,18 @@ use std::ops::RangeInclusive;
 /// The names of the built-in hooks.
 const NAMES: &str = "\"all_reduce\", \"f16\", \"bf16\", \"int8\", \"powersgd\" or \"none\"";
 
-/// The default number of elements that share a scale.
+/// The default number of elements that share a scale in the hook `int8`.
 const BLOCK: u64 = 256;
 
 /// The maximum number of elements that share a scale. Larger blocks would only reduce the
 /// precision.
 const LARGEST_BLOCK: u64 = 1 << 20;
 
-/// PyTorch's defaults for PowerSGD, except for the first step, which is 1,000 in PyTorch.
+/// The default of [`PowerSettings::rank`], as in PyTorch.
 const RANK: u64 = 1;
+/// The default of [`PowerSettings::start`]. It is 1,000 in PyTorch.
 const START: u64 = 10;
+/// The default of [`PowerSettings::min_ratio`], as in PyTorch.
 const MIN_RATIO: u64 = 2;
 
 /// A method to reduce buckets.
@@ -98,12 +100,16 @@ impl HookChoice {
 /// The settings of the hook `powersgd`; see `hook_settings` of `dist_reducer_options_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSettings {
+    /// The rank of the matrices.
     pub(super) rank: usize,
     /// The first step with compression.
     pub(super) start: u64,
+    /// Whether a step begins with the factor of the last step.
     pub(super) has_warm_start: bool,
+    /// Whether the error of a step is added to the gradient of the next step.
     pub(super) has_feedback: bool,
-    /// A matrix is compressed only if its factors are this many times smaller.
+    /// A gradient is compressed only if its two factors together are this many times smaller than
+    /// the gradient.
     pub(super) min_ratio: usize,
 }
 
@@ -128,7 +134,7 @@ impl fmt::Display for PowerSettings {
     }
 }
 
-/// A list of settings; each is taken once.
+/// The settings that the hook has not read yet. Reading a setting removes it from the list.
 #[derive(Debug)]
 struct HookSettings<'s>(Vec<(&'s str, &'s str)>);
 
@@ -150,7 +156,8 @@ impl<'s> HookSettings<'s> {
         Ok(Self(pairs))
     }
 
-    /// Takes a setting that is an integer.
+    /// Removes a setting from the list and returns its value, an integer; returns `default` if the
+    /// list does not contain the setting.
     ///
     /// # Errors
     /// `InvalidArgument` if the setting is not an integer in the range.

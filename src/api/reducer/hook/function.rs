@@ -1,8 +1,8 @@
-//! Hook that calls a function of the caller.
+//! A hook that calls a function of the caller.
 //!
-//! The function communicates in a group of its own with the same ranks as the reducer's group. It
-//! cannot use the reducer's group, whose operations wait in the queue until the function returns.
-//! An abort of the reducer's group also aborts the hook's group.
+//! The function communicates in a group of its own with the same ranks as the reducer's group. The
+//! function cannot use the reducer's group, because the operations of that group wait in the queue
+//! until the function returns. An abort of the reducer's group also aborts the hook's group.
 
 use super::super::bucket_callback::BucketView;
 use super::bucket::{HookBucket, HookOutcome};
@@ -12,8 +12,8 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// The input of a hook function: this rank's gradients, each multiplied by the rank's factor. The
-/// function replaces them by the sums over all ranks.
+/// The input of a hook function: this rank's gradients, each multiplied by this rank's factor. The
+/// function replaces the gradients by the sums over all ranks.
 #[derive(Debug)]
 pub struct HookCall<'c> {
     /// The group in which the function communicates.
@@ -81,10 +81,11 @@ impl FunctionHook {
         };
         let done =
             (self.function.function)(&mut call).map_err(|error| match self.group.failure() {
-                // This error names the failed rank as culprit. The group of the hook has the same
-                // ranks.
+                // The error of the hook's group names the failed rank as culprit. The reducer's
+                // group has the same ranks with the same numbers.
                 Some(cause) => cause,
-                // The other ranks may wait for this rank in the group of the hook.
+                // The other ranks may wait for this rank in the group of the hook, so this group
+                // must fail.
                 None => self.group.fail_with_local_blame(error),
             });
         done.context(|| format!("the hook \"{}\"", self.function.name))?;

@@ -1,16 +1,17 @@
-//! Hook that sends gradients as 8-bit integers, with one scale for each block of elements.
+//! A hook that sends gradients as 8-bit integers, with one scale for each block of elements.
 //!
 //! The hook works like a reduce_scatter followed by an all_gather:
 //!
 //! 1. Each rank receives one part of the bucket from all ranks.
-//! 2. It adds the received parts in f32, in rank order.
-//! 3. It sends the sum to all ranks, again as integers.
+//! 2. The rank adds the received parts in f32, in rank order.
+//! 3. The rank sends the sum to all ranks, again as integers.
 //!
 //! All ranks read the same integers, so their results have the same bits. The traffic is a quarter
-//! of f32's for any number of ranks.
+//! of the traffic in f32, for any number of ranks.
 //!
-//! The scale of a block is the largest absolute value in it over 127. An infinite or NaN gradient
-//! makes its block NaN.
+//! A packed block is its scale as f32, followed by one byte for each element. The scale is the
+//! largest absolute value in the block divided by 127. If a gradient is infinite or NaN, all
+//! elements of its block become NaN.
 
 use super::super::operation::OperationTurn;
 use super::bucket::{HookBucket, HookOutcome};
@@ -78,7 +79,7 @@ impl Int8Hook {
         Ok(HookOutcome { bytes_sent: (packed * ranks) as u64, updates: Vec::new() })
     }
 
-    /// Returns the part of each rank, and its position in the packed bytes.
+    /// Returns, for each rank, the values of its part and the bytes into which they are packed.
     fn parts(&mut self, part: usize, packed: usize) -> impl Iterator<Item = (&[f32], &mut [u8])> {
         self.values.chunks_exact(part.max(1)).zip(self.own.chunks_exact_mut(packed.max(1)))
     }
@@ -98,8 +99,8 @@ fn largest(values: &[f32]) -> f32 {
     if values.iter().all(|value| value.is_finite()) { largest } else { f32::NAN }
 }
 
-/// Returns the scale: the largest integer times the scale is `largest`. If rounding would make this
-/// product infinite, the scale is one step smaller.
+/// Returns the scale of a block whose largest absolute value is `largest`: [`LARGEST`] times the
+/// scale is `largest`. If rounding would make this product infinite, the scale is one step smaller.
 fn scale_of(largest: f32) -> f32 {
     let scale = largest / LARGEST;
     let is_too_large = largest.is_finite() && (scale * LARGEST).is_infinite();
@@ -115,7 +116,7 @@ fn pack(values: &[f32], mut bytes: &mut [u8], block: usize) {
         let scale = scale_of(largest(values));
         *scale_bytes = scale.to_le_bytes();
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        // The inverse of the smallest scales is infinite; such blocks become zeros.
+        // The inverse of the smallest scales is infinite. Blocks with such a scale become zeros.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         for (code, value) in codes.iter_mut().zip(values) {
             #[allow(

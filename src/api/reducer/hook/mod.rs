@@ -1,8 +1,10 @@
-//! Communication hooks: alternatives to the all_reduce of a bucket. Most hooks send fewer bytes.
+//! Communication hooks: methods that reduce a bucket in place of an all_reduce. Most hooks send
+//! fewer bytes than an all_reduce.
 //!
-//! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. The
-//! hooks of a group therefore run one at a time and in the same order on all ranks, so a hook's
-//! buffers need no lock of their own.
+//! A hook runs in the turn of its bucket (the time in which the bucket's operation holds the queue
+//! of the group), on the thread that runs the operations of the group. The hooks of a group
+//! therefore run one at a time and in the same order on all ranks, so a hook's buffers need no lock
+//! of their own.
 //!
 //! Every hook adds the gradients of all ranks, each multiplied by its rank's factor, and leaves the
 //! same bits on all ranks. The exception is `none`, which sends nothing.
@@ -86,7 +88,7 @@ impl Hook {
         self.operations
     }
 
-    /// Reduces the `send` buffers of all ranks into the `recv` buffer of each.
+    /// Reduces the `send` buffers of all ranks into the `recv` buffer of each rank.
     ///
     /// # Errors
     /// The errors of collectives, and of a caller's function.
@@ -114,7 +116,7 @@ impl Hook {
         }
     }
 
-    /// Moves the hook to another group. All its ranks call this.
+    /// Moves the hook to another group. All ranks of `group` call this.
     ///
     /// # Errors
     /// The errors of making a group.

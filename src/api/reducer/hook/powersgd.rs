@@ -3,15 +3,16 @@
 //! The method is one step of power iteration, from Vogels, Karimireddy and Jaggi, "PowerSGD:
 //! Practical Low-Rank Gradient Compression for Distributed Optimization" (2019):
 //!
-//! 1. P = M Q for a gradient M of n x m. P is summed over the ranks and made orthonormal.
-//! 2. Q = M^T P, summed over the ranks.
+//! 1. The gradient is a matrix M of n x m, and Q is a factor of m x r with a small rank r. P = M Q
+//!    is summed over the ranks, and its columns are made orthonormal.
+//! 2. Q = M^T P is computed and summed over the ranks.
 //! 3. The result is P Q^T.
 //! 4. The difference to this rank's M is added to the gradient of the next step (error feedback).
 //! 5. The next step begins with this Q (warm start).
 //!
 //! The rows of the matrix are the first dimension of the parameter. Gradients with one dimension,
-//! and gradients that would hardly become smaller, are reduced without compression. Errors and Q
-//! change only if the ranks agree on the step.
+//! and gradients that compression would not make much smaller, are reduced without compression. The
+//! errors and Q are stored only if the ranks agree on the step.
 
 use super::super::operation::OperationTurn;
 use super::super::param::Param;
@@ -31,7 +32,7 @@ const SHORTEST: f32 = 1e-20;
 #[derive(Debug)]
 struct CompressedMatrix {
     param: usize,
-    /// The index of its first element in the values of the bucket.
+    /// The index of the gradient's first element in the values of the bucket.
     begin: usize,
     shape: MatrixShape,
     /// The factor with as many rows as the matrix; orthonormal after the sum over all ranks.
@@ -52,11 +53,14 @@ struct MatrixShape {
 #[derive(Debug)]
 pub(super) struct PowerSgd {
     settings: PowerSettings,
-    /// The matrices of the parameters; `None` for gradients without compression.
+    /// The matrix shape of each parameter's gradient; `None` for gradients without compression.
     shapes: Vec<Option<MatrixShape>>,
+    /// The error of the last step for each parameter (error feedback).
     errors: HashMap<usize, Vec<f32>>,
+    /// The factor Q of the last step for each parameter (warm start).
     factors: HashMap<usize, Vec<f32>>,
-    /// The number of steps when the group began; the initial factors depend on it.
+    /// The number of steps when the reducer began to use its group. The initial factors depend on
+    /// this number.
     since: u64,
 }
 
@@ -82,7 +86,8 @@ impl PowerSgd {
         Self { settings, shapes, errors: HashMap::new(), factors: HashMap::new(), since }
     }
 
-    /// Restarts with the same factors on all ranks of another group, including ranks that join.
+    /// Restarts with initial factors that are equal on all ranks of another group, including ranks
+    /// that join.
     pub(super) fn regroup(&mut self, steps: u64) {
         self.factors.clear();
         self.since = steps;
@@ -135,8 +140,8 @@ impl PowerSgd {
         self.shapes[param].map_or(0, |shape| (shape.rows + shape.columns) * shape.rank)
     }
 
-    /// Returns the matrices of a bucket with their initial factors. Adds the errors of earlier
-    /// steps to the values.
+    /// Adds the errors of the last step to the values of a bucket's matrices. Returns the matrices
+    /// with the factors that the step begins with: Q of the last step or a random Q, and P = M Q.
     fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<CompressedMatrix> {
         let mut matrices = Vec::new();
         for ((_, _, begin), &param) in bucket.pieces().zip(&bucket.spec.params) {
@@ -156,7 +161,7 @@ impl PowerSgd {
         matrices
     }
 
-    /// Adds the uncompressed gradients over the ranks, and returns their number of elements.
+    /// Sums the uncompressed gradients over the ranks, and returns their number of elements.
     fn add_rest(
         &self,
         bucket: &HookBucket<'_>,
@@ -182,8 +187,8 @@ impl PowerSgd {
         Ok(rest.len())
     }
 
-    /// Replaces the values of a matrix by the product of its factors, and returns the error for the
-    /// next step.
+    /// Replaces the values of a matrix by the product of its factors. Returns the error for the
+    /// next step. `own` is this rank's Q before the sum over the ranks.
     fn finish(
         &self,
         matrix: CompressedMatrix,
@@ -197,7 +202,7 @@ impl PowerSgd {
         if self.settings.has_feedback {
             error = product(&p, own, shape);
             for (error, value) in error.iter_mut().zip(&*values) {
-                // An error that is not finite must not persist.
+                // An error that is not finite would make all later gradients not finite.
                 *error = Some(value - *error).filter(|error| error.is_finite()).unwrap_or(0.0);
             }
         }
@@ -224,7 +229,7 @@ impl CompressedMatrix {
     }
 }
 
-/// Adds one factor of all matrices over the ranks, in one operation.
+/// Sums one factor of all matrices over the ranks, in one operation.
 fn add_all(
     matrices: &mut [CompressedMatrix],
     factor: impl Fn(&mut CompressedMatrix) -> &mut Vec<f32>,

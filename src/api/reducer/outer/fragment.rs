@@ -1,6 +1,7 @@
-//! A fragment of the parameters: the global values of its parameters, and a reducer for the
-//! difference between these and the values of each rank. The reducer provides the agreement on a
-//! fragment, the retry after a failure, and the values for a joining rank.
+//! A fragment: some of the parameters with their global values (the values on which the ranks last
+//! agreed), and a reducer. The reducer averages the differences between the global values and the
+//! values of each rank. It also provides the agreement on a fragment, the retry after a failure,
+//! and the values for a joining rank.
 
 use super::super::array::Array;
 use super::super::ballot::VoteDelivery;
@@ -30,12 +31,14 @@ pub(super) struct FragmentParam {
 #[derive(Debug)]
 pub(super) struct OuterFragment {
     pub(super) members: Vec<FragmentParam>,
-    /// Whether each member has a state, which is also a parameter of the reducer.
+    /// Whether the optimizer has a state for each member. Each state is a parameter of the reducer.
     has_states: bool,
     pub(super) reducer: Arc<Reducer>,
 }
 
-/// Cuts the parameters into contiguous parts with about equal numbers of elements.
+/// Cuts the parameters into contiguous parts with about equal numbers of elements. `counts` has the
+/// number of elements of each parameter. For example, the counts 4, 4 and 8 are cut into the two
+/// parts 0..2 and 2..3.
 pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
     let total: usize = counts.iter().sum();
     let mut ranges = Vec::new();
@@ -55,8 +58,8 @@ pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
 }
 
 impl OuterFragment {
-    /// Creates a fragment. All ranks call this, and get the values of the lowest rank that has the
-    /// fragment, or otherwise of rank 0.
+    /// Creates a fragment. All ranks call this. They get the values of the lowest rank that already
+    /// has the fragment, or of rank 0 if no rank has it.
     pub(super) fn new(
         group: &Arc<Group>,
         params: &[Param],
@@ -142,8 +145,8 @@ impl OuterFragment {
         Ok(votes)
     }
 
-    /// Returns the index of a member's parameter in the reducer, in which each member with a state
-    /// has two.
+    /// Returns the index, in the reducer, of the parameter with a member's global values. If
+    /// members have states, each member has two parameters in the reducer.
     fn inner_index(&self, position: usize) -> usize {
         if self.has_states { 2 * position } else { position }
     }

@@ -8,10 +8,12 @@
 //! 4. Every rank continues from the new global values.
 //!
 //! The parameters are cut into fragments, which take turns, so that no step sends all parameters.
+//! For example, with two fragments and `every` = 4, fragment 0 is due after the steps 2, 6 and 10,
+//! and fragment 1 after the steps 4, 8 and 12.
 //!
 //! If a rank votes against an outer step, all ranks return to the global values of the fragment. If
-//! a rank dies during the step, the remaining ranks retry it with the same differences
-//! ([`fragment`]). Fragments that were agreed on before do not change.
+//! a rank dies during the step, the remaining ranks retry the step with the same differences
+//! ([`fragment`]). Fragments on which the ranks agreed earlier do not change.
 
 mod fragment;
 mod optimizer;
@@ -56,7 +58,8 @@ pub struct Outer {
     params: Vec<Param>,
     options: OuterOptions,
     fragments: Vec<OuterFragment>,
-    /// The number of steps, as an array of one number, since operations send it to joining ranks.
+    /// The number of steps. It is an array of one number, because operations send it to joining
+    /// ranks.
     counter: Array<u64>,
     state: Mutex<OuterState>,
 }
@@ -69,8 +72,9 @@ struct OuterState {
 }
 
 impl Outer {
-    /// Creates an outer optimizer together with the other ranks of a group. All ranks get the
-    /// parameters of rank 0, or the global values of ranks that call [`Self::regroup`].
+    /// Creates an outer optimizer together with the other ranks of a group. If some ranks call
+    /// [`Self::regroup`] instead, all ranks get the global values of these ranks. Otherwise all
+    /// ranks get the parameters of rank 0.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before any communication; the errors of
@@ -100,8 +104,8 @@ impl Outer {
         lock(&self.state)
     }
 
-    /// Returns the fragment that is due after this number of steps. The fragments are spread over
-    /// the steps.
+    /// Returns the fragment that is due after this number of steps. The fragments are spread evenly
+    /// over `every` steps.
     fn due(&self, steps: u64) -> Option<usize> {
         let (every, count) = (self.options.every, self.fragments.len());
         let position = steps % every;
@@ -147,7 +151,7 @@ impl Outer {
         Ok(Some(due))
     }
 
-    /// Continues in another group. All its ranks call this, or create an outer optimizer.
+    /// Continues in another group. Each rank of `group` calls this, or creates an outer optimizer.
     ///
     /// # Errors
     /// The errors of [`super::Reducer::regroup`].
@@ -176,7 +180,8 @@ impl Outer {
         self.lock().stats
     }
 
-    /// Waits until no operation uses the memory. Each operation has a deadline.
+    /// Waits until no operation uses the memory of this object. Each operation has a deadline, so
+    /// the wait ends.
     pub fn retire(&self) {
         self.fragments.iter().for_each(|fragment| fragment.reducer.retire());
     }

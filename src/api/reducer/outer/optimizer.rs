@@ -1,5 +1,5 @@
-//! The outer optimizer and its options. The optimizer updates the global values from the difference
-//! between these and the ranks' values.
+//! The outer optimizer and its options. The optimizer updates the global values from the mean
+//! difference between the global values and the ranks' values.
 
 use super::super::array::Array;
 use super::super::hook::HookChoice;
@@ -7,19 +7,20 @@ use crate::base::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// The learning rate and the momentum of DiLoCo (Douillard et al., "DiLoCo: Distributed
-/// Low-Communication Training of Language Models", 2023).
+/// The default learning rate, from DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication
+/// Training of Language Models", 2023).
 const LEARNING_RATE: f64 = 0.7;
+/// The default momentum, also from DiLoCo.
 const MOMENTUM: f64 = 0.9;
 
 /// The arguments of a caller's optimizer function.
 #[derive(Debug)]
 pub struct OuterUpdate {
-    /// The parameter.
+    /// The index of the parameter.
     pub param: usize,
     /// The global values.
     pub global: *mut f32,
-    /// The mean over the ranks of the difference: global values minus the rank's values.
+    /// The mean over all ranks of the difference: the global values minus the values of a rank.
     pub pseudo_grad: *const f32,
     /// The state of the function, initially zero.
     pub state: *mut f32,
@@ -69,7 +70,7 @@ impl fmt::Debug for OuterOptimizer {
 }
 
 impl OuterOptimizer {
-    /// Returns the optimizer with this name. A number of 0 selects its default.
+    /// Returns the optimizer with this name. If `rate` or `momentum` is 0, its default applies.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -151,7 +152,7 @@ impl OuterOptimizer {
 /// Options of an outer optimizer; see `dist_outer_options_t`.
 #[derive(Clone, Debug)]
 pub struct OuterOptions {
-    /// The number of steps after which the ranks agree on each fragment.
+    /// The number of steps between two agreements on the same fragment.
     pub every: u64,
     /// The number of fragments.
     pub fragments: usize,
@@ -159,7 +160,8 @@ pub struct OuterOptions {
     pub optimizer: OuterOptimizer,
     /// The hook that reduces the differences.
     pub hook: HookChoice,
-    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    /// The deadline of each operation in milliseconds; 0 for the group's default, `u64::MAX` for no
+    /// deadline.
     pub timeout_ms: u64,
     /// A name for the log.
     pub name: String,

@@ -1,7 +1,7 @@
 //! Saves the global values and the optimizer's states as one byte string, and loads them.
 //!
-//! The header has the number of steps and the names and sizes of the parameters. It is followed by
-//! the global values and the state of each parameter as little-endian f32.
+//! The header has the number of steps and the names and sizes of the parameters. After the header
+//! come the global values and then the state of each parameter as little-endian f32.
 
 use super::super::checkpoint::CheckpointFormat;
 use super::super::records;
@@ -23,8 +23,8 @@ const FORMAT: CheckpointFormat = CheckpointFormat {
 const SIZE: usize = size_of::<f32>();
 
 impl Outer {
-    /// Returns the data for a checkpoint, equal on all ranks between outer steps. The caller saves
-    /// the parameters of this rank.
+    /// Returns the data for a checkpoint. Between outer steps, the data is equal on all ranks. It
+    /// does not contain this rank's own parameter values, which the caller saves separately.
     ///
     /// # Errors
     /// `InvalidArgument` if a step has failed and was not retried.
@@ -52,8 +52,9 @@ impl Outer {
         json!({ "steps": steps, "params": params })
     }
 
-    /// Loads the data that [`Self::save`] returned from the root on all ranks. The parameters of
-    /// all ranks become the global values.
+    /// Loads data that [`Self::save`] returned. The root sends its `bytes` to all ranks; the
+    /// `bytes` of other ranks are ignored. The parameters of all ranks become the loaded global
+    /// values.
     ///
     /// # Errors
     /// `InvalidArgument` on all ranks if the bytes have another format or other parameters; the

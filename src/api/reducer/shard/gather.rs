@@ -1,5 +1,5 @@
 //! The gather of parameters: every rank sends the elements that it has updated to all ranks.
-//! Buckets are gathered one after the other, starting with those of the first layers.
+//! Buckets are gathered one after the other, starting with the buckets of the model's first layers.
 
 use super::super::operation::{
     self, OperationTurn, ReducerOperation, fail, failed_before, new_work,
@@ -19,7 +19,7 @@ use crate::base::label::Label;
 use crate::transport::Descriptor;
 use std::sync::Arc;
 
-/// The progress of a call.
+/// The state of a gather after [`Shard::begin_gather`].
 enum GatherProgress {
     Completed,
     Pending(Arc<Work>),
@@ -34,8 +34,9 @@ impl Shard {
         Ok(new_work(&*self.reducer.lock().group()?))
     }
 
-    /// Sends the elements that this rank has updated to all ranks, and receives theirs. If the
-    /// group has changed, the states are redistributed too.
+    /// Sends the elements that this rank has updated to all ranks, and receives the elements that
+    /// the other ranks have updated. If the reducer has another group now, also redistributes the
+    /// states.
     ///
     /// # Errors
     /// `InvalidArgument` during another gather; `NotFound` if states are lost; the errors of
@@ -55,8 +56,8 @@ impl Shard {
         }
     }
 
-    /// Gathers like [`Self::gather`] without waiting, except after a regroup. The work completes
-    /// with the gather.
+    /// Begins a gather like [`Self::gather`] without waiting: `work` completes with the gather.
+    /// After a regroup, this function waits.
     ///
     /// # Errors
     /// The errors of [`Self::gather`], except errors of operations, which the work reports.
@@ -142,7 +143,8 @@ impl Shard {
         let (layout, split) = (&memory.layout, &local.split);
         let options = self.call_options();
         let mut buckets = Vec::with_capacity(layout.buckets.len());
-        // The buckets are in the order of the backward pass.
+        // The buckets are in the order of the backward pass, so the reverse order begins with the
+        // first layers.
         for bucket in (0..layout.buckets.len()).rev() {
             let work = new_work(group);
             let values = |rank| {
@@ -227,8 +229,8 @@ impl BucketGather {
     }
 }
 
-/// Calls `copy` with the values of each piece and its part of `room`, in which the pieces follow
-/// each other.
+/// Calls `copy` for each piece, with the values of the piece and its part of `room`. The pieces
+/// follow each other in `room` without gaps.
 fn each_part<'r>(values: &RankValues, room: Dst<'r>, mut copy: impl FnMut(Dst<'static>, Dst<'r>)) {
     let mut begin = 0;
     for &values in values {
@@ -256,7 +258,8 @@ impl ReducerOperation for BucketGather {
     }
 }
 
-/// Agrees that all ranks have all parameters.
+/// The operation at the end of a gather: a barrier, after which each rank knows that all ranks have
+/// all parameters.
 #[derive(Debug)]
 struct GatherEnd {
     reducer: Arc<Reducer>,

@@ -14,21 +14,22 @@ pub struct ShardOptions {
     pub states: Vec<String>,
     /// The number of ranks that update each element.
     pub copies: usize,
-    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    /// The deadline of each operation in milliseconds; 0 for the group's default, `u64::MAX` for no
+    /// deadline.
     pub timeout_ms: u64,
 }
 
-/// The pieces of a rank, by parameter.
+/// For each parameter, the indices of the rank's pieces in [`LocalShard::pieces`].
 pub(super) type PiecesByParam = HashMap<usize, Vec<usize>>;
 
-/// The states of a rank in a group.
+/// The elements that this rank updates in a group, and their states.
 #[derive(Debug)]
 pub(super) struct LocalShard {
     group: Weak<Group>,
     pub(super) split: ShardSplit,
     pub(super) rank: usize,
     pub(super) pieces: Vec<ShardPiece>,
-    /// The number of elements.
+    /// The number of elements that this rank updates.
     pub(super) count: usize,
     /// The states, each with `count` elements.
     pub(super) states: Vec<Array<f32>>,
@@ -44,7 +45,8 @@ pub(super) struct ShardPiece {
     pub(super) offset: usize,
 }
 
-/// Returns the ranks whose elements a rank updates: the rank itself, and the ranks before it.
+/// Returns the ranks whose elements a rank updates: the rank itself, and `copies - 1` ranks before
+/// it. For example, rank 0 of 4 ranks with 2 copies updates the elements of the ranks 0 and 3.
 pub(super) fn updated_by(rank: usize, ranks: usize, copies: usize) -> impl Iterator<Item = usize> {
     (0..copies.min(ranks)).map(move |copy| (rank + ranks - copy) % ranks)
 }
@@ -71,7 +73,7 @@ impl LocalShard {
         self.pieces.iter().filter(|held| held.owner == self.rank)
     }
 
-    /// Appends the states of some elements.
+    /// Appends the states of a piece's elements to `bytes`.
     pub(super) fn write_states(&self, held: &ShardPiece, bytes: &mut Vec<u8>) {
         let range = held.offset..held.offset + held.piece.count;
         self.states.iter().for_each(|state| state.write_to(range.clone(), bytes));
@@ -89,7 +91,8 @@ impl LocalShard {
         map
     }
 
-    /// Copies a state of the elements that this rank has from the bytes of a piece.
+    /// Sets one state of this rank's elements from `bytes`, which contains that state for all
+    /// elements of `from`. Elements of `from` that this rank does not update are ignored.
     pub(super) fn take_state(
         &self,
         wanted: &PiecesByParam,

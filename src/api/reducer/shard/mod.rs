@@ -1,15 +1,15 @@
 //! Distribution of the state of an optimizer over the ranks (ZeRO).
 //!
-//! Each rank updates only its own elements, and keeps the optimizer's state only for these. After
-//! the update, every rank sends its elements to all ranks ([`gather`]). With copies, several ranks
-//! update the same elements with the same gradients. The death of a rank then loses no state, and
-//! the remaining ranks redistribute it ([`reshard`]).
+//! Each rank updates only its own elements, and keeps the optimizer's state only for these
+//! elements. After the update, every rank sends its elements to all ranks ([`gather`]). With
+//! copies, several ranks update the same elements with the same gradients. Then no state is lost if
+//! a rank dies, and the remaining ranks redistribute the states ([`reshard`]).
 //!
 //! # Failure of a gather
 //! A gather ends with one agreement, to which a rank contributes after it has all parameters. If
 //! one rank has received the agreement, all ranks have the parameters. A rank without the agreement
-//! gets it when the reducer continues in another group. If no rank has it, the call is repeated,
-//! and redistributes states and parameters from the ranks that updated them.
+//! gets it when the reducer continues in another group. If no rank has the agreement, the caller
+//! repeats the call, which redistributes states and parameters from the ranks that updated them.
 //!
 //! This module does not depend on how an optimizer uses the states.
 
@@ -90,14 +90,15 @@ struct ShardState {
     local: Arc<LocalShard>,
     /// The last gather, unless it has ended without error.
     gather: Option<PendingGather>,
-    /// The number of steps after which a gather ended, as another rank reported. If this rank's
-    /// gather is called again before the next step, it has nothing to do.
+    /// Set if this rank learned from another rank that its failed gather has ended: the number of
+    /// steps that had ended when the gather began. If the caller repeats the gather before the next
+    /// step ends, the call has nothing to do.
     adopted: Option<u64>,
 }
 
 impl Shard {
-    /// Distributes an optimizer over the ranks of a reducer, or joins ranks that redistribute
-    /// theirs. All ranks call this.
+    /// Distributes the states of an optimizer over the ranks of a reducer, or joins ranks that
+    /// redistribute the states of their shard. All ranks call this.
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before any communication; `Mismatch` on all ranks if the
@@ -112,7 +113,7 @@ impl Shard {
                     "the reducer already has a shard: release that shard first",
                 ));
             }
-            // The elements of a rank depend on the layout.
+            // The layout must not change any more, because the elements of a rank depend on it.
             state.wants_order = false;
             state.group()?
         };
@@ -165,8 +166,8 @@ impl Shard {
         Err(Error::invalid(message))
     }
 
-    /// Returns the address of a state of the elements that this rank updates, and its number of
-    /// elements. The address is valid until states are redistributed.
+    /// Returns the address of one state of the elements that this rank updates, and the number of
+    /// these elements. The address is valid until states are redistributed.
     ///
     /// # Errors
     /// `InvalidArgument` for a state that does not exist.

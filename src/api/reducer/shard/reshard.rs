@@ -1,8 +1,10 @@
 //! Distribution of states: zeros for a new shard, or the states of the ranks of a former group.
 //!
-//! Each rank sends a record of its part to all ranks. For each part of the former group, one rank
-//! then sends its data: the owner, or a rank with a copy. All ranks take the parameters from this
-//! data, and the states of the elements that they now update.
+//! Each rank sends a [`ShardRecord`] to all ranks, so that all ranks know whose states each rank
+//! has. Part r is the states and values of the elements that rank r of the former group owned. For
+//! each part, one rank broadcasts the data: the owner, or a rank with a copy. From this data, all
+//! ranks take the values of the parameters, and the states of the elements that they update in the
+//! new group.
 
 use super::super::memory::GradMemory;
 use super::super::param::Param;
@@ -67,11 +69,11 @@ pub(super) struct ShardSnapshot {
 }
 
 /// Returns this rank's part of the states and the number of completed gathers, after the ranks have
-/// redistributed the states. `old` is the same data for the former group.
+/// redistributed the states. `old` is this rank's part in the former group, if it had one.
 ///
 /// # Errors
-/// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank
-/// of the former group; the errors of collectives.
+/// `Mismatch` on all ranks if their options differ; `NotFound` on all ranks if no rank has the
+/// states of a rank of the former group; the errors of collectives.
 pub(super) fn redistribute(
     model: ShardModel<'_>,
     group: &Arc<Group>,
@@ -91,7 +93,7 @@ pub(super) fn redistribute(
     };
     let ranks = known.former.map_or(0, |(_, ranks)| ranks);
     let redistribution = Redistribution { model, group, call: &call, fresh: &fresh };
-    // If states are lost, no rank sends anything.
+    // If a part is lost, all ranks return the error here, before any rank sends data.
     let holders: Vec<Rank> = (0..ranks)
         .map(|part| holder(&records, part, options.copies).ok_or_else(|| lost_part_error(part)))
         .collect::<Result<_>>()?;
@@ -116,8 +118,8 @@ fn exchange(group: &Group, own: &ShardRecord, call: &CallOptions) -> Result<Vec<
     Ok(records)
 }
 
-/// Returns a rank that has the states of a rank of the former group: that rank, or a rank with a
-/// copy.
+/// Returns a rank that has the states of part `part`: the owner, or a rank with a copy. `copy`
+/// counts from 0 for the owner.
 fn holder(records: &[ShardRecord], part: usize, copies: usize) -> Option<Rank> {
     let has = |record: &ShardRecord, copy: usize| {
         let Some((rank, ranks)) = record.former else { return false };
@@ -143,7 +145,8 @@ struct Redistribution<'d> {
 }
 
 impl Redistribution<'_> {
-    /// Sends a part from one rank; all ranks take their elements from it.
+    /// Broadcasts a part of the former group from the rank `holder`. Every rank takes the data of
+    /// its elements from the part.
     fn send_part(
         &self,
         part: usize,

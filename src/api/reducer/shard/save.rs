@@ -1,8 +1,9 @@
 //! Saves the states of all ranks as one byte string, and loads them on any number of ranks.
 //!
-//! The header has the names of the states and the names and sizes of the parameters. It is followed
-//! by the little-endian f32 elements of each parameter and each of its states. The format has no
-//! padding, and does not depend on the number of ranks or on buckets.
+//! The header has the names of the states and the names and sizes of the parameters. After the
+//! header come the states of each parameter, one state after the other, with one little-endian f32
+//! for each element. The format has no padding, and does not depend on the number of ranks or on
+//! buckets.
 
 use super::super::checkpoint::CheckpointFormat;
 use super::super::param::Param;
@@ -32,7 +33,8 @@ const FORMAT: CheckpointFormat = CheckpointFormat {
 
 const SIZE: usize = size_of::<f32>();
 
-/// The offset of each parameter's states in the bytes, and its number of elements.
+/// For each parameter, by name: the offset of its states in the saved bytes, and its number of
+/// elements.
 struct ShardContents<'c> {
     params: HashMap<&'c str, (usize, usize)>,
 }
