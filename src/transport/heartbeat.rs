@@ -14,8 +14,8 @@
 //! has a stamp (a sequence lock), so that a reader that reads during a write notices this and reads
 //! again.
 //!
-//! This module has no state of its own and calls no system function. It does not depend on the
-//! mechanism that wakes the owner, or on the meaning of the texts.
+//! The monitor is pure: its caller passes the time and the counters. This module does not depend on
+//! the mechanism that wakes the owner, or on the meaning of the texts.
 
 use super::shared_text::SharedText;
 use crate::base::ids::GroupId;

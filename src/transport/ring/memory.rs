@@ -91,9 +91,9 @@ pub struct RingRoute {
 /// - Xeon, 4th generation, where the largest ring has 256 KiB. If messages use only 128 KiB, as a
 ///   whole ring or as a part of it, messages of 2 to 64 KiB take 20 % longer than in 256 KiB.
 ///   Messages of up to 1 KiB take 5 % less.
-/// - EPYC, 4th generation. A message of 8 KiB takes 0.6 us in a ring of 2 MiB, 1.9 us in a ring of
-///   256 KiB, and 1.1 us in the first 4 KiB of a ring. Messages of 1 KiB take 20 % less time in the
-///   first 4 KiB of a ring than elsewhere.
+/// - EPYC, 4th generation. A message of 8 KiB takes 0.6 us in a ring of 2 MiB and 1.9 us in a ring
+///   of 256 KiB. It takes 1.1 us in the first 4 KiB of a ring. Messages of 1 KiB take 20 % less
+///   time in the first 4 KiB of a ring than elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct RewindPolicy {
     /// The lowest offset from which the writer rewinds. Before this offset it just continues.

@@ -206,9 +206,9 @@ impl RingWriter {
     }
 
     /// Returns the range in the ring that the next record will have if its body has this length.
-    /// The range ends at the end of the ring at the latest. The range is empty in two cases: if
-    /// such a record goes to the beginning of the ring, whose lines the reader is about to read;
-    /// and if the body has more lines than arrive in time.
+    /// The range ends at the end of the ring at the latest. The range is empty if such a record
+    /// goes to the beginning of the ring, whose lines the reader is about to read. It is also empty
+    /// if the body has more lines than arrive in time.
     pub(super) fn next_record_range<'a>(&self, ring: &ByteRing<'a>, len: usize) -> Dst<'a> {
         let policy = ring.rewind;
         let is_long_body = policy.long_body_offset.is_some()
