@@ -253,8 +253,8 @@ mod tests {
         HeartbeatTiming::from_limit_ms(limit_ms).unwrap()
     }
 
-    /// Checks at each due time until a peer is silent. Returns the silent peers, and the time since
-    /// `began`.
+    /// Calls `check_peers` at each due time until it returns a silent peer. Returns the silent
+    /// peers and the time since `began`, or no peer after 1000 checks.
     fn check_until_silent(
         monitor: &mut HeartbeatMonitor,
         began: Instant,

@@ -340,8 +340,8 @@ mod tests {
     const HELLO: &str = "DIST_TEST_HELLO";
     const HELLO_SENT: u8 = 1;
 
-    /// The second of two members, in a process of its own. It sends its hello, may close
-    /// the connection, and never maps the segment.
+    /// The second of two members, in its own process. It sends its hello, closes the connection if
+    /// the test lets it continue, and never maps the segment.
     #[test]
     #[ignore = "the body of another process"]
     fn child_member_that_does_not_answer() {
@@ -349,8 +349,8 @@ mod tests {
             std::env::var(HELLO).unwrap().split(' ').map(|it| it.parse().unwrap()).collect();
         let mut stream = unix::connect(&std::env::var(SOCKET).unwrap()).unwrap();
         stream.set_nonblocking(false).unwrap();
-        // The child waits twice: until the first member knows its socket, and until it may close
-        // the connection. The third wait never ends.
+        // The child waits twice for the test: before it sends its hello, and before it closes the
+        // connection. The third wait never ends.
         let wait = || std::io::stdin().read_exact(&mut [0]).unwrap();
         wait();
         stream.write_all(&hello).unwrap();
@@ -361,8 +361,8 @@ mod tests {
         wait();
     }
 
-    /// Returns the error of the first of two members. `act` controls the second member, which waits
-    /// for its instructions.
+    /// Returns the error of the first of two members. `act` controls the second member, a child
+    /// process that waits for a byte before each of its actions.
     fn error_of_first_member(act: impl FnOnce(&mut Child) + Send) -> Error {
         let meeting = ShmListener::listen().unwrap();
         let group = host::random_nonce().unwrap();
