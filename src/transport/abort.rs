@@ -2,9 +2,9 @@
 //!
 //! The first rank that reports an error claims the record, writes the reason (kind, culprit and
 //! text of the error), and marks the record complete ([`AbortRecord::set`]). Later reasons are
-//! dropped. If that rank dies between the claim and the completion, the record never becomes
-//! complete. A reader yields its core a bounded number of times while it waits for the completion,
-//! and then returns an `Aborted` error without a reason.
+//! dropped. If the claiming rank dies before it has marked the record complete, the record never
+//! becomes complete. A reader yields its core a bounded number of times while it waits for the
+//! completion, and then returns an `Aborted` error without a reason.
 
 use super::shared_text::SharedText;
 use crate::base::error::{Error, ErrorKind};

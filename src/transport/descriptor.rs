@@ -24,9 +24,9 @@ use std::fmt;
 pub enum CountSpec {
     /// The count argument of the call, in elements.
     Count(u64),
-    /// Several counts, equal on all ranks. A `_v` call has one count per rank. An operation that a
-    /// batch of calls became has one count per call. The ranks exchange and compare only the sum
-    /// and the fingerprint of the counts, each with a limited number of bits; see
+    /// Several counts, equal on all ranks. A `_v` call has one count per rank. If a batch of calls
+    /// became one operation, the operation has one count per call. The ranks exchange and compare
+    /// only the sum and the fingerprint of the counts, each with a limited number of bits; see
     /// [`CountSpec::of_counts`].
     Counts {
         /// The sum of the counts, capped at [`CountSpec::MAX_TOTAL`].
@@ -180,7 +180,8 @@ impl Descriptor {
         Self { label: self.label.without_text(), ..*self }
     }
 
-    /// Returns this descriptor with `label`, which has the text, if `label` is `Some`.
+    /// Returns this descriptor with `label` in place of its own label. If `label` is `None`,
+    /// returns this descriptor unchanged.
     #[must_use]
     pub fn with_label_text(self, label: Option<Label>) -> Self {
         Self { label: label.unwrap_or(self.label), ..self }

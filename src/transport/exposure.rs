@@ -123,7 +123,8 @@ impl<'a> ExposureTable<'a> {
         self.transition(slot, encode_word(number, READING), encode_word(number, READING_ALL))
     }
 
-    /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading it.
+    /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading the
+    /// buffer.
     pub fn withdraw(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), 0)
     }

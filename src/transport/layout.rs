@@ -69,7 +69,7 @@ const ALL_RINGS_BYTES: (usize, usize) = (3 << 20, 16 << 20);
 /// The size of a ring that holds two eager messages of 16 KiB.
 const TWO_MESSAGE_RING_BYTES: usize = 32 << 10;
 
-/// The minimum size of a rank's bulk ring. A rank has one bulk ring for its long messages to all
+/// The usual size of a rank's bulk ring. A rank has one bulk ring for its long messages to all
 /// peers. A bulk ring is as large as the largest ring, so that a line of the ring leaves the
 /// reader's cache before the writer writes the line again. A core gets a line more slowly while
 /// another core's cache holds it than after the line has left that cache.

@@ -66,14 +66,14 @@ use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The identity of a rank, for messages to people.
+/// The identity of a rank, as error messages and the log show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
     /// The number of the rank in the group.
     pub rank: Rank,
-    /// The id of its process.
+    /// The id of the rank's process.
     pub pid: u32,
-    /// The name of its host, shared by the names of all ranks of that host.
+    /// The name of the rank's host. The names of all ranks of one host share this text.
     pub host: Arc<str>,
 }
 

@@ -2,7 +2,7 @@
 //! which ranks publish and reuse control slots and data slots. Loom runs the models through all
 //! interleavings of their threads.
 //!
-//! The models check that a reader never sees a slot of another step than the expected one, if both
+//! The models check that the contents of a slot do not change while a reader reads them, if both
 //! sides keep these rules:
 //!
 //! - The writer publishes a step in a slot only after every reader has finished the step that the

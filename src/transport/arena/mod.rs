@@ -161,8 +161,8 @@ impl Arena {
         Ok(ArenaBlock { arena: Arc::clone(self), offset, len })
     }
 
-    /// Commits the memory of those of these units that have none. If this fails for one unit, the
-    /// memory of all units that this call committed is released.
+    /// Commits memory for each of these units that has none. If this fails for one unit, the memory
+    /// of all units that this call committed is released.
     fn commit(&self, state: &ArenaState, units: Range<usize>) -> Result<()> {
         let mut done: Vec<Range<usize>> = Vec::new();
         for run in

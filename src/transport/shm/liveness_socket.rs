@@ -1,5 +1,5 @@
-//! The liveness sockets: one Unix socket between each two ranks of a host. It shows the death of
-//! the peer, and carries wake requests.
+//! The liveness sockets: one Unix socket between each two ranks of a host. A liveness socket shows
+//! the death of the peer, and carries wake requests.
 //!
 //! **Death and departure.** A rank that leaves in order sets its departure flag in the region (the
 //! shared memory of the host's ranks). This is a store, which cannot fail. If a rank reads an end

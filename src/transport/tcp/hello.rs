@@ -165,7 +165,7 @@ impl Hello {
         })
     }
 
-    /// Returns the hello that the rank that this hello addresses must send as its answer.
+    /// Returns the hello that the addressed rank must send as its answer to this hello.
     pub(super) fn expected_answer(&self) -> Self {
         let Self { purpose, group, epoch, .. } = *self;
         let (from, to) = (self.to, self.from);

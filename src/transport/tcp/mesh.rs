@@ -86,7 +86,7 @@ pub(super) struct TcpMeshShared {
     pub(super) lanes: u8,
     pub(super) wait_policy: WaitPolicy,
     pub(super) domain: Arc<dyn SharedDomain>,
-    /// Indexed by peer and channel.
+    /// All streams, indexed by peer and channel.
     pub(super) stream_pairs: Vec<StreamPair>,
     pub(super) peer_states: Vec<AtomicU8>,
     /// The poller that reports the end of each stream to the service thread.

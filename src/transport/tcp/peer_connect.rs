@@ -138,8 +138,8 @@ impl PeerConnector {
         progress.is_over = true;
         let taken = (progress.alarm.take(), progress.current.take());
         drop(progress);
-        // If the confirmation was sent, the peer may have added the connection. Then end it in
-        // order.
+        // If the confirmation was sent, the peer may have added the connection, so end the
+        // connection in order.
         taken
             .1
             .iter()

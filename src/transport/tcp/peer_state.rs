@@ -5,12 +5,12 @@
 //! still arrive on another connection. It waits for a *grace period* in each of three cases:
 //!
 //! * **Death.** The stream broke, as it does if the peer dies. The peer's node knows best why the
-//!   peer died, and reports this. Only if no reason arrives within [`DEATH_GRACE`], this rank fails
-//!   the group.
+//!   peer died, and reports this. This rank fails the group only if no reason arrives within
+//!   [`DEATH_GRACE`].
 //! * **Departure.** The stream ended in order, because the peer has left. The peer may have left
-//!   because the group failed. In this case the leader of its node reports the failure. Only if no
-//!   failure is reported within [`DEPARTURE_GRACE`], this rank treats the peer as gone, and returns
-//!   an error for transfers with the peer.
+//!   because the group failed. In this case the leader of its node reports the failure. This rank
+//!   treats the peer as gone, and returns an error for transfers with the peer, only if no failure
+//!   is reported within [`DEPARTURE_GRACE`].
 //! * **Partial end.** One stream ended in order, but the other streams of the same peer do not end
 //!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
 //!   one connection. This counts as a death.
