@@ -1,9 +1,10 @@
 //! The abort record of a domain: the first fatal error, readable by all ranks of the domain.
 //!
-//! The first rank that reports an error claims the record, writes the reason and marks the record
-//! complete ([`AbortRecord::set`]). Later reasons are dropped. If a rank dies between the claim and
-//! the completion, the record has no reason. Readers then wait for a bounded number of yields and
-//! return an `Aborted` error without a reason.
+//! The first rank that reports an error claims the record, writes the reason (kind, culprit and
+//! text of the error), and marks the record complete ([`AbortRecord::set`]). Later reasons are
+//! dropped. If the claiming rank dies before it has marked the record complete, the record never
+//! becomes complete. A reader yields its core a bounded number of times while it waits for the
+//! completion, and then returns an `Aborted` error without a reason.
 
 use super::shared_text::SharedText;
 use crate::base::error::{Error, ErrorKind};
@@ -17,7 +18,7 @@ const COMPLETE: u32 = 2;
 /// The maximum length of a stored reason, in bytes.
 pub const TEXT_BYTES: usize = 1024;
 
-/// The number of yields that a reader waits for a rank that is writing its reason.
+/// The maximum number of times that a reader yields its core while another rank writes the reason.
 const MAX_READ_YIELDS: u32 = 1000;
 
 /// The abort record. A zeroed record is clear.
@@ -49,7 +50,7 @@ impl AbortRecord {
         true
     }
 
-    /// Returns true once a rank has claimed the record.
+    /// Returns true once a rank has claimed the record. The reason may not be complete yet.
     pub fn is_set(&self) -> bool {
         self.state.load(Ordering::Relaxed) != CLEAR
     }

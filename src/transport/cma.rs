@@ -1,17 +1,21 @@
-//! Reads and writes the memory of another rank of the domain by cross-memory attach (CMA).
+//! Reads and writes the memory of another rank's process by cross-memory attach (CMA): the system
+//! calls `process_vm_readv` and `process_vm_writev`.
 //!
-//! A read is valid only if the caller's protocol proves that the owner had not withdrawn the buffer
-//! before the read ended.
+//! A read returns valid bytes only if the owner did not withdraw (reuse or free) the buffer before
+//! the read ended. The protocol of the caller must prove this.
 //!
-//! A write needs the owner's permission until it ends. The protocol is:
+//! A write must not reach a buffer that the owner has withdrawn. The writer has a flag in the
+//! region (the memory that the ranks of the domain share), and follows this protocol:
 //!
 //! 1. Before each chunk, the writer sets its flag ([`RankProgress::begin_remote_write`]), and then
 //!    checks whether the domain has failed.
-//! 2. The last bytes of each `process_vm_writev` call clear the flag in the shared region. The flag
-//!    is thus cleared even if the writer is stopped (`SIGSTOP`) at the end of the call, where the
-//!    kernel stops a process. Otherwise a stopped writer would mostly look like an active one.
+//! 2. Each `process_vm_writev` call writes the chunk and then a 0 to the flag. The call itself thus
+//!    clears the flag. This matters if the writer is stopped by `SIGSTOP`: the kernel stops a
+//!    process at the end of a system call. If the writer cleared the flag after the call, a writer
+//!    that was stopped there would leave the flag set, and the owner would wait although the write
+//!    had ended.
 //! 3. An owner that withdraws a buffer fails the domain, and then waits until the flag of each
-//!    writer is clear.
+//!    writer is clear. A writer that sets its flag later sees the failure and does not write.
 //!
 //! [`RankProgress::begin_remote_write`]: super::rank_progress::RankProgress::begin_remote_write
 
@@ -24,27 +28,31 @@ use crate::sys;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The maximum number of bytes per read call. A call takes about 30 ms; a failure is noticed
-/// between two calls. (Reading 16 MiB in chunks of 1 MiB took 10 % longer.)
+/// The maximum number of bytes per read call. Such a call takes about 30 ms. The reader checks for
+/// a failure between two calls. (Reading 16 MiB in chunks of 1 MiB took 10 % longer.)
 const READ_CHUNK_BYTES: usize = 128 << 20;
 
 /// The maximum number of bytes per write call. An owner that withdraws its buffer waits for at most
-/// one call. (Chunks of 128 KiB are as fast as larger chunks.)
+/// one call. (Chunks of 128 KiB or more are all equally fast.)
 const WRITE_CHUNK_BYTES: usize = 512 << 10;
 
-/// The sample size and the number of samples for measuring the cost of a CMA read. The source and
-/// the destination of a sample fit into the L1 and L2 caches of any core. All samples together take
-/// longer than most disturbances.
+/// The size of one sample when the cost of a CMA read is measured. The source and the destination
+/// of a sample fit into the L1 and L2 caches of any core.
 const SAMPLE_BYTES: usize = 64 << 10;
+/// The number of samples. All samples together take longer than most disturbances, for example by
+/// another process on the same core.
 const SAMPLE_COUNT: usize = 24;
 
-/// The highest relative cost of a CMA read, in halves of a local copy, at which CMA is used. The
-/// alternative is two copies: into shared memory and out of it. Measurements with 2 ranks and
-/// 4 MiB: where the relative cost is 2.1, the two copies take 1.2 times as long as the CMA read.
-/// Where it is 2.9, they take 0.7 times as long.
+/// The highest relative cost of a CMA read at which CMA is used. The relative cost is the time of
+/// the read divided by the time of a local copy, and this constant counts it in halves: 5 means
+/// 2.5. The alternative to a CMA read is two copies: into shared memory and out of shared memory.
+/// Measurements with 2 ranks and 4 MiB: on a machine with a relative cost of 2.1, the two copies
+/// take 1.2 times as long as the CMA read. On a machine with 2.9, the two copies take 0.7 times as
+/// long.
 const MAX_CHEAP_COST_HALVES: u32 = 5;
 
-/// Fills `into` with the bytes at `address` in the process of `rank`.
+/// Fills `into` with the bytes at `address` in the process of `rank`. Makes one system call per
+/// chunk of 128 MiB.
 ///
 /// # Errors
 /// Returns the domain's failure, or `System` if the memory cannot be read.
@@ -80,8 +88,8 @@ pub struct CmaTarget {
     pub region_address: u64,
 }
 
-/// Copies `from` to the memory of another rank. The caller knows that the rank does not withdraw
-/// that memory before the domain has failed.
+/// Copies `from` to the memory of another rank, by the protocol in the head of this module. That
+/// rank must not withdraw the memory before the domain has failed.
 ///
 /// # Errors
 /// Returns the domain's failure, or `System` if the memory cannot be written.
@@ -120,7 +128,7 @@ pub fn cma_write(
 const WRITE_FINISHED: [u8; 8] = [0; 8];
 
 /// Returns whether this process may write as [`cma_write()`] does. A sandbox may allow reads and
-/// forbid writes, so the function writes once to this process's own memory.
+/// forbid writes, so the first call of this function tries a write to the memory of this process.
 pub fn can_cma_write() -> bool {
     static CAN_CMA_WRITE: OnceLock<bool> = OnceLock::new();
     *CAN_CMA_WRITE.get_or_init(|| {
@@ -131,9 +139,9 @@ pub fn can_cma_write() -> bool {
     })
 }
 
-/// Returns whether other processes can read both views in this process by CMA. Reads the first and
-/// the last byte of both views in one call, as another process would. One call takes a third of the
-/// time of a call for each view.
+/// Returns whether other processes can read both views, which are in this process, by CMA. The
+/// function tries to read the first and the last byte of both views by one CMA call, which takes a
+/// third of the time of one call per view.
 pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
     let is_same = (one.as_ptr(), one.len()) == (other.as_ptr(), other.len());
     match (one.is_empty(), other.is_empty()) {
@@ -147,7 +155,7 @@ pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
     }
 }
 
-/// Returns the addresses of the first and the last byte.
+/// Returns the addresses of the first and the last byte of a view that is not empty.
 fn end_addresses(bytes: Src<'_>) -> [u64; 2] {
     let start = bytes.as_ptr().addr();
     [start as u64, (start + bytes.len() - 1) as u64]
@@ -160,10 +168,10 @@ fn can_read_own_memory<const N: usize>(addresses: [u64; N]) -> bool {
     sys::cma::read_pieces::<N>(std::process::id(), pieces).is_ok_and(|got| got == N)
 }
 
-/// Returns whether a CMA read costs less than two copies: the peer's copy into shared memory and
-/// this rank's copy out of it. The kernel must look up and pin each page, which takes longer than a
-/// copy of the page on some machines. Measured once per process, in about 300 us. Returns false if
-/// CMA reads are forbidden.
+/// Returns whether a CMA read costs less than two copies, that is, the peer's copy into shared
+/// memory and this rank's copy out of shared memory. For a CMA read, the kernel must look up and
+/// pin each page, which takes longer than a copy of the page on some machines. The first call in a
+/// process measures the cost in about 300 us. Returns false if CMA reads are forbidden.
 pub fn is_cma_read_cheap() -> bool {
     static IS_CHEAP: OnceLock<bool> = OnceLock::new();
     *IS_CHEAP.get_or_init(|| {
@@ -187,16 +195,18 @@ fn measure_time(action: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// Returns the time of a read divided by the time of a copy, in halves and rounded up. Uses the
-/// fastest sample of each, so that interrupted samples do not count.
+/// Returns the time of a read divided by the time of a copy, in halves and rounded up. Each sample
+/// has the time of a read and the time of a copy. The function uses the fastest read and the
+/// fastest copy, so that interrupted samples do not count.
 fn relative_cost_halves(samples: impl Iterator<Item = (Duration, Duration)>) -> Option<u32> {
     let (read, copy) =
         samples.reduce(|best, sample| (best.0.min(sample.0), best.1.min(sample.1)))?;
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
-/// Reads the process cookie at `address` in the process with this id. The id belongs to this
-/// process's PID namespace. Returns `None` if the memory cannot be read.
+/// Reads the process cookie (a random number that identifies a process) at `address` in the process
+/// with this id. The id is an id in the PID namespace of this process. Returns `None` if the memory
+/// cannot be read.
 pub(super) fn read_process_cookie(pid: u32, address: u64) -> Option<Nonce> {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);
@@ -204,7 +214,7 @@ pub(super) fn read_process_cookie(pid: u32, address: u64) -> Option<Nonce> {
     sys::cma::read(pid, address, into).is_ok_and(|got| got == len).then_some(found)
 }
 
-/// Returns whether the process has this cookie at `address`.
+/// Returns whether the process with this id has this process cookie at `address`.
 pub fn has_process_cookie(pid: u32, address: u64, cookie: &Nonce) -> bool {
     read_process_cookie(pid, address) == Some(*cookie)
 }

@@ -1,17 +1,21 @@
-//! The header of one message of a collective in a stream between hosts: 64 bytes, little endian.
+//! The header of one collective message in a stream between hosts. It has 64 bytes, little endian:
 //!
 //! ```text
 //! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u48 | blame u32
 //! message_number u64 | call_fingerprint u64 | descriptor 3 x u64 | len u64
 //! ```
 //!
-//! The header identifies the message (`message_number`, `stripe`) and its operation (`descriptor`,
-//! `call_fingerprint`), so that the receiver can check every field that it expects. The receiver
-//! compares each field with its own value before it uses the field as a length or an index. The
-//! exception is `blame`, the rank that the sender has waited for longest: only the sender knows it.
-//! It appears in error messages, and nothing else depends on it.
+//! - `message_number` and `stripe` identify the message. A long message is cut into *stripes*, one
+//!   for each parallel stream.
+//! - `descriptor` (the arguments of the operation) and `call_fingerprint` (a hash over all
+//!   operations that the sender has issued so far) identify the operation.
+//! - `blame` is the rank that the sender has waited for longest. Only the sender knows this rank.
+//!   It appears in error messages, and nothing else depends on it.
 //!
-//! Does not depend on streams or algorithms.
+//! The receiver knows the expected value of every field except `blame`. It compares each field with
+//! that value before it uses the field as a length or an index.
+//!
+//! This module does not depend on streams or algorithms.
 
 use super::descriptor::Descriptor;
 use super::endpoint::MAX_COLLECTIVE_STREAMS;
@@ -28,15 +32,15 @@ const VERSION: u8 = 1;
 /// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveMessageKind {
-    /// A message of an algorithm; the payload follows.
+    /// A message of an algorithm. The payload follows the header.
     Data,
-    /// An arrival notice: the sender has entered the operation. It has no payload and no message
-    /// number.
+    /// The notice that the sender has entered the operation. An arrival notice has no payload and
+    /// no message number.
     ArrivalNotice,
 }
 
-/// The rank that the sender has waited for longest in the operation, and the time of that wait, in
-/// milliseconds and capped at 32.767 s.
+/// The rank that the sender has waited for longest in the operation, and the duration of that wait.
+/// The duration has whole milliseconds, at most 32.767 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlamedRank {
     /// The rank that the sender waited for.
@@ -46,7 +50,8 @@ pub struct BlamedRank {
 }
 
 impl BlamedRank {
-    /// The number of bits for the rank plus one. The other bits are milliseconds.
+    /// The number of low bits of the encoded word. They hold the rank plus one; the remaining 15
+    /// bits hold the milliseconds.
     const RANK_BITS: u32 = 17;
 
     /// Returns the blame for a wait, or `None` if the wait was shorter than 1 ms.
@@ -88,12 +93,12 @@ pub struct CollectiveHeader {
     pub descriptor: Descriptor,
     /// The length of the whole message in bytes, over all stripes.
     pub len: u64,
-    /// The rank that may have delayed the sender.
+    /// The rank that the sender has waited for longest; `None` if it has waited less than 1 ms.
     pub blame: Option<BlamedRank>,
 }
 
 impl CollectiveHeader {
-    /// Returns the bytes on the wire.
+    /// Returns the 64 bytes of the header as they are sent.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
             CollectiveMessageKind::Data => 1,
@@ -115,7 +120,7 @@ impl CollectiveHeader {
     /// Decodes a header; the inverse of [`CollectiveHeader::encode`].
     ///
     /// # Errors
-    /// `Connection`, with the field that is invalid in this version.
+    /// `Connection` if a field is invalid in this version. The message names that field.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self> {
         if u16::from_le_bytes([bytes[0], bytes[1]]) != MAGIC {
             return Err(malformed_header(

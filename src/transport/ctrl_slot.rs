@@ -1,25 +1,36 @@
-//! The control slot: the state that a rank publishes for one step of an operation.
+//! The control slot: the state that a rank publishes for one *step*. The operations of a group are
+//! a sequence of steps that all ranks number in the same way, from 1 (`algo/shared/sequencer`).
 //!
-//! A slot has one writer, many readers, and 128 bytes:
+//! A slot has 128 bytes, one writer (the rank that owns it) and many readers:
 //!
 //! ```text
 //! bytes   0..64   step | call fingerprint | inline payload, bytes 0..48
 //! bytes  64..128  inline payload, bytes 48..88 | descriptor (3 words)
 //! ```
 //!
-//! The first cache line has everything that the fast path needs, so a small operation moves one
-//! line. The descriptor is read only to explain a mismatch. A step with a longer payload moves two
-//! adjacent lines, which processors fetch together.
+//! - The *call fingerprint* is a hash over all operations that the owner has issued in the group so
+//!   far. A reader compares it with its own fingerprint, to detect ranks that issue different
+//!   calls.
+//! - The *inline payload* is the data of a step that needs no data slot.
+//! - The *descriptor* has the arguments of the operation. A reader reads it only to explain a
+//!   mismatch of the fingerprints.
 //!
-//! Every field is an atomic word, so a read is safe even while a faulty rank overwrites the slot.
-//! The step number is stored last (release) and read first (acquire).
+//! The first cache line has everything that a step with at most 48 payload bytes needs, so such a
+//! step moves one line from core to core. A step with a longer payload moves two adjacent lines,
+//! which processors fetch together.
+//!
+//! The owner stores the step number last (release), and a reader loads it first (acquire). A reader
+//! that finds the expected step number therefore also sees all other fields of that step. Every
+//! field is an atomic word, so a read is no undefined behaviour even while a faulty rank overwrites
+//! the slot.
 
 use super::descriptor::Descriptor;
 use crate::base::processor;
 use crate::base::sync::{AtomicU64, Ordering};
 
-/// The number of control slots per rank: how many steps a root may be ahead of its readers with
-/// small payloads.
+/// The number of control slots per rank. Step n uses slot n modulo 64, so a rank can publish step n
+/// only after all readers have finished step n - 64. A root that sends only inline payloads can
+/// thus be up to 64 steps ahead of its slowest reader.
 pub const CTRL_SLOT_COUNT: u64 = 64;
 
 /// The size of the inline payload in bytes.
@@ -37,17 +48,24 @@ pub struct CtrlSlot {
 }
 
 impl CtrlSlot {
-    /// Writes the slot for `step`. Only the owner calls this, once no reader needs the previous
-    /// step of the slot. The step is stored by a sequentially consistent read-modify-write, so the
-    /// caller may ring doorbells without a fence.
+    /// Writes the slot for `step`. Only the owner calls this function, and only after no reader
+    /// needs the previous step of the slot.
+    ///
+    /// After this call, the owner rings the doorbells of the readers (the futex words on which
+    /// waiting ranks sleep). Ringing loads the doorbell's count of sleepers, and this load must not
+    /// be executed before the store of the step. The step is stored by a sequentially consistent
+    /// read-modify-write, which orders the two. Between this call and
+    /// [`Doorbell::notify_fenced`](crate::wait::doorbell::Doorbell::notify_fenced), the caller
+    /// therefore needs only [`fence_after_rmw`](crate::base::sync::fence_after_rmw), which executes
+    /// no instruction.
     pub fn publish(&self, step: u64, call_fingerprint: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.fill(call_fingerprint, descriptor, payload);
-        // A fence would cost more than the exchange.
+        // The exchange costs less than a release store with a fence after it.
         self.step.swap(step, Ordering::SeqCst);
     }
 
-    /// Writes the slot as [`CtrlSlot::publish`] does, but without ordering the store before later
-    /// loads of this rank. The caller needs a fence before it rings a doorbell.
+    /// Writes the slot as [`CtrlSlot::publish`] does, but stores the step with release ordering
+    /// only. The caller must execute `fence(SeqCst)` before it rings a doorbell.
     pub fn publish_unfenced(
         &self,
         step: u64,
@@ -65,7 +83,8 @@ impl CtrlSlot {
             cell.store(word, Ordering::Relaxed);
         }
         for (cell, bytes) in self.inline.iter().zip(payload.chunks(8)) {
-            // The payload bytes keep their order in memory on a machine of either endianness.
+            // `to_le` keeps the payload bytes in their order in memory on a big-endian machine
+            // too.
             cell.store(word_from_bytes(bytes).to_le(), Ordering::Relaxed);
         }
     }
@@ -87,7 +106,7 @@ impl CtrlSlot {
         self.step.load(Ordering::Acquire)
     }
 
-    /// Returns the fingerprint of all calls of the owner up to this step.
+    /// Returns the call fingerprint that the owner stored with this step.
     pub fn call_fingerprint(&self) -> u64 {
         self.call_fingerprint.load(Ordering::Relaxed)
     }
@@ -115,9 +134,12 @@ impl CtrlSlot {
     }
 }
 
-/// Packs up to eight bytes into a word, the first byte lowest. Builds the word in a register: a
-/// load of a word that several narrower stores wrote waits until all of them have left the store
-/// buffer.
+/// Packs up to eight bytes into a word. The first byte becomes the lowest byte of the word.
+///
+/// The function builds the word in a register. It does not copy the bytes into a `[u8; 8]` and load
+/// that array as a word, because this causes a store-forwarding stall. A core cannot forward
+/// several narrow stores to one wider load, so the load waits until all these stores have left the
+/// store buffer.
 #[inline]
 fn word_from_bytes(bytes: &[u8]) -> u64 {
     match *bytes {

@@ -1,8 +1,16 @@
-//! The operation descriptor: the arguments of an operation that all ranks must agree on, and its
-//! encoding as three words. The words appear in control slots, message headers and the flight
-//! recorder.
+//! The operation descriptor: the arguments of an operation that all ranks must agree on. It is
+//! encoded as three words, which appear in control slots, message headers and the flight recorder
+//! (the list of the last operations for dumps):
 //!
-//! Does not depend on the code that carries out operations.
+//! ```text
+//! word 0  bit 0 is 1 | count spec tag, bits 1..7 | has label, bit 7 | kind, bits 8..16
+//!         | dtype, bits 16..24 | operator, bits 24..32 | root + 1, bits 32..56
+//!         | algorithm, bits 56..64
+//! word 1  the counts, as the count spec encodes them
+//! word 2  sequence number, bits 0..48 | part, bits 48..64
+//! ```
+//!
+//! This module does not depend on the code that carries out operations.
 
 use super::op_kind::OpKind;
 use crate::base::dtype::DataType;
@@ -11,26 +19,31 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::base::op::ReduceOp;
 use std::fmt;
 
-/// The element counts of an operation, as far as all ranks must agree on them.
+/// The element counts of an operation that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountSpec {
     /// The count argument of the call, in elements.
     Count(u64),
-    /// Several counts, equal on all ranks: one count per rank of a `_v` call, or one count per call
-    /// of a batch that became one operation. Only some bits of their sum and of their fingerprint
-    /// are sent; see [`CountSpec::of_counts`].
+    /// Several counts, equal on all ranks. A `_v` call has one count per rank. If a batch of calls
+    /// became one operation, the operation has one count per call. The ranks exchange and compare
+    /// only the sum and the fingerprint of the counts, each with a limited number of bits; see
+    /// [`CountSpec::of_counts`].
     Counts {
         /// The sum of the counts, capped at [`CountSpec::MAX_TOTAL`].
         total: u64,
-        /// A hash of [`CountSpec::FINGERPRINT_BITS`] bits over all counts in their order.
+        /// A hash over all counts in their order, with [`CountSpec::FINGERPRINT_BITS`] bits.
         fingerprint: u64,
     },
-    /// No common counts: each pair of ranks compares the counts that it exchanges.
+    /// The ranks have no common counts. Each pair of ranks compares the counts that the two
+    /// exchange.
     Pairwise,
-    /// One word from each rank or for each rank: the lengths of byte strings, which follow in the
-    /// next operation. This variant differs from every call on buffers, whatever its counts.
+    /// The operation transfers the lengths of byte strings, one word from each rank or for each
+    /// rank. The next operation transfers the byte strings. No operation that a caller requests has
+    /// this variant, so if one rank exchanges byte strings and another rank makes a call on
+    /// buffers, the ranks detect a mismatch.
     Lengths,
-    /// The records that ranks compare before a reduction with a caller's operator.
+    /// The operation exchanges records about an operator that the caller supplies. The ranks
+    /// compare the records before the reduction with this operator.
     Operator,
 }
 
@@ -38,7 +51,7 @@ impl CountSpec {
     const TOTAL_BITS: u32 = 28;
     /// The number of bits of a fingerprint.
     pub const FINGERPRINT_BITS: u32 = 64 - Self::TOTAL_BITS;
-    /// The largest sum that is sent.
+    /// The largest sum that fits into the word. A larger sum is capped at this value.
     pub const MAX_TOTAL: u64 = (1 << Self::TOTAL_BITS) - 1;
 
     /// Encodes these counts, in this order, as a sum and a fingerprint.
@@ -47,7 +60,8 @@ impl CountSpec {
         let mut hash = 0x9ae1_6a3b_2f90_404f_u64;
         for count in counts {
             total = total.saturating_add(count as u64);
-            // This is the finaliser of MurmurHash3 (Appleby) over each word and the previous hash.
+            // This is the finaliser of MurmurHash3 (Appleby), applied to each count combined with
+            // the previous hash.
             hash = (hash ^ count as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
             hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
             hash ^= hash >> 33;
@@ -56,7 +70,7 @@ impl CountSpec {
         Self::Counts { total: total.min(Self::MAX_TOTAL), fingerprint }
     }
 
-    /// Returns the tag of the variant, and its word.
+    /// Returns the tag of the variant, and the word with its counts.
     fn encode(self) -> (u64, u64) {
         match self {
             Self::Count(count) => (0, count),
@@ -97,30 +111,33 @@ pub struct Descriptor {
     pub count_spec: CountSpec,
     /// The sequence number of the operation in its group, from 1.
     pub sequence: u64,
-    /// The number of the algorithm among the algorithms of this operation, from 1; 0 if no
-    /// algorithm has been chosen.
+    /// The number of the chosen algorithm among the algorithms of this operation, from 1. The
+    /// number is 0 if no algorithm has been chosen.
     pub algorithm: u8,
-    /// The number of the part, from 1, if the operation is carried out in parts; 0 for the whole
-    /// operation. The count spec always describes the whole operation.
+    /// The number of the part, from 1, if a long operation is carried out in several parts one
+    /// after another; 0 for the whole operation. The count spec always describes the whole
+    /// operation.
     pub part: u16,
-    /// The label of the call. The words contain only whether the call has a label; the ranks
-    /// compare the label's hash as part of the call fingerprint.
+    /// The label of the call (a text from the caller). The encoded words contain only whether the
+    /// call has a label. The call fingerprint contains a hash of the label, so the ranks still
+    /// compare labels.
     pub label: Label,
 }
 
+/// The code for an absent data type or operator.
 const NO_VALUE_CODE: u64 = 0xff;
 
 /// The bit of the first word that is set if the call has a label.
 const LABEL_BIT: u64 = 1 << 7;
 
-/// The mask of the count spec's tag, which is stored above the lowest bit.
+/// The mask of the count spec's tag, after the first word was shifted right by one bit.
 const COUNT_SPEC_MASK: u64 = 0x3f;
 
-/// The position of the algorithm in the first word: the highest byte.
+/// The position of the algorithm in the first word. The algorithm is the highest byte.
 const ALGORITHM_SHIFT: u32 = u64::BITS - u8::BITS;
 
-/// The number of bits of the part. They are the highest bits of the word that also has the sequence
-/// number.
+/// The number of bits of the part number, which are the highest bits of the third word. The
+/// sequence number has the other bits of that word.
 const PART_BITS: u32 = u16::BITS;
 
 impl Descriptor {
@@ -130,7 +147,7 @@ impl Descriptor {
         self.encode_with(self.algorithm)
     }
 
-    /// Returns the words of this descriptor with another algorithm.
+    /// Returns the words of this descriptor, with `algorithm` in place of its own algorithm.
     pub fn encode_with(&self, algorithm: u8) -> [u64; 3] {
         let dtype = self.dtype.map_or(NO_VALUE_CODE, |dtype| dtype as u64);
         let op = self.op.map_or(NO_VALUE_CODE, |op| op as u64);
@@ -142,8 +159,9 @@ impl Descriptor {
         [first, count, self.order_key().rotate_right(PART_BITS)]
     }
 
-    /// Returns the words of a later call that differs only in its sequence number and its label.
-    /// `words` belong to a call without a label. Not for an operation in parts.
+    /// Returns the words of a later call that differs from an earlier call only in its sequence
+    /// number and its label. `words` are the words of the earlier call, which must have no label
+    /// and must not be a part of an operation.
     #[inline]
     pub fn encode_repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
         [words[0] | label_bit(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
@@ -155,27 +173,28 @@ impl Descriptor {
         first & LABEL_BIT != 0
     }
 
-    /// Returns the descriptor without the text of its label, as other ranks decode it from the
-    /// words.
+    /// Returns this descriptor without the text of its label. Other ranks get the same descriptor
+    /// when they decode its words.
     #[must_use]
     pub fn without_label_text(&self) -> Self {
         Self { label: self.label.without_text(), ..*self }
     }
 
-    /// Returns the descriptor with the text of its label, if `label` has it.
+    /// Returns this descriptor with `label` in place of its own label. If `label` is `None`,
+    /// returns this descriptor unchanged.
     #[must_use]
     pub fn with_label_text(self, label: Option<Label>) -> Self {
         Self { label: label.unwrap_or(self.label), ..self }
     }
 
-    /// Returns the words without the algorithm.
+    /// Returns the words with 0 in place of the algorithm.
     #[inline]
     pub fn without_algorithm(words: &[u64; 3]) -> [u64; 3] {
         [words[0] & !(0xff << ALGORITHM_SHIFT), words[1], words[2]]
     }
 
-    /// Returns the order key: it grows with the sequence number and, within one operation, with the
-    /// part.
+    /// Returns the order key. It is greater for a later operation and, within one operation, for a
+    /// later part.
     pub fn order_key(&self) -> u64 {
         self.sequence << PART_BITS | u64::from(self.part)
     }

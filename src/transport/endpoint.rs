@@ -1,4 +1,5 @@
-//! Byte streams between ranks. `algo/message` and the matching engine are built on them.
+//! Byte streams between ranks. Two layers use them: the collectives in `algo/message`, and the
+//! matching engine of point-to-point messages ([`matching`](super::matching)).
 
 use super::PeerName;
 use crate::base::buffer::{Dst, Src};
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// The maximum number of parallel streams for collectives from one rank to another.
 pub const MAX_COLLECTIVE_STREAMS: usize = 8;
 
-/// The streams from one rank to another.
+/// The name of one of the streams from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Channel {
     /// A stream for messages of collectives. Large messages are spread over several of these
@@ -33,7 +34,7 @@ pub enum StreamDirection {
     In,
 }
 
-/// A stream that a caller waits for: until it can send or receive more bytes.
+/// A stream on which a caller waits until it can send or receive more bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamInterest {
     /// The peer at the other end.
@@ -44,10 +45,11 @@ pub struct StreamInterest {
     pub direction: StreamDirection,
 }
 
-/// The handler that makes progress on point-to-point streams while no caller waits for them.
+/// The handler that makes progress on point-to-point streams while no caller waits for messages.
 pub trait ProgressHandler: Send + Sync + Debug {
-    /// Called on the service thread when a stream can make progress
-    /// ([`Endpoint::collect_ready_peers`] returns its peer). Must not block.
+    /// Called on the service thread when a stream can make progress.
+    /// [`Endpoint::collect_ready_peers`] then returns the peer of that stream. An implementation
+    /// must not block.
     fn on_streams_ready(&self);
 }
 
@@ -56,19 +58,20 @@ pub trait ProgressHandler: Send + Sync + Debug {
 ///
 /// Obligations of an implementation:
 /// - Bytes arrive once and in order, or not at all. A stream buffers a bounded number of bytes, so
-///   that a sender that is faster than its receiver waits.
-/// - A stream is created at its first use. Until it exists, it accepts no bytes and returns none.
-/// - If a peer dies or leaves, its streams end. The bytes that it sent before can still be
-///   received; after them, [`Endpoint::try_receive`] returns `PeerFailed` with the peer as the
-///   culprit. [`Endpoint::try_send`] returns this error immediately. The error distinguishes a
-///   death from a departure.
+///   a sender that is faster than its receiver must wait.
+/// - A stream is created at its first use. Until the stream exists, sends and receives on it
+///   transfer 0 bytes.
+/// - If a peer dies or leaves, its streams end. This rank can still receive the bytes that the peer
+///   sent before the end. After these bytes, [`Endpoint::try_receive`] returns `PeerFailed` with
+///   the peer as the culprit. [`Endpoint::try_send`] returns this error immediately. The error says
+///   whether the peer died or left.
 /// - If a rank of another node dies, [`Endpoint::failure`] becomes `Some`, and every
-///   [`Endpoint::wait_for_streams`] ends. This needs no call of this rank, and no stream to the
-///   dead rank. The failure of one rank's node reaches all nodes.
-/// - Dropping the endpoint leaves the group in order.
+///   [`Endpoint::wait_for_streams`] ends. This happens even if this rank makes no call and has no
+///   stream to the dead rank. If the domain of one node fails, the failure reaches all nodes.
+/// - When the endpoint is dropped, this rank leaves the group in order.
 ///
-/// One thread at a time uses the collective streams, and one thread at a time the point-to-point
-/// streams. The two threads may run concurrently.
+/// At most one thread at a time may use the collective streams, and at most one thread at a time
+/// may use the point-to-point streams. These two threads may run concurrently.
 pub trait Endpoint: Send + Sync + Debug {
     /// Returns the rank of this process.
     fn rank(&self) -> Rank;
@@ -79,15 +82,15 @@ pub trait Endpoint: Send + Sync + Debug {
     /// Returns the name of a rank.
     fn peer(&self, rank: Rank) -> &PeerName;
 
-    /// Returns the number of parallel collective streams to each peer: the same on all ranks, from
-    /// 1 to [`MAX_COLLECTIVE_STREAMS`].
+    /// Returns the number of parallel collective streams to each peer, from 1 to
+    /// [`MAX_COLLECTIVE_STREAMS`]. The number is the same on all ranks.
     fn collective_streams(&self) -> u8;
 
     /// Returns the wait policy of this rank.
     fn wait_policy(&self) -> WaitPolicy;
 
-    /// Writes the parts, one after another, to a stream, as many bytes as it accepts without
-    /// blocking. Returns the number of bytes written.
+    /// Writes the parts, one after another, to a stream, until all are written or the stream
+    /// accepts no more bytes. Never blocks. Returns the number of bytes written.
     ///
     /// # Errors
     /// `PeerFailed`; `Connection` if the peer cannot be reached.
@@ -99,38 +102,41 @@ pub trait Endpoint: Send + Sync + Debug {
     /// `PeerFailed`, `Connection`.
     fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize>;
 
-    /// Sleeps until one of the streams may make progress, a rank has failed, or the limit has
-    /// passed. May return early. For collective streams.
+    /// Sleeps until one of these collective streams may make progress, a rank has failed, or the
+    /// limit has passed. May return early.
     fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration);
 
-    /// Adds the peers whose point-to-point streams may make progress: bytes have arrived, the
-    /// stream has room again after a partial [`Endpoint::try_send`], or the stream has ended.
+    /// Appends to `peers` the peers whose point-to-point streams may make progress. A stream may
+    /// make progress if bytes have arrived, if it has room again after a partial
+    /// [`Endpoint::try_send`], or if it has ended.
     fn collect_ready_peers(&self, peers: &mut Vec<Rank>);
 
-    /// Sets the handler of the point-to-point streams for the time in which no caller waits.
+    /// Sets the handler that is called for the point-to-point streams while no caller waits.
     fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>);
 
-    /// Pauses or resumes the progress handler. While it is paused, a caller polls
+    /// Pauses or resumes the progress handler. While the handler is paused, a caller must poll
     /// [`Endpoint::collect_ready_peers`] continuously.
     fn pause_progress_handler(&self, paused: bool);
 
-    /// Queries the activity of the ranks' processes outside the collectives of this group, for
-    /// messages. Waits for at most
-    /// [`ACTIVITY_QUERY_TIMEOUT`](super::heartbeat::ACTIVITY_QUERY_TIMEOUT). Returns `None` for a
-    /// rank that has not answered, and an empty text for a rank that cannot be queried.
+    /// Queries the activity of these ranks' processes outside the collectives of this group, for
+    /// error messages. Waits for at most
+    /// [`ACTIVITY_QUERY_TIMEOUT`](super::heartbeat::ACTIVITY_QUERY_TIMEOUT). The result has `None`
+    /// for each rank that has not answered in that time, and an empty text for each rank that
+    /// cannot be queried.
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         vec![Some(String::new()); ranks.len()]
     }
 
-    /// Returns the labels of an operation of a rank, to explain a mismatch: the label of the
-    /// operation, followed by the labels of its calls if it consists of several calls. Queries the
-    /// rank's node and waits for at most 1 s. Returns an empty list if the operation has no label,
-    /// or if the node no longer stores it.
+    /// Returns the labels of a rank's operation, for the error message of a mismatch. The first
+    /// label is that of the operation. If several calls of a batch became this operation, the
+    /// labels of these calls follow. If the rank is on another node, the function queries that node
+    /// and waits for at most 1 s. Returns an empty list if the operation has no label, or if the
+    /// node no longer stores the label.
     fn labels(&self, _rank: Rank, _sequence: u64) -> Vec<Label> {
         Vec::new()
     }
 
-    /// Describes the kind of the streams and the reason for this choice, for people.
+    /// Describes the streams for people, for example the addresses and why they were chosen.
     fn describe(&self) -> Value;
 
     /// Returns the failure of the group, if it has failed.

@@ -1,8 +1,11 @@
-//! The exposure table: the state of each buffer that a rank exposes to a reader in its node, and
-//! the process cookie by which readers recognise its process. Both are in shared memory.
+//! The exposure table of a rank: the state of each buffer that the rank exposes, so that another
+//! rank of its node (the reader) can read the buffer directly. The table is in shared memory. Next
+//! to it is the *process cookie*, a random number by which the reader checks that it reads from the
+//! owner's process.
 //!
-//! Each exposure slot has one atomic word with a message number and a state. An exposed buffer
-//! belongs to its owner again as soon as the word says so, whatever the reader does or fails to do:
+//! Each exposure slot has one atomic word with a message number and a state. The owner may reuse
+//! the buffer as soon as the slot is free, whatever the reader does. FIN is the message by which
+//! the reader reports that it has finished.
 //!
 //! ```text
 //!              expose               begin_read              release_slot (after FIN)
@@ -12,31 +15,35 @@
 //!                         v                          |
 //!                        free                        +---- read_all ---> READING_ALL --> free
 //!
-//! EXPOSED       the owner can withdraw the buffer at once
+//! EXPOSED       the owner can withdraw the buffer without waiting
 //! READING       the reader reads the front half, or the whole buffer
 //! SPLIT         the owner writes the back half to the reader's buffer
-//! READING_ALL   the reader reads the back half too; cancel_read leads back to EXPOSED
+//! READING_ALL   the reader also reads the back half; cancel_read leads back to EXPOSED
 //! ```
 //!
-//! In the states READING, SPLIT and READING_ALL, the owner cannot withdraw the buffer: it must fail
-//! the group before it continues.
+//! In the states READING, SPLIT and READING_ALL, the owner cannot withdraw the buffer. If the owner
+//! wants the buffer back before the reader has finished, for example after a timeout, it must fail
+//! the group first.
 //!
-//! Each transition out of EXPOSED or READING is one compare-and-swap, so exactly one side wins. A
-//! reader that was stopped during its read checks for a failure after its last read. It finds the
-//! group failed and reports no success.
+//! Each transition out of EXPOSED or READING is one compare-and-swap, so exactly one side wins.
+//!
+//! After the group has failed, the owner may overwrite the buffer while a reader, for example one
+//! that was stopped by SIGSTOP, is still in its read. Such a reader checks for a failure after its
+//! last read. It then finds that the group has failed, and does not report success.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of buffers that a rank can expose at the same time.
 pub const EXPOSURE_SLOT_COUNT: u16 = 1024;
 
-/// States of an exposure slot. Message numbers begin at 1, so that a word of 0 is a free slot.
+// The states of an exposure slot are the lowest two bits of its word. Message numbers begin at 1,
+// so no message has the word 0, which is a free slot.
 const READING_ALL: u64 = 0;
 const EXPOSED: u64 = 1;
 const READING: u64 = 2;
 const SPLIT: u64 = 3;
 
-/// The process cookie of one rank. A zeroed cookie is not published yet.
+/// The process cookie of one rank. A zeroed cookie has not been published yet.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessCookie {
@@ -56,8 +63,8 @@ impl Default for ExposureWords {
     }
 }
 
-/// One rank's exposure table. Its two parts are in different places, since every rank writes its
-/// cookie and only some ranks expose buffers.
+/// One rank's exposure table and process cookie. The two are in different parts of the region,
+/// because every rank publishes its cookie, but only some ranks expose buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct ExposureTable<'a> {
     /// The cookie by which readers recognise the process.
@@ -75,14 +82,16 @@ impl<'a> ExposureTable<'a> {
         self.cookie.address.store(address, Ordering::Release);
     }
 
-    /// Returns the address and the value of the owner's cookie, once published.
+    /// Returns the address and the value of the owner's cookie, or `None` if they are not
+    /// published.
     pub fn cookie(&self) -> Option<(u64, [u64; 2])> {
         let address = self.cookie.address.load(Ordering::Acquire);
         let cookie = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
         (address != 0).then_some((address, cookie))
     }
 
-    /// Exposes the buffer of a message. Called by the owner. A message number is never used twice.
+    /// Exposes the buffer of message `number`. Called by the owner, which never uses a number
+    /// twice.
     pub fn expose(&self, slot: u16, number: u64) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(encode_word(number, EXPOSED), Ordering::Release);
@@ -94,8 +103,8 @@ impl<'a> ExposureTable<'a> {
         self.transition(slot, encode_word(number, EXPOSED), encode_word(number, READING))
     }
 
-    /// Cancels a read: the reader has called `begin_read`, but cannot read. Returns false if the
-    /// owner is writing the back half.
+    /// Cancels a read. Called by a reader that has called `begin_read`, but cannot read the buffer.
+    /// Returns false if the owner is writing the back half.
     pub fn cancel_read(&self, slot: u16, number: u64) -> bool {
         let back =
             |from| self.transition(slot, encode_word(number, from), encode_word(number, EXPOSED));
@@ -108,17 +117,20 @@ impl<'a> ExposureTable<'a> {
         self.transition(slot, encode_word(number, READING), encode_word(number, SPLIT))
     }
 
-    /// Claims the back half for the reader. Returns false if the owner has begun to write it.
+    /// Claims the back half for the reader. Called by the reader. Returns false if the owner has
+    /// begun to write the back half.
     pub fn read_all(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, READING), encode_word(number, READING_ALL))
     }
 
-    /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading it.
+    /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading the
+    /// buffer.
     pub fn withdraw(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), 0)
     }
 
-    /// Frees the slot. The owner knows that no rank reads the buffer any more.
+    /// Frees the slot. Called by the owner, which must know that no rank reads the buffer any
+    /// more.
     pub fn release_slot(&self, slot: u16) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(0, Ordering::Release);

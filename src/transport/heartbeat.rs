@@ -1,18 +1,21 @@
 //! Heartbeats and activity texts: how ranks show that they are alive, and how they report their
-//! activity. The state of each rank is a [`HeartbeatState`] in the shared region; a
-//! [`HeartbeatMonitor`] evaluates the heartbeats of the peers.
+//! activity. Each rank publishes both in a [`HeartbeatState`] in the region (the memory that the
+//! ranks of a host share). Each rank has a [`HeartbeatMonitor`] that evaluates the heartbeats of
+//! its peers.
 //!
-//! A heartbeat is a counter that the owner's service thread increments, so that a rank in a long
-//! computation has a heartbeat too. If a peer's counter does not change for the *limit*, the
-//! monitor reports the peer as stopped. If the monitor itself runs too late, its process was
-//! stopped or starved. It then starts again and accuses no peer that it has not watched.
+//! The heartbeat is a counter that the service thread of the rank's process increments, so the
+//! counter also changes while the rank is in a long computation. If a peer's counter does not
+//! change for the *limit*, the monitor reports the peer as stopped. If the monitor itself runs too
+//! late, its own process was stopped or got no processor time. The monitor did not watch its peers
+//! during that time, so it restarts the limit for each of them and reports no peer.
 //!
-//! The owner also publishes a text about the activity of its process outside the collectives of
-//! this group: with each heartbeat, and on request. The text has a stamp (a sequence lock): a
-//! reader that meets a writer reads again.
+//! The activity text describes the activity of the rank's process outside the collectives of this
+//! group. The rank publishes the text with each heartbeat, and when a peer requests it. The text
+//! has a stamp (a sequence lock), so that a reader that reads during a write notices this and reads
+//! again.
 //!
-//! The code is pure except for the atomic words in shared memory. It does not depend on the wake
-//! mechanism or on the meaning of the texts.
+//! The monitor is pure: its caller passes the time and the counters. This module does not depend on
+//! the mechanism that wakes the owner, or on the meaning of the texts.
 
 use super::shared_text::SharedText;
 use crate::base::ids::GroupId;
@@ -20,27 +23,31 @@ use crate::wait::policy::yield_until;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// The maximum length of an activity text in bytes. With its other fields, a [`HeartbeatState`] has
-/// 256 bytes.
+/// The maximum length of an activity text in bytes. With this length, a [`HeartbeatState`] has 256
+/// bytes.
 pub const ACTIVITY_BYTES: usize = 224;
 
 /// The time that a rank waits for the answer to an activity query.
 pub const ACTIVITY_QUERY_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The shortest and the longest heartbeat interval, and the number of intervals in the limit.
+/// The shortest and the longest heartbeat interval.
 const HEARTBEAT_INTERVAL_RANGE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
+/// The number of heartbeat intervals in the limit, if this gives an interval within the range.
 const HEARTBEATS_PER_LIMIT: u32 = 8;
 
-/// The time in which a failure reason may still arrive after a rank was seen to leave. A node
-/// leader may notice the silence of another leader one heartbeat interval later than that leader's
-/// own node. The grace period is longer than this interval (at most 250 ms).
+/// The time for which a rank waits for a failure reason after it has seen that another rank left.
+///
+/// The rank may have left because the leader of some node (the rank that communicates for the
+/// node) stopped. Another leader may notice this one heartbeat interval later than the ranks on
+/// the node of the stopped leader. The wait is therefore longer than the longest interval of 250
+/// ms.
 pub const DEPARTURE_GRACE: Duration = Duration::from_millis(400);
 
-/// The number of times that a reader tries to read a text that is being written.
+/// The number of times that a reader tries again to read a text that is being written.
 const MAX_READ_ATTEMPTS: u32 = 1000;
 
-/// Describes the activity of this process outside the collectives of a group.
+/// A function that describes the activity of this process outside the collectives of a group.
 pub type ActivityFn = fn(GroupId) -> String;
 
 /// The heartbeat configuration of a group's ranks.
@@ -53,8 +60,8 @@ pub struct HeartbeatConfig {
 }
 
 impl HeartbeatConfig {
-    /// Returns the activity of this process outside the collectives of a group. Empty without an
-    /// `activity_fn`.
+    /// Returns the activity of this process outside the collectives of a group, or an empty text if
+    /// there is no `activity_fn`.
     pub fn describe_activity(&self, group: GroupId) -> String {
         self.activity_fn.map(|describe| describe(group)).unwrap_or_default()
     }
@@ -67,7 +74,8 @@ pub struct HeartbeatTiming {
 }
 
 impl HeartbeatTiming {
-    /// Returns the timing for a limit; `None` for 0, which turns heartbeats off.
+    /// Returns the timing for a limit in milliseconds, or `None` for 0, which turns heartbeats
+    /// off.
     pub fn from_limit_ms(limit_ms: u64) -> Option<Self> {
         (limit_ms != 0).then(|| Self { limit: Duration::from_millis(limit_ms) })
     }
@@ -90,13 +98,13 @@ pub struct HeartbeatMonitor {
     timing: HeartbeatTiming,
     /// The time of the next check.
     next_check: Instant,
-    /// For each watched peer: its last heartbeat counter, and the time since which the counter has
-    /// not changed.
+    /// For each watched peer, its last heartbeat counter and the time at which the monitor first
+    /// saw this value.
     observed: Vec<Option<(u64, Instant)>>,
 }
 
 impl HeartbeatMonitor {
-    /// Creates a monitor for this number of peers, starting now.
+    /// Creates a monitor for this number of peers. The first check is due at `now`.
     pub fn new(timing: HeartbeatTiming, peers: usize, now: Instant) -> Self {
         Self { timing, next_check: now, observed: vec![None; peers] }
     }
@@ -106,9 +114,9 @@ impl HeartbeatMonitor {
         self.next_check
     }
 
-    /// Checks the heartbeats of all peers; `heartbeat` returns `None` for a peer that is not
-    /// watched. Returns the peers that have been silent for the limit, each with the duration of
-    /// its silence.
+    /// Checks the heartbeats of all peers, and sets the time of the next check. `heartbeat` returns
+    /// the counter of a peer, or `None` for a peer that is not watched. Returns the peers whose
+    /// counter has not changed for the limit, each with the time since its last change.
     pub fn check_peers(
         &mut self,
         now: Instant,
@@ -144,7 +152,8 @@ impl HeartbeatMonitor {
 #[repr(C, align(128))]
 pub struct HeartbeatState {
     beats: AtomicU64,
-    /// Not zero while a rank waits for a new activity text.
+    /// Not zero if a rank has requested a new activity text and the owner has not taken the request
+    /// yet.
     is_activity_requested: AtomicU64,
     activity: ActivityText,
 }
@@ -153,7 +162,7 @@ pub struct HeartbeatState {
 #[derive(Debug, Default)]
 #[repr(C)]
 struct ActivityText {
-    /// The stamp: odd while the owner writes the text, and increased by each write.
+    /// The stamp. It is odd while the owner writes the text, and each write increases it by 2.
     stamp: AtomicU64,
     text: SharedText<{ ACTIVITY_BYTES / 8 }>,
 }
@@ -169,8 +178,8 @@ impl HeartbeatState {
         Some(self.beats.load(Ordering::Acquire)).filter(|&beats| beats != 0)
     }
 
-    /// Publishes an activity text. Called by the owner. A longer text is truncated to
-    /// [`ACTIVITY_BYTES`].
+    /// Publishes an activity text. Called by the owner. A text that is longer than
+    /// [`ACTIVITY_BYTES`] is truncated.
     pub fn publish_activity(&self, text: &str) {
         let activity = &self.activity;
         let stamp = activity.stamp.load(Ordering::Relaxed) | 1;
@@ -187,8 +196,8 @@ impl HeartbeatState {
         read().or_else(|| yield_until(MAX_READ_ATTEMPTS, || true, read)).unwrap_or_default()
     }
 
-    /// Requests a new activity text. Returns the current stamp: the new text is complete once the
-    /// stamp differs. The caller must then wake the owner.
+    /// Requests a new activity text. The caller must then wake the owner. Returns the current
+    /// stamp. Once [`HeartbeatState::stamp`] returns another value, the new text is complete.
     pub fn request_activity(&self) -> u64 {
         let stamp = self.stamp();
         self.is_activity_requested.store(1, Ordering::Release);
@@ -196,6 +205,7 @@ impl HeartbeatState {
     }
 
     /// Returns whether a rank has requested the text since the last call, and clears the request.
+    /// Called by the owner.
     pub fn take_activity_request(&self) -> bool {
         self.is_activity_requested.swap(0, Ordering::AcqRel) != 0
     }
@@ -220,8 +230,8 @@ impl ActivityText {
     }
 }
 
-/// Formats the answer to an activity query. The result continues an error message that names a rank
-/// and its last operation in the group.
+/// Formats the answer to an activity query. The result is a continuation of an error message that
+/// names a rank and its last operation in the group.
 pub fn format_activity_answer(answer: Option<&str>) -> String {
     match answer {
         None => {
@@ -243,8 +253,8 @@ mod tests {
         HeartbeatTiming::from_limit_ms(limit_ms).unwrap()
     }
 
-    /// Checks at each due time until a peer is silent. Returns the silent peers, and the time since
-    /// `began`.
+    /// Calls `check_peers` at each due time until it returns a silent peer. Returns the silent
+    /// peers and the time since `began`, or no peer after 1000 checks.
     fn check_until_silent(
         monitor: &mut HeartbeatMonitor,
         began: Instant,

@@ -1,28 +1,35 @@
-//! The labels of one rank's last operations, in memory that the ranks of a domain share.
+//! The labels (texts from the caller) of one rank's last operations, in the memory that the ranks
+//! of a domain share.
 //!
-//! The owner stores a label when it enters a labelled operation, and nothing for an operation
-//! without a label. Other ranks load it only to explain a mismatch or to describe the owner's
-//! activity. An entry is valid if it has the operation's sequence number both before and after the
-//! read, because the entry is reused after [`CTRL_SLOT_COUNT`] operations.
+//! The owner stores a label when it enters an operation with a label. For an operation without a
+//! label, the owner stores nothing. Other ranks load a label only to explain a mismatch or to
+//! describe the owner's activity.
 //!
-//! An operation that consists of several calls of a batch stores the labels of all these calls in a
-//! list.
+//! The operation with sequence number n uses entry n modulo [`CTRL_SLOT_COUNT`], so a later
+//! operation may overwrite the entry while another rank reads it. The entry therefore has the
+//! sequence number of its operation. What a rank has read is valid if it found the expected
+//! sequence number both before and after the read.
+//!
+//! If several calls of a batch became one operation, the owner also stores the labels of all these
+//! calls, in a list.
 
 use super::ctrl_slot::CTRL_SLOT_COUNT;
 use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::sync::{AtomicU64, Ordering, fence};
 
-/// The maximum number of stored labels per list. The hash that ranks compare covers all labels.
+/// The maximum number of stored labels per list. The call fingerprint, which ranks compare, covers
+/// all labels.
 pub const MAX_LISTED_LABELS: usize = 30;
 
-/// The number of lists.
+/// The number of lists per rank: operation n uses list n modulo 4.
 const LIST_COUNT: usize = 4;
 
-/// The number of operations that have an entry.
+/// The number of entries: operation n uses entry n modulo 64.
 #[allow(clippy::cast_possible_truncation, reason = "64")]
 const ENTRY_COUNT: usize = CTRL_SLOT_COUNT as usize;
 
-/// The labels of one rank. A zeroed table has no labels. One writer, many readers.
+/// The labels of one rank. The rank is the only writer, and all ranks may read. A zeroed table has
+/// no labels.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct LabelTable {
@@ -43,7 +50,7 @@ struct LabelEntry {
 #[derive(Debug)]
 #[repr(C)]
 struct LabelList {
-    /// The sequence number, as in [`LabelEntry`].
+    /// The sequence number of the operation; 0 while the owner writes the list.
     sequence: AtomicU64,
     count: AtomicU64,
     words: [[AtomicU64; LABEL_WORDS]; MAX_LISTED_LABELS],
@@ -60,7 +67,7 @@ impl LabelTable {
         entry.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Stores the labels of the calls that became one operation, which the owner enters.
+    /// Stores the labels of the calls that became the operation that the owner enters.
     pub fn publish_list(&self, sequence: u64, labels: &[Label]) {
         let list = &self.lists[index(sequence, LIST_COUNT)];
         list.sequence.store(0, Ordering::Relaxed);
@@ -72,8 +79,8 @@ impl LabelTable {
         list.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Returns the label of an operation; `None` if it has none, or if a later operation uses the
-    /// entry.
+    /// Returns the label of an operation, or `None` if the operation has no label or a later
+    /// operation uses its entry.
     pub fn get(&self, sequence: u64) -> Option<Label> {
         let entry = &self.entries[index(sequence, ENTRY_COUNT)];
         if sequence == 0 || entry.sequence.load(Ordering::Acquire) != sequence {
@@ -84,14 +91,15 @@ impl LabelTable {
         label.filter(|_| entry.sequence.load(Ordering::Relaxed) == sequence)
     }
 
-    /// Returns the label of an operation, followed by the labels of its calls if it consists of
-    /// several. Empty if the operation has no label.
+    /// Returns the label of an operation. If several calls became this operation, their labels
+    /// follow. Returns an empty list if the operation has no label.
     pub fn labels_of(&self, sequence: u64) -> Vec<Label> {
         self.get(sequence).into_iter().chain(self.list(sequence)).collect()
     }
 
-    /// Returns the labels of the calls of an operation, at most the first [`MAX_LISTED_LABELS`].
-    /// Empty under the conditions of [`LabelTable::get`].
+    /// Returns the labels of the calls that became an operation, at most the first
+    /// [`MAX_LISTED_LABELS`]. Returns an empty list if the operation has no list, or if a later
+    /// operation uses its list.
     pub fn list(&self, sequence: u64) -> Vec<Label> {
         let list = &self.lists[index(sequence, LIST_COUNT)];
         if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {

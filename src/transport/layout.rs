@@ -1,5 +1,5 @@
-//! The layout of a domain's memory: a pure function of the number of ranks, the size of a data
-//! slot, and the reuse policy.
+//! The layout of a domain's region, which is the memory that its ranks share. The layout is a pure
+//! function of the number of ranks, the size of a data slot, and the reuse policy:
 //!
 //! ```text
 //! abort record
@@ -9,7 +9,7 @@
 //! per rank           doorbell for messages
 //! per rank           heartbeat state
 //! per pair of ranks  wake request
-//! ---- the part before this line has its memory from the beginning ----
+//! ---- the memory of all arrays above is allocated when the region is created ----
 //! per pair of ranks  cursors of a ring and of a bulk ring
 //! per rank           control slots
 //! per rank           labels
@@ -19,10 +19,10 @@
 //! per pair of ranks  ring
 //! ```
 //!
-//! The structures that an idle group needs are at the beginning, on few pages, so that a thousand
-//! idle groups cost little memory.
+//! The arrays that an idle group needs are at the beginning, in at most 8 KiB for 8 ranks, so that
+//! a thousand idle groups cost little memory.
 //!
-//! Does not depend on the memory itself.
+//! This module does not depend on the memory itself.
 
 use super::abort::AbortRecord;
 use super::ctrl_slot::{CTRL_SLOT_COUNT, CtrlSlot};
@@ -37,7 +37,8 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 use crate::base::sync::AtomicU64;
 
-/// The number of data slots per rank: how many steps with payload in data slots may be in flight.
+/// The number of data slots per rank. Step n uses slot n modulo 4, so at most 4 steps with a
+/// payload in data slots are in flight.
 pub const DATA_SLOT_COUNT: u64 = 4;
 
 /// The parameters from which the layout of a region follows.
@@ -45,64 +46,85 @@ pub const DATA_SLOT_COUNT: u64 = 4;
 pub struct RegionGeometry {
     /// The number of ranks.
     pub ranks: WorldSize,
-    /// The size of one data slot in bytes; a multiple of 4096.
+    /// The size of one data slot in bytes, a multiple of 4096.
     pub slot_bytes: usize,
     /// The reuse policy of data slots and rings.
     pub reuse_policy: ReusePolicy,
 }
 
-/// The maximum and minimum size of the ring from one rank to another.
+/// The maximum and the minimum size of the ring from one rank to another. (A ring is the byte queue
+/// for the messages of one sender to one receiver.)
 const RING_BYTES_MAX_MIN: (usize, usize) = (256 << 10, 4 << 10);
-/// The target size of all rings together. The second value is the maximum that applies if the
-/// target leaves each ring less than [`TWO_MESSAGE_RING_BYTES`].
+/// The target size of all rings together. If the first value leaves each ring less than
+/// [`TWO_MESSAGE_RING_BYTES`], the second value applies, but no ring becomes larger than that. The
+/// size of one ring is rounded down to a power of two:
+///
+/// ```text
+/// 4 ranks, 12 rings:     3 MiB / 12 = 256 KiB
+/// 8 ranks, 56 rings:     3 MiB / 56 = 54 KiB -> 32 KiB
+/// 16 ranks, 240 rings:   3 MiB / 240 = 12 KiB; 16 MiB / 240 = 68 KiB -> 32 KiB
+/// 32 ranks, 992 rings:   16 MiB / 992 = 16.5 KiB -> 16 KiB
+/// ```
 const ALL_RINGS_BYTES: (usize, usize) = (3 << 20, 16 << 20);
 /// The size of a ring that holds two eager messages of 16 KiB.
 const TWO_MESSAGE_RING_BYTES: usize = 32 << 10;
 
-/// The minimum size of a rank's bulk ring, which serves all its peers. It is the size of the
-/// largest ring, for the same reason. A core gets a line more slowly while another core's cache
-/// holds it than after the line has left that cache.
+/// The usual size of a rank's bulk ring. A rank has one bulk ring for its long messages to all
+/// peers. A bulk ring is as large as the largest ring, so that a line of the ring leaves the
+/// reader's cache before the writer writes the line again. A core gets a line more slowly while
+/// another core's cache holds it than after the line has left that cache.
 const BULK_RING_BYTES: usize = 256 << 10;
-/// The sizes under [`ReusePolicy::AfterEviction`]: the bulk ring of a rank, if the group has at
-/// most [`LARGE_BULK_RING_MAX_RANKS`] ranks; and each of the two rings of a pair.
+/// The size of a rank's bulk ring under [`ReusePolicy::AfterEviction`], if the domain has at most
+/// [`LARGE_BULK_RING_MAX_RANKS`] ranks.
 const LARGE_BULK_RING_BYTES: usize = 1 << 20;
+/// The maximum number of ranks with large bulk rings.
 const LARGE_BULK_RING_MAX_RANKS: WorldSize = 4;
+/// The size of each of the two rings of a domain with two ranks, under
+/// [`ReusePolicy::AfterEviction`].
 const PAIR_RING_BYTES: usize = 2 << 20;
 
-/// The longest eager message: a bulk ring holds two of them. The second value applies if a bulk
-/// ring is so small that its bytes have not left the near caches before reuse.
+/// The length of the longest eager message. A bulk ring holds at least two of them.
 const EAGER_BYTES: usize = 128 << 10;
+/// The length of the longest eager message if a bulk ring is so small that its bytes have not left
+/// the near caches (L1 and L2) before they are written again.
 const CACHED_EAGER_BYTES: usize = 32 << 10;
 
-/// The default maximum and minimum size of a data slot if each wait costs a context switch, and the
-/// target size of all data slots together.
+/// The default maximum and minimum size of a data slot if the host is oversubscribed (it has more
+/// ranks than cores), so that each wait costs a context switch.
 const SLOT_BYTES_MAX_MIN: (usize, usize) = (256 << 10, 128 << 10);
+/// The target size of all data slots of a domain together, within the limits of one slot.
 const ALL_SLOTS_BYTES: usize = 4 << 20;
-/// The default size of a data slot if each rank has a core of its own. All data slots of one rank
-/// then stay in that core's cache.
+/// The default size of a data slot under [`ReusePolicy::WhileCached`], if each rank has a core of
+/// its own. All data slots of a rank then stay in the cache of its core.
 const DEDICATED_CORE_SLOT_BYTES: usize = 128 << 10;
 /// The default maximum size of a data slot under [`ReusePolicy::AfterEviction`]. The data slots of
-/// one rank then leave the cache of its core before reuse.
+/// a rank are then so large that their lines leave the cache of its core before reuse.
 const EVICTING_SLOT_BYTES_MAX: usize = 512 << 10;
 
-/// The number of bytes of a data slot that vectors shorter than the slot use in rotation, under
-/// [`ReusePolicy::WhileCached`]. A core reads and overwrites lines in the L1 cache of another core
-/// more slowly than lines in its L2 cache. (On a fourth-generation Xeon with 48 KiB of L1: 6 ns
-/// against 3 ns per line.) All slots of a rank together rotate through several times the size of
-/// L1.
+/// The number of bytes of a data slot through which short vectors rotate under
+/// [`ReusePolicy::WhileCached`]: successive uses of the slot write the vector at different offsets
+/// below this limit.
+///
+/// A core reads and overwrites lines in the L1 cache of another core more slowly than lines in the
+/// L2 cache of that core. On a fourth-generation Xeon with 48 KiB of L1, a line takes 6 ns from L1
+/// and 3 ns from L2. With this limit, the vectors in all slots of a rank rotate through several
+/// times the size of L1.
 const CYCLED_SLOT_BYTES: usize = 64 << 10;
-/// Under [`ReusePolicy::AfterEviction`], vectors of up to [`SHORT_VECTOR_BYTES`] rotate through
-/// only this many bytes of each slot. Their few lines are fastest at the place of their last use:
-/// on a fourth-generation EPYC, 1 KiB takes 0.35 to 0.45 us there, and 0.5 us elsewhere.
+/// The length of the longest vector that rotates through only [`SHORT_CYCLED_BYTES`] bytes of a
+/// slot, under [`ReusePolicy::AfterEviction`].
 const SHORT_VECTOR_BYTES: usize = 2 << 10;
+/// The number of bytes of each slot through which these short vectors rotate. The lines of a short
+/// vector are transferred fastest if they are at the offset of their last use. On a
+/// fourth-generation EPYC, 1 KiB takes 0.35 to 0.45 us there, and 0.5 us at other offsets.
 const SHORT_CYCLED_BYTES: usize = 1 << 10;
 
-/// Whether a rank has requested to wake another rank that has not answered yet.
+/// Whether one rank has sent a wake request to another rank that has not answered it yet. The word
+/// is 1 while the request is pending.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(super) struct WakeRequest(pub(super) AtomicU64);
 
-/// The byte offsets of the arrays in a region, and derived sizes.
+/// The byte offset of each array in a region, and the sizes that follow from the geometry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionLayout {
     pub(super) doorbells: usize,
@@ -110,7 +132,8 @@ pub(super) struct RegionLayout {
     pub(super) message_doorbells: usize,
     pub(super) heartbeats: usize,
     pub(super) wake_requests: usize,
-    /// The end of the part that has its memory from the beginning.
+    /// The offset of the ring cursors. All arrays before this offset have their memory from the
+    /// creation of the region.
     pub(super) cursors: usize,
     pub(super) ctrl_slots: usize,
     pub(super) labels: usize,
@@ -133,15 +156,15 @@ pub(super) struct RegionLayout {
 /// pairs does not couple two doorbells.
 pub(super) const DOORBELL_STRIDE: usize = 128;
 pub(super) const PAGE: usize = 4096;
-/// The alignment of structures: two cache lines.
+/// The alignment of the arrays in a region: two cache lines.
 pub(super) const ALIGN: usize = 128;
-/// The offset of the presence records, after the abort record. It is the same for all numbers of
-/// ranks.
+/// The offset of the presence records, which follow the abort record. The offset does not depend on
+/// the number of ranks.
 pub(super) const PRESENCE_OFFSET: usize = size_of::<AbortRecord>().next_multiple_of(ALIGN);
 
 impl RegionGeometry {
-    /// Returns the default size of a data slot for this number of ranks. For 8 ranks, the data
-    /// slots of all ranks together have 8 MiB.
+    /// Returns the default size of a data slot for this number of ranks. For 8 ranks, the whole
+    /// region has at most 8 MiB.
     pub fn default_slot_bytes(ranks: WorldSize, oversubscribed: bool, reuse: ReusePolicy) -> usize {
         let (most, least) = match (reuse, oversubscribed) {
             (ReusePolicy::WhileCached, false) => return DEDICATED_CORE_SLOT_BYTES,
@@ -160,7 +183,7 @@ impl RegionGeometry {
         Ok(self.layout()?.len)
     }
 
-    /// Returns the number of bytes, from the first, that an idle group uses.
+    /// Returns the number of bytes at the beginning of the region that an idle group uses.
     ///
     /// # Errors
     /// As [`RegionGeometry::bytes`].
@@ -168,7 +191,7 @@ impl RegionGeometry {
         Ok(self.layout()?.cursors)
     }
 
-    /// Returns the size of the ring from one rank to another: a power of two.
+    /// Returns the size of the ring from one rank to another, a power of two.
     pub fn ring_bytes(&self) -> usize {
         if self.is_evicting_pair() {
             return PAIR_RING_BYTES;
@@ -182,13 +205,13 @@ impl RegionGeometry {
         (roomy.max(narrow).max(least) + 1).next_power_of_two() / 2
     }
 
-    /// Returns the size of a rank's bulk ring, which serves all its peers: a power of two.
+    /// Returns the size of the one bulk ring of a rank, a power of two.
     pub(super) fn bulk_ring_bytes(&self) -> usize {
         if self.has_large_bulk_rings() { LARGE_BULK_RING_BYTES } else { BULK_RING_BYTES }
     }
 
-    /// Returns whether the domain has two rings only, and the bytes of a ring must leave the near
-    /// caches before reuse.
+    /// Returns whether the domain has only two ranks, and the bytes of their rings must leave the
+    /// near caches before reuse.
     fn is_evicting_pair(&self) -> bool {
         self.reuse_policy == ReusePolicy::AfterEviction && self.ranks == 2
     }
@@ -205,7 +228,7 @@ impl RegionGeometry {
         }
     }
 
-    /// Returns the number of bytes of a data slot through which vectors of this length rotate: a
+    /// Returns the number of bytes of a data slot through which vectors of this length rotate, a
     /// power of two.
     fn cycled_bytes(&self, max_bytes: usize) -> usize {
         let slot = 1 << self.slot_bytes.ilog2();
@@ -218,41 +241,49 @@ impl RegionGeometry {
         }
     }
 
-    /// Returns the offset of a step's part in a data slot. All ranks use at most `max_bytes` bytes
-    /// of the part.
+    /// Returns the offset of a step's part in its data slot. All ranks use at most `max_bytes`
+    /// bytes of the part.
+    ///
+    /// The slot is divided into parts of equal size, and successive uses of the slot take
+    /// successive parts. For example, vectors of 10,000 bytes have parts of 16 KiB. If they rotate
+    /// through 64 KiB, the steps 0, 4, 8, 12 and 16, which all use data slot 0, have the offsets 0,
+    /// 16, 32, 48 and 0 KiB.
     pub(super) fn slot_part_offset(&self, step: u64, max_bytes: usize) -> usize {
         // All values are powers of two, so that no division is needed.
         let stride = max_bytes.next_power_of_two().max(ALIGN);
         let parts = (self.cycled_bytes(max_bytes) >> stride.ilog2()).max(1);
-        // The modulus is a multiple of the largest number of parts, so it does not change the
-        // result.
+        // The number of parts is a power of two and at most 2^32, so this modulus does not change
+        // the result.
         let cycle = usize::try_from(step / DATA_SLOT_COUNT % (1 << 32)).unwrap_or(0);
         (cycle & (parts - 1)) * stride
     }
 
-    /// Returns the length of the longest message whose body goes into the ring; longer bodies go
-    /// into the bulk ring.
+    /// Returns the length of the longest message whose body goes into the ring of its sender and
+    /// receiver. Longer bodies go into the sender's bulk ring.
     ///
-    /// If the ring is not smaller than the bulk ring, the limit lets the ring hold two messages. A
-    /// smaller ring would still have the bytes of long messages in the caches of both cores when
-    /// they are written again, so these go into the bulk ring. This costs the shortest messages
-    /// nothing. It also costs nothing for messages that stay in the nearest caches: in a small ring
-    /// under [`ReusePolicy::AfterEviction`], all but long messages do.
+    /// - If the ring is at least as large as the bulk ring, the limit is half the ring, so that the
+    ///   ring holds two messages.
+    /// - A smaller ring is slow for long messages: when the sender writes over the bytes of a long
+    ///   message, these bytes are still in the caches of both cores. Therefore long messages go
+    ///   into the bulk ring. The smaller ring does not slow down the shortest messages. Under
+    ///   [`ReusePolicy::AfterEviction`], it does not slow down any message up to the limit, because
+    ///   such messages stay in the nearest caches.
     pub(super) fn max_ring_message(&self) -> usize {
         let ring = self.ring_bytes();
         match self.reuse_policy {
             _ if ring >= self.bulk_ring_bytes() => ring / 2,
             ReusePolicy::WhileCached => ring / 32,
             // The bytes of a large bulk ring have left the near caches before they are written
-            // again. Messages above 4 KiB are faster there.
+            // again. Messages above 4 KiB are therefore faster in a large bulk ring than in a
+            // ring.
             ReusePolicy::AfterEviction => {
                 (ring / 4).min(if self.has_large_bulk_rings() { 4 << 10 } else { 8 << 10 })
             }
         }
     }
 
-    /// Returns the rewind policy of a ring or bulk ring of this size: when its writer goes back to
-    /// the beginning.
+    /// Returns the rewind policy of a ring or bulk ring of this size: when the writer goes back to
+    /// the beginning of the ring.
     fn rewind_policy(&self, ring: usize) -> RewindPolicy {
         match self.reuse_policy {
             ReusePolicy::WhileCached => RewindPolicy {
@@ -285,7 +316,8 @@ impl RegionGeometry {
                 "the region for {ranks} ranks with slots of {slot_bytes} bytes is too large"
             ))
         };
-        // Returns the end of an array that begins at `start` and has `each` elements per rank.
+        // Returns the end of an array that begins at `start` and has `each` elements of `stride`
+        // bytes per rank.
         let array = |start: usize, stride: usize, each: usize| -> Option<usize> {
             let count = self.ranks.checked_mul(each)?;
             start.checked_add(count.checked_mul(stride)?)?.checked_next_multiple_of(ALIGN)

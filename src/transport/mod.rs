@@ -1,16 +1,20 @@
-//! The transport layer: communication between ranks, without algorithms. It has two traits:
+//! The transport layer moves bytes between ranks; the algorithms of the collectives are a layer
+//! above it. It has two traits:
 //!
-//! - [`SharedDomain`]: the ranks of one host, which share memory: control slots, data slots, an
-//!   abort record and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
-//! - [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
+//! - [`SharedDomain`]: the ranks of one host and the memory that they share. [`shm`] implements it
+//!   for processes and [`inproc`] for threads. The memory, the *region*, has for each rank *control
+//!   slots* (step number and short payload), *data slots* (long payload) and *doorbells* (futex
+//!   words on which a waiting rank sleeps). It also has one *abort record* (the reason why the
+//!   domain failed).
+//! - [`Endpoint`]: byte streams between any two ranks. [`tcp`] and [`inproc`] implement it.
 //!
-//! On top of both, [`matching`] implements [`PointToPoint`]: messages that are matched by sender
-//! and tag.
+//! On top of both traits, [`matching`] implements [`PointToPoint`]: messages that are matched by
+//! sender and tag.
 //!
-//! [`region`] describes the memory that several ranks write; it is the same for both kinds of
-//! domains. [`heartbeat`] describes how ranks show that they are alive.
+//! [`region`] gives access to the region, whose layout is the same for processes and for threads.
+//! [`heartbeat`] describes how ranks show that they are alive.
 //!
-//! Does not depend on algorithms, stores or back ends.
+//! This layer does not depend on algorithms, stores or back ends.
 
 pub mod abort;
 pub mod arena;
@@ -62,14 +66,14 @@ use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The identity of a rank, for messages to people.
+/// The identity of a rank, as error messages and the log show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
     /// The number of the rank in the group.
     pub rank: Rank,
-    /// The id of its process.
+    /// The id of the rank's process.
     pub pid: u32,
-    /// The name of its host, shared by the names of all ranks of that host.
+    /// The name of the rank's host. The names of all ranks of one host share this text.
     pub host: Arc<str>,
 }
 
@@ -80,26 +84,28 @@ impl std::fmt::Display for PeerName {
 }
 
 /// The callback of a rank that listens on its doorbell
-/// ([`Doorbell::listen`](crate::wait::doorbell::Doorbell::listen)). Called when another rank of the
-/// domain rings the doorbell.
+/// ([`Doorbell::listen`](crate::wait::doorbell::Doorbell::listen)). A listening rank does not sleep
+/// on the doorbell's futex word, because it also waits for descriptors. When another rank of the
+/// domain rings the doorbell, the callback is called in the process of the listening rank.
 pub trait DoorbellListener: Send + Sync + Debug {
-    /// Called by any thread, possibly inside a call of the listener itself. It sets a flag and
-    /// returns.
+    /// Called by any thread, possibly inside a call that the listener itself has made. An
+    /// implementation only sets a flag and returns.
     fn on_doorbell(&self);
 }
 
 /// The ranks of one host and their shared memory.
 ///
 /// Obligations of an implementation:
-/// - The region is zeroed when the domain begins, and no other domain reuses it.
-/// - If a rank dies, [`SharedDomain::failure`] of every other member becomes `Some`, and its
-///   doorbell rings, without any call of the member.
-/// - If a rank's process does nothing for longer than the agreed limit, the same happens. Ranks
-///   that are threads of one process need no monitoring.
-/// - If a rank leaves in order, `has_left` becomes true on every other member, and its doorbell
-///   rings.
-/// - If a listening rank's doorbell is rung, its listeners are called in its process.
-/// - [`SharedDomain::leave`] leaves the domain, and so does dropping it.
+/// - The region is zeroed when the domain is created, and no other domain reuses this memory.
+/// - If a rank dies, [`SharedDomain::failure`] becomes `Some` on every other member, and that
+///   member's doorbell rings. The member need not make a call for this.
+/// - If a rank's process sends no heartbeat for longer than the agreed limit, the domain fails in
+///   the same way. Ranks that are threads of one process need no monitoring.
+/// - If a rank leaves in order, [`SharedDomain::has_left`] becomes true on every other member, and
+///   that member's doorbell rings.
+/// - If the doorbell of a listening rank is rung, the listeners of that rank are called in its
+///   process.
+/// - [`SharedDomain::leave`] leaves the domain. Dropping the domain also leaves it.
 pub trait SharedDomain: Send + Sync + Debug {
     /// Returns the shared region.
     fn region(&self) -> &Region;
@@ -122,8 +128,8 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// readable.
     fn has_left(&self, rank: Rank) -> bool;
 
-    /// Notifies the other ranks that this rank leaves in order, even if other owners still hold the
-    /// domain. Further calls have no effect.
+    /// Notifies the other ranks that this rank leaves in order, even if other parts of this process
+    /// still hold the domain object. Further calls have no effect.
     fn leave(&self);
 
     /// Returns the domain's failure, if it has failed.
@@ -131,8 +137,9 @@ pub trait SharedDomain: Send + Sync + Debug {
         self.region().abort_record().get()
     }
 
-    /// Fails the domain for all its ranks; the first reason is kept. Calls the listeners of all
-    /// ranks, even of ranks that do not listen at that time.
+    /// Fails the domain for all its ranks. If several calls fail the domain, the first reason is
+    /// kept. This function calls the listeners of all ranks, even of ranks that do not listen on
+    /// their doorbells at that time.
     fn fail(&self, error: &Error) {
         self.region().abort_record().set(error);
         self.wake_all();
@@ -142,19 +149,20 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// Calls the listeners of a rank, in the process of that rank.
     fn notify_listeners(&self, rank: Rank);
 
-    /// Returns the last published activity of a rank's process outside the collectives of this
-    /// group.
+    /// Returns the text about a rank's activity outside the collectives of this group, as the
+    /// rank's process last published it.
     fn last_activity(&self, rank: Rank) -> String;
 
-    /// Queries the current activity of these ranks, for messages. Waits for at most
-    /// [`heartbeat::ACTIVITY_QUERY_TIMEOUT`]. Returns `None` for a rank that has not answered.
+    /// Queries the current activity of these ranks, for error messages. Waits for at most
+    /// [`heartbeat::ACTIVITY_QUERY_TIMEOUT`]. The result has `None` for each rank that has not
+    /// answered in that time.
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>>;
 
     /// Adds a listener for this rank's doorbells. The list drops a listener whose owner is gone.
     fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 
-    /// Wakes a rank that waits for a store of this rank. The caller has executed `fence(SeqCst)`
-    /// between the store and this call.
+    /// Wakes a rank that waits for a store that this rank has made. The caller must have executed
+    /// `fence(SeqCst)` between the store and this call.
     fn wake_rank_fenced(&self, rank: Rank) {
         let doorbell = self.region().doorbell(rank);
         doorbell.notify_fenced();
@@ -163,9 +171,10 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 
-    /// Wakes the progress owner of a rank's messages, as [`SharedDomain::wake_rank_fenced`] does
-    /// for collectives. Messages have a doorbell of their own, so that listening for them costs
-    /// collectives nothing.
+    /// Wakes the progress owner of a rank's messages (the thread that moves them on: a waiting
+    /// caller or the service thread). The fence rule of [`SharedDomain::wake_rank_fenced`]
+    /// applies. Messages and collectives have separate doorbells, so that a rank that listens for
+    /// messages does not slow down collectives.
     fn wake_message_waiter_fenced(&self, rank: Rank) {
         let doorbell = self.region().message_doorbell(rank);
         doorbell.notify_fenced();
@@ -184,7 +193,7 @@ pub trait SharedDomain: Send + Sync + Debug {
     }
 }
 
-/// The listeners of one rank.
+/// The doorbell listeners of one rank.
 #[derive(Debug, Default)]
 pub struct DoorbellListeners {
     listeners: Mutex<Vec<Weak<dyn DoorbellListener>>>,

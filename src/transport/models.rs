@@ -1,10 +1,15 @@
-//! Loom models of the protocol of `algo/shared/sequencer/mod.rs` on control slots, data slots and
-//! progress. Loom runs them through all interleavings.
+//! Loom models of the shared-memory sequencer (`algo/shared/sequencer/mod.rs`), the protocol by
+//! which ranks publish and reuse control slots and data slots. Loom runs the models through all
+//! interleavings of their threads.
 //!
-//! The checked rule has two parts. The writer publishes a slot only after every reader has finished
-//! the slot's previous step; the reader's `finished_step` word or its own later slot proves that. A
-//! reader reads a slot only after it was published and before the reader reports its step as
-//! finished.
+//! The models check that the contents of a slot do not change while a reader reads them, if both
+//! sides keep these rules:
+//!
+//! - The writer publishes a step in a slot only after every reader has finished the step that the
+//!   slot had before. Either the reader's `finished_step` word or a later slot that the reader has
+//!   published proves this.
+//! - A reader reads a slot after the slot was published, and before it reports the step as
+//!   finished.
 
 use super::ctrl_slot::CtrlSlot;
 use super::rank_progress::RankProgress;
@@ -12,15 +17,16 @@ use crate::base::sync::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-/// The number of control slots and of data slots. A real region has more.
+/// The number of control slots, and also of data slots. A real region has more of both.
 const SLOTS: u64 = 2;
 const STEPS: u64 = 4;
 
 #[derive(Default)]
 struct Writer {
     ctrl_slots: [CtrlSlot; 2],
-    /// The data is stored and loaded with relaxed ordering. A load may return any value that no
-    /// happens-before relation rules out, so that a race shows in the value.
+    /// The data slots. They are stored and loaded with relaxed ordering, so a load may return any
+    /// value that no happens-before relation rules out. A missing order between writer and reader
+    /// thus shows as a wrong value.
     slots: [AtomicU64; 2],
     progress: RankProgress,
 }
@@ -52,7 +58,8 @@ fn read(writer: &Writer, step: u64) {
     assert_eq!(data, step * 10);
 }
 
-/// A root runs ahead of its reader by as many steps as it has control slots.
+/// A root runs ahead of its reader by as many steps as it has control slots. The `finished_step`
+/// word of the reader proves that the root may overwrite a slot.
 #[test]
 fn loom_root_overwrites_only_slots_already_read() {
     loom::model(|| {
@@ -75,8 +82,8 @@ fn loom_root_overwrites_only_slots_already_read() {
     });
 }
 
-/// Two ranks wait for each other in every step. The peer's next slot proves that the peer has read
-/// the previous step, whichever function published the slot.
+/// Two ranks wait for each other in every step. The next slot that the peer publishes proves that
+/// the peer has read the previous step, both with `publish` and with `publish_unfenced`.
 #[test]
 fn loom_next_ctrl_slot_proves_previous_step_was_read() {
     let mut model = loom::model::Builder::new();

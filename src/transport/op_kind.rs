@@ -1,6 +1,7 @@
 //! The collective operations and their properties.
 //!
-//! The numbers are part of the words that ranks exchange, so they never change.
+//! The numbers are part of the descriptor words that ranks exchange
+//! ([`Descriptor`](super::Descriptor)), so they never change.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -50,7 +51,7 @@ impl OpKind {
         Self::Exscan,
     ];
 
-    /// Returns the name, as in the C function.
+    /// Returns the name as the C function has it, for example `all_reduce` for `dist_all_reduce`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -85,14 +86,15 @@ impl OpKind {
         )
     }
 
-    /// Returns whether the operation is a prefix reduction: each rank gets the reduction over the
-    /// vectors of the lower ranks (for a scan, its own vector too).
+    /// Returns whether the operation is a prefix reduction. In an exscan, each rank gets the
+    /// reduction over the vectors of all lower ranks. In a scan, the rank's own vector is
+    /// included.
     pub const fn is_prefix(self) -> bool {
         matches!(self, Self::Scan | Self::Exscan)
     }
 
-    /// Returns the number of vectors, from rank 0 on, that `rank`'s result of a prefix reduction
-    /// contains.
+    /// Returns the number of vectors that a prefix reduction combines for `rank`: the vectors of
+    /// the ranks from 0 up to, but not including, the returned number.
     pub const fn prefix_len(self, rank: Rank) -> usize {
         if matches!(self, Self::Exscan) { rank } else { rank + 1 }
     }
@@ -112,8 +114,8 @@ impl OpKind {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Returns whether no rank knows all counts, so that each pair of ranks compares its own
-    /// counts.
+    /// Returns whether no rank knows all counts of the operation. Each pair of ranks then compares
+    /// only the counts that the two exchange.
     pub const fn is_pairwise(self) -> bool {
         matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }

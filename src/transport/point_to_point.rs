@@ -1,4 +1,5 @@
-//! Point-to-point messages: the interface of a matching engine, with its requests and completions.
+//! Point-to-point messages: the interface of a matching engine (the code that pairs sends with
+//! receives by sender and tag), with its requests and completions.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -9,11 +10,12 @@ use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The largest tag of a caller's message. Larger tags are internal: only a receive that names such
-/// a tag receives the message. A receive of any tag accepts tags up to this one.
+/// The largest tag of a caller's message. A receive of any tag accepts messages with tags up to
+/// this one. Messages of the library itself have larger tags; only a receive that names such a tag
+/// gets the message.
 pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
-/// Rejects GPU memory, for engines of host memory.
+/// Returns an error if the message is in GPU memory. For engines that support host memory only.
 fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
     let Some(GpuTarget { device, .. }) = gpu else { return Ok(()) };
     let message = format!(
@@ -22,12 +24,12 @@ fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// A message to send. The engine borrows its bytes until it calls the completion.
+/// A message to send. The engine borrows the bytes of the message until it calls the completion.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// The receiver; this rank itself is allowed.
+    /// The receiver. A rank may send to itself.
     pub to: Rank,
-    /// The tag, by which the message is matched together with its sender.
+    /// The tag. A receive matches the message by its tag and its sender.
     pub tag: u32,
     /// The type of the elements.
     pub dtype: DataType,
@@ -39,14 +41,14 @@ pub struct SendRequest {
     pub is_synchronous: bool,
 }
 
-/// The buffer of a receive.
+/// The buffer into which a message is received.
 #[derive(Clone, Copy, Debug)]
 pub enum ReceiveBuffer {
     /// The caller's buffer, which may be longer than the message. Borrowed until the completion is
     /// called.
     Borrowed(Dst<'static>),
-    /// A buffer of the message's length, which the engine allocates once a message has matched. The
-    /// engine passes it to [`Completion::complete_allocated`].
+    /// A buffer that the engine allocates once a message has matched. The buffer has the length of
+    /// the message. The engine passes the buffer to [`Completion::complete_allocated`].
     Allocated {
         /// The maximum length of an accepted message.
         max_bytes: usize,
@@ -84,13 +86,12 @@ pub struct ReceiveRequest {
     pub deadline: Deadline,
 }
 
-/// A send or receive that may complete immediately; its deadline has not started yet. `None` has
-/// the meaning of [`ReceiveRequest`].
+/// A send or a receive that the engine may complete immediately, before it has a deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct ImmediateMessage<T> {
-    /// The receiver or the sender.
+    /// The receiver of a send, or the sender for a receive; `None` for a receive from any rank.
     pub peer: Option<Rank>,
-    /// The tag of the message.
+    /// The tag of the message; `None` for a receive of any tag up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
     /// The type of the elements.
     pub dtype: DataType,
@@ -109,18 +110,19 @@ pub struct Delivery {
     pub bytes: usize,
 }
 
-/// The messages that a probe searches for. `None` has the meaning of [`ReceiveRequest`].
+/// The messages that a probe searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRequest {
     /// The sender; `None` for any rank.
     pub from: Option<Rank>,
     /// The tag; `None` for any tag up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
-    /// Whether the probe removes the message from matching (as `MPI_Mprobe`) or only reports it.
+    /// True if the probe removes the message from matching, as `MPI_Mprobe` does. False if the
+    /// probe only reports the message, as `MPI_Probe` does.
     pub is_matched_probe: bool,
 }
 
-/// The envelope of a message, as a probe reports it.
+/// The envelope of a message (its sender, tag, type and length), as a probe reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageEnvelope {
     /// The sender of the message.
@@ -138,7 +140,8 @@ pub struct MessageEnvelope {
 pub struct ProbedMessage {
     /// The envelope of the message.
     pub envelope: MessageEnvelope,
-    /// The engine's number of the message, if the probe removed it from matching.
+    /// The number that the engine gave the message, if the probe removed the message from
+    /// matching.
     pub match_id: Option<u64>,
 }
 
@@ -148,16 +151,18 @@ fn probe_unsupported_error() -> Error {
 
 /// The callback for the completion of a posted message.
 pub trait Completion: Send + Sync + Debug {
-    /// Called exactly once, by the thread that completes the message, without any lock of the
-    /// engine. From then on, the engine does not access the message's memory. Must not block.
+    /// Called exactly once, by the thread that completes the message, which holds no lock of the
+    /// engine. The engine does not access the message's memory during or after this call. An
+    /// implementation must not block.
     fn complete(&self, outcome: Result<Delivery>);
 
-    /// Returns whether a caller waits for the message from the beginning.
+    /// Returns whether a caller waits for the message from the moment it is posted.
     fn is_awaited(&self) -> bool {
         false
     }
 
-    /// Called instead of [`Completion::complete`] if the engine allocated the message's buffer.
+    /// Called instead of [`Completion::complete`] if the engine allocated the buffer of the
+    /// message.
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
         drop(bytes);
         self.complete(Ok(delivery));
@@ -169,19 +174,20 @@ pub trait Completion: Send + Sync + Debug {
 ///
 /// Obligations of an implementation:
 /// - Messages from one rank with one tag are received in the order of their sends. A receive takes
-///   the first message that it matches, and a message goes to the first receive that matches it, in
-///   the order of posting.
-/// - The engine buffers a bounded number of bytes for a receiver that has posted no receive. A
-///   message beyond that stays with its sender.
-/// - If a message is longer than the first matching receive, or has another type, that receive
-///   fails with `Mismatch`. The engine writes nothing, and the message stays for the next receive.
-///   The same happens with `OutOfMemory` if the engine cannot allocate a buffer.
+///   the first message that it matches. A message goes to the first matching receive, in the order
+///   in which the receives were posted.
+/// - The engine buffers a bounded number of bytes for a receiver that has posted no receive. If a
+///   message does not fit into this buffer, it stays with its sender until a receive is posted.
+/// - If a message is longer than the buffer of the first matching receive, or has another type,
+///   that receive fails with `Mismatch`. If the engine cannot allocate a buffer for the message,
+///   the receive fails with `OutOfMemory`. In both cases the engine writes nothing, and the message
+///   stays for the next receive.
 /// - If the deadline of a posted message passes, the message completes with `Timeout` and is
-///   removed. This fails no other message. If the message is already partly transferred, it fails
-///   the group.
+///   removed. Other messages do not fail. But if the message was already partly transferred, the
+///   group fails.
 /// - If a peer dies or leaves, the messages that need this peer complete with `PeerFailed`. If the
 ///   group fails, all messages complete with its cause.
-/// - The engine makes progress even if no caller waits.
+/// - The engine makes progress even while no caller waits.
 pub trait PointToPoint: Send + Sync + Debug {
     /// Posts a send.
     ///
@@ -196,8 +202,8 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::send`].
     fn receive(&self, message: ReceiveRequest, completion: Arc<dyn Completion>) -> Result<()>;
 
-    /// Posts a send from GPU memory, for an engine that transfers GPU memory directly. The earlier
-    /// work of the stream must have finished.
+    /// Posts a send from GPU memory, if the engine transfers GPU memory directly. The work that was
+    /// enqueued earlier on the GPU stream must have finished. `gpu` is `None` for host memory.
     ///
     /// # Errors
     /// As [`PointToPoint::send`]; `Unsupported` if the engine handles host memory only.
@@ -229,7 +235,8 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// with the error.
     ///
     /// # Errors
-    /// As [`PointToPoint::send`]; then neither completion is ever called.
+    /// As [`PointToPoint::send`], if the receive cannot be posted. Neither completion is then
+    /// called.
     fn exchange(
         &self,
         incoming: ReceiveRequest,
@@ -244,25 +251,25 @@ pub trait PointToPoint: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Searches for a message that the next receive with these arguments would take, and waits for
-    /// one until the limit. Returns `None` if no message arrived.
+    /// Searches for a message that the next receive with these arguments would take. Waits for such
+    /// a message until the limit, and returns `None` if none has arrived.
     ///
-    /// If the probe removes the message from matching, the message waits for
-    /// [`PointToPoint::receive_matched`] or [`PointToPoint::release_matched`]. Until then, it is
-    /// stored like an unexpected message.
+    /// If the probe removes the message from matching, the message is stored like an unexpected
+    /// message until [`PointToPoint::receive_matched`] or [`PointToPoint::release_matched`] is
+    /// called.
     ///
     /// # Errors
-    /// `PeerFailed` if the sender has left and no message from it is stored, the group's failure,
-    /// or `Unsupported`.
+    /// `PeerFailed` if the sender has left and no message from the sender is stored; the group's
+    /// failure; `Unsupported`.
     fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
         let _ = (request, limit);
         Err(probe_unsupported_error())
     }
 
-    /// Posts a receive for a message that a probe removed from matching; `message` names its sender
-    /// and its tag.
+    /// Posts a receive for a message that a probe removed from matching. The request must name the
+    /// sender and the tag of that message.
     ///
-    /// If the sender has cancelled the message in the meantime, the completion gets `Aborted`, or
+    /// If the sender has cancelled the message since the probe, the completion gets `Aborted`, or
     /// `PeerFailed` if the sender has left. If the deadline passes before any byte was transferred,
     /// the message returns to matching.
     ///
@@ -279,41 +286,42 @@ pub trait PointToPoint: Send + Sync + Debug {
         Err(probe_unsupported_error())
     }
 
-    /// Returns a message that a probe removed to matching, at its old position. Has no effect if
-    /// the sender has cancelled the message.
+    /// Puts a message that a probe removed from matching back into matching, at its old position.
+    /// Has no effect if the sender has cancelled the message.
     fn release_matched(&self, match_id: u64) {
         let _ = match_id;
     }
 
-    /// Sends a message if this needs no wait, as if it had been posted and completed. Returns false
-    /// if the engine did nothing.
+    /// Sends a message if this needs no wait. The effect is the same as if the message had been
+    /// posted and had completed. Returns false if the engine did nothing.
     fn try_send_immediate(&self, message: &ImmediateMessage<Src<'static>>) -> bool {
         let _ = message;
         false
     }
 
-    /// Receives a message that is already there, or that arrives within a short poll. Returns
+    /// Receives a message that has already arrived, or that arrives within a short poll. Returns
     /// `None` if the engine received nothing.
     fn try_receive_immediate(&self, message: &ImmediateMessage<Dst<'static>>) -> Option<Delivery> {
         let _ = message;
         None
     }
 
-    /// Makes progress on the calling thread until `is_done` returns true or the limit has passed.
-    /// Sleeps while there is no progress to make.
+    /// Makes progress on all messages, on the calling thread, until `is_done` returns true or the
+    /// limit has passed. Sleeps while there is no progress to make.
     fn progress_until(&self, is_done: &dyn Fn() -> bool, limit: &Deadline);
 
-    /// Returns whether another thread is delivering completions. During that time a message may
-    /// have arrived and been taken, although its completion is not called yet, so that a poll finds
-    /// nothing.
+    /// Returns whether another thread is calling completions. During that time, a poll may find
+    /// nothing although a message has arrived: the other thread has taken the message, but has not
+    /// called its completion yet.
     fn is_completing(&self) -> bool {
         false
     }
 
-    /// Wakes the waiting callers, so that each evaluates its `is_done` again. Needed if an
-    /// `is_done` depends on more than messages.
+    /// Wakes all callers that wait in [`PointToPoint::progress_until`], so that each calls its
+    /// `is_done` again. This is needed if an `is_done` depends on more than messages.
     fn wake_waiters(&self) {}
 
-    /// Returns the error of a rank that has left, from which no message can come any more.
+    /// Returns the `PeerFailed` error if the rank has left and no message from it can arrive any
+    /// more.
     fn departure_error(&self, peer: Rank) -> Option<Error>;
 }

@@ -1,20 +1,24 @@
-//! The presence record of a rank in the memory of a domain. The rank writes a nonce when it maps the
-//! region, and every other rank reads it: this proves that both map the same memory. The record also
-//! has the departure flag, the last core, and the process cookie for messages.
+//! The presence record of a rank in the region of a domain. A rank writes a nonce (a random number)
+//! into its record when it maps the region. Another rank that finds this nonce in the record knows
+//! that both ranks have mapped the same memory.
 //!
-//! All fields are atomic words with one writer, the rank itself.
+//! The record also has the departure flag, the last core, and the *process cookie*: a random number
+//! by which readers of the rank's buffers check that they read from the right process.
+//!
+//! All fields are atomic words. The rank itself is the only writer.
 
 use super::exposure::ProcessCookie;
 use crate::base::sync::{AtomicU64, Ordering};
 
-/// The presence record of one rank. A zeroed record is that of a rank that has not joined yet.
+/// The presence record of one rank. The record is zeroed until the rank joins.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RankPresence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
     left_flag: AtomicU64,
-    /// The number of the core on which the rank was last seen, plus 1. Rarely written.
+    /// The number of the core on which the rank last recorded itself, plus 1; 0 if the rank has
+    /// recorded none. The word is written only when the core has changed.
     last_core: AtomicU64,
     /// The cookie by which readers of exposed buffers recognise the rank's process.
     pub(super) cookie: ProcessCookie,
@@ -33,8 +37,8 @@ impl RankPresence {
         std::array::from_fn(|i| self.nonce[i].load(Ordering::Acquire))
     }
 
-    /// Marks the rank as having left in order. A rank that reads this flag can read all earlier
-    /// stores of the departed rank.
+    /// Marks the rank as having left in order. Another rank that finds this mark also sees all
+    /// earlier stores of the departed rank.
     pub fn mark_left(&self) {
         self.left_flag.store(1, Ordering::Release);
     }
@@ -52,7 +56,8 @@ impl RankPresence {
         }
     }
 
-    /// Returns whether the rank may run on a core: it was last seen there, or it was never seen.
+    /// Returns whether the rank may run on a core: it last recorded this core, or it has recorded
+    /// none.
     pub fn may_run_on_core(&self, core: usize) -> bool {
         [0, core as u64 + 1].contains(&self.last_core.load(Ordering::Relaxed))
     }

@@ -1,12 +1,13 @@
-//! The memory of a domain, and safe access to it.
-//!
-//! The pages of the structures that an idle group needs are allocated at the beginning. All other
-//! pages are allocated at their first use: data slots and rings when their owner reserves them, the
-//! rest when a rank touches them.
+//! The region of a domain (the memory that the ranks of one host share), and safe access to it.
 //!
 //! The layout ([`super::layout`]) follows from a [`RegionGeometry`], which every member computes
 //! from the agreed configuration. No offset, index or length is ever read from the shared bytes.
-//! Control structures consist of atomics; data slots are accessed only as [`Src`] and [`Dst`].
+//! Control structures consist of atomics. Data slots and rings are accessed only as the views
+//! [`Src`] and [`Dst`].
+//!
+//! The pages that an idle group needs are allocated when the region is created. The pages of a data
+//! slot or ring are allocated when its owner reserves them. All other pages are allocated when a
+//! rank first touches them.
 #![allow(unsafe_code, reason = "converts offsets within a mapping to references and views")]
 
 use super::abort::AbortRecord;
@@ -30,7 +31,7 @@ use std::sync::atomic::AtomicPtr;
 pub use super::ctrl_slot::CTRL_SLOT_COUNT;
 pub use super::layout::{DATA_SLOT_COUNT, RegionGeometry};
 
-/// The step in which a ring's memory is reserved, in bytes.
+/// The number of bytes by which the reserved memory of a ring grows.
 const RING_RESERVE_STEP: usize = 16 << 10;
 
 /// Memory that stays mapped at one address for as long as the value lives.
@@ -44,7 +45,8 @@ pub unsafe trait RegionBacking: Send + Sync + Debug {
     fn base(&self) -> *mut u8;
     /// Returns the number of bytes.
     fn bytes(&self) -> usize;
-    /// Ensures that a part of whole pages has memory before it is used.
+    /// Ensures that `len` bytes from `offset` on have memory before a rank uses them. Both numbers
+    /// are multiples of the page size.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -61,12 +63,12 @@ pub struct Region {
     backing: Box<dyn RegionBacking>,
     /// The base address of the backing, cached here because asking the backing is a virtual call.
     base: AtomicPtr<u8>,
-    /// The data slots that this member has reserved.
+    /// For each data slot of each rank, whether this member has reserved its memory.
     reserved_slots: Box<[AtomicBool]>,
 }
 
 impl Region {
-    /// Creates the region on this memory.
+    /// Creates the region in this memory.
     ///
     /// # Errors
     /// `InvalidArgument` if the geometry is impossible, `Internal` if the memory is too small.
@@ -91,8 +93,8 @@ impl Region {
         self.base().expose_provenance() as u64
     }
 
-    /// Returns the offset from [`Region::address`] of the word that is not 0 while a rank writes to
-    /// memory of other ranks.
+    /// Returns the offset, from [`Region::address`], of a rank's remote-write word. The word is not
+    /// 0 while the rank writes to memory of other ranks for this purpose.
     pub fn remote_write_offset(&self, rank: Rank, purpose: RemoteWritePurpose) -> u64 {
         (self.progress(rank).remote_write_address(purpose) - self.base().addr()) as u64
     }
@@ -107,12 +109,13 @@ impl Region {
         self.struct_at(self.layout.doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
-    /// Returns the doorbell of the progress owner of a rank's messages.
+    /// Returns the doorbell on which the progress owner of a rank's messages sleeps.
     pub fn message_doorbell(&self, rank: Rank) -> &Doorbell {
         self.struct_at(self.layout.message_doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
-    /// Returns a rank's exposure table and process cookie.
+    /// Returns a rank's exposure table (the states of the buffers that other ranks may read) and
+    /// its process cookie.
     pub fn exposure_table(&self, rank: Rank) -> ExposureTable<'_> {
         ExposureTable {
             cookie: &self.presence(rank).cookie,
@@ -139,8 +142,8 @@ impl Region {
         self.ring_on(RingRoute { from, to, is_bulk: false })
     }
 
-    /// Returns the ring of a route. The bulk ring of rank `from` is valid as a ring to rank `to`
-    /// while `from` uses its bulk ring for no other rank.
+    /// Returns the ring of a route. Rank `from` has only one bulk ring. The bulk ring is valid as a
+    /// ring to rank `to` only while `from` uses it for no other rank.
     ///
     /// # Panics
     /// As [`Region::ring`].
@@ -172,8 +175,9 @@ impl Region {
         }
     }
 
-    /// Ensures that the first `len` bytes of a ring or bulk ring have memory; `reserved_before`
-    /// bytes were reserved by earlier calls. Returns the number of reserved bytes.
+    /// Ensures that the first `len` bytes of a ring or bulk ring have memory. `reserved_before` is
+    /// the result of the previous call for this ring, or 0. Returns the number of bytes that are
+    /// now reserved.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -202,7 +206,7 @@ impl Region {
     }
 
     /// Returns the descriptor of a rank's operation, with the text of its label if the rank still
-    /// stores it.
+    /// stores that text.
     pub fn with_label(&self, rank: Rank, descriptor: Descriptor) -> Descriptor {
         if descriptor.label.is_none() {
             return descriptor;
@@ -210,7 +214,7 @@ impl Region {
         descriptor.with_label_text(self.labels(rank).get(descriptor.sequence))
     }
 
-    /// Describes the last known activity of a rank, for messages.
+    /// Describes the last known operation of a rank, for error messages.
     pub fn describe_progress(&self, rank: Rank) -> String {
         self.progress(rank).describe(|entered| self.with_label(rank, entered))
     }
@@ -220,14 +224,14 @@ impl Region {
         self.struct_of(self.layout.heartbeats, rank)
     }
 
-    /// Returns the control slot of a rank for a step.
+    /// Returns the control slot that a rank uses for a step.
     pub fn ctrl_slot(&self, rank: Rank, step: u64) -> &CtrlSlot {
         let index = self.per_rank_index(rank, step, CTRL_SLOT_COUNT);
         self.struct_at(self.layout.ctrl_slots + index * size_of::<CtrlSlot>())
     }
 
-    /// Returns the first `len` bytes of the inline payload in the control slot of a rank for a
-    /// step.
+    /// Returns the first `len` bytes of the inline payload in the control slot that a rank uses for
+    /// a step.
     ///
     /// # Panics
     /// If `len` is greater than [`INLINE_BYTES`].
@@ -239,7 +243,7 @@ impl Region {
         unsafe { Src::new(start, len) }
     }
 
-    /// Returns the data slot of a rank for a step, for its owner.
+    /// Returns the data slot that a rank uses for a step, as a view that its owner writes.
     ///
     /// # Errors
     /// `OutOfMemory` or `System` if the slot has no memory yet and none is available.
@@ -253,7 +257,8 @@ impl Region {
         Ok(self.data_slot_at(index))
     }
 
-    /// Returns all data slots of a rank, which are contiguous, for their owner.
+    /// Returns all data slots of a rank, which are contiguous, as one view that their owner
+    /// writes.
     ///
     /// # Errors
     /// As [`Region::own_data_slot`].
@@ -265,13 +270,14 @@ impl Region {
         Ok(self.data_slots_at(self.per_rank_index(rank, 0, DATA_SLOT_COUNT), len))
     }
 
-    /// Returns the data slot of a rank for a step, for its readers.
+    /// Returns the data slot that a rank uses for a step, as a view for its readers.
     pub fn data_slot(&self, rank: Rank, step: u64) -> Src<'_> {
         self.data_slot_at(self.per_rank_index(rank, step, DATA_SLOT_COUNT)).as_src()
     }
 
-    /// Returns the part of a rank's data slot for a step, of `max_bytes` bytes, for its owner.
-    /// Successive uses of a slot return different parts, if the slot has room for several.
+    /// Returns a part of `max_bytes` bytes of the data slot that a rank uses for a step, as a view
+    /// that its owner writes. Successive uses of a slot get different parts, if the slot has room
+    /// for several parts.
     ///
     /// # Errors
     /// As [`Region::own_data_slot`].
@@ -284,8 +290,8 @@ impl Region {
             .slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes))
     }
 
-    /// Returns the part of a rank's data slot for a step, for its readers. All ranks must pass the
-    /// same `max_bytes`.
+    /// Returns the part that [`Region::own_slot_part`] returns to the owner, as a view for its
+    /// readers. All ranks must pass the same `max_bytes`.
     ///
     /// # Panics
     /// As [`Region::own_slot_part`].
@@ -294,13 +300,13 @@ impl Region {
     }
 
     /// Records a wake request from rank `from` to rank `to`. Returns false if `to` has not answered
-    /// an earlier request, so that another wake is not needed.
+    /// an earlier request. Then `from` need not send another request.
     pub fn begin_wake_request(&self, from: Rank, to: Rank) -> bool {
         self.wake_request(from, to).0.swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Answers a wake request. After this call, `to` can read all stores that `from` made before
-    /// the request.
+    /// Answers a wake request; called by rank `to`. After this call, `to` can read all stores that
+    /// `from` made before [`Region::begin_wake_request`].
     pub fn finish_wake_request(&self, from: Rank, to: Rank) {
         self.wake_request(from, to).0.swap(0, Ordering::AcqRel);
     }
@@ -335,7 +341,7 @@ impl Region {
         self.data_slots_at(index, self.geometry.slot_bytes)
     }
 
-    /// Returns `len` bytes of data slots, from the slot `index` on.
+    /// Returns `len` bytes of data slots, beginning with slot number `index` of the region.
     fn data_slots_at(&self, index: usize, len: usize) -> Dst<'_> {
         let offset = self.layout.data_slots + index * self.geometry.slot_bytes;
         debug_assert!(offset + len <= self.layout.bulk_rings);
@@ -349,7 +355,7 @@ impl Region {
         self.base.load(Ordering::Relaxed)
     }
 
-    /// Returns a rank's element of the array at an offset of the layout.
+    /// Returns a rank's element of the array that begins at this offset of the layout.
     fn struct_of<T: SharedAtomics>(&self, array: usize, rank: Rank) -> &T {
         self.struct_at(array + self.checked_rank(rank) * size_of::<T>())
     }

@@ -1,12 +1,16 @@
-//! The reuse policy of shared memory: whether a rank writes its part again while it is still in the
-//! near caches, or only after eviction. The faster choice depends on the last-level cache.
+//! The reuse policy of shared memory. A rank writes to its slots and rings again and again. The
+//! policy says whether it writes to a line again while the line is still in the near caches (L1 and
+//! L2), or only after the line was evicted from them. The faster choice depends on the last-level
+//! cache.
 //!
-//! After one core has written a line and another has read it, the line is in the near caches (L1,
-//! L2) of both. If the last-level cache is inclusive, the line is fastest to write again while it
-//! is in these caches. If the last-level cache is a victim cache, writing a line that two near
-//! caches hold takes several times as long as writing a line that has left both.
+//! After one core has written a line and another core has read it, the line is in the near caches
+//! of both cores. If the last-level cache is inclusive, the first core writes the line again
+//! fastest while the line is still in these caches. If the last-level cache is a victim cache, this
+//! write takes several times as long as a write to a line that has left the near caches of both
+//! cores.
 //!
-//! Measurements on a fourth-generation EPYC with 1 MiB of L2, for two sizes of a rank's slots:
+//! Measurements on a fourth-generation EPYC, which has a victim cache and 1 MiB of L2 per core, for
+//! two sizes of a rank's data slots:
 //!
 //! | all slots of a rank | write to a slot | `all_reduce` of 4 MiB |
 //! |---|---|---|

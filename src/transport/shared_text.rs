@@ -1,5 +1,6 @@
-//! A short text in shared memory, in atomic words. The owner of the text orders its stores and loads:
-//! a load during a store returns arbitrary characters, but at most the capacity.
+//! A short text in shared memory, stored in atomic words. A load during a store returns arbitrary
+//! characters, but at most the capacity. The structure that contains the text must therefore order
+//! loads and stores (see [`AbortRecord`](super::AbortRecord)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,19 +1,22 @@
-//! The arena: memory of this process that other ranks of the host can map. It is one large memory
-//! file, from which blocks are allocated.
+//! The arena of a process: one large memory file that other ranks of the host can map, and from
+//! which this process allocates blocks.
 //!
-//! One arena serves all groups of the process, so a peer needs its descriptor only once. The first
-//! allocation creates the arena, and it exists until the process exits. Only its owner allocates in
-//! it, without communication; the allocator's state is in private memory.
+//! One arena serves all groups of the process, so a peer opens and maps the file only once. The
+//! first allocation creates the arena, which then exists until the process exits. Only the process
+//! that owns the arena allocates blocks, without communication. The state of the allocator is in
+//! private memory.
 //!
-//! Memory is committed in units of a huge page. A unit has memory while it has an allocation. An
-//! allocation of a unit or more begins at a unit, any smaller allocation at a cache line.
+//! Memory is committed in units of the size of a huge page. A unit has memory while it contains at
+//! least a part of an allocation. An allocation of a unit or more begins at the start of a unit,
+//! and any smaller allocation begins at the start of a cache line.
 //!
-//! If another rank writes to a block and may not notice that it must stop, the block is
-//! *quarantined*: after it is freed, it is not allocated again.
+//! If an operation fails while another rank writes to a block, that rank may not notice that it
+//! must stop. The block is then *quarantined*: after the block is freed, its memory is not
+//! allocated again.
 //!
-//! Each arena of another rank is mapped once in this process, for all groups that use it.
+//! This process maps the arena of another rank only once, for all groups that use it.
 //!
-//! Does not depend on groups, or on the ranks that read or write the memory.
+//! This module does not depend on groups, or on the ranks that read or write the memory.
 
 mod range_allocator;
 
@@ -44,13 +47,14 @@ pub struct Arena {
 #[derive(Debug)]
 struct ArenaState {
     allocator: RangeAllocator,
-    /// The number of allocations per unit. A unit without an entry has no memory.
+    /// The number of allocations in each unit, by the number of the unit. A unit without an entry
+    /// has no memory.
     allocations_per_unit: BTreeMap<usize, usize>,
-    /// The offsets of quarantined allocations.
+    /// The start offsets of the quarantined allocations.
     quarantined: BTreeSet<usize>,
 }
 
-/// An allocation. Dropping it frees the memory.
+/// An allocation in an arena. Dropping the block frees its memory.
 #[derive(Debug)]
 pub struct ArenaBlock {
     arena: Arc<Arena>,
@@ -67,8 +71,9 @@ pub struct ArenaLocation {
     pub offset: u64,
 }
 
-/// The arena of this process. The lock ensures that one thread creates it.
+/// The arena of this process; empty before the first allocation.
 static ARENA: OnceLock<Arc<Arena>> = OnceLock::new();
+/// The lock that ensures that only one thread creates the arena.
 static CREATION_LOCK: Mutex<()> = Mutex::new(());
 
 /// Allocates a block in this process's arena.
@@ -87,7 +92,8 @@ pub fn allocate(len: usize) -> Result<ArenaBlock> {
     arena.allocate(len)
 }
 
-/// Returns the location of these bytes in this process's arena, if they are in it.
+/// Returns the location of these bytes in this process's arena, or `None` if they are not in the
+/// arena.
 #[inline]
 pub fn locate(bytes: Src<'_>) -> Option<ArenaLocation> {
     let arena = ARENA.get()?;
@@ -95,7 +101,8 @@ pub fn locate(bytes: Src<'_>) -> Option<ArenaLocation> {
     Some(ArenaLocation { identity: arena.identity, offset: offset as u64 })
 }
 
-/// Quarantines the block of these bytes in this process's arena: peers may still write to it.
+/// Quarantines the block of these bytes in this process's arena, because peers may still write to
+/// the block. Has no effect for bytes that are not in the arena.
 #[cold]
 pub fn quarantine(bytes: Src<'_>) {
     if let (Some(arena), Some(place)) = (ARENA.get(), locate(bytes)) {
@@ -119,7 +126,7 @@ impl Arena {
         (offset.checked_add(len)? <= self.mapping.len()).then_some(offset)
     }
 
-    /// Quarantines the allocation that contains this byte.
+    /// Quarantines the allocation that contains the byte at this offset.
     fn quarantine(&self, offset: usize) {
         let mut state = self.lock();
         if let Some(start) = state.allocator.allocated_at(offset) {
@@ -127,7 +134,7 @@ impl Arena {
         }
     }
 
-    /// Allocates `len` bytes, at least one. Their content is arbitrary.
+    /// Allocates `len` bytes, or one byte if `len` is 0. The content of the bytes is arbitrary.
     fn allocate(self: &Arc<Self>, len: usize) -> Result<ArenaBlock> {
         let align = if len >= COMMIT_UNIT { COMMIT_UNIT } else { SMALL_ALIGN };
         let mut state = self.lock();
@@ -154,7 +161,8 @@ impl Arena {
         Ok(ArenaBlock { arena: Arc::clone(self), offset, len })
     }
 
-    /// Commits the units that have no memory. After an error, none of them is committed.
+    /// Commits memory for each of these units that has none. If this fails for one unit, the memory
+    /// of all units that this call committed is released.
     fn commit(&self, state: &ArenaState, units: Range<usize>) -> Result<()> {
         let mut done: Vec<Range<usize>> = Vec::new();
         for run in
@@ -229,7 +237,7 @@ impl Drop for ArenaBlock {
     }
 }
 
-/// Returns the units that contain these bytes.
+/// Returns the numbers of the units that contain these bytes. A length of 0 counts as 1.
 fn commit_units(offset: usize, len: usize) -> Range<usize> {
     offset / COMMIT_UNIT..(offset + len.max(1)).div_ceil(COMMIT_UNIT)
 }
@@ -246,27 +254,27 @@ fn contiguous_runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     runs
 }
 
-/// The mapped arenas, by process id and file identity.
+/// The arenas that this process has mapped, by process id and file identity.
 static PEER_ARENAS: Mutex<BTreeMap<(u32, MemfdIdentity), Weak<PeerMapping>>> =
     Mutex::new(BTreeMap::new());
 
-/// Returns the mapping of the arena with this identity in the process with this id. The process may
-/// be this one.
+/// Returns the mapping of the arena with this identity, which belongs to the process with this id.
+/// That process may also be this process.
 ///
 /// # Errors
 /// `Connection` if the file has another identity; `System`, `OutOfMemory`.
 pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapping>> {
-    let mut windows = lock(&PEER_ARENAS);
-    windows.retain(|_, window| window.strong_count() > 0);
-    if let Some(window) = windows.get(&(pid, identity)).and_then(Weak::upgrade) {
-        return Ok(window);
+    let mut mappings = lock(&PEER_ARENAS);
+    mappings.retain(|_, mapping| mapping.strong_count() > 0);
+    if let Some(mapping) = mappings.get(&(pid, identity)).and_then(Weak::upgrade) {
+        return Ok(mapping);
     }
-    let window = Arc::new(PeerMapping::open(pid, identity)?);
-    windows.insert((pid, identity), Arc::downgrade(&window));
-    Ok(window)
+    let mapping = Arc::new(PeerMapping::open(pid, identity)?);
+    mappings.insert((pid, identity), Arc::downgrade(&mapping));
+    Ok(mapping)
 }
 
-/// Returns whether a process has certainly exited, so that it can no longer write.
+/// Returns true only if the process has certainly exited, so that it can no longer write.
 pub fn has_process_ended(pid: u32) -> bool {
     process_status::is_gone(pid, None)
 }
@@ -373,9 +381,9 @@ mod tests {
         let (pid, identity) = (std::process::id(), block.arena.identity);
         let one = open_peer_arena(pid, identity).unwrap();
         assert!(Arc::ptr_eq(&one, &open_peer_arena(pid, identity).unwrap()));
-        let window = Arc::downgrade(&one);
+        let mapping = Arc::downgrade(&one);
         drop(one);
-        assert!(window.upgrade().is_none() && !has_process_ended(pid));
+        assert!(mapping.upgrade().is_none() && !has_process_ended(pid));
         assert!(
             open_peer_arena(pid, MemfdIdentity { inode: identity.inode + 1, ..identity }).is_err()
         );

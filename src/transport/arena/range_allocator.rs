@@ -1,18 +1,19 @@
-//! The best-fit allocator for a range of offsets. Adjacent free ranges are merged.
+//! A best-fit allocator for a range of offsets: an allocation takes the smallest free range that
+//! has room for it. Adjacent free ranges are merged.
 //!
-//! Pure arithmetic on offsets: the allocator writes nothing into the range itself, so a process
-//! that can write there cannot corrupt it.
+//! The allocator only calculates with offsets and stores nothing in the memory that it divides. A
+//! process that can write to that memory therefore cannot corrupt the allocator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free and used parts of a range.
+/// The free and the used ranges.
 #[derive(Debug)]
 pub(super) struct RangeAllocator {
-    /// The free ranges, from offset to length. No two of them are adjacent.
+    /// The length of each free range, by its offset. No two free ranges are adjacent.
     free_ranges: BTreeMap<usize, usize>,
-    /// The free ranges as (length, offset).
+    /// The same free ranges as pairs of length and offset, so that they are sorted by length.
     free_by_len: BTreeSet<(usize, usize)>,
-    /// The used ranges, from offset to length.
+    /// The length of each used range, by its offset.
     used_ranges: BTreeMap<usize, usize>,
     used_bytes: usize,
 }
@@ -47,8 +48,8 @@ impl RangeAllocator {
         Some(offset)
     }
 
-    /// Releases a range that [`RangeAllocator::allocate`] returned. Returns its length, or `None`
-    /// if there is no such range.
+    /// Releases the used range at this offset, which [`RangeAllocator::allocate`] returned. Returns
+    /// the length of the range, or `None` if no used range begins at this offset.
     pub(super) fn release(&mut self, offset: usize) -> Option<usize> {
         let len = self.used_ranges.remove(&offset)?;
         self.used_bytes -= len;
@@ -67,7 +68,7 @@ impl RangeAllocator {
         Some(len)
     }
 
-    /// Returns the start of the used range that contains this byte.
+    /// Returns the start of the used range that contains the byte at this offset.
     pub(super) fn allocated_at(&self, offset: usize) -> Option<usize> {
         let (&start, &len) = self.used_ranges.range(..=offset).next_back()?;
         (offset - start < len).then_some(start)

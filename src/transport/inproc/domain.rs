@@ -1,5 +1,6 @@
-//! [`SharedDomain`] for threads: a region on the heap. The threads of a process are stopped
-//! together or not at all, so they need no heartbeat monitor.
+//! [`SharedDomain`] for threads: the region (the memory that the ranks share) is on the heap. The
+//! threads of a process are stopped together or not at all, so these ranks need no heartbeat
+//! monitor.
 
 use super::HeapRegion;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -22,10 +23,10 @@ struct InprocDomainHub {
     listeners: Vec<DoorbellListeners>,
 }
 
-/// The key of a domain: a group and one of its nodes.
+/// The key of a domain: the id of the group, and the index of one of its nodes.
 type InprocDomainKey = (GroupId, usize);
 
-/// The domains of this process.
+/// The shared state of each domain of this process, while at least one member exists.
 static HUBS: LazyLock<Mutex<HashMap<InprocDomainKey, Weak<InprocDomainHub>>>> =
     LazyLock::new(Mutex::default);
 
@@ -42,8 +43,8 @@ pub struct InprocDomain {
 }
 
 impl InprocDomain {
-    /// Joins the domain of a group's node as `rank`, numbered within the node. `peers` names every
-    /// member.
+    /// Joins the domain of one node of a group. `rank` is the number of this rank within the node,
+    /// and `peers` has the name of each member.
     ///
     /// # Errors
     /// `OutOfMemory`; `Mismatch` if the members do not agree on the geometry.

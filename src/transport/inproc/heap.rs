@@ -6,12 +6,13 @@ use crate::transport::region::RegionBacking;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
-/// Zeroed heap memory, aligned like a mapping.
+/// Zeroed heap memory that begins at a page boundary, as a memory mapping does.
 #[derive(Debug)]
 pub struct HeapRegion {
-    /// The first byte of the allocation that is aligned to a page.
+    /// The first page boundary in the allocation. The region begins here.
     base: *mut u8,
     len: usize,
+    /// The address that the allocator returned.
     start: *mut u8,
     layout: Layout,
 }
@@ -33,9 +34,10 @@ impl HeapRegion {
         let refused = || {
             Error::new(ErrorKind::OutOfMemory, format!("cannot allocate a region of {len} bytes"))
         };
-        // Align here instead of in the allocator. For an aligned allocation, an allocator writes
-        // zeros over the zeroed pages of the system. All pages would then be allocated before their
-        // first use.
+        // Request one page more and align the start here, instead of requesting aligned memory. For
+        // aligned memory, an allocator writes zeros over the pages that it gets from the system,
+        // although the system has zeroed them. All pages would then have memory before their first
+        // use.
         let room = len.checked_add(PAGE).ok_or_else(refused)?;
         let layout = Layout::from_size_align(room, align_of::<u64>()).map_err(|_| refused())?;
         // SAFETY: the size is not zero.

@@ -1,4 +1,5 @@
-//! [`Endpoint`] for threads: bounded byte queues between each two ranks of a group, on any node.
+//! [`Endpoint`] for threads: bounded byte queues between each two ranks of a group, whether the
+//! ranks are on the same node or on different nodes.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -21,8 +22,8 @@ use std::time::Duration;
 /// The capacity of one stream in bytes.
 const STREAM_BYTES: usize = 64 << 10;
 
-/// The number of collective streams: several, so that messages are spread over streams as between
-/// hosts.
+/// The number of collective streams. With more than one stream, messages are spread over streams as
+/// they are between hosts, so that tests cover this.
 const LANES: u8 = 2;
 
 /// The state that the members of one group share.
@@ -31,17 +32,19 @@ struct InprocMeshHub {
     ranks: Vec<InprocMeshRank>,
 }
 
-/// The state of one rank in the hub.
+/// The state of one rank that the other members access.
 #[derive(Debug, Default)]
 struct InprocMeshRank {
     /// The bytes that were sent to this rank, by sender and channel.
     receive_queues: Mutex<BTreeMap<(Rank, Channel), VecDeque<u8>>>,
-    /// Notified when bytes arrive, when room becomes free, or when a rank leaves.
+    /// The doorbell on which the rank waits. It is notified when bytes arrive, when room becomes
+    /// free, or when a rank leaves.
     doorbell: Doorbell,
     has_left: AtomicBool,
     member: Mutex<Option<Weak<InprocMeshShared>>>,
 }
 
+/// The shared state of each group of this process, while at least one member exists.
 static HUBS: LazyLock<Mutex<HashMap<GroupId, Weak<InprocMeshHub>>>> = LazyLock::new(Mutex::default);
 
 /// One rank's end of all streams.
@@ -70,13 +73,13 @@ struct InprocProgressState {
     is_paused: bool,
     /// The peers whose streams may make progress.
     ready: BTreeSet<Rank>,
-    /// The peers whose stream was full.
+    /// The peers to which the last send was not complete, because the stream was full.
     full: BTreeSet<Rank>,
 }
 
 impl InprocMesh {
-    /// Joins the streams of a group as `rank`. `peers` names every member, and `domain` is the
-    /// domain of this rank's node.
+    /// Joins the streams of a group as `rank`. `peers` has the name of each member, and `domain` is
+    /// the domain of this rank's node.
     ///
     /// # Errors
     /// `System`.
@@ -102,7 +105,7 @@ impl InprocMesh {
             peers,
             wait_policy,
             is_failure_forwarded: AtomicBool::new(false),
-            // Some ranks may have sent messages already.
+            // All peers are ready at first, because some of them may have sent messages already.
             progress_state: Mutex::new(InprocProgressState {
                 ready: (0..size).collect(),
                 ..InprocProgressState::default()
@@ -133,7 +136,7 @@ impl InprocMeshHub {
         lock(&self.ranks[rank].member).as_ref().and_then(Weak::upgrade)
     }
 
-    /// Notifies a rank that a stream between it and `peer` may make progress.
+    /// Notifies `rank` that its stream to or from `peer` may make progress.
     fn notify_rank(&self, rank: Rank, peer: Rank, channel: Channel, direction: StreamDirection) {
         self.ranks[rank].doorbell.notify();
         if channel == Channel::PointToPoint
@@ -145,7 +148,8 @@ impl InprocMeshHub {
 }
 
 impl InprocMeshShared {
-    /// Marks a point-to-point stream as ready.
+    /// Marks the point-to-point stream to or from `peer` as ready, and wakes the progress handler.
+    /// An outgoing stream is ready only if an earlier send found it full.
     fn mark_ready(&self, peer: Rank, direction: StreamDirection) {
         let mut state = lock(&self.progress_state);
         if direction == StreamDirection::Out && !state.full.remove(&peer) {
@@ -228,8 +232,8 @@ impl Endpoint for InprocMesh {
             return Err(self.shared.left_error(to));
         }
         if channel == Channel::PointToPoint {
-            // Insert before the attempt: a peer that makes room after it finds the entry and
-            // notifies this rank.
+            // Insert the peer before the attempt to send. If the peer makes room after the attempt,
+            // it finds the entry and marks this stream as ready.
             lock(&self.shared.progress_state).full.insert(to);
         }
         let mut sent = 0;
@@ -315,7 +319,7 @@ impl Endpoint for InprocMesh {
     }
 
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        // All ranks are threads of this process, and so have the same activity.
+        // All ranks are threads of this process, so they have the same activity.
         let domain = &self.shared.domain;
         ranks.iter().map(|_| Some(domain.last_activity(domain.rank()))).collect()
     }

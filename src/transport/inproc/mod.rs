@@ -1,7 +1,10 @@
-//! Ranks that are threads of one process: both transport traits over ordinary memory.
+//! Ranks that are threads of one process. This module implements both traits of the transport
+//! layer, [`SharedDomain`](super::SharedDomain) and [`Endpoint`](super::Endpoint), in ordinary
+//! memory.
 //!
-//! The tests use it as the reference for the other transports; programs with one thread per rank
-//! use it too. Members find each other in tables of the process, by the id of their group.
+//! Programs with one thread per rank use this transport, and the tests use it as the reference for
+//! the other transports. Two global tables of the process have the state of each group by the id of
+//! the group, so that the members of a group find each other.
 
 mod domain;
 mod heap;

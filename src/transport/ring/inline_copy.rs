@@ -1,14 +1,22 @@
-//! The inline copy of the last record of a ring, next to the writer's position. It has the first
-//! word of the record's header and, if the body is at most [`INLINE_BODY_BYTES`] long, its body. A
-//! reader that keeps up gets both with the cache line that shows the new position.
+//! The inline copy of the last record of a ring, next to the writer's position. The copy has the
+//! first word of the record's header and, if the body has at most [`INLINE_BODY_BYTES`] bytes, the
+//! body. A reader that loads the cache line of the writer's position gets the copy with the same
+//! line:
 //!
-//! The stamp is the position of the record in the ring, with the length of its body. The writer
-//! clears the stamp before it writes the copy and sets it afterwards. A reader that finds the same
-//! stamp before and after its read has read a consistent copy (a sequence lock).
+//! ```text
+//! bytes   0..64   position | waits for room | rewind | stamp | first word | body, bytes 0..24
+//! bytes  64..128  body, bytes 24..88
+//! ```
 //!
-//! The body is copied in words, directly from the sender's buffer and directly to the receiver's
-//! buffer. A byte buffer in between would be written by stores and read back by loads of other
-//! widths. Such loads wait until the stores have left the core's store buffer.
+//! The stamp has the position of the record and the length of its body. The writer clears the stamp
+//! before it writes the copy, and sets the new stamp afterwards. If a reader finds the same stamp
+//! before and after its read of the copy, the copy is consistent (a sequence lock).
+//!
+//! The body is copied word by word, directly from the sender's buffer and directly to the
+//! receiver's buffer. The code avoids an intermediate byte buffer, because a core would write that
+//! buffer by stores of one width and read it by loads of another width. Such a load cannot take its
+//! value from the store buffer of the core. It waits until the stores have left the store buffer (a
+//! store-forwarding stall).
 
 use crate::base::buffer::{Dst, Src, WORD};
 use crate::base::processor;
@@ -21,28 +29,29 @@ pub(super) const CACHE_LINE_BYTES: usize = 64;
 /// The offset of the copy in the cursor, after the cursor's other fields.
 pub(super) const OFFSET_IN_CURSOR: usize = 24;
 
-/// The longest body in an inline copy. With it, the cursor fills two cache lines.
+/// The length of the longest body in an inline copy. With this length, the cursor fills two cache
+/// lines.
 pub const INLINE_BODY_BYTES: usize = 88;
 /// The number of body bytes in the first cache line.
 const FIRST_LINE_BODY_BYTES: usize =
     CACHE_LINE_BYTES - OFFSET_IN_CURSOR - offset_of!(InlineCopy, body);
-/// The number of bits of a stamp that hold the length of the body plus 1. The other bits are the
-/// lowest bits of the position. They repeat after terabytes, when many other records have been
-/// written.
+/// The number of low bits of a stamp that hold the length of the body plus 1. The other 40 bits are
+/// the lowest bits of the position. They repeat only after 1 TiB, when many later records have
+/// replaced the copy.
 pub(super) const LEN_BITS: u32 = 24;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
-/// The copy of the last record. A copy that is read while it is written is invalid.
+/// The copy of the last record. The stamp shows whether a read of the copy was consistent.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct InlineCopy {
-    /// The stamp; 0 while the copy is written.
+    /// The stamp; 0 while the writer writes the copy.
     pub(super) stamp: AtomicU64,
     first_word: AtomicU64,
     body: [AtomicU64; INLINE_BODY_BYTES / WORD],
 }
 
-/// A reader's snapshot of the copy.
+/// The part of the copy that a reader has read before the body.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSnapshot {
     stamp: u64,
@@ -53,8 +62,9 @@ pub struct InlineSnapshot {
 }
 
 impl InlineCopy {
-    /// Prefetches the second cache line for a body of this length. Otherwise the reader would take
-    /// away the first line, which it polls, while the writer waits for the second line.
+    /// Prefetches the second cache line for a write, if a body of this length uses it. Without the
+    /// prefetch, the writer would wait for the second line in the middle of the copy. In that time
+    /// the reader, which polls the first line, would take the first line away.
     #[inline]
     pub(super) fn prefetch_write(&self, len: usize) {
         if (FIRST_LINE_BODY_BYTES + 1..=INLINE_BODY_BYTES).contains(&len) {
@@ -91,12 +101,12 @@ impl InlineCopy {
         self.stamp.store(stamp, Ordering::Release);
     }
 
-    /// Invalidates the copy, because the writer writes other bytes after the record.
+    /// Invalidates the copy. The writer calls this when it writes bytes that are no record.
     pub(super) fn invalidate(&self) {
         self.stamp.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a snapshot of the copy if it is the record at this position, otherwise `None`.
+    /// Returns a snapshot if the copy is that of the record at this position, otherwise `None`.
     #[inline]
     pub(super) fn snapshot(&self, position: u64) -> Option<InlineSnapshot> {
         let stamp = self.stamp.load(Ordering::Acquire);
@@ -108,8 +118,8 @@ impl InlineCopy {
         is_here.then_some(InlineSnapshot { stamp, first_word: first, len })
     }
 
-    /// Copies the body, whose length must be that of `into`. Returns false if the copy has no body,
-    /// or if the writer has replaced it in the meantime.
+    /// Copies the body to `into`, which must have the length of the body. Returns false if the copy
+    /// has no body, or if the writer has changed the copy since the snapshot.
     #[inline]
     pub(super) fn copy_body(&self, snapshot: InlineSnapshot, into: Dst<'_>) -> bool {
         if snapshot.len > INLINE_BODY_BYTES || into.len() != snapshot.len {

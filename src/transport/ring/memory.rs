@@ -1,5 +1,6 @@
-//! The memory of a byte ring: the cursors of both sides, the bytes, and the rule by which a writer
-//! rewinds. This file does not depend on the place of that memory or on the two sides.
+//! The memory of a byte ring: the cursors of the writer and of the reader, the bytes, and the
+//! policy by which a writer rewinds (continues at the beginning of the ring). This module does not
+//! depend on where that memory is, or on the code of the writer and the reader.
 
 use super::inline_copy::{InlineCopy, OFFSET_IN_CURSOR};
 use crate::base::buffer::{Dst, Src};
@@ -9,22 +10,24 @@ use crate::base::ids::Rank;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The header of a record, in words: a first word whose meaning the caller defines, 0, the length
-/// of the body, and 0.
+/// The header of a record. It has four words: a first word whose meaning the caller defines, 0, the
+/// length of the body in bytes, and 0.
 pub type RecordHeader = [u64; 4];
 pub(super) const HEADER_BYTES: usize = size_of::<RecordHeader>();
 
-/// The cursor of one side. A zeroed cursor is at the beginning.
+/// The cursor of the writer or of the reader. A zeroed cursor is at the beginning of the stream.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RingCursor {
     pub(super) position: AtomicU64,
-    /// In the writer's cursor: not 0 while the writer waits for room.
+    /// In the writer's cursor: not 0 while the writer waits for room. Unused in the reader's
+    /// cursor.
     pub(super) waits_for_room: AtomicU32,
-    /// In the writer's cursor: the position at which the stream continued after the last rewind. In
-    /// the reader's cursor: the last position at which the reader reported the ring as drained.
+    /// In the writer's cursor: the position at which the stream continued after the last rewind.
+    /// In the reader's cursor: the last position at which the reader reported the ring as drained
+    /// (it had read all published bytes).
     pub(super) rewind_or_drained: AtomicU64,
-    /// In the writer's cursor: the inline copy of the last record.
+    /// In the writer's cursor: the inline copy of the last record. Unused in the reader's cursor.
     pub(super) inline_copy: InlineCopy,
 }
 
@@ -55,7 +58,7 @@ pub struct ByteRing<'a> {
     pub reader_cursor: &'a RingCursor,
     /// The bytes of the ring.
     pub bytes: Dst<'a>,
-    /// The conditions under which the writer rewinds.
+    /// The policy by which the writer rewinds.
     pub(in crate::transport) rewind: &'a RewindPolicy,
 }
 
@@ -70,36 +73,48 @@ pub struct RingRoute {
     pub is_bulk: bool,
 }
 
-/// The rewind policy of a ring: the offset after which a writer rewinds if it can, and the longest
-/// body before which it does so.
+/// The rewind policy of a ring: when a writer continues at the beginning of the ring. The writer
+/// can do so only if the reader has reported that it has read all bytes.
+///
+/// A policy with a long-body area divides the ring in two. For example, a bulk ring of 1 MiB has:
+///
+/// ```text
+/// offset  0 KiB             8 KiB                                1 MiB
+///         |  short bodies   |  long bodies, one after another    |
+/// ```
+///
+/// In the first area, the writer rewinds before a short body from offset 4 KiB on.
 ///
 /// A core gets a line more slowly while another core's cache holds it than after the line has left
 /// that cache ([`ReusePolicy`](crate::transport::ReusePolicy)). Measurements:
 ///
-/// - Xeon, 4th generation. The largest ring has 256 KiB. Compared with it, messages of 2 to 64 KiB
-///   take 20 % longer in a ring of 128 KiB, or in that part of a ring. Messages of up to 1 KiB take
-///   5 % less there.
-/// - EPYC, 4th generation. A message of 8 KiB takes 0.6 us in a ring of 2 MiB, and 1.9 us in a ring
-///   of 256 KiB. In the first 4 KiB of a ring it takes 1.1 us. Messages of 1 KiB take 20 % less
-///   there than elsewhere.
+/// - Xeon, 4th generation, where the largest ring has 256 KiB. If messages use only 128 KiB, as a
+///   whole ring or as a part of it, messages of 2 to 64 KiB take 20 % longer than in 256 KiB.
+///   Messages of up to 1 KiB take 5 % less.
+/// - EPYC, 4th generation. A message of 8 KiB takes 0.6 us in a ring of 2 MiB and 1.9 us in a ring
+///   of 256 KiB. It takes 1.1 us in the first 4 KiB of a ring. Messages of 1 KiB take 20 % less
+///   time in the first 4 KiB of a ring than elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct RewindPolicy {
+    /// The lowest offset from which the writer rewinds. Before this offset it just continues.
     pub(in crate::transport) rewind_after: u64,
+    /// The length of the longest short body. The writer rewinds only before a short body.
     pub(in crate::transport) max_short_body: usize,
-    /// The offset from which on longer bodies follow each other, apart from the short bodies at the
-    /// beginning of the ring.
+    /// The offset at which the long-body area begins, or `None` if the ring has no such area.
+    /// Before a long body, the writer skips from the short bodies to this area.
     pub(in crate::transport) long_body_offset: Option<usize>,
 }
 
 impl RewindPolicy {
-    /// Returns the number of bytes after which a reader reports that it has read everything. A
-    /// writer needs that report before it continues elsewhere.
+    /// Returns the minimum number of bytes between two reports in which a reader says that it has
+    /// read everything. A writer needs such a report before it rewinds or skips to the long-body
+    /// area.
     pub(super) fn report_interval(&self) -> u64 {
         if self.long_body_offset.is_some() { 1 } else { self.rewind_after }
     }
 }
 
-/// The number of pieces into which a stream divides a ring, so that the writer writes one piece
+/// The number of pieces into which a streamed body divides a ring. The writer writes one piece
 /// while the reader reads another.
 pub(super) const STREAM_PIECES: usize = 16;
 
@@ -119,21 +134,21 @@ pub(super) fn locate(bytes: Dst<'_>, position: u64) -> (usize, usize) {
 }
 
 pub(super) fn copy_in(stager: &mut Stager, bytes: Dst<'_>, position: u64, from: Src<'_>) {
-    let (start, straight) = locate(bytes, position);
-    if from.len() <= straight {
+    let (start, until_end) = locate(bytes, position);
+    if from.len() <= until_end {
         return stager.stage(bytes.slice(start, from.len()), from);
     }
-    stager.stage(bytes.slice(start, straight), from.slice(0, straight));
-    let rest = from.len() - straight;
-    stager.stage(bytes.slice(0, rest), from.slice(straight, rest));
+    stager.stage(bytes.slice(start, until_end), from.slice(0, until_end));
+    let rest = from.len() - until_end;
+    stager.stage(bytes.slice(0, rest), from.slice(until_end, rest));
 }
 
 pub(super) fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {
-    let (start, straight) = locate(bytes, position);
-    if into.len() <= straight {
+    let (start, until_end) = locate(bytes, position);
+    if into.len() <= until_end {
         return into.copy_from(bytes.as_src().slice(start, into.len()));
     }
-    into.slice(0, straight).copy_from(bytes.as_src().slice(start, straight));
-    let rest = into.len() - straight;
-    into.slice(straight, rest).copy_from(bytes.as_src().slice(0, rest));
+    into.slice(0, until_end).copy_from(bytes.as_src().slice(start, until_end));
+    let rest = into.len() - until_end;
+    into.slice(until_end, rest).copy_from(bytes.as_src().slice(0, rest));
 }

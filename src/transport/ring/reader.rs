@@ -18,12 +18,13 @@ pub struct RingReader {
     route: RingRoute,
     /// The read position: all bytes before it are read.
     position: u64,
-    /// The released position: the room before it is returned to the writer, and the reader has
-    /// checked whether the writer waits for it.
+    /// The released position. The reader has published it, so that the writer can reuse the room
+    /// before it, and has then checked whether the writer waits for room.
     released: u64,
-    /// The writer's position at the last refresh.
+    /// The writer's position when this reader last loaded it.
     written: u64,
-    /// The last position that was reported as drained, for a writer that wants to rewind.
+    /// The last position that this reader reported as drained. The writer needs the report to
+    /// rewind.
     pub(super) reported: u64,
 }
 
@@ -42,7 +43,7 @@ impl RingReader {
         Self { route, position: 0, released: 0, written: 0, reported: 0 }
     }
 
-    /// Reads available bytes into `into`. Returns their number.
+    /// Reads as many of the available bytes as fit into `into`. Returns the number of bytes read.
     ///
     /// # Errors
     /// `Internal` if the writer's position is invalid.
@@ -57,9 +58,9 @@ impl RingReader {
         Ok(len)
     }
 
-    /// Reads bytes until `into` is full, while the writer writes more. If the ring is empty, polls
-    /// up to `polls` times. Returns the number of bytes read. The caller
-    /// [releases](RingReader::release) them.
+    /// Reads bytes until `into` is full, while the writer writes more bytes. If the ring is empty,
+    /// the reader polls up to `polls` times, and returns if no bytes arrive. Returns the number of
+    /// bytes read. The caller must [release](RingReader::release) these bytes.
     ///
     /// # Errors
     /// As [`RingReader::read`].
@@ -69,15 +70,15 @@ impl RingReader {
         let mut taken = 0;
         while taken < into.len() && spin_until(polls, || self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
-            // A writer that polls for room sees it at once. Whether a writer sleeps is checked
-            // later.
+            // A writer that polls for room sees the new position immediately. For a writer that
+            // sleeps, the caller releases the bytes later.
             ring.reader_cursor.position.store(self.position, Ordering::Release);
         }
         Ok(taken)
     }
 
-    /// Polls up to `polls` times until bytes have arrived, and then prefetches an inline copy of up
-    /// to `len` bytes.
+    /// Polls up to `polls` times until bytes have arrived. If they have arrived, prefetches the
+    /// inline copy of a body of up to `len` bytes.
     #[inline]
     pub fn poll_for(&self, ring: &ByteRing<'_>, len: usize, polls: u32) {
         if spin_until(polls, || self.has_more(ring)) {
@@ -85,24 +86,25 @@ impl RingReader {
         }
     }
 
-    /// Returns whether bytes have arrived that are not read.
+    /// Returns whether bytes have arrived that this reader has not read.
     #[inline]
     pub fn has_more(&self, ring: &ByteRing<'_>) -> bool {
         ring.writer_cursor.position() != self.position
     }
 
-    /// Returns the snapshot of the inline copy, if the unread bytes are exactly the one record that
-    /// it copies.
+    /// Returns a snapshot of the inline copy if the unread bytes are exactly the record of that
+    /// copy.
     ///
     /// # Errors
     /// As [`RingReader::read`].
     pub fn peek_inline(&mut self, ring: &ByteRing<'_>) -> Result<Option<InlineSnapshot>> {
-        let held = self.refresh(ring)?;
+        let unread = self.refresh(ring)?;
         let newest = ring.writer_cursor.inline_copy.snapshot(self.position);
-        Ok(newest.filter(|newest| held == HEADER_BYTES + newest.len))
+        Ok(newest.filter(|newest| unread == HEADER_BYTES + newest.len))
     }
 
-    /// Takes the record of a snapshot: copies its body, whose length is that of `into`.
+    /// Takes the record of a snapshot: copies its body to `into`, which must have the length of the
+    /// body.
     ///
     /// # Errors
     /// As [`RingReader::take_peeked`].
@@ -123,7 +125,7 @@ impl RingReader {
         Ok(())
     }
 
-    /// Skips bytes that were peeked.
+    /// Skips `len` bytes that were peeked before.
     ///
     /// # Errors
     /// `Internal` if fewer bytes have arrived.
@@ -145,9 +147,10 @@ impl RingReader {
         self.position
     }
 
-    /// Takes the `seen` bytes that [`RingReader::peek`] has returned, and copies the following
-    /// bytes to `into` as they arrive. Polls up to `polls` times for the next bytes. If they do not
-    /// arrive in that time, returns false and leaves everything in the ring.
+    /// Takes the `seen` bytes that [`RingReader::peek`] has copied, and copies the bytes after them
+    /// to `into` as they arrive. Polls up to `polls` times for the next bytes. If they do not
+    /// arrive in that time, returns false and leaves all bytes in the ring, including the `seen`
+    /// bytes.
     ///
     /// # Errors
     /// As [`RingReader::read`].
@@ -183,30 +186,31 @@ impl RingReader {
         Ok(true)
     }
 
-    /// Copies the next bytes to `into` without taking them. Returns the number of bytes that have
-    /// arrived, or 0 if they do not fill `into`.
+    /// Fills `into` with the next bytes, without taking them from the ring. Returns the number of
+    /// unread bytes, or 0 if fewer bytes than `into` can hold have arrived.
     ///
     /// # Errors
     /// As [`RingReader::read`].
     pub fn peek(&mut self, ring: &ByteRing<'_>, into: Dst<'_>) -> Result<usize> {
-        let held = self.refresh(ring)?;
-        if held < into.len() {
+        let unread = self.refresh(ring)?;
+        if unread < into.len() {
             return Ok(0);
         }
-        // Prefetch all lines at once. Otherwise the lines after the header would be requested only
-        // once the header has arrived.
-        prefetch_lines(ring.bytes, self.position, held).for_each(processor::prefetch_to_read);
+        // Prefetch all lines together. Otherwise this core would request the lines after the header
+        // only after the header has arrived.
+        prefetch_lines(ring.bytes, self.position, unread).for_each(processor::prefetch_to_read);
         copy_out(ring.bytes, self.position, into);
-        Ok(held)
+        Ok(unread)
     }
 
-    /// Loads the writer's position, and follows a rewind of the writer. Returns the number of
-    /// unread bytes.
+    /// Loads the writer's position. If the writer has rewound the ring, this reader continues at
+    /// the new position. Returns the number of unread bytes.
     #[inline]
     pub(super) fn refresh(&mut self, ring: &ByteRing<'_>) -> Result<usize> {
         self.written = ring.writer_cursor.position.load(Ordering::Acquire);
         let rewind = ring.writer_cursor.rewind_or_drained.load(Ordering::Relaxed);
-        // A rewind beyond `written` was made after that load. The next refresh handles it.
+        // A rewind position beyond `written` was stored after the load of `written`. The next
+        // refresh handles it.
         if rewind > self.position && rewind <= self.written {
             if rewind - self.position > ring.bytes.len() as u64 {
                 return Err(invalid_position_error());
@@ -216,7 +220,8 @@ impl RingReader {
         self.available(ring)
     }
 
-    /// Reports from time to time, to a writer that wants to rewind, that the ring is drained.
+    /// Reports that the ring is drained, if all bytes that this reader knows of are read and the
+    /// last report is at least one report interval ago.
     fn report_drained(&mut self, ring: &ByteRing<'_>) {
         if self.position - self.reported >= ring.rewind.report_interval()
             && self.position == self.written
@@ -227,13 +232,13 @@ impl RingReader {
     }
 
     fn available(&self, ring: &ByteRing<'_>) -> Result<usize> {
-        let held = self.written.checked_sub(self.position);
-        let held = held.and_then(|held| usize::try_from(held).ok());
-        held.filter(|&held| held <= ring.bytes.len()).ok_or_else(invalid_position_error)
+        let unread = self.written.checked_sub(self.position);
+        let unread = unread.and_then(|unread| usize::try_from(unread).ok());
+        unread.filter(|&unread| unread <= ring.bytes.len()).ok_or_else(invalid_position_error)
     }
 
-    /// Releases the room of read bytes. Returns true if the writer waits for room, so that the
-    /// caller must wake it.
+    /// Releases the room of all read bytes. Returns true if the writer waits for room. The caller
+    /// must then wake the writer.
     pub fn release(&mut self, region: &Region) -> bool {
         if self.released == self.position {
             return false;
@@ -246,22 +251,24 @@ impl RingReader {
             && ring.writer_cursor.waits_for_room.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Releases the room of read bytes once they are a quarter of the ring. Fewer unreleased bytes
-    /// never block a writer for good: if the ring is full, it has more bytes that this reader will
-    /// take.
+    /// Releases the room of read bytes once they are a quarter of the ring. Returns as
+    /// [`RingReader::release`] does. The bytes that stay unreleased cannot block a writer forever:
+    /// if the ring is full, it also has unread bytes, and after reading them this reader releases
+    /// the room.
     pub fn release_lazily(&mut self, region: &Region) -> bool {
         let unreleased = self.position - self.released;
         unreleased >= region.ring_bytes() as u64 / 4 && self.release(region)
     }
 }
 
-/// The maximum number of prefetched bytes, about as many as a core can request at once.
+/// The maximum number of prefetched bytes. A core can have about this many bytes of cache lines in
+/// flight.
 const PREFETCH_BYTES: usize = 1 << 10;
 
-/// Returns the addresses of the cache lines of `len` bytes, at most up to the end of the ring and
-/// up to [`PREFETCH_BYTES`].
+/// Returns the addresses of the cache lines of the next `len` bytes. Stops at the end of the ring
+/// and after [`PREFETCH_BYTES`].
 fn prefetch_lines(bytes: Dst<'_>, position: u64, len: usize) -> impl Iterator<Item = *const u8> {
-    let (start, straight) = locate(bytes, position);
-    let end = start + len.min(straight).min(PREFETCH_BYTES);
+    let (start, until_end) = locate(bytes, position);
+    let end = start + len.min(until_end).min(PREFETCH_BYTES);
     (start..end).step_by(CACHE_LINE_BYTES).map(move |at| bytes.as_src().as_ptr().wrapping_add(at))
 }

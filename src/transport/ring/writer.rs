@@ -15,31 +15,33 @@ use crate::transport::region::Region;
 use crate::wait::policy::spin_until;
 use std::sync::atomic::{Ordering, fence};
 
-/// The indexes of the header words that are not 0.
+/// The index of the header word whose meaning the caller defines.
 const FIRST_WORD: usize = 0;
+/// The index of the header word with the length of the body.
 const LEN_WORD: usize = 2;
 
-/// The longest body for which the lines of the next body are prefetched. The lines of a longer body
-/// do not arrive while the sender waits for an answer.
+/// The length of the longest body for which the lines of the next record are prefetched. The lines
+/// of a longer body would not all arrive while the sender waits for an answer.
 const MAX_PREFETCHED_BODY: usize = 8 << 10;
 
 /// The writer of a byte ring.
 #[derive(Debug)]
 pub struct RingWriter {
     route: RingRoute,
-    /// The write position: all bytes before it are written.
+    /// The write position. All bytes before it are written.
     position: u64,
-    /// The published position: all bytes before it are visible to the reader.
+    /// The published position. All bytes before it are visible to the reader.
     published: u64,
     /// The number of bytes of the ring that have memory.
     reserved: usize,
-    /// The reader's position at the last refresh.
+    /// The reader's position when this writer last loaded it, or the position after a later
+    /// rewind.
     read_position: u64,
-    /// Whether the last record was short, or follows a short record.
+    /// Whether a short record was written since this writer last continued in the long-body area.
     is_after_short: bool,
-    /// The offset in the ring at which the last record of the long-body area ended.
+    /// The offset in the ring at which the last record in the long-body area ended.
     long_body_end: usize,
-    /// Whether the inline copy is the last record, and nothing was written after it.
+    /// Whether the inline copy is valid: the last write was the record that the copy has.
     has_inline_copy: bool,
 }
 
@@ -67,8 +69,8 @@ impl RingWriter {
         }
     }
 
-    /// Writes the parts, one after another, as far as there is room. Returns the number of bytes
-    /// written. The reader sees them after [`RingWriter::publish`].
+    /// Writes the parts, one after another, until all are written or the ring is full. Returns the
+    /// number of bytes written. The reader sees these bytes only after [`RingWriter::publish`].
     ///
     /// # Errors
     /// `Internal` if the reader's position is invalid; `OutOfMemory` or `System` if a part of the
@@ -100,8 +102,9 @@ impl RingWriter {
     }
 
     /// Writes a body in pieces and publishes each piece, so that the reader takes earlier pieces
-    /// during that time. If there is no room for the next piece, polls up to `polls` times. Returns
-    /// the number of bytes written. The caller then executes `fence(SeqCst)` and wakes the reader.
+    /// while this writer writes later ones. If there is no room for the next piece, polls up to
+    /// `polls` times, and returns if there is still no room. Returns the number of bytes written.
+    /// The caller must then execute `fence(SeqCst)` and wake the reader.
     ///
     /// # Errors
     /// As [`RingWriter::write`].
@@ -123,20 +126,21 @@ impl RingWriter {
         Ok(written)
     }
 
-    /// Returns whether the ring has room for `len` bytes, and memory for them.
+    /// Returns whether the ring has room for `len` bytes and this room has memory.
     pub fn can_write(&mut self, region: &Region, len: usize) -> bool {
         let ring = region.ring_on(self.route);
         self.can_write_to(region, &ring, len)
     }
 
-    /// Returns whether the ring has room and memory. If it returns false because of an error, the
-    /// next write reports that error.
+    /// As [`RingWriter::can_write`]. If the result is false because of an error, the next write
+    /// reports that error.
     fn can_write_to(&mut self, region: &Region, ring: &ByteRing<'_>, len: usize) -> bool {
         let has_room = self.poll_room(ring, len, 0).is_ok_and(|room| room >= len);
         has_room && self.reserve(region, ring, len).is_ok()
     }
 
-    /// Returns the free room, after polling up to `polls` times for enough room.
+    /// Polls up to `polls` times until the ring has `wanted` free bytes. Returns the number of free
+    /// bytes.
     fn poll_room(&mut self, ring: &ByteRing<'_>, wanted: usize, polls: u32) -> Result<usize> {
         if self.free_bytes(ring)? < wanted {
             let is_enough = |read: u64| {
@@ -148,9 +152,9 @@ impl RingWriter {
         self.free_bytes(ring)
     }
 
-    /// Writes a record: a [header](RecordHeader) with this first word, and its body. Publishes
-    /// both, as [`RingWriter::publish`] does. Returns false and writes nothing if there is no room
-    /// for all of it.
+    /// Writes a record, that is, a [header](RecordHeader) with this first word, and the body. Also
+    /// publishes the record, as [`RingWriter::publish`] does. If there is no room for the whole
+    /// record, returns false and writes nothing.
     pub fn write_record(&mut self, region: &Region, first_word: u64, body: Src<'_>) -> bool {
         let wanted = HEADER_BYTES + body.len();
         let ring = region.ring_on(self.route);
@@ -169,12 +173,14 @@ impl RingWriter {
         self.published = self.position;
         write_header(&ring, start, first_word, body.len() as u64);
         write_body(&ring, start + HEADER_BYTES as u64, body);
-        // Store all parts of this cache line together: a polling reader takes the line away between
-        // two stores.
+        // From here on, all stores to the cache line of the cursor follow each other directly. A
+        // reader that polls this line could take it away between two stores that are further
+        // apart.
         ring.writer_cursor.inline_copy.publish(start, first_word, body);
         self.has_inline_copy = true;
-        // A release store, together with the stores before it: before an exchange, a polling reader
-        // would take the line away.
+        // This is a release store, which reaches the cache line together with the stores before it.
+        // A sequentially consistent exchange would first wait for these stores, and a polling
+        // reader would take the line away during the wait.
         ring.writer_cursor.position.store(self.position, Ordering::Release);
         if is_short {
             self.is_after_short = true;
@@ -184,11 +190,12 @@ impl RingWriter {
         true
     }
 
-    /// Prefetches the lines of the next record, after a record with a body of this length. The
-    /// reader's core had these lines when they were last used. They arrive while the sender waits
-    /// for an answer.
+    /// Prefetches the lines of the next record, which is expected to have a body of this length as
+    /// the last one had. The lines are in the cache of the reader's core since their last use. They
+    /// arrive while the sender waits for an answer.
     pub fn prefetch_next(&self, region: &Region, len: usize) {
-        // Most bodies are short; then the ring's address is not needed.
+        // Most bodies are short. This check comes first, because it does not need the address of
+        // the ring.
         if self.is_after_short {
             return;
         }
@@ -198,20 +205,22 @@ impl RingWriter {
         }
     }
 
-    /// Returns the range of the next record with a body of this length, up to the end of the ring.
-    /// The range is empty if such bodies go back to the beginning of the ring, whose lines the
-    /// reader is about to read. It is also empty if the body has more lines than arrive in time.
+    /// Returns the range in the ring that the next record will have if its body has this length.
+    /// The range ends at the end of the ring at the latest. The range is empty if such a record
+    /// goes to the beginning of the ring, whose lines the reader is about to read. It is also empty
+    /// if the body has more lines than arrive in time.
     pub(super) fn next_record_range<'a>(&self, ring: &ByteRing<'a>, len: usize) -> Dst<'a> {
         let policy = ring.rewind;
         let is_long_body = policy.long_body_offset.is_some()
             && len > policy.max_short_body
             && len <= MAX_PREFETCHED_BODY;
-        let (start, straight) = locate(ring.bytes, self.position);
+        let (start, until_end) = locate(ring.bytes, self.position);
         let wanted = if is_long_body { HEADER_BYTES + len } else { 0 };
-        ring.bytes.slice(start, wanted.min(straight))
+        ring.bytes.slice(start, wanted.min(until_end))
     }
 
-    /// Continues after the last long body, if the ring has a long-body area and all bytes are read.
+    /// Skips to the end of the last record in the long-body area, if the ring has such an area and
+    /// the reader has reported that all bytes are read.
     fn resume_long_bodies(&mut self, ring: &ByteRing<'_>) {
         let Some(least) = ring.rewind.long_body_offset else { return };
         if self.published != self.position
@@ -227,31 +236,32 @@ impl RingWriter {
         self.is_after_short = false;
     }
 
-    /// Continues at the beginning of the ring, if the rewind policy asks for it and all bytes are
-    /// read.
+    /// Skips to the beginning of the ring, if the rewind policy asks for this and the reader has
+    /// reported that all bytes are read.
     fn rewind(&mut self, ring: &ByteRing<'_>) {
-        let (start, straight) = locate(ring.bytes, self.position);
+        let (start, until_end) = locate(ring.bytes, self.position);
         if (start as u64) < ring.rewind.rewind_after || self.published != self.position {
             return;
         }
         if ring.reader_cursor.rewind_or_drained.load(Ordering::Acquire) == self.position {
-            self.skip_ahead(ring, straight);
+            self.skip_ahead(ring, until_end);
         }
     }
 
-    /// Skips this number of bytes. All bytes before are read.
+    /// Skips this number of bytes. The reader must have read all bytes before them.
     fn skip_ahead(&mut self, ring: &ByteRing<'_>, skipped: usize) {
         self.position += skipped as u64;
         (self.published, self.read_position) = (self.position, self.position);
         ring.writer_cursor.rewind_or_drained.store(self.position, Ordering::Relaxed);
     }
 
-    /// Ensures that the ring has memory for the next `len` bytes.
+    /// Ensures that the next `len` bytes of the ring have memory.
     fn reserve(&mut self, region: &Region, ring: &ByteRing<'_>, len: usize) -> Result<()> {
         if self.reserved < ring.bytes.len() {
-            let (start, straight) = locate(ring.bytes, self.position);
-            // The part at the beginning of the ring was reserved before the first wrap.
-            let end = start + len.min(straight);
+            let (start, until_end) = locate(ring.bytes, self.position);
+            // If the bytes wrap around, the beginning of the ring already has memory from the first
+            // pass.
+            let end = start + len.min(until_end);
             self.reserved = region.reserve_ring(ring, self.reserved, end)?;
         }
         Ok(())
@@ -263,13 +273,13 @@ impl RingWriter {
         self.position
     }
 
-    /// Returns the number of bytes that are written but not published.
+    /// Returns the number of bytes that are written but not yet published.
     pub fn unpublished_bytes(&self) -> usize {
         usize::try_from(self.position - self.published).unwrap_or(usize::MAX)
     }
 
-    /// Publishes the written bytes to the reader. Returns false if there is nothing new. The caller
-    /// then executes `fence(SeqCst)` and wakes the reader.
+    /// Publishes the written bytes to the reader. Returns false if there are no new bytes. If the
+    /// result is true, the caller must execute `fence(SeqCst)` and wake the reader.
     pub fn publish(&mut self, region: &Region) -> bool {
         if self.published == self.position {
             return false;
@@ -280,7 +290,8 @@ impl RingWriter {
         true
     }
 
-    /// Requests a wakeup once there is room. Returns true if there is room already.
+    /// Requests that the reader wakes this writer once there is room. Returns true if there is room
+    /// already.
     ///
     /// # Errors
     /// As [`RingWriter::write`].
@@ -292,15 +303,16 @@ impl RingWriter {
         Ok(self.free_bytes(&ring)? > 0)
     }
 
-    /// Returns whether the reader has read all bytes and published that.
+    /// Returns whether the reader has read all bytes and has released their room.
     pub fn is_drained(&mut self, region: &Region) -> bool {
         let ring = region.ring_on(self.route);
         self.refresh(&ring);
         self.read_position == self.position
     }
 
-    /// Loads the reader's position. The known position is kept if it is greater than the loaded
-    /// one, since a rewind may have moved it ahead.
+    /// Loads the reader's position. If the known position is greater than the loaded position, the
+    /// known position stays: a rewind has moved it ahead, and the reader has not followed the
+    /// rewind yet.
     fn refresh(&mut self, ring: &ByteRing<'_>) {
         self.read_position =
             self.read_position.max(ring.reader_cursor.position.load(Ordering::Acquire));
@@ -319,10 +331,11 @@ fn total_len(parts: &[Src<'_>]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-/// The maximum number of pieces in which a body is published, and the minimum size of a piece. A
-/// reader that is close behind takes away cache lines that the writer is about to write. (Messages
-/// of 8 KiB took 20 % longer in pieces of 2 KiB.)
+/// The maximum number of pieces in which a body is published.
 const MAX_PIECES: usize = 8;
+/// The minimum size of a piece. With smaller pieces, a reader that is close behind the writer
+/// takes away cache lines that the writer is about to write. (Messages of 8 KiB took 20 % longer
+/// in pieces of 2 KiB.)
 const MIN_PIECE_BYTES: usize = 8 << 10;
 
 fn split_pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
@@ -333,8 +346,8 @@ fn split_pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
 
 /// Writes the header of a record.
 fn write_header(ring: &ByteRing<'_>, start: u64, first_word: u64, len: u64) {
-    let (at, straight) = locate(ring.bytes, start);
-    if straight >= HEADER_BYTES {
+    let (at, until_end) = locate(ring.bytes, start);
+    if until_end >= HEADER_BYTES {
         let room = ring.bytes.slice(at, HEADER_BYTES);
         room.set_word(FIRST_WORD * WORD, first_word);
         room.set_word((FIRST_WORD + 1) * WORD, 0);
@@ -350,7 +363,8 @@ fn write_header(ring: &ByteRing<'_>, start: u64, first_word: u64, len: u64) {
     );
 }
 
-/// Writes the body of a record. A polling reader takes one piece while the writer writes the next.
+/// Writes the body of a record. The function publishes each piece except the last, so that a
+/// polling reader takes one piece while the writer writes the next piece.
 fn write_body(ring: &ByteRing<'_>, start: u64, body: Src<'_>) {
     let mut stager = Stager::for_total(body.len());
     split_pieces(body).fold(start, |place, piece| {

@@ -1,5 +1,5 @@
-//! The state of one process's membership in a domain. The calling threads and the service thread
-//! share it.
+//! The state of one process's membership in a domain (the ranks of one host that share memory). The
+//! calling threads and the service thread share this state.
 
 use crate::base::deadline::Deadline;
 use crate::base::ids::{GroupId, Rank};
@@ -14,7 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The byte of a wake request on a liveness socket.
+/// The byte that a rank sends on a liveness socket as a wake request: the peer shall call its
+/// listeners.
 const WAKE_REQUEST: u8 = b'K';
 
 /// The state of a membership.
@@ -26,11 +27,12 @@ pub(super) struct ShmDomainShared {
     pub(super) peers: Arc<[PeerName]>,
     pub(super) wait_policy: WaitPolicy,
     pub(super) has_left: Vec<AtomicBool>,
-    /// The connections to all other ranks, in rank order.
+    /// The liveness sockets to all other ranks, in rank order. This rank has no entry.
     pub(super) streams: Box<[UnixStream]>,
     pub(super) listeners: DoorbellListeners,
     pub(super) vitals: HeartbeatConfig,
-    /// The alarm of the heartbeat; present while this rank beats.
+    /// The alarm on which the service thread increments this rank's heartbeat; `None` while this
+    /// rank sends no heartbeats.
     pub(super) heartbeat_alarm: Mutex<Option<Alarm>>,
 }
 
@@ -40,8 +42,9 @@ impl ShmDomainShared {
         &self.streams[peer - usize::from(peer > self.rank)]
     }
 
-    /// Publishes this process's activity and wakes all ranks of the domain, including the rank that
-    /// has queried it. Called on the service thread, the only writer of the text.
+    /// Publishes a text about this process's activity, and wakes all ranks of the domain, because
+    /// the rank that has queried the activity is one of them. Called on the service thread, which
+    /// is the only writer of the text.
     pub(super) fn publish_activity(&self) {
         self.region
             .heartbeat(self.rank)
@@ -75,8 +78,8 @@ impl SharedDomain for ShmDomainShared {
         if rank == self.rank {
             self.listeners.notify_all();
         } else if self.region.begin_wake_request(self.rank, rank) {
-            // A failed send is ignored: a peer that is gone needs no request, and the socket has
-            // room for the one pending request.
+            // An error of the send does not matter: a peer that is gone needs no request, and the
+            // socket always has room for the one pending request.
             drop(unix::send(self.stream(rank), &[WAKE_REQUEST], None));
         }
     }
@@ -98,7 +101,7 @@ impl SharedDomain for ShmDomainShared {
         let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
         let (doorbell, limit) =
             (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
-        // The outcome of the wait does not matter: the answers so far are evaluated below.
+        // The outcome of the wait does not matter, because the lines below check each answer.
         drop(wait_until(doorbell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
         let answers = ranks.iter().zip(&asked);
         answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()

@@ -1,6 +1,7 @@
-//! The heartbeat of a rank among the processes of its host. The service thread increments this
-//! rank's heartbeat, monitors the heartbeats of the peers, and publishes this process's activity.
-//! If a peer's heartbeat stops, the domain fails.
+//! The heartbeats between the processes of one host. On each alarm, the service thread increments
+//! the heartbeat counter of this rank, publishes this process's activity text, and checks the
+//! counters of the peers ([`transport::heartbeat`](crate::transport::heartbeat)). If a peer's
+//! counter stops, the domain fails.
 
 use super::domain_state::ShmDomainShared;
 use super::liveness_socket;
@@ -23,13 +24,15 @@ struct RankHeartbeat {
 
 /// Starts the heartbeat and the monitor.
 pub(super) fn start(shared: &Arc<ShmDomainShared>, timing: HeartbeatTiming) -> Result<()> {
-    // Beat immediately, so that the peers watch this rank from now on.
+    // Send the first heartbeat immediately, because the peers watch this rank only after its first
+    // heartbeat.
     shared.region.heartbeat(shared.rank).beat();
     let now = Instant::now();
     let monitor = Mutex::new(HeartbeatMonitor::new(timing, shared.peers.len(), now));
     let alarm =
         service::alarm(Arc::new(RankHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
-    // Store the alarm before it fires, because the handler sets it again.
+    // Store the alarm before it can fire, because the handler uses the stored alarm to set the next
+    // time.
     lock(&shared.heartbeat_alarm).insert(alarm).set(Some(now));
     Ok(())
 }
@@ -37,7 +40,8 @@ pub(super) fn start(shared: &Arc<ShmDomainShared>, timing: HeartbeatTiming) -> R
 /// Stops the heartbeat.
 pub(super) fn stop(shared: &ShmDomainShared) {
     let alarm: Option<Alarm> = lock(&shared.heartbeat_alarm).take();
-    // Drop the alarm outside the lock, because the drop takes the service thread's lock.
+    // Drop the alarm outside this lock, because dropping an alarm takes the lock of the service
+    // thread.
     drop(alarm);
 }
 
@@ -66,7 +70,7 @@ impl AlarmHandler for RankHeartbeat {
     }
 }
 
-/// Fails the domain because of silent ranks.
+/// Fails the domain because these ranks have sent no heartbeat for the given times.
 fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
     let describe = |&(rank, silence): &(Rank, Duration)| {
         let heartbeat = shared.region.heartbeat(rank);

@@ -1,14 +1,21 @@
-//! The liveness sockets: one socket between each two ranks of a host.
+//! The liveness sockets: one Unix socket between each two ranks of a host. A liveness socket shows
+//! the death of the peer, and carries wake requests.
 //!
-//! A rank that leaves in order sets its departure flag in the region, a store that cannot fail. An
-//! end of file without that flag is a death. On the socket itself, a rank only sends wake requests:
-//! when it leaves, when the peer listens (`SharedDomain::notify_listeners`), and when it queries
-//! the peer's activity. At most one wake request per direction is pending; the region records it.
-//! So a socket is never full, and many wake requests cost one system call.
+//! **Death and departure.** A rank that leaves in order sets its departure flag in the region (the
+//! shared memory of the host's ranks). This is a store, which cannot fail. If a rank reads an end
+//! of file on a socket and the peer has not set that flag, the peer has died.
 //!
-//! If a process has forked without exec, the child keeps the socket open after the process's death.
-//! So the process itself is watched too, by a pidfd, if the kernel reports the same process id for
-//! the peer as the peer has sent.
+//! **Wake requests.** A wake request is one byte, on which the service thread of the peer's process
+//! calls the listeners. A rank sends it when it leaves, when it rings the doorbell of a peer that
+//! listens (`SharedDomain::notify_listeners`), and when it queries the peer's activity. The region
+//! has a word for each direction that says whether a request is pending. While a request is
+//! pending, a rank sends no further request. A socket is therefore never full, and many wake
+//! requests cost one system call.
+//!
+//! **Forked children.** If a process forks and the child calls no exec, the child keeps the socket
+//! open after the death of the process. Therefore the service thread also watches the peer's
+//! process itself, by a pidfd. This requires that the kernel reports the same process id for the
+//! peer as the peer has sent.
 
 use super::domain_state::ShmDomainShared;
 use crate::base::deadline::Deadline;
@@ -28,14 +35,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The connection to one peer, as the service thread watches it.
+/// The handler of the service thread for the liveness socket to one peer.
 #[derive(Debug)]
 pub(super) struct LivenessSocket {
     shared: Arc<ShmDomainShared>,
     peer: Rank,
 }
 
-/// The handler for the exit of a peer's process, as the kernel reports it.
+/// The handler of the service thread for the exit of a peer's process, which the kernel reports.
 #[derive(Debug)]
 struct ProcessExitHandler {
     socket: Arc<LivenessSocket>,
@@ -53,13 +60,15 @@ impl LivenessSocket {
         self.shared.stream(self.peer)
     }
 
-    /// Returns a handler for the exit of the peer's process, if the kernel can report it.
+    /// Returns a handler for the exit of the peer's process, or `None` if the kernel cannot report
+    /// the exit.
     pub(super) fn exit_handler(self: &Arc<Self>) -> Option<Arc<dyn DescriptorHandler>> {
         let process = verified_process(self.stream(), self.shared.peers[self.peer].pid)?;
         Some(Arc::new(ProcessExitHandler { socket: Arc::clone(self), process }))
     }
 
-    /// Reads the pending wake requests of the peer. Returns true once the peer can send no more.
+    /// Reads and handles the pending wake requests of the peer. Returns true if the socket has
+    /// ended, so that the peer can send no further request.
     fn handle_input(&self) -> bool {
         let shared = &self.shared;
         let mut bytes = [0; 16];
@@ -67,8 +76,8 @@ impl LivenessSocket {
             match unix::receive(self.stream(), &mut bytes) {
                 Ok((0, _)) => return true,
                 Ok(_) => {
-                    // Answer first: a peer that has more to report after this sends another wake
-                    // request.
+                    // Mark the request as answered before handling it. If the peer has something
+                    // new to report after this mark, it sends another request.
                     shared.region.finish_wake_request(self.peer, shared.rank);
                     if shared.region.heartbeat(shared.rank).take_activity_request() {
                         shared.publish_activity();
@@ -82,7 +91,7 @@ impl LivenessSocket {
         }
     }
 
-    /// Records whether the peer has left in order. Returns true if it has.
+    /// Returns whether the peer has left in order. If it has, records this and notifies this rank.
     fn check_departure(&self) -> bool {
         let shared = &self.shared;
         if !shared.region.presence(self.peer).has_left() {
@@ -95,7 +104,8 @@ impl LivenessSocket {
         true
     }
 
-    /// Handles the end of the socket: the peer has left, or it has died.
+    /// Handles the end of the socket. If the peer has not left in order, it has died, and the
+    /// domain fails.
     fn handle_end(&self) {
         let shared = &self.shared;
         if self.check_departure() {
@@ -110,8 +120,8 @@ impl LivenessSocket {
     }
 }
 
-/// Returns the process at the other end of a connection, if the kernel reports the process id that
-/// the peer has sent.
+/// Returns a pidfd of the process at the other end of a connection. Returns `None` if the kernel
+/// reports another process id than the peer has sent, or if the peer is in this process.
 fn verified_process(stream: &UnixStream, reported_pid: u32) -> Option<PidFd> {
     let (kernel_pid, _) = unix::peer_credentials(stream).ok()?;
     if kernel_pid != reported_pid || reported_pid == host::pid() {
@@ -120,16 +130,17 @@ fn verified_process(stream: &UnixStream, reported_pid: u32) -> Option<PidFd> {
     PidFd::open(i32::try_from(reported_pid).ok()?).ok()
 }
 
-/// Returns whether the kernel reports that the process at the other end of a connection is stopped.
+/// Returns whether the process at the other end of a connection is stopped, according to the
+/// kernel.
 pub(super) fn is_stopped(stream: &UnixStream, reported_pid: u32) -> bool {
     verified_process(stream, reported_pid).is_some() && process_status::is_stopped(reported_pid)
 }
 
-/// The time within which a process exits after its sockets have closed.
+/// The time that a process is given to exit after its sockets have closed.
 const PROCESS_EXIT_DELAY: Duration = Duration::from_millis(100);
 
-/// Returns whether a connection ended because the process at its other end exited, as far as the
-/// kernel reports it.
+/// Returns whether a connection ended because the process at its other end exited. Returns false if
+/// the kernel cannot report this.
 pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool {
     match verified_process(stream, reported_pid) {
         Some(process) => {
@@ -164,7 +175,7 @@ impl DescriptorHandler for ProcessExitHandler {
     }
 
     fn on_readable(&self) -> WatchAction {
-        // The requests that the peer sent before its death still count.
+        // Handle the requests that the peer sent before its death.
         self.socket.handle_input();
         self.socket.handle_end();
         WatchAction::Done

@@ -1,10 +1,12 @@
-//! Ranks that are processes of one host: [`SharedDomain`] over one anonymous segment.
+//! Ranks that are processes of one host: [`SharedDomain`] over one anonymous shared-memory
+//! segment.
 //!
 //! The lowest rank creates the segment and passes its descriptor to the other ranks over Unix
-//! sockets ([`segment_setup`]). The sockets stay open as *liveness sockets*, one between each two
-//! ranks: an end of file shows the death of the peer ([`liveness_socket`]). The
-//! [`heartbeat_monitor`] detects a rank that is only stopped. No object has a name in a file
-//! system, so no file is left behind.
+//! sockets ([`segment_setup`]). After the setup, the sockets stay open as *liveness sockets*, one
+//! between each two ranks. If a peer dies, its end of the socket is closed, and this rank reads an
+//! end of file ([`liveness_socket`]). A peer that is only stopped keeps its socket open; the
+//! [`heartbeat_monitor`] detects such a peer. Neither the segment nor a socket has a name in a file
+//! system, so a crash leaves no file behind.
 
 mod domain_state;
 mod heartbeat_monitor;
@@ -48,12 +50,13 @@ unsafe impl RegionBacking for Segment {
 #[derive(Debug)]
 pub struct ShmDomain {
     shared: Arc<ShmDomainShared>,
-    /// The descriptor watches. They end before the liveness sockets close.
+    /// The service thread's watches of the liveness sockets. They end before the liveness sockets
+    /// close.
     watches: Mutex<Vec<DescriptorWatch>>,
 }
 
 impl ShmDomain {
-    /// Creates the membership on the region. `streams` has the connection to every other rank.
+    /// Creates the membership of this rank. `streams` has the connection to each other rank.
     fn new(
         region: Region,
         config: &ShmJoinConfig<'_>,
@@ -90,7 +93,7 @@ impl ShmDomain {
                 watches.push(service::watch(death)?);
             }
         }
-        // From here on, dropping `domain` leaves the domain.
+        // After this line, an error drops `domain`, so this rank leaves the domain.
         let domain = Self { shared, watches: Mutex::new(watches) };
         if let Some(timing) = vitals.timing {
             heartbeat_monitor::start(&domain.shared, timing)?;
@@ -146,7 +149,7 @@ impl SharedDomain for ShmDomain {
         self.shared.leave();
         heartbeat_monitor::stop(&self.shared);
         let watches = std::mem::take(&mut *lock(&self.watches));
-        // Drop the watches outside the lock: a watch has a lock of its own.
+        // Drop the watches outside the lock, because dropping a watch takes another lock.
         drop(watches);
     }
 }

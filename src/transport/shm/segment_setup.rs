@@ -1,15 +1,19 @@
-//! The setup of the shared segment among the processes of one host.
+//! The setup of the shared-memory segment between the processes of one host. The *presence mark* of
+//! a rank is its nonce (the random number that it published before) in its presence record in the
+//! segment.
 //!
-//! 1. Every rank listens on an abstract Unix socket with a random name, which it has published.
-//! 2. Each rank connects to all lower ranks and sends its hello. These connections become the
-//!    liveness sockets.
+//! 1. Every rank listens on an abstract Unix socket with a random name, and has published this
+//!    name.
+//! 2. Each rank connects to all lower ranks and sends its hello, which identifies it. These
+//!    connections later become the liveness sockets.
 //! 3. The lowest rank (the creator) creates the segment, writes its presence mark in it, and sends
 //!    the descriptor to all members.
 //! 4. Each member maps the segment, checks the creator's mark, writes its own mark, and sends a
 //!    confirmation.
 //! 5. The creator checks the mark of each member.
 //!
-//! A segment counts as shared only if the creator and the member have both read the other's mark.
+//! A segment counts as shared between the creator and a member only if each of the two has read the
+//! mark of the other.
 
 use super::{ShmDomain, liveness_socket};
 use crate::base::deadline::Deadline;
@@ -35,22 +39,22 @@ const HELLO_BYTES: usize = 8 + 16 + 16 + 4;
 const SEGMENT: u8 = b'S';
 const MAPPED: u8 = b'M';
 
-/// The time in which a new connection must send its hello.
+/// The time within which a new connection must send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time between two checks whether the setup was cancelled.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The published data of one rank of the host.
+/// The data that one rank of the host has published.
 #[derive(Clone, Debug)]
 pub struct ShmMember {
-    /// The name of its socket.
+    /// The name of the rank's listening socket.
     pub socket: String,
-    /// The nonce that it has published.
+    /// The nonce of the rank.
     pub nonce: Nonce,
 }
 
-/// The socket to which the other ranks of the host connect.
+/// The listening socket of this rank, to which the other ranks of the host connect.
 #[derive(Debug)]
 pub struct ShmListener {
     listener: UnixListener,
@@ -62,11 +66,11 @@ pub struct ShmListener {
 pub struct ShmJoinConfig<'a> {
     /// The id of the group.
     pub group: GroupId,
-    /// The names of the ranks of the host, in order.
+    /// The display names of the ranks of the host, in rank order.
     pub peers: &'a Arc<[PeerName]>,
-    /// The sockets and nonces of these ranks.
+    /// The sockets and nonces of the same ranks, in the same order.
     pub members: &'a [ShmMember],
-    /// The position of this process among them.
+    /// The index of this rank in both lists.
     pub me: Rank,
     /// The deadline of the setup.
     pub deadline: &'a Deadline,
@@ -84,17 +88,17 @@ impl ShmListener {
         Ok(Self { listener: unix::listen(&name)?, name })
     }
 
-    /// Returns the name of the socket with this nonce.
+    /// Returns the socket name that contains this nonce.
     pub fn socket_name(nonce: Nonce) -> String {
         format!("{SOCKET_NAME_PREFIX}{nonce}")
     }
 
-    /// Returns the nonce in the name of a socket.
+    /// Returns the nonce that a socket name contains.
     pub fn nonce_in_name(name: &str) -> Option<Nonce> {
         Nonce::parse(name.strip_prefix(SOCKET_NAME_PREFIX)?)
     }
 
-    /// Returns the name to publish.
+    /// Returns the name of the socket, which this rank publishes.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -104,8 +108,8 @@ impl ShmListener {
         self.listener
     }
 
-    /// Connects to the other members and shares a segment with them. `cancelled` is polled
-    /// periodically; returning an error cancels the wait.
+    /// Connects to the other members and shares a segment with them. This call polls `cancelled`
+    /// periodically; if it returns an error, the wait ends.
     ///
     /// # Errors
     /// The error of `cancelled`; `Connection` or `Timeout` with the name of the member that could
@@ -168,7 +172,8 @@ impl ShmJoinConfig<'_> {
                 Ok(stream) => return Ok(stream),
                 Err(cause) => cause,
             };
-            // The queue of the peer's socket is full. It empties as the peer accepts connections.
+            // `WouldBlock` means that the listen queue of the peer is full. The peer empties the
+            // queue when it accepts connections, so try again. Other errors are final.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
                 let name = self.name(rank);
                 let what = format!("cannot reach {name} over its Unix socket");
@@ -179,6 +184,7 @@ impl ShmJoinConfig<'_> {
     }
 
     /// Accepts a connection from every higher rank. Drops connections from any other process.
+    /// Returns the connections with the ranks.
     fn accept_higher(
         &self,
         listener: &UnixListener,
@@ -240,7 +246,8 @@ impl ShmJoinConfig<'_> {
         }
     }
 
-    /// The creator's part: sends the descriptor to all members, and then checks their marks.
+    /// The creator's part of the setup: writes its mark, sends the descriptor of the segment to all
+    /// members, and then checks their marks.
     fn send_segment(
         &self,
         region: &Region,
@@ -263,7 +270,7 @@ impl ShmJoinConfig<'_> {
         Ok(())
     }
 
-    /// The first half of a member's part: receives the segment from the creator.
+    /// The first half of a member's part of the setup: receives the segment from the creator.
     fn receive_segment(&self, streams: &[(Rank, UnixStream)], len: usize) -> Result<Segment> {
         let stream = creator_stream(streams)?;
         let what = "waiting for its segment";
@@ -272,7 +279,8 @@ impl ShmJoinConfig<'_> {
         Segment::open(descriptor, len).context(|| format!("the segment of {}", self.name(0)))
     }
 
-    /// The second half of a member's part: checks the creator's mark and writes the own mark.
+    /// The second half of a member's part of the setup: checks the creator's mark, writes the mark
+    /// of this member, and sends the confirmation.
     fn confirm_mapping(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
         self.check_presence_mark(region, 0)?;
         region.presence(self.me).write_nonce(presence_mark(&self.members[self.me]));
@@ -281,8 +289,9 @@ impl ShmJoinConfig<'_> {
             .map_err(|error| self.connection_error(0, stream, "confirming the mapping", error))
     }
 
-    /// Returns the error for an ended connection to a member: the member died, or, as far as known,
-    /// closed the connection.
+    /// Returns the error for a connection to a member that ended during `step`. The error says that
+    /// the member died, if the kernel reports the exit of its process. Otherwise it is `error` with
+    /// the name of the member.
     fn connection_error(&self, rank: Rank, stream: &UnixStream, step: &str, error: Error) -> Error {
         let name = self.name(rank);
         let has_closed = error.kind() == ErrorKind::Connection;
@@ -309,7 +318,7 @@ fn creator_stream(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
     stream.ok_or_else(|| Error::internal("no connection to the creator of the segment"))
 }
 
-/// Returns a member's nonce as two words.
+/// Returns the presence mark of a member: its nonce as two words.
 fn presence_mark(member: &ShmMember) -> [u64; 2] {
     let word = |from: usize| {
         let bytes = &member.nonce.0[from..from + 8];
@@ -331,8 +340,8 @@ mod tests {
     const HELLO: &str = "DIST_TEST_HELLO";
     const HELLO_SENT: u8 = 1;
 
-    /// The second of two members, in a process of its own. It sends its hello, may close
-    /// the connection, and never maps the segment.
+    /// The second of two members, in its own process. It sends its hello, closes the connection if
+    /// the test lets it continue, and never maps the segment.
     #[test]
     #[ignore = "the body of another process"]
     fn child_member_that_does_not_answer() {
@@ -340,8 +349,8 @@ mod tests {
             std::env::var(HELLO).unwrap().split(' ').map(|it| it.parse().unwrap()).collect();
         let mut stream = unix::connect(&std::env::var(SOCKET).unwrap()).unwrap();
         stream.set_nonblocking(false).unwrap();
-        // The child waits twice: until the first member knows its socket, and until it may close
-        // the connection. The third wait never ends.
+        // The child waits twice for the test: before it sends its hello, and before it closes the
+        // connection. The third wait never ends.
         let wait = || std::io::stdin().read_exact(&mut [0]).unwrap();
         wait();
         stream.write_all(&hello).unwrap();
@@ -352,8 +361,8 @@ mod tests {
         wait();
     }
 
-    /// Returns the error of the first of two members. `act` controls the second member, which waits
-    /// for its instructions.
+    /// Returns the error of the first of two members. `act` controls the second member, a child
+    /// process that waits for a byte before each of its actions.
     fn error_of_first_member(act: impl FnOnce(&mut Child) + Send) -> Error {
         let meeting = ShmListener::listen().unwrap();
         let group = host::random_nonce().unwrap();

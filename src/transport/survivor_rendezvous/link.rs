@@ -19,8 +19,8 @@ const HEADER_BYTES: usize = 4;
 /// The size of the buffer for one read.
 const READ_CHUNK_BYTES: usize = 16 << 10;
 
-/// One end of a connection between two ranks. Dropping it closes the connection after the bytes
-/// that were sent.
+/// One end of a connection between two ranks. Dropping the link closes the connection after the
+/// bytes that were sent.
 #[derive(Debug)]
 pub struct SurvivorLink {
     stream: Arc<SocketStream>,
@@ -29,7 +29,7 @@ pub struct SurvivorLink {
     max_frame_len: usize,
 }
 
-/// Returns the frame with its length field.
+/// Returns the frame with its length field before it.
 pub(super) fn encode_frame(frame: &[u8]) -> Vec<u8> {
     let len = u32::try_from(frame.len()).unwrap_or(u32::MAX).to_le_bytes();
     [&len, frame].concat()

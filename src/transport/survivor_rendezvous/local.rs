@@ -1,12 +1,14 @@
-//! Survivor connections to ranks of the same node, over the Unix socket with which the ranks of the
-//! node found each other when they created the group.
+//! Survivor connections to ranks of the same node, over Unix sockets. Each rank listens on the
+//! socket on which it accepted the other ranks of its node when the group was created.
 //!
-//! The connecting rank sends one frame first, the hello:
+//! The first frame on a connection is the hello of the connecting rank:
 //!
 //! ```text
 //! "libdistr" | group 16 | nonce of the sender 16 | nonce of the receiver 16 | sender u32
 //! ```
-//! This module does not depend on the content of the later frames.
+//!
+//! A nonce is a random number that a rank published before the group was created. This module does
+//! not depend on the content of the later frames.
 
 use super::link::{SurvivorLink, encode_frame};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -24,21 +26,22 @@ use std::time::{Duration, Instant};
 const MAGIC: [u8; 8] = *b"libdistr";
 const HELLO_BYTES: usize = 8 + 3 * 16 + 4;
 
-/// How long a new connection may take to send its hello, and how many connections without a hello
-/// are kept.
+/// The time within which a new connection must send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of connections without a hello. Further connections wait in the listen
+/// queue.
 const MAX_UNIDENTIFIED: usize = 256;
 
-/// How many connections the answer handler accepts and answers per wakeup.
+/// The maximum number of connections that the answer handler accepts and answers per wakeup.
 const ANSWERS_PER_WAKEUP: usize = 64;
 
-/// How the other ranks connect to one rank of the group.
+/// The data that the other ranks need to connect to one rank of the group.
 #[derive(Clone, Debug)]
 pub struct SurvivorAddress {
     /// The nonce that the rank published.
     pub nonce: Nonce,
-    /// The nonce in the name of the rank's Unix socket (`ShmListener::nonce_in_name`), if the rank
-    /// is on this node. Ranks of other nodes are reached through the reconnect endpoint.
+    /// The nonce in the name of the rank's Unix socket (`ShmListener::nonce_in_name`). `None` if
+    /// the rank is on another node, and is reached through the reconnect endpoint.
     pub socket: Option<Nonce>,
 }
 
@@ -82,7 +85,8 @@ fn check_peer_user(stream: &UnixStream) -> Result<()> {
     ))
 }
 
-/// Connects and sends the hello. Returns `None` if the queue of the listener is full.
+/// Connects to a Unix socket and sends the hello. Returns `None` if the listen queue of the peer is
+/// full.
 ///
 /// # Errors
 /// `NotFound` if no process listens on the socket, or if the listener belongs to another user.
@@ -97,12 +101,12 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) => return Err(Error::connection("cannot connect to its Unix socket", cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
-        // The socket name was free again, and a process of another user has bound it.
+        // The peer has closed its socket, and then a process of another user has bound the name.
         return Err(Error::new(ErrorKind::NotFound, error.message()));
     }
     let stream = Arc::new(SocketStream::from_nonblocking_unix(stream));
     // A new connection has room for the hello. If the connection has ended, the next read reports
-    // it.
+    // the end.
     drop(stream.send(&encode_frame(hello)));
     Ok(Some(stream))
 }
@@ -114,7 +118,7 @@ struct UnidentifiedLink {
     deadline: Instant,
 }
 
-/// The accepting side of an open survivor session.
+/// The local connections that an open survivor session accepts.
 #[derive(Debug)]
 pub(super) struct LocalListener {
     listener: Arc<UnixListener>,
@@ -126,8 +130,8 @@ impl LocalListener {
         Self { listener, unidentified: Vec::new() }
     }
 
-    /// Accepts new connections, and returns the connections whose valid hello has arrived, with the
-    /// rank of each.
+    /// Accepts new connections. Returns each connection on which a valid hello has arrived, with
+    /// the rank that sent the hello.
     pub(super) fn take_arrivals(
         &mut self,
         group: SurvivorGroup<'_>,
@@ -175,7 +179,8 @@ impl LocalListener {
     }
 }
 
-/// Answers every incoming connection on the service thread with the same frame, and closes it.
+/// Answers every incoming connection with the same frame and closes the connection, on the service
+/// thread.
 #[derive(Debug)]
 pub(super) struct LocalAnswerHandler {
     listener: Arc<UnixListener>,

@@ -1,20 +1,23 @@
-//! Connections between the surviving ranks of a failed group. They do not use the group's streams,
-//! its shared memory, or the store.
+//! Connections between the surviving ranks of a failed group. They use neither the streams of the
+//! group, nor its shared memory, nor the store.
 //!
-//! Every rank keeps a [`SurvivorEndpoint`] from the creation of its group on. The endpoint contains
-//! the Unix socket with which the ranks of the node found each other. If the group has other nodes,
-//! it also contains a [`ReconnectEndpoint`] in the process's TCP listener registry. An incoming
-//! connection waits in the listen queue, or unread, until one of two events:
+//! Every rank has a [`SurvivorEndpoint`] from the creation of its group on. The endpoint contains
+//! the Unix socket on which this rank accepted the other ranks of its node when the group was
+//! created. If the group has more than one node, the endpoint also contains a
+//! [`ReconnectEndpoint`], which accepts TCP connections from ranks of other nodes. An incoming
+//! connection waits in the listen queue of the Unix socket or in the reconnect endpoint until one
+//! of two events:
 //!
-//! 1. This rank opens a [`SurvivorSession`], which returns the connection to the caller.
-//! 2. The session ends with [an answer](SurvivorSession::finish_with_answer). From then on the
-//!    service thread sends this answer to each connection.
+//! 1. This rank opens a [`SurvivorSession`], which gives the connection to the caller.
+//! 2. The session ends with [an answer](SurvivorSession::finish_with_answer). After the end of the
+//!    session, the service thread sends this answer on each connection and closes the connection.
 //!
-//! The endpoint does not depend on the group and may outlive it. If a rank's socket is closed, the
-//! rank has died, or has left the group and all groups that were created from it. If a rank lets
-//! its peers wait, it is alive or stopped (for example by SIGSTOP).
+//! The endpoint does not depend on the group object and may outlive it. A rank that tries to
+//! connect to a peer can thus distinguish two cases. If the socket of the peer is closed, the peer
+//! has died, or it has left the group and all groups that were created from this group. If the
+//! connection waits, the peer is alive, or it is stopped (for example by SIGSTOP).
 //!
-//! This module does not depend on the content of the frames.
+//! This module does not depend on the content of the frames (messages) on these connections.
 
 mod link;
 mod local;
@@ -37,13 +40,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The frame limit is the base plus 64 KiB for each rank of the group. Each rank contributes up to
-/// 64 KiB to a frame, and one rank contributes a list of rules.
+/// The part of the limit of a frame that does not depend on the number of ranks. One rank adds a
+/// list of rules to a frame.
 const MAX_FRAME_BASE: usize = 1 << 20;
+/// The limit of a frame for each rank of the group, in addition to [`MAX_FRAME_BASE`]. Each rank
+/// adds up to 64 KiB to a frame.
 const MAX_FRAME_PER_RANK: usize = 64 << 10;
 
-/// The address of this rank for the other survivors: it accepts their connections and connects to
-/// them.
+/// The endpoint of this rank for connections with the other survivors of its group. A
+/// [`SurvivorSession`] accepts and makes these connections.
 #[derive(Debug)]
 pub struct SurvivorEndpoint {
     group: GroupId,
@@ -62,8 +67,8 @@ struct SurvivorEndpointState {
 }
 
 impl SurvivorEndpoint {
-    /// Creates the endpoint of rank `me`. A `reconnect_endpoint` is needed if some of the members
-    /// have no socket on this node.
+    /// Creates the endpoint of rank `me`. `reconnect_endpoint` is required if some members are on
+    /// other nodes.
     pub fn new(
         group: GroupId,
         me: Rank,
@@ -81,8 +86,8 @@ impl SurvivorEndpoint {
         &self.peer_names[rank]
     }
 
-    /// Opens a session: this rank accepts connections from now on, and the service thread stops
-    /// answering them.
+    /// Opens a session. The service thread stops answering connections with the answer of an
+    /// earlier session, and the new session accepts them.
     ///
     /// # Errors
     /// `InvalidArgument` while another session is open.
@@ -115,7 +120,7 @@ impl SurvivorEndpoint {
     }
 }
 
-/// An open session of a [`SurvivorEndpoint`]: accepts and makes connections.
+/// An open session of a [`SurvivorEndpoint`], which accepts and makes connections.
 #[derive(Debug)]
 pub struct SurvivorSession<'a> {
     endpoint: &'a SurvivorEndpoint,
@@ -128,7 +133,7 @@ impl SurvivorSession<'_> {
         self.endpoint.name(rank)
     }
 
-    /// Starts to connect to a rank.
+    /// Starts to connect to a rank. [`PendingSurvivorConnect::poll`] returns the result.
     pub fn connect(&self, to: Rank) -> PendingSurvivorConnect {
         let SurvivorEndpoint { me, members, reconnect_endpoint, .. } = self.endpoint;
         let route = match (&members[to].socket, reconnect_endpoint) {
@@ -188,14 +193,14 @@ impl SurvivorSession<'_> {
         io::wait_for_any_readable(links.into_iter().map(SurvivorLink::as_fd), deadline)
     }
 
-    /// Ends the session. From now on the service thread sends `answer` to every incoming
-    /// connection, including the connections that already wait.
+    /// Ends the session. The service thread then sends `answer` on every incoming connection,
+    /// including the connections that already wait.
     ///
     /// # Errors
     /// `System`.
     pub fn finish_with_answer(self, answer: &[u8]) -> Result<()> {
         let handler = LocalAnswerHandler::new(Arc::clone(&self.endpoint.listener), answer);
-        // The watch also reports connections that arrived before the registration.
+        // The watch also reports connections that arrived before the watch was registered.
         let watch = service::watch(Arc::new(handler))?;
         self.endpoint.reconnect_endpoint.iter().for_each(|reconnect_endpoint| {
             reconnect_endpoint.set_answer(Some(link::encode_frame(answer)))
@@ -228,10 +233,10 @@ enum SurvivorRoute {
 /// The result of a connection attempt.
 #[derive(Debug)]
 pub enum SurvivorConnectResult {
-    /// The connection exists. The peer may not have opened a session yet.
+    /// The connection is established. The peer may not have opened a session yet.
     Reached(SurvivorLink),
-    /// No process accepts connections there: the rank's process has exited, or the rank has left
-    /// the group and all groups that were created from it.
+    /// No process accepts connections at the address of the rank. The rank's process has exited, or
+    /// the rank has left the group and all groups that were created from this group.
     Gone(Error),
     /// The rank may be alive, but this rank cannot connect to it.
     Unreachable(Error),

@@ -1,4 +1,6 @@
-//! The addresses at which a rank accepts connections, as the rank publishes them to its peers.
+//! The address advert: the addresses at which a rank accepts connections, as the rank publishes
+//! them to its peers. A *rail* is one of the network interfaces over which a rank spreads its
+//! streams.
 
 use super::interface::MAX_RAILS;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -6,19 +8,18 @@ use crate::transport::PeerName;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// The most addresses that a rank accepts in the advert of a peer.
+/// The maximum number of addresses in each list of a valid advert.
 const MAX_ADDRESSES: usize = 64;
 
 /// One address of a peer and its rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailAddress {
     pub(super) address: SocketAddr,
-    /// The index of the peer's interface that has this address, from 0.
+    /// The rail of the address: the index of the peer's interface that has this address, from 0.
     pub(super) rail: u8,
 }
 
-/// The addresses of a rank's listening sockets, with the facts that a peer needs to choose among
-/// them.
+/// The addresses of a rank's listening sockets, and the facts by which a peer chooses one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressAdvert {
     /// Addresses for ranks in any network namespace.
@@ -27,17 +28,18 @@ pub struct AddressAdvert {
     pub(super) same_netns: Vec<RailAddress>,
     /// The network namespace of the rank; empty if the system does not report it.
     pub(super) network_namespace: String,
-    /// The number of interfaces that streams are distributed over, round-robin.
+    /// The number of rails. The rank spreads its streams over them round-robin.
     pub(super) rails: u8,
-    /// The number of collective streams that this rank requests; the group uses the number of rank
-    /// 0.
+    /// The number of collective streams that this rank requests. The group uses the number that
+    /// rank 0 requests.
     pub(super) lanes: u8,
     /// Why these addresses were chosen, as text.
     pub(super) reason: String,
 }
 
 impl AddressAdvert {
-    /// Returns the advert as a JSON value for the rank's card.
+    /// Returns the advert as a JSON value for the rank's card (the data that a rank publishes in
+    /// the store).
     pub fn encode(&self) -> Value {
         let encode_list = |list: &[RailAddress]| -> Value {
             list.iter().map(|it| json!([it.address.to_string(), it.rail])).collect()
@@ -52,7 +54,7 @@ impl AddressAdvert {
         })
     }
 
-    /// Reads the advert from a card; returns `None` if it is malformed.
+    /// Reads the advert of a peer from its card. Returns `None` if the advert is malformed.
     pub fn decode(value: &Value) -> Option<Self> {
         let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);
         let decode_u8 = |value: &Value| u8::try_from(value.as_u64()?).ok();
@@ -74,8 +76,8 @@ impl AddressAdvert {
         })
     }
 
-    /// Returns the addresses of `owner` for a rank whose own advert is `reader`. The addresses of
-    /// interface `first_rail` come first.
+    /// Returns the addresses in this advert, which is the advert of `owner`, that a rank with the
+    /// advert `reader` can use. The addresses of rail `first_rail` come first.
     ///
     /// # Errors
     /// `Connection` if no address is reachable for the reader; the message names `owner` and the

@@ -1,5 +1,5 @@
-//! The target of a connection attempt: the addresses of a peer, and the local address from which
-//! this rank connects to each of them.
+//! The target of a connection attempt: the addresses of a peer and, for each of them, the local
+//! address from which this rank connects.
 
 use super::advert::RailAddress;
 use super::hello::Hello;
@@ -15,14 +15,16 @@ pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
     pub(super) name: PeerName,
     pub(super) addresses: Vec<RailAddress>,
-    /// The local addresses to connect from, by rail; empty if the system chooses.
+    /// The local addresses from which to connect, with their rails (indexes of interfaces). The
+    /// list is empty if the system chooses the local address.
     pub(super) source_addresses: Vec<RailAddress>,
-    /// How long to retry, because the peer may not listen yet.
+    /// The deadline until which the attempt is retried, because the peer may not listen yet; `None`
+    /// for no retries.
     pub(super) retry_until: Option<Deadline>,
 }
 
 impl PeerConnectTarget {
-    /// Returns the target for a connection from member `own` to member `peer`.
+    /// Returns the target for a connection from this rank, the member `own`, to the member `peer`.
     ///
     /// # Errors
     /// `Connection` if no address is reachable.
@@ -33,19 +35,21 @@ impl PeerConnectTarget {
         retry_until: Option<Deadline>,
     ) -> Result<Self, Error> {
         let addresses = peer.advert.addresses_for(&own.advert, hello.purpose.rail(), &peer.name)?;
-        // If one side has fewer interfaces, the rail indices of the two sides do not mean the same
-        // networks.
+        // If one side has fewer rails than the other, equal rail indexes of the two sides do not
+        // mean the same network.
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
         Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
     }
 }
 
-/// An address of the peer, and the local address to connect from; `None` if the system chooses.
+/// An address of the peer, and the local address from which to connect, or `None` if the system
+/// chooses it.
 pub(super) type AddressPair = (SocketAddr, Option<SocketAddr>);
 
-/// Returns all addresses in order. Each address comes first with the local address of the same
-/// rail, and then with any local address, because the answer to the former may have no route back.
+/// Returns all addresses of the peer in the order in which they are tried. Each address appears
+/// first with the local address of the same rail, and then without a local address. The second
+/// attempt is needed if the peer has no route back to that local address.
 pub(super) fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
     let mut pairs = Vec::new();
     for &rail_address in &target.addresses {
@@ -58,7 +62,7 @@ pub(super) fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
     pairs
 }
 
-/// Returns the local address of the same rail as the peer's address.
+/// Returns the local address that has the same rail as the peer's address, if there is one.
 fn source_address_for(rail_address: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
     let rails = sources.iter().map(|source| source.rail + 1).max()?;
     let fits = |source: &&RailAddress| {

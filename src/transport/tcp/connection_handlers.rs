@@ -1,6 +1,9 @@
-//! Adds established connections to a mesh: [`ConnectionAcceptor`] for the connections that peers
-//! made, [`PeerConnectHandler`] for the connections that this rank made. [`ControlHandler`] applies
-//! the frames of the control connections to the mesh.
+//! The handlers by which a mesh ([`TcpMeshShared`]) gets its connections and control frames:
+//!
+//! - [`ConnectionAcceptor`] adds the connections that peers made to this rank.
+//! - [`PeerConnectHandler`] adds the connections that this rank made to peers.
+//! - [`ControlHandler`] handles the frames that arrive on the control connections between the node
+//!   leaders.
 
 use super::control::{ControlConnection, ControlHandler};
 use super::control_frame::ControlFrame;
@@ -40,7 +43,7 @@ impl ConnectionAcceptor for TcpMeshShared {
 
     fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>) {
         let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            // [`ACCEPTED`] must precede the first control frame.
+            // Send [`ACCEPTED`] before the first control frame.
             drop(stream.send(&[ACCEPTED]));
             return self.add_control_connection(hello.from, stream);
         };
@@ -62,8 +65,8 @@ impl ConnectionAcceptor for TcpMeshShared {
         }
         let reset_armed = stream.set_reset_on_close(true);
         *incoming = Some(Arc::clone(&stream));
-        // Sent under the lock, so that [`ACCEPTED`] precedes the end of a stream that another
-        // thread closes at once.
+        // Send [`ACCEPTED`] under the lock, so that another thread cannot close the stream before
+        // this byte.
         drop(stream.send(&[ACCEPTED]));
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
@@ -153,8 +156,8 @@ impl TcpMeshShared {
         if let Some(entry) = connections.get_mut(node) {
             *entry = Some(Arc::clone(&connection));
         }
-        // Reading starts under the lock, so that [`TcpMeshShared::close_control_connections`] only
-        // closes connections that have started.
+        // Start to read under the lock. Otherwise [`TcpMeshShared::close_control_connections`]
+        // could close a connection that then starts to read.
         let started = connection.start_reading();
         drop(connections);
         if let Err(error) = started {

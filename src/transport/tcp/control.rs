@@ -1,13 +1,15 @@
 //! The control connections between the node leaders (the first rank of each node). They carry
-//! reports of departures, deaths and the failure of the group. The leaders connect when the group
-//! is created, and the service thread reads.
+//! [`ControlFrame`]s: reports of departures and of the failure of the group, queries with their
+//! answers, and heartbeats. The leaders connect when the group is created. The service thread reads
+//! and handles the frames.
 //!
 //! A leader that leaves sends a goodbye frame. If a connection ends without a goodbye, the leader
-//! has died: the system closes the sockets of a process that dies, and repeats the end of a
-//! connection until it has arrived. Two cases produce no such end: a host that has failed as a
-//! whole, and a leader that is stopped. The [`heartbeat_monitor`](super::heartbeat_monitor) detects
-//! both. In addition, `TCP_USER_TIMEOUT` ends the connection after the same time or, if the
-//! heartbeat is off, after [`DEFAULT_USER_TIMEOUT`].
+//! has died: the system closes the sockets of a process that dies, and sends the end of a
+//! connection again until the other host has received it. There are two cases in which no end
+//! arrives: the host of the leader has failed as a whole, or the leader is stopped. The
+//! [`heartbeat_monitor`](super::heartbeat_monitor) detects both cases. In addition,
+//! `TCP_USER_TIMEOUT` ends a connection on which sent data is not acknowledged. This timeout equals
+//! the heartbeat limit or, if the heartbeat is off, [`DEFAULT_USER_TIMEOUT`].
 
 use super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
 use crate::base::ids::Rank;
@@ -25,18 +27,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// The user timeout of a control connection if no heartbeat is expected on it.
+/// The `TCP_USER_TIMEOUT` of a control connection if the heartbeat is off.
 const DEFAULT_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Receives the events of control connections on the service thread.
 pub(super) trait ControlHandler: Send + Sync + Debug {
-    /// Returns the number of ranks of the group. Every rank in a frame must be below it.
+    /// Returns the number of ranks of the group. A frame with a rank that is not below this number
+    /// is malformed.
     fn rank_count(&self) -> usize;
 
-    /// Handles a frame; heartbeats and goodbyes are not passed.
+    /// Handles a frame of any kind except a heartbeat or a goodbye.
     fn on_frame(&self, frame: ControlFrame, connection: &ControlConnection);
 
-    /// Handles the end of a connection without a goodbye.
+    /// Handles the end of the connection to `leader` without a goodbye, or a malformed frame from
+    /// that leader.
     fn on_lost(&self, leader: Rank, reason: &str);
 }
 
@@ -53,15 +57,16 @@ pub(super) struct ControlConnection {
     /// rank of a node and one failure, so the buffer is bounded.
     send_buffer: Mutex<Vec<u8>>,
     watch: Mutex<Option<DescriptorWatch>>,
-    /// The number of successful reads. A change shows that the other leader is alive.
+    /// The number of successful reads. If it changes, the other leader is alive.
     receive_count: AtomicU64,
-    /// No further frame is expected: the other leader has left, or its death is reported.
+    /// Whether no further frame is expected, because the other leader has left or its death was
+    /// reported.
     is_finished: AtomicBool,
 }
 
 impl ControlConnection {
-    /// Takes over an established connection to another leader. `timing` is the heartbeat that both
-    /// ends expect, if it is on.
+    /// Takes over an established connection to another leader. `timing` is the timing of the
+    /// heartbeats that both ends send, or `None` if heartbeats are off.
     pub(super) fn open(
         handler: Weak<dyn ControlHandler>,
         leader: Rank,
@@ -88,7 +93,7 @@ impl ControlConnection {
         })
     }
 
-    /// Starts to read.
+    /// Starts to read frames from the connection.
     ///
     /// # Errors
     /// `System`.
@@ -96,8 +101,8 @@ impl ControlConnection {
         let mut watch = lock(&self.watch);
         *watch = Some(service::watch(self.clone())?);
         drop(watch);
-        // Send the first heartbeat at once, so that the other leader monitors this connection from
-        // now on.
+        // Send the first heartbeat immediately, because the other leader monitors this connection
+        // only after it has received something.
         if self.has_heartbeat {
             self.send_heartbeat();
         }
@@ -109,14 +114,16 @@ impl ControlConnection {
         self.try_send(&ControlFrame::Heartbeat);
     }
 
-    /// Returns the number of successful reads. Returns `None` before the first read, and after the
-    /// connection has finished.
+    /// Returns the number of successful reads, which the heartbeat monitor uses as the heartbeat
+    /// counter of the other leader. Returns `None` before the first read, and after the connection
+    /// has finished.
     pub(super) fn heartbeat_count(&self) -> Option<u64> {
         let signs = self.receive_count.load(Ordering::Acquire);
         Some(signs).filter(|&signs| signs != 0 && !self.is_finished.load(Ordering::Acquire))
     }
 
-    /// Sends a frame that may be lost: does nothing if earlier frames still wait for room.
+    /// Sends a frame that may be lost. Does nothing if earlier frames still wait for room in the
+    /// socket buffer.
     pub(super) fn try_send(&self, frame: &ControlFrame) {
         let mut outbox = lock(&self.send_buffer);
         if outbox.is_empty() {
@@ -132,7 +139,7 @@ impl ControlConnection {
         self.flush();
     }
 
-    /// Sends the departure of this leader and a goodbye, and closes the connection.
+    /// Sends the departure of this leader (`rank`) and a goodbye, and closes the connection.
     pub(super) fn close(&self, rank: Rank) {
         self.send(&ControlFrame::Left(rank));
         self.send(&ControlFrame::Goodbye);
@@ -166,7 +173,7 @@ impl ControlConnection {
         }
     }
 
-    /// Reads and handles all frames that have arrived.
+    /// Reads and handles all frames that have arrived. Returns `Done` after a goodbye.
     ///
     /// # Errors
     /// The reason why no further frame arrives, as text.

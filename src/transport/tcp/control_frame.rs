@@ -1,8 +1,10 @@
-//! The frames of the control connections between node leaders: encoding and decoding, without input
-//! or output.
+//! The frames of the control connections between node leaders (the first rank of each node). This
+//! module encodes and decodes frames, and does no input or output. A frame begins with the number
+//! of its kind, 1 to 8. Numbers are little endian.
 //!
 //! ```text
-//! 1 | kind u8 | fault u8 | culprit + 1 u32 (0: none) | length u16 | text    the group has failed
+//! 1 | error kind u8 | fault u8 | culprit + 1 u32 (0: none) | length u16 | text
+//!                                                    abort: the group has failed
 //! 2 | rank u32                                       a rank leaves in order
 //! 3                                                  goodbye: no further frame follows
 //! 4                                                  heartbeat
@@ -20,10 +22,10 @@ use crate::transport::heartbeat::ACTIVITY_BYTES;
 use crate::transport::labels::MAX_LISTED_LABELS;
 use crate::transport::shared_text::truncate_utf8;
 
-/// The length limit of a frame.
+/// The maximum length of a frame in bytes.
 pub(super) const MAX_BYTES: usize = ABORT_HEAD_BYTES + TEXT_BYTES;
 
-/// The length of an abort frame before its text.
+/// The length of an abort frame in bytes, without its text.
 const ABORT_HEAD_BYTES: usize = 9;
 
 const ABORT: u8 = 1;
@@ -35,7 +37,8 @@ const ACTIVITY: u8 = 6;
 const ASK_LABELS: u8 = 7;
 const LABELS: u8 = 8;
 
-/// The most labels in a frame.
+/// The maximum number of labels in a frame: the label of the operation, and the labels of its
+/// calls.
 const MAX_LABELS: usize = MAX_LISTED_LABELS + 1;
 
 const _: () = assert!(14 + MAX_LABELS * LABEL_BYTES <= MAX_BYTES);
@@ -46,21 +49,21 @@ pub(super) enum ControlFrame {
     Abort(Error),
     Left(Rank),
     Goodbye,
-    /// Shows that the sender is alive, as every other frame does.
+    /// Shows that the sender is alive. Every other frame also shows this.
     Heartbeat,
-    /// Asks a leader for the activity of a rank of its node outside of the group's collectives.
+    /// Asks a leader for the activity of a rank of its node, outside the collectives of the group.
     AskActivity(Rank),
     /// The answer to [`ControlFrame::AskActivity`].
     Activity(Rank, String),
-    /// Asks a leader for the labels of an operation: the rank, which is on the leader's node, and
-    /// the sequence number.
+    /// Asks a leader for the labels of an operation. The fields are a rank of the leader's node and
+    /// the sequence number of the operation.
     AskLabels(Rank, u64),
     /// The answer to [`ControlFrame::AskLabels`].
     Labels(Rank, u64, Vec<Label>),
 }
 
 impl ControlFrame {
-    /// Appends the encoded frame. Truncates a text that is too long.
+    /// Appends the encoded frame to `to`. A text that is too long is truncated.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let number = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX - 1);
         match self {
@@ -107,8 +110,8 @@ impl ControlFrame {
         }
     }
 
-    /// Returns the frame at the start of `bytes` and its length, or `None` if the frame is
-    /// incomplete. Every rank in the frame must be below `ranks`.
+    /// Returns the frame at the start of `bytes` and the length of the frame in bytes. Returns
+    /// `None` if the frame is incomplete. Every rank in the frame must be below `ranks`.
     ///
     /// # Errors
     /// A description of the malformed part.
@@ -182,8 +185,8 @@ impl ControlFrame {
     }
 }
 
-/// Decodes a count and that many labels; returns the labels and the length of both. Returns `None`
-/// if bytes are missing.
+/// Decodes a count byte and that number of labels. Returns the labels and the number of decoded
+/// bytes. Returns `None` if bytes are missing.
 fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static str> {
     let Some(&count) = bytes.first() else { return Ok(None) };
     let count = usize::from(count);
@@ -198,7 +201,8 @@ fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static s
     Ok(Some((labels.ok_or("a label that is not valid UTF-8")?, 1 + count * LABEL_BYTES)))
 }
 
-/// Received bytes that are not decoded yet: at most an incomplete frame and the bytes of one read.
+/// The received bytes that are not decoded yet. They are at most one incomplete frame and the bytes
+/// of one read.
 #[derive(Debug, Default)]
 pub(super) struct FrameBuffer {
     bytes: Vec<u8>,
@@ -229,7 +233,7 @@ impl FrameBuffer {
         }))
     }
 
-    /// Returns the length of the incomplete frame.
+    /// Returns the number of bytes that are not decoded yet.
     #[cfg(any(test, fuzzing))]
     pub(super) fn buffered_len(&self) -> usize {
         self.bytes.len() - self.consumed

@@ -1,5 +1,5 @@
-//! [`TcpMesh`]: the calls of the algorithms and of the matching engine, which send, receive and
-//! wait.
+//! [`TcpMesh`]: one rank's end of all streams of a group. Implements [`Endpoint`], whose functions
+//! the algorithms and the matching engine call to send, receive and wait.
 
 use super::failure_notice;
 use super::hello::ConnectionPurpose;
@@ -27,8 +27,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// How long this rank retries an address that refuses the connection. If the peer has died, the
-/// peer's node reports the death within this time.
+/// The time for which this rank retries an address that refuses the connection. If the peer has
+/// died, the peer's node reports the death within this time.
 const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 
 /// This process's end of all streams of a group.
@@ -36,8 +36,10 @@ const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 pub struct TcpMesh {
     pub(super) shared: Arc<TcpMeshShared>,
     pub(super) registry: Arc<ListenerRegistry>,
-    /// The poll set of [`Endpoint::wait_for_streams`]; reused, so that a wait allocates nothing.
+    /// The memory of [`Endpoint::wait_for_streams`]. Each wait reuses it, so that a wait allocates
+    /// nothing.
     pub(super) poll_scratch: Mutex<PollScratch>,
+    /// The service thread's watches of the ends of streams.
     pub(super) watches: Vec<DescriptorWatch>,
 }
 
@@ -45,22 +47,22 @@ pub struct TcpMesh {
 #[derive(Debug, Default)]
 pub(super) struct PollScratch {
     poll_set: PollSet,
-    /// Keeps the descriptors in the set open.
+    /// The streams in the poll set. They are kept here so that their descriptors stay open.
     streams: Vec<Arc<SocketStream>>,
 }
 
-/// What a wait for one [`StreamInterest`] depends on.
+/// The condition that ends the wait for one [`StreamInterest`].
 enum WaitCondition {
-    /// The stream may be ready; do not sleep.
+    /// The stream may be ready now, so the wait must not sleep.
     MaybeReady,
     /// The stream is ready when this socket is readable or writable.
     OnStream(Arc<SocketStream>),
-    /// The `wake` event reports the change.
+    /// The `wake` event of the mesh reports the change, for example that the stream is connected.
     OnEvent,
 }
 
 impl TcpMesh {
-    /// Starts to connect a stream at its first use.
+    /// Starts to connect a stream at its first use. Returns 0, the number of bytes sent so far.
     fn begin_connect(&self, to: Rank, channel: Channel) -> Result<usize> {
         let connector = self.shared.new_connector(
             to,
@@ -69,8 +71,8 @@ impl TcpMesh {
         )?;
         *lock(&self.shared.stream_pair(to, channel).outgoing) =
             OutgoingStream::Connecting(Arc::clone(&connector));
-        // Not under the lock: if the attempt fails at once, the failure handler locks the same
-        // entry.
+        // Do not hold the lock here: if the attempt fails inside this call, the failure handler
+        // locks the same entry.
         connector.start();
         Ok(0)
     }
@@ -80,10 +82,10 @@ impl TcpMesh {
         let slot = shared.stream_pair(interest.peer, interest.channel);
         let peer_state = shared.peer_state(interest.peer);
         if peer_state == HAS_DIED {
-            // No more data arrives; the event reports the failure reason.
+            // No more data arrives. The event reports the reason of the death.
             return WaitCondition::OnEvent;
         }
-        // A peer that leaves receives no more data.
+        // A peer that is leaving receives no more data, so an outgoing stream waits for the event.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
         match interest.direction {
             StreamDirection::In => match &*lock(&slot.incoming) {
@@ -158,7 +160,8 @@ impl Endpoint for TcpMesh {
         let has_ended = match stream.receive_into(into) {
             Ok(0) => {
                 shared.mark_left(from);
-                // Remove the stream, because a poll would report its end again and again.
+                // Remove the stream from its entry. Otherwise every later wait would end
+                // immediately, because the stream stays readable after its end.
                 incoming.take().iter().for_each(|stream| stream.close_gracefully());
                 true
             }
@@ -192,8 +195,8 @@ impl Endpoint for TcpMesh {
             crate::log!(LogLevel::Error, "cannot wait for peers: {cause}");
         }
         doorbell.stop_listening();
-        // The caller polls everything after this. The condition saves a system call if the event is
-        // not raised.
+        // Clear the event: the caller polls all its conditions after this wait. If the event is not
+        // raised, skip the system call that clears it.
         if set.is_first_ready() {
             shared.wake.clear();
         }

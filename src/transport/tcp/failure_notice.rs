@@ -1,26 +1,29 @@
-//! The failure notice: a rank that leaves a failed group sends the failure reason on its incoming
-//! streams before it closes them.
+//! The failure notice: a rank that leaves a failed group sends the reason of the failure on each of
+//! its incoming streams before it closes the stream.
 //!
-//! Data flows in one direction on a stream. After the hello, the opposite direction is unused, and
-//! carries one abort frame or nothing before it ends. The node leaders send the same reason
-//! earlier. But if a node's leader has already left, its ranks receive the reason only from this
-//! notice.
+//! The data of a stream flows in one direction of its TCP connection. After the hello, the opposite
+//! direction carries no data. Before it ends, it carries nothing or one notice, which is a control
+//! frame of the kind `Abort`.
+//!
+//! Most ranks already know the reason, because the node leaders send it over their control
+//! connections. But if the leader of a node has already left, the ranks of that node receive the
+//! reason only by this notice.
 
 use super::control_frame::{ControlFrame, MAX_BYTES};
 use crate::base::error::Error;
 use crate::sys::stream::SocketStream;
 
-/// Sends the reason to the rank at the other end of an incoming stream.
+/// Sends the failure notice to the rank at the other end of an incoming stream.
 pub(super) fn send_reason(stream: &SocketStream, reason: Error) {
     let mut bytes = Vec::with_capacity(MAX_BYTES);
     ControlFrame::Abort(reason).encode(&mut bytes);
-    // The opposite direction has carried no data, so the socket buffer has room. If the peer has
-    // died, the loss does not matter.
+    // This direction has carried no data, so the socket buffer has room. If the peer has died, the
+    // loss of the notice does not matter.
     drop(stream.send(&bytes));
 }
 
-/// Reads the failure notice from an outgoing stream that has ended. Every rank in the frame must be
-/// below `ranks`.
+/// Reads the failure notice from an outgoing stream that has ended. Returns `None` if there is no
+/// valid notice. Every rank in the notice must be below `ranks`.
 pub(super) fn receive_reason(stream: &SocketStream, ranks: usize) -> Option<Error> {
     let mut bytes = [0; MAX_BYTES];
     let mut filled = 0;

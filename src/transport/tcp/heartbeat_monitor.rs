@@ -1,9 +1,10 @@
-//! The heartbeat between nodes. Each leader sends heartbeats on its control connections, and counts
-//! every received frame as a heartbeat of the peer.
+//! The heartbeat between nodes. Each node leader sends heartbeats on its control connections to the
+//! other leaders, and counts every successful read from a connection as a heartbeat of the leader
+//! at the other end.
 //!
-//! If no frame of a leader arrives within the limit, the leader is stopped or unreachable. The
-//! detecting leader then fails the group; in a network partition, this happens on both sides. A
-//! rank that stops inside a node is detected by the ranks of that node.
+//! If nothing arrives from a leader within the limit, that leader is stopped or unreachable, and
+//! the leader that detects this fails the group. In a network partition, this happens on both
+//! sides. If a rank that is not a leader stops, the ranks of its node detect this.
 
 use super::control::ControlConnection;
 use super::mesh::TcpMeshShared;
@@ -15,20 +16,22 @@ use crate::wait::service::{self, AlarmHandler};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Sends the heartbeats of a leader and checks its peers, on each alarm.
+/// The alarm handler of a leader: sends its heartbeats and checks the other leaders.
 #[derive(Debug)]
 struct NodeHeartbeat {
     shared: Weak<TcpMeshShared>,
     monitor: Mutex<HeartbeatMonitor>,
 }
 
-/// Starts to send heartbeats on all present and future control connections, and to monitor them.
+/// Starts to send heartbeats on all control connections, and to monitor these connections.
+/// Connections that are added later are included.
 pub(super) fn start(shared: &Arc<TcpMeshShared>, timing: HeartbeatTiming) -> Result<()> {
     let now = Instant::now();
     let monitor = Mutex::new(HeartbeatMonitor::new(timing, shared.leaders.len(), now));
     let alarm =
         service::alarm(Arc::new(NodeHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
-    // The alarm is stored before it can fire, because the handler sets it again.
+    // Store the alarm before it can fire, because the handler uses the stored alarm to set the next
+    // time.
     shared.heartbeat_alarm.get_or_init(|| alarm).set(Some(now));
     Ok(())
 }

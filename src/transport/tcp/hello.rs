@@ -1,23 +1,26 @@
-//! The hello: the first bytes on a connection, with which both ends verify each other. Encoding and
-//! decoding, without input or output: the listener registry supplies the bytes.
+//! The hello: the first bytes on a connection, by which the two ranks verify each other. This
+//! module encodes and decodes hellos, and does no input or output. The *acceptor* is the rank that
+//! accepts the connection. A *nonce* is a random number that a rank published before.
 //!
 //! ```text
-//! hello:  "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32
-//!         | group 16 | nonce of the sender 16 | nonce expected of the receiver 16  (little endian)
-//! answer: 0 | hello of the acceptor, or the number of a refusal
-//! end:    'T', or the number of a refusal
+//! hello:   "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32
+//!          | group 16 | nonce of the sender 16 | nonce expected of the receiver 16 (little endian)
+//! answer:  0 | hello of the acceptor, or the number of a refusal
+//! confirm: 'C'
+//! end:     'T', or the number of a refusal
 //! ```
+//!
 //! The handshake has four steps:
 //!
 //! 1. The connecting rank sends its hello.
 //! 2. The acceptor checks the hello and sends its answer.
-//! 3. The connecting rank checks the answer and sends [`CONFIRM`]. Now both ranks have verified
-//!    each other.
+//! 3. The connecting rank checks the answer and sends [`CONFIRM`]. When the acceptor receives it,
+//!    both ranks have verified each other.
 //! 4. The acceptor adds the connection to its mesh and sends [`ACCEPTED`].
 //!
-//! The connecting rank uses the connection only after [`ACCEPTED`]. Therefore no data arrives
-//! before the acceptor has added the stream, and a rank that connects to an acceptor that leaves
-//! receives a refusal.
+//! The connecting rank uses the connection only after it has received [`ACCEPTED`]. Therefore no
+//! data arrives before the acceptor has added the stream. If the acceptor leaves the group during
+//! the handshake, the connecting rank receives a refusal.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
@@ -25,15 +28,15 @@ use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 const MAGIC: [u8; 8] = *b"distlnk1";
 const VERSION: u16 = 4;
 
-/// The length of a hello.
+/// The length of a hello in bytes.
 pub(super) const HELLO_BYTES: usize = 72;
-/// The length of a positive answer.
+/// The length of a positive answer in bytes.
 pub(super) const ANSWER_BYTES: usize = 1 + HELLO_BYTES;
 /// The first byte of a positive answer.
 pub(super) const WELCOME: u8 = 0;
-/// The last byte from the connecting rank.
+/// The byte by which the connecting rank ends its part of the handshake.
 pub(super) const CONFIRM: u8 = b'C';
-/// The last byte from the acceptor. No refusal has this number.
+/// The byte by which the acceptor ends a successful handshake. No refusal has this number.
 pub(super) const ACCEPTED: u8 = b'T';
 
 /// The purpose of a connection.
@@ -48,7 +51,7 @@ pub(super) enum ConnectionPurpose {
 }
 
 impl ConnectionPurpose {
-    /// Returns the index of the peer's interface that is tried first.
+    /// Returns the rail (the index of the peer's network interface) that is tried first.
     pub(super) fn rail(self) -> u8 {
         match self {
             Self::Stream(Channel::Collective(lane)) => lane,
@@ -67,17 +70,19 @@ pub(super) struct Hello {
     pub(super) to: Rank,
     /// The nonce of the sender.
     pub(super) nonce: Nonce,
-    /// The nonce that the sender expects of the receiver.
+    /// The nonce that the receiver must have. The sender knows it from the published data of the
+    /// receiver.
     pub(super) expected_nonce: Nonce,
 }
 
-/// Why an acceptor refuses a connection.
+/// The reason why an acceptor refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum HelloRefusal {
     /// The peer does not speak the libdist protocol, or uses another version.
     UnknownProtocol = 1,
-    /// The process does not have the requested rank of the group: not yet, or no longer.
+    /// The process does not have the requested rank of the group. The rank has not joined yet, or
+    /// has left.
     NoSuchRank = 2,
     /// The epoch, rank or nonce does not match the group.
     IdentityMismatch = 3,
@@ -86,7 +91,7 @@ pub(super) enum HelloRefusal {
 }
 
 impl HelloRefusal {
-    /// Returns the refusal with this number; an unknown number is `UnknownProtocol`.
+    /// Returns the refusal with this number, or `UnknownProtocol` for an unknown number.
     pub(super) fn from_number(number: u8) -> Self {
         let all = [Self::NoSuchRank, Self::IdentityMismatch, Self::Duplicate];
         all.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
@@ -160,7 +165,7 @@ impl Hello {
         })
     }
 
-    /// Returns the answer of the rank that this hello addresses.
+    /// Returns the hello that the addressed rank must send as its answer to this hello.
     pub(super) fn expected_answer(&self) -> Self {
         let Self { purpose, group, epoch, .. } = *self;
         let (from, to) = (self.to, self.from);
@@ -176,8 +181,8 @@ impl Hello {
     }
 }
 
-/// Checks the answer to a hello. Returns true if it is complete and from the addressed rank; false
-/// if more bytes must arrive.
+/// Checks the answer to a hello. Returns true if the answer is complete and comes from the
+/// addressed rank. Returns false if more bytes must arrive.
 ///
 /// # Errors
 /// The refusal of the acceptor, or `IdentityMismatch` if another process answered.
@@ -199,14 +204,15 @@ pub(super) fn has_valid_prefix(bytes: &[u8]) -> bool {
     MAGIC.iter().chain(&[low, high]).zip(bytes).all(|(a, b)| a == b)
 }
 
-/// The hello of a connection and the confirmation byte after it.
+/// The buffer in which an acceptor collects the hello of a connection and the confirmation byte
+/// after it.
 #[derive(Debug)]
 pub(super) struct HelloReader {
     bytes: [u8; HELLO_BYTES + 1],
     filled: usize,
 }
 
-/// The state of the handshake after some bytes.
+/// The state of the handshake after some bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HelloReadState {
     /// More bytes must arrive.
@@ -224,8 +230,8 @@ impl Default for HelloReader {
 }
 
 impl HelloReader {
-    /// Returns the buffer for the next read. It ends with the hello or the confirmation byte,
-    /// because the later bytes belong to the stream.
+    /// Returns the buffer for the next read. The buffer ends where the hello ends or, after the
+    /// hello, where the confirmation byte ends, because the bytes after them belong to the stream.
     pub(super) fn free_space(&mut self) -> &mut [u8] {
         let end = if self.filled < HELLO_BYTES { HELLO_BYTES } else { self.bytes.len() };
         &mut self.bytes[self.filled..end]

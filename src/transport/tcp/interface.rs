@@ -1,9 +1,9 @@
-//! Chooses the addresses that this host publishes to its peers: a pure function of the interfaces,
-//! the user's settings, and the route to the store.
+//! Chooses the addresses that this rank publishes to its peers. The choice is a pure function of
+//! the network interfaces, the user's settings, and the routes of this host.
 //!
-//! It returns two lists: *routable* addresses for ranks in any network namespace, and *same_netns*
-//! addresses for ranks in the same network namespace. Loopback addresses appear only in the second
-//! list.
+//! The result has two lists: *routable* addresses for ranks in any network namespace, and
+//! *same_netns* addresses for ranks in the same network namespace. Loopback addresses appear only
+//! in the second list. Each chosen interface is a *rail*; streams are spread over the rails.
 
 use crate::base::error::{Error, Result};
 use crate::sys::netif::NetworkInterface;
@@ -12,16 +12,16 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 /// The user's settings and the system's routes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InterfaceRules {
-    /// The list of interfaces, and the name of its environment variable.
+    /// The user's list of interfaces, and the name of the environment variable that contains it.
     pub(super) list: Option<(String, &'static str)>,
-    /// The only address family to use.
+    /// The only address family to use; `None` for both.
     pub(super) family: Option<AddressFamily>,
-    /// The source address of this host for connections to the store.
+    /// The source address that this host uses for connections to the store.
     pub(super) store_source: Option<IpAddr>,
-    /// The user gave the store's address as `localhost` or a loopback address, which means the
-    /// reader's own host.
+    /// Whether the user gave the store's address as `localhost` or as a loopback address. Such an
+    /// address means the host itself, so all ranks are on one host.
     pub(super) is_local_job: bool,
-    /// The source address of this host for connections to the outside.
+    /// The source address that this host uses for connections by its default route.
     pub(super) default_source: Option<IpAddr>,
 }
 
@@ -52,7 +52,8 @@ impl AddressFamily {
     }
 }
 
-/// An address without a port, and the index of the chosen interface that has it.
+/// An address without a port, and its rail: the index of the chosen interface that has the
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceAddress {
     /// The port is 0.
@@ -65,16 +66,16 @@ pub(super) struct InterfaceAddress {
 pub(super) struct InterfaceChoice {
     pub(super) routable: Vec<InterfaceAddress>,
     pub(super) same_netns: Vec<InterfaceAddress>,
-    /// The number of interfaces that streams are distributed over, round-robin.
+    /// The number of rails. Streams are spread over them round-robin.
     pub(super) rails: u8,
-    /// Why these addresses were chosen, as text.
+    /// The reason for the choice, as text.
     pub(super) reason: String,
 }
 
-/// The most interfaces that streams are distributed over.
+/// The maximum number of rails.
 pub(super) const MAX_RAILS: usize = 8;
 
-/// Chooses the addresses.
+/// Chooses the addresses by the user's list of interfaces or, if there is no list, by the routes.
 ///
 /// # Errors
 /// `InvalidArgument` if the list matches no usable interface; the message lists the interfaces.
@@ -106,7 +107,8 @@ pub(super) fn choose_interfaces(
     Ok(choice)
 }
 
-/// Chooses the interfaces that the user listed.
+/// Chooses the interfaces that the user listed, or, if the list begins with `^`, all interfaces
+/// except those.
 fn choose_named(
     usable: &[&NetworkInterface],
     list: &str,
@@ -174,7 +176,8 @@ fn choose_named(
     Ok(InterfaceChoice { routable, same_netns, rails, reason })
 }
 
-/// Returns `ip` if its family is usable; otherwise a usable address of the same interface.
+/// Returns `ip` if it is among the usable addresses. Otherwise returns a usable address of the
+/// interface that has `ip`.
 fn same_interface_address(
     all: &[NetworkInterface],
     usable: &[&NetworkInterface],
@@ -220,7 +223,8 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
     let routable = routable_only(&number_rails(std::slice::from_ref(&rail)));
     let loopback: Vec<&NetworkInterface> =
         usable.iter().copied().filter(|it| it.is_loopback).collect();
-    // Ranks that reach the store through loopback are in the same network namespace.
+    // Ranks that reach the store through loopback are all in the network namespace of the store, so
+    // they can connect to each other through loopback.
     let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || routable.is_empty();
     let near_rail = if is_near { [loopback, rail].concat() } else { rail };
     let same_netns = number_rails(std::slice::from_ref(&near_rail));
@@ -236,8 +240,9 @@ fn is_not_link_local(it: &&NetworkInterface) -> bool {
     }
 }
 
-/// Returns the addresses that work from other hosts. An IPv6 link-local address needs the index of
-/// the reader's own interface, which only readers in the same network namespace share.
+/// Returns the addresses at which other hosts can connect. IPv6 link-local addresses are left out:
+/// to connect to one, a process needs the index of its own interface. The published index is
+/// correct only for processes in the same network namespace.
 fn routable_only(list: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let is_outward = |it: &&InterfaceAddress| match it.address.ip() {
         IpAddr::V4(ip) => !ip.is_loopback(),
@@ -246,7 +251,8 @@ fn routable_only(list: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     list.iter().filter(is_outward).copied().collect()
 }
 
-/// Groups addresses by interface, in the order of each interface's first address.
+/// Groups addresses by interface. The groups are in the order in which the interfaces first
+/// appear.
 fn group_by_name<'a>(
     list: impl Iterator<Item = &'a NetworkInterface>,
 ) -> Vec<Vec<&'a NetworkInterface>> {
@@ -276,7 +282,7 @@ fn socket_address(it: &NetworkInterface) -> SocketAddr {
     }
 }
 
-/// Lists the interfaces for a message.
+/// Describes the interfaces for an error message.
 fn describe<'a>(interfaces: impl IntoIterator<Item = &'a NetworkInterface>) -> String {
     let groups = group_by_name(interfaces.into_iter());
     let describe = |group: &Vec<&NetworkInterface>| {

@@ -1,5 +1,6 @@
-//! Creates a mesh. A rank listens, publishes its addresses, and receives the members' addresses;
-//! then the node leaders connect to each other. Streams connect later, at their first use.
+//! Creates a mesh: listens ([`listen`]), and joins the other ranks ([`TcpListening::join`]) after
+//! the caller has exchanged addresses with them. A join connects the node leaders (the first rank
+//! of each node) to each other. Streams connect later, at their first use.
 
 use super::advert::{AddressAdvert, RailAddress};
 use super::control::ControlConnection;
@@ -33,22 +34,25 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// The limit for the name lookup of the store's host. The caller has already connected to the
-/// store.
+/// The limit for looking up the host name of the store. The limit is short, because the caller has
+/// already connected to the store.
 const STORE_LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a wait lasts before it calls `cancelled`, which reports whether the peers still try.
+/// The time between two calls of `cancelled`, the function by which the caller of a join can end
+/// the wait.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The listener registry and the advert of this rank, before it joins a mesh.
+/// The listening sockets of this rank and the advert of their addresses, before the rank joins a
+/// mesh.
 #[derive(Debug)]
 pub struct TcpListening {
     registry: Arc<ListenerRegistry>,
     advert: AddressAdvert,
 }
 
-/// Listens on the addresses that the environment selects, or on the addresses of the route to the
-/// store. `route_hint` is the host and port of the store.
+/// Listens on the addresses of the interfaces that environment variables select. If none is set,
+/// listens on the addresses of the interface that has the route to the store. `route_hint` is the
+/// host and port of the store.
 ///
 /// # Errors
 /// `InvalidArgument` for an environment variable with an invalid value, `Connection` if no port is
@@ -109,7 +113,7 @@ fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
         ..InterfaceRules::default()
     };
     if let Some((host, port)) = route_hint {
-        // If the store's host is unknown, the store's client reports the error.
+        // Ignore a lookup error, because the client of the store reports it.
         let found =
             socket::resolve(host, port, &Deadline::after(STORE_LOOKUP_TIMEOUT)).unwrap_or_default();
         let sources = found.iter().filter_map(|it| socket::source_address_for(it.ip()).ok());
@@ -117,13 +121,16 @@ fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
         let has_wanted_family = |ip: &&IpAddr| {
             family.is_none_or(|family| (family == AddressFamily::V4) == ip.is_ipv4())
         };
-        // The interface is used even if the store has no address of the wanted family.
+        // If the store has no address of the wanted family, its address of the other family still
+        // selects the interface.
         rules.store_source = sources.iter().find(has_wanted_family).or(sources.first()).copied();
-        // The host's own name may resolve to a loopback address on this host, and to its real
-        // address on other hosts.
+        // Only these names mean that all ranks are on this host. The host's own name does not mean
+        // this: it may resolve to a loopback address on this host, and to the real address on other
+        // hosts.
         rules.is_local_job = matches!(host, "localhost" | "127.0.0.1" | "::1" | "[::1]");
     }
-    // Documentation addresses, which no host has. The route lookup sends no packet.
+    // These addresses are reserved for documentation, so no host has them. The lookup of the route
+    // to them finds the default route, and sends no packet.
     let documentation_addresses =
         [IpAddr::from([198, 51, 100, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
     rules.default_source =
@@ -147,7 +154,7 @@ impl TcpListening {
         &self.advert
     }
 
-    /// Opens the endpoint at which survivors of the group connect to this rank after the group has
+    /// Opens the endpoint for connections between the survivors of the group after the group has
     /// failed.
     ///
     /// # Errors
@@ -156,9 +163,9 @@ impl TcpListening {
         ReconnectEndpoint::open(Arc::clone(&self.registry), join_config)
     }
 
-    /// Joins the mesh; `domain` is the domain of this rank's node. After all ranks have joined,
-    /// streams can be used. This call polls `cancelled` periodically; if it returns an error, the
-    /// wait ends.
+    /// Joins the mesh. `domain` is the shared-memory domain of this rank's node. After all ranks
+    /// have joined, streams can be used. This call polls `cancelled` periodically; if `cancelled`
+    /// returns an error, the wait ends with this error.
     ///
     /// # Errors
     /// The error of `cancelled`, or the failure of the domain; `Connection` or `Timeout` with the
@@ -176,7 +183,7 @@ impl TcpListening {
         let forward_task = ServiceTask::new(move || {
             task.upgrade().iter().for_each(|shared| shared.forward_updates())
         })?;
-        // Each of the two is set only here.
+        // `set` cannot fail, because each of the two cells is set only here.
         drop(shared.forward_task.set(forward_task));
         drop(shared.delayed_event_alarm.set(new_delayed_event_alarm(&shared)?));
         let stream_ends = StreamEndHandler {
@@ -188,7 +195,7 @@ impl TcpListening {
         let acceptor: Arc<dyn ConnectionAcceptor> = shared.clone();
         let key = (join_config.group, join_config.me);
         self.registry.register(key, Arc::downgrade(&acceptor))?;
-        // From here on, dropping the mesh leaves the group.
+        // After this line, an error drops `mesh`, so this rank leaves the group.
         let mesh = TcpMesh {
             shared: Arc::clone(&shared),
             registry: self.registry,
@@ -209,7 +216,7 @@ impl TcpListening {
                 connector.start();
             }
             await_control_connections(&shared, join_config, &leaders, cancelled)?;
-            // Forward the events that happened before the connections existed.
+            // Send the updates of this node from before the connections existed.
             shared.forward_updates();
         }
         Ok(mesh)
@@ -276,7 +283,7 @@ fn new_shared(
     }))
 }
 
-/// Waits until this leader is connected to all other leaders.
+/// Waits until this leader has control connections to all other leaders.
 fn await_control_connections(
     shared: &TcpMeshShared,
     join_config: &TcpJoinConfig<'_>,

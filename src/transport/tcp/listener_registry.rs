@@ -1,9 +1,12 @@
-//! The listener registry of the process: one listening socket for each address, shared by all
-//! groups, and the ranks that accept connections on these sockets.
+//! The listener registry of the process: one listening socket for each address, which all groups of
+//! the process share, and an *acceptor* for each rank, which accepts the connections to this rank.
 //!
-//! The service thread accepts each connection, reads its [`hello`](super::hello), and passes the
-//! connection to the [`ConnectionAcceptor`] of the rank that the hello names. The registry closes a
-//! connection that sends anything else, or that sends no hello within [`HELLO_TIMEOUT`].
+//! The service thread accepts each connection, performs the handshake ([`hello`](super::hello)),
+//! and passes the connection to the [`ConnectionAcceptor`] of the rank that the hello names. During
+//! the handshake, a connection is first *unidentified*, until its hello has arrived, and then
+//! *unconfirmed*, until the confirmation has arrived. The registry closes a connection that sends
+//! anything else, that sends no hello within [`HELLO_TIMEOUT`], or that sends no confirmation
+//! within [`CONFIRM_TIMEOUT`].
 
 use super::hello::{ConnectionPurpose, Hello, HelloReadState, HelloReader, HelloRefusal, WELCOME};
 use super::port_range;
@@ -25,18 +28,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a new connection may take to send its hello.
+/// The time within which a new connection must send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The limit for connections without a hello, and the fraction of the descriptor limit that they
-/// may use. If the limit is exceeded, the oldest such connection is closed.
+/// The maximum number of unidentified connections. A further connection closes the oldest one.
 const MAX_UNIDENTIFIED: usize = 1024;
+/// Unidentified connections use at most the process's descriptor limit divided by this number.
 const DESCRIPTOR_DIVISOR: u64 = 4;
-/// How long a connection with a valid hello may take to confirm it. This limit is longer than the
-/// 20 s of the connecting side, because that side follows the answer of the acceptor.
+/// The time within which a connection with a valid hello must send its confirmation. The connecting
+/// side gives up after 20 s if it has not sent the confirmation. The time here is longer, so that a
+/// confirmation is never too late.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many connections one wakeup accepts.
+/// The maximum number of connections that the service thread accepts per wakeup.
 const ACCEPTS_PER_WAKEUP: usize = 64;
-/// How long the registry accepts no connections after the system ran out of descriptors.
+/// The time for which the registry accepts no connections after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections for a rank of a group.
@@ -47,19 +51,20 @@ pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
     /// The reason for the refusal.
     fn check_hello(&self, hello: &Hello) -> std::result::Result<(), HelloRefusal>;
 
-    /// Takes over a connection on which both sides have verified each other. Sends
-    /// [`ACCEPTED`](super::hello::ACCEPTED) or a refusal to the peer. Called on the service thread.
+    /// Takes over a connection on which both sides have verified each other. The implementation
+    /// sends [`ACCEPTED`](super::hello::ACCEPTED) or a refusal to the peer. Called on the service
+    /// thread.
     fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>);
 }
 
-/// The group and rank that a connection addresses.
+/// The group and the rank to which a peer connects.
 type ListenerKey = (GroupId, Rank);
 
 /// The listening sockets of this process and their acceptors.
 #[derive(Debug)]
 pub(super) struct ListenerRegistry {
-    /// The process that created the registry. A forked child has a copy of the registry, but not
-    /// its service thread.
+    /// The id of the process that created the registry. A forked child has a copy of the registry,
+    /// but no service thread, so it cannot use the copy.
     pid: u32,
     inner: Arc<ListenerRegistryInner>,
 }
@@ -67,7 +72,7 @@ pub(super) struct ListenerRegistry {
 #[derive(Debug)]
 struct ListenerRegistryInner {
     state: Mutex<ListenerState>,
-    /// The limit for connections without a hello.
+    /// The maximum number of unidentified connections.
     max_unidentified: usize,
 }
 
@@ -77,10 +82,10 @@ struct ListenerState {
     acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
     /// The acceptors for connections with [`ConnectionPurpose::Reconnect`].
     reconnect_acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
-    /// Connections without a hello, with their deadlines, in order of arrival.
+    /// The unidentified connections with their deadlines, in order of arrival.
     unidentified: VecDeque<(Instant, Arc<IncomingConnection>)>,
-    /// Connections with a valid hello and no confirmation, in order of verification. New
-    /// connections do not displace them.
+    /// The unconfirmed connections with their deadlines, in the order in which their hellos were
+    /// checked. Their number has no limit, so new connections do not close them.
     unconfirmed: VecDeque<(Instant, Arc<IncomingConnection>)>,
     resume_accept_at: Option<Instant>,
     alarm: Option<Alarm>,
@@ -95,8 +100,9 @@ struct ListeningSocket {
 static LISTENER_REGISTRY: Mutex<Weak<ListenerRegistry>> = Mutex::new(Weak::new());
 
 impl ListenerRegistry {
-    /// Returns the registry with a listening socket for each of these addresses (their ports are
-    /// ignored). If a range is given, the ports are taken from it.
+    /// Returns the registry of this process, after adding a listening socket for each of these
+    /// addresses that has none. The ports of the addresses are ignored: the sockets get any free
+    /// port or, if a range is given, a free port of the range.
     ///
     /// # Errors
     /// `Connection` if no port of the range is free; `System`.
@@ -153,8 +159,8 @@ impl ListenerRegistry {
         Ok(())
     }
 
-    /// Registers the acceptor for reconnections to this rank after its group has failed. The entry
-    /// is removed after the acceptor is dropped.
+    /// Registers the acceptor for connections to this rank after its group has failed. Later calls
+    /// of this function remove the entries of acceptors that were dropped.
     pub(super) fn register_reconnect(
         &self,
         key: ListenerKey,
@@ -173,7 +179,7 @@ impl ListenerRegistry {
 
 impl Drop for ListenerRegistry {
     fn drop(&mut self) {
-        // Not under the lock: a handler locks the state too.
+        // Do not hold the lock while the watches end: a handler that is running locks the state.
         let state = std::mem::take(&mut *self.inner.state());
         let all = state.unidentified.iter().chain(&state.unconfirmed);
         all.for_each(|(_, connection)| connection.stop_watching());
@@ -248,7 +254,8 @@ impl ListenerRegistryInner {
         state.unconfirmed.retain(is_other);
     }
 
-    /// Moves a connection whose hello is valid to the unconfirmed list.
+    /// Moves a connection whose hello is valid from the unidentified to the unconfirmed
+    /// connections.
     fn mark_unconfirmed(&self, connection: &IncomingConnection) {
         let is_it = |(_, other): &(Instant, Arc<IncomingConnection>)| {
             std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(connection))
@@ -285,7 +292,7 @@ impl ListenerState {
     }
 }
 
-/// Accepts connections on one listening socket, on the service thread.
+/// The handler that accepts connections on one listening socket, on the service thread.
 #[derive(Debug)]
 struct AcceptHandler {
     listener: TcpListener,
@@ -320,7 +327,7 @@ impl DescriptorHandler for AcceptHandler {
                     );
                     return WatchAction::Done;
                 }
-                // The peer closed the connection before it was accepted.
+                // The peer closed the connection before this process accepted it.
                 Err(cause) => crate::log!(LogLevel::Debug, "accept: {cause}"),
             }
         }
@@ -328,8 +335,8 @@ impl DescriptorHandler for AcceptHandler {
     }
 }
 
-/// Closes connections whose deadline has passed, and resumes accepting after a shortage of
-/// descriptors.
+/// The alarm handler that closes connections whose deadline has passed, and that resumes accepting
+/// after a shortage of descriptors.
 #[derive(Debug)]
 struct HandshakeTimeout(Weak<ListenerRegistryInner>);
 
@@ -359,13 +366,13 @@ struct IncomingConnection {
     handshake: Mutex<IncomingHandshake>,
 }
 
-/// The handshake of a connection so far.
+/// The state of the handshake of one connection.
 #[derive(Debug, Default)]
 struct IncomingHandshake {
     watch: Option<DescriptorWatch>,
     hello_reader: HelloReader,
-    /// The hello that was checked and answered, and its acceptor; the confirmation has not arrived
-    /// yet.
+    /// The hello and its acceptor, after the hello was checked and answered and before the
+    /// confirmation has arrived.
     verified: Option<(Hello, Weak<dyn ConnectionAcceptor>)>,
 }
 
@@ -373,7 +380,7 @@ struct IncomingHandshake {
 enum HandshakeOutcome {
     /// More bytes must arrive.
     Incomplete,
-    /// The peer has confirmed, and its identity is verified.
+    /// The peer has sent the confirmation, so both sides have verified each other.
     Accepted(Hello, Arc<dyn ConnectionAcceptor>),
     /// The peer closed the connection, or the connection broke.
     Closed,
@@ -414,7 +421,7 @@ impl IncomingConnection {
                     let Some((hello, acceptor)) = handshake.verified.take() else {
                         return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
                     };
-                    // The rank may have left the group since the hello.
+                    // The rank that the hello names may have left the group since the hello.
                     return acceptor
                         .upgrade()
                         .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |acceptor| {
@@ -426,7 +433,7 @@ impl IncomingConnection {
         }
     }
 
-    /// Checks a hello and sends the answer.
+    /// Checks a hello. If it is valid, sends the answer and returns the acceptor.
     fn answer_hello(
         &self,
         registry: &ListenerRegistryInner,
@@ -464,7 +471,8 @@ impl DescriptorHandler for IncomingConnection {
         inner.remove_incoming(self);
         match outcome {
             HandshakeOutcome::Accepted(hello, acceptor) => {
-                // End the watch first: the acceptor may watch the same descriptor.
+                // End the watch before the acceptor gets the stream, because the acceptor may watch
+                // the same descriptor.
                 self.stop_watching();
                 acceptor.accept_connection(&hello, Arc::clone(&self.stream));
             }

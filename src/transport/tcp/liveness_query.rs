@@ -1,9 +1,10 @@
-//! Liveness queries to other nodes: the activity of a rank outside of the group's collectives, and
-//! the labels of its operation. The error message of an operation that waited for the rank without
-//! success contains the answers.
+//! Liveness queries to other nodes. There are two queries about a rank: for its activity outside
+//! the collectives of the group, and for the labels of its operation. If an operation waits for the
+//! rank without success, the error message contains the answers.
 //!
-//! A leader sends the query to the leader of the rank's node. A rank that is not a leader sends no
-//! query, and lets its leader report first.
+//! A node leader (the first rank of a node) sends the query to the leader of the rank's node, over
+//! their control connection. A rank that is not a leader sends no query. It lets its own leader
+//! report the error first.
 
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
@@ -16,12 +17,13 @@ use crate::transport::heartbeat;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// The limit of [`TcpMeshShared::query_labels`]. A rank that found a mismatch waits this long for
-/// the labels of another node, or for its leader's report.
+/// The limit of [`TcpMeshShared::query_labels`]. After a mismatch, a leader waits this long for the
+/// labels from another node, and any other rank waits this long for its leader's report.
 const LABEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl TcpMeshShared {
-    /// Returns the number of `rank` in the domain of this node, or `None` if it is on another node.
+    /// Returns the number of `rank` within the domain of this node, or `None` if `rank` is on
+    /// another node.
     fn domain_rank(&self, rank: Rank) -> Option<Rank> {
         let domain = self.domain.as_ref();
         (0..domain.size()).find(|&local| domain.peer(local).rank == rank)
@@ -50,7 +52,7 @@ impl TcpMeshShared {
                 (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
                     .then_some(())
             };
-            // After the limit, the answers that have arrived are used.
+            // The outcome of the wait does not matter: the answers that have arrived are used.
             drop(wait_until(
                 &self.doorbell,
                 WaitPolicy::SLEEP_SOON,
@@ -70,8 +72,9 @@ impl TcpMeshShared {
     }
 
     /// See [`Endpoint::labels`](crate::transport::Endpoint::labels). A rank that is not a leader
-    /// cannot query other nodes. Its leader takes part in the same operation, finds the mismatch
-    /// too, and reports it first.
+    /// cannot query other nodes. Its leader takes part in the same operation, also finds the
+    /// mismatch, and reports it first. Such a rank therefore only waits here until the group has
+    /// failed, or until the limit.
     pub(super) fn query_labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
         if let Some(local) = self.domain_rank(rank) {
             return self.domain.region().labels(local).labels_of(sequence);
@@ -111,7 +114,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Stores another leader's answer. An answer without a query is dropped.
+    /// Stores the labels that another leader has sent. Drops them if this rank has no query for
+    /// them.
     pub(super) fn store_label_answer(&self, rank: Rank, sequence: u64, labels: Vec<Label>) {
         let mut asked = lock(&self.label_query);
         if let Some(asked) = asked.as_mut().filter(|it| (it.rank, it.sequence) == (rank, sequence))
@@ -129,7 +133,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Stores another leader's answer. An answer without a query is dropped.
+    /// Stores the activity text that another leader has sent. Drops it if this rank has no query
+    /// for it.
     pub(super) fn store_activity_answer(&self, rank: Rank, text: String) {
         if let Some(answer) = lock(&self.activity_answers).get_mut(&rank) {
             *answer = Some(text);

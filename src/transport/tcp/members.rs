@@ -1,5 +1,5 @@
-//! The members of a group as all ranks know them before they connect, and the check of a hello
-//! against this list.
+//! The members of a group, which all ranks know before they connect, and the check of a hello (the
+//! first message on a connection) against this list.
 
 use super::advert::AddressAdvert;
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal};
@@ -8,31 +8,31 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, HeartbeatConfig, PeerName};
 use crate::wait::WaitPolicy;
 
-/// The facts about one rank of the group that all ranks know before they connect.
+/// The data about one rank of the group that all ranks know before they connect.
 #[derive(Clone, Debug)]
 pub struct TcpMember {
     /// The display name of the rank.
     pub name: PeerName,
-    /// The nonce that the rank published.
+    /// The nonce of the rank: a random number that the rank published.
     pub nonce: Nonce,
-    /// The index of its node, from 0. The first rank of each node is the node leader.
+    /// The index of the rank's node, from 0. The first rank of each node is the node leader.
     pub node: usize,
-    /// The addresses of the rank.
+    /// The addresses at which the rank accepts connections.
     pub advert: AddressAdvert,
 }
 
-/// The parameters for joining a mesh.
+/// The parameters of [`TcpListening::join`](super::TcpListening::join).
 #[derive(Debug)]
 pub struct TcpJoinConfig<'a> {
     /// The group that the ranks join.
     pub group: GroupId,
-    /// The epoch of the group.
+    /// The epoch of the group: how often the group was shrunk since it was created.
     pub epoch: u32,
     /// The members of the group, in rank order.
     pub members: &'a [TcpMember],
     /// The number of this rank.
     pub me: Rank,
-    /// The limit for connecting the leaders.
+    /// The deadline by which the node leaders must be connected to each other.
     pub deadline: &'a Deadline,
     /// The wait policy of this rank.
     pub wait_policy: WaitPolicy,
@@ -40,7 +40,7 @@ pub struct TcpJoinConfig<'a> {
     pub vitals: HeartbeatConfig,
 }
 
-/// Returns the first rank of each node.
+/// Returns the node leaders: for each node, its first rank.
 pub(super) fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
     let nodes = members.iter().map(|member| member.node + 1).max().unwrap_or(0);
     (0..nodes)
@@ -48,7 +48,7 @@ pub(super) fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
         .collect()
 }
 
-/// The group as a rank knows it.
+/// The facts about a group that a rank needs to check a hello.
 #[derive(Debug)]
 pub(super) struct ExpectedPeers<'a> {
     pub(super) epoch: u32,
@@ -60,8 +60,8 @@ pub(super) struct ExpectedPeers<'a> {
 }
 
 impl ExpectedPeers<'_> {
-    /// Checks that the sender of a hello is a member, that the hello addresses this rank, and that
-    /// the requested stream exists.
+    /// Checks that the sender of a hello is a member of the group, that the hello addresses this
+    /// rank, and that the requested stream or control connection can exist.
     ///
     /// # Errors
     /// `IdentityMismatch`.
@@ -76,11 +76,12 @@ impl ExpectedPeers<'_> {
         let is_expected = match hello.purpose {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < lanes,
             ConnectionPurpose::Stream(Channel::PointToPoint) => true,
-            // The leader of the node with the larger index connects.
+            // Of two leaders, the leader of the node with the larger index connects.
             ConnectionPurpose::Control => {
                 from.node > members[me].node && leaders.get(from.node) == Some(&hello.from)
             }
-            // [`ReconnectEndpoint`](super::ReconnectEndpoint) checks these connections.
+            // [`ReconnectEndpoint`](super::ReconnectEndpoint) accepts these connections and has its
+            // own check.
             ConnectionPurpose::Reconnect => false,
         };
         if is_expected { Ok(()) } else { Err(HelloRefusal::IdentityMismatch) }

@@ -1,20 +1,21 @@
-//! The shared state of [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each
-//! direction and channel in use.
+//! The mesh: the state of [`Endpoint`](crate::transport::Endpoint) over TCP. There is one TCP
+//! connection for each peer, direction and channel in use.
 //!
-//! **Streams are raw**: after the hello, the bytes of a connection are the caller's, and the
-//! receiver reads them directly into the destination buffer. Therefore the connection itself must
-//! show why it ended:
+//! A connection has no framing: after the hello, all its bytes are the caller's, and the receiver
+//! reads them directly into the destination buffer. A rank can therefore not send a message that
+//! says why it ends a connection. Instead, the kind of the end says this:
 //!
-//! * A rank that leaves in order sends an end (FIN) on each connection after its last bytes. An end
-//!   of file thus means an orderly departure.
-//! * A rank that dies must not send a FIN. Therefore the mesh sets every connection to be *reset*
-//!   when it is closed ([`SocketStream::set_reset_on_close`]), which the system also does for a
-//!   process that dies. Only an orderly departure undoes this setting. Every other end thus means a
-//!   death.
+//! * An end of file means that the peer has left in order. A rank that leaves in order sends a FIN
+//!   on each connection after its last bytes.
+//! * Every other end means that the peer has died. A rank that dies must not send a FIN. Therefore
+//!   the mesh sets every connection to be *reset* when it is closed
+//!   ([`SocketStream::set_reset_on_close`]), also when the system closes it because the process has
+//!   died. Only an orderly departure undoes this setting.
 //!
-//! The data that the system of a dying rank has not sent yet is lost. A reset may be lost on the
-//! network, or the host may have failed; the control connections cover both cases, because they
-//! report every death. [`peer_state`](super::peer_state) decides the consequences.
+//! If a rank dies, the data that its system has not sent yet is lost. A reset may also be lost on
+//! the network, and a host that has failed sends no reset. In both cases, the peers learn of the
+//! death from the control connections between the node leaders, which report every death.
+//! [`peer_state`](super::peer_state) decides what follows from a departure or a death.
 
 use super::connect_target::PeerConnectTarget;
 use super::control::ControlConnection;
@@ -47,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-/// The outgoing stream to a peer.
+/// The state of an outgoing stream.
 #[derive(Debug, Default)]
 pub(super) enum OutgoingStream {
     #[default]
@@ -67,68 +68,72 @@ pub(super) struct StreamPair {
 /// An event that takes effect after a delay.
 #[derive(Clone, Debug)]
 pub(super) enum DelayedPeerEvent {
-    /// A death, seen on a stream.
+    /// A death that a stream has shown, with the error for the group.
     Death(Error),
-    /// The departure of a rank, whose reason may still arrive.
+    /// The departure of a rank. The reason of the departure may arrive during the delay.
     Departure(Rank),
 }
 
-/// The state that the calling threads and the service thread share.
+/// The state of a mesh, which the calling threads and the service thread share.
 #[derive(Debug)]
 pub(super) struct TcpMeshShared {
     pub(super) group: GroupId,
     pub(super) epoch: u32,
     pub(super) me: Rank,
     pub(super) members: Vec<TcpMember>,
-    /// The first rank of each node.
+    /// The node leaders: the first rank of each node.
     pub(super) leaders: Vec<Rank>,
     pub(super) lanes: u8,
     pub(super) wait_policy: WaitPolicy,
     pub(super) domain: Arc<dyn SharedDomain>,
-    /// Indexed by peer and channel.
+    /// All streams, indexed by peer and channel.
     pub(super) stream_pairs: Vec<StreamPair>,
     pub(super) peer_states: Vec<AtomicU8>,
-    /// Watches all streams for their end.
+    /// The poller that reports the end of each stream to the service thread.
     pub(super) end_poller: Arc<Poller>,
-    /// Raised after a change that no stream shows; ends a wait.
+    /// The event that ends a wait. It is raised after a change that the descriptors of the streams
+    /// do not show.
     pub(super) wake: EventFd,
     pub(super) messages: Arc<MessageStreams>,
-    /// Events that were seen on streams, with the time at which each takes effect.
+    /// The events that take effect later, each with its time.
     pub(super) delayed_events: Mutex<Vec<(Instant, DelayedPeerEvent)>>,
     pub(super) delayed_event_alarm: OnceLock<Alarm>,
     pub(super) vitals: HeartbeatConfig,
-    /// Set on a leader that sends heartbeats.
+    /// The alarm on which a leader sends heartbeats; set only on a leader, if heartbeats are on.
     pub(super) heartbeat_alarm: OnceLock<Alarm>,
-    /// The ranks of other nodes whose activity was queried, and the answers.
+    /// The ranks of other nodes whose activity this rank has queried, each with the answer, or
+    /// `None` before the answer has arrived.
     pub(super) activity_answers: Mutex<BTreeMap<Rank, Option<String>>>,
-    /// The operation whose labels were queried from another node, and the answer.
+    /// The current query for the labels of an operation, and the answer.
     pub(super) label_query: Mutex<Option<LabelQuery>>,
     /// The connections to the other leaders, indexed by node; empty on a rank that is not a leader.
     pub(super) control_connections: Mutex<Vec<Option<Arc<ControlConnection>>>>,
     pub(super) connectors: Mutex<Vec<Arc<PeerConnector>>>,
-    /// Why a leader cannot be reached.
+    /// The first error of a connection attempt to another leader.
     pub(super) connect_error: Mutex<Option<Error>>,
-    /// Notified when a control connection is added or fails, and when an answer arrives.
+    /// The doorbell of a caller that waits for a control connection or for an answer. It is
+    /// notified when a control connection is added or fails, and when an answer arrives.
     pub(super) doorbell: Doorbell,
     pub(super) is_leader: bool,
-    /// The failure is known to all nodes, or is being sent to them.
+    /// Whether the failure of the group is known to all nodes, or is being sent to them.
     pub(super) is_failure_forwarded: AtomicBool,
-    /// The progress handler was woken for the failure.
+    /// Whether the progress handler was woken because of the failure.
     pub(super) is_failure_reported: AtomicBool,
-    /// The ranks of this node whose departure was reported to the other nodes.
+    /// For each rank of this node, whether its departure was reported to the other nodes.
     pub(super) reported_left: Mutex<Vec<bool>>,
-    /// Held while updates are sent to the other leaders, and while the control connections are
-    /// closed.
+    /// The lock that a thread holds while it sends updates to the other leaders, and while it
+    /// closes the control connections. An *update* is the failure of the group or the departure of
+    /// a rank of this node.
     pub(super) forwarding: Mutex<()>,
-    /// Forwards updates of this node to the other leaders.
+    /// The task of the service thread that sends updates to the other leaders.
     pub(super) forward_task: OnceLock<ServiceTask>,
-    /// This rank is leaving: new connections are closed at once. Checked under the lock of the
-    /// entry that a connection belongs to.
+    /// Whether this rank is leaving. If it is, new connections are closed immediately. A thread
+    /// that adds a connection checks this under the lock of the entry for the connection.
     pub(super) is_leaving: AtomicBool,
     pub(super) weak: Weak<Self>,
 }
 
-/// A query for the labels of an operation.
+/// A query for the labels of an operation of a rank on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LabelQuery {
     pub(super) rank: Rank,
@@ -162,7 +167,8 @@ impl TcpMeshShared {
         &self.stream_pairs[self.pair_index(peer, channel)]
     }
 
-    /// Fails the group for a reason that other nodes must receive.
+    /// Fails the group, for a reason that the other nodes do not know yet. The leader of this node
+    /// sends the reason to them.
     pub(super) fn fail_all_nodes(&self, error: &Error) {
         if self.domain.failure().is_none() {
             crate::log!(LogLevel::Error, "{error}");
@@ -170,13 +176,13 @@ impl TcpMeshShared {
         self.domain.fail(error);
     }
 
-    /// Fails this node for a reason that the other nodes already know.
+    /// Fails the group on this node, for a reason that the other nodes already know.
     pub(super) fn fail_this_node(&self, error: &Error) {
         self.is_failure_forwarded.store(true, Ordering::Release);
         self.domain.fail(error);
     }
 
-    /// Returns true if the other leaders do not know all events of this node.
+    /// Returns true if this node has an update that was not sent to the other leaders.
     fn has_unforwarded_updates(&self) -> bool {
         let failed = self.domain.region().abort_record().is_set();
         failed && !self.is_failure_forwarded.load(Ordering::Acquire)
@@ -185,15 +191,15 @@ impl TcpMeshShared {
                 .any(|(local, &reported)| !reported && self.domain.has_left(local))
     }
 
-    /// Sends updates to the other leaders. Called on the service thread.
+    /// Sends the new updates to the other leaders. Called on the service thread.
     pub(super) fn forward_updates(&self) {
         let passing = lock(&self.forwarding);
         self.send_updates();
         drop(passing);
     }
 
-    /// Sends the last updates and closes the control connections, after the updates that another
-    /// thread is sending.
+    /// Sends the last updates and closes the control connections. If another thread is sending
+    /// updates, waits for that thread first.
     pub(super) fn close_control_connections(&self) {
         let passing = lock(&self.forwarding);
         if self.is_leader {
@@ -205,7 +211,8 @@ impl TcpMeshShared {
     }
 
     fn send_updates(&self) {
-        // Held to the end: a thread that finds no update left may close the connections.
+        // Hold this lock until the frames are sent. Another thread that finds no update left may
+        // close the connections.
         let mut reported = lock(&self.reported_left);
         let frames = self.collect_updates(&mut reported);
         let connections: Vec<_> =
@@ -215,11 +222,12 @@ impl TcpMeshShared {
             .for_each(|connection| frames.iter().for_each(|frame| connection.send(frame)));
     }
 
-    /// Returns the updates that the other leaders do not have yet. A failure comes first, because
-    /// the ranks that leave after it leave because of it.
+    /// Returns the updates that the other leaders do not have yet, as frames, and marks them as
+    /// sent. The failure comes before the departures, because it may be the cause of them.
     pub(super) fn collect_updates(&self, reported: &mut [bool]) -> Vec<ControlFrame> {
-        // Read before the failure: a rank that left because of a failure left after the failure was
-        // set.
+        // Read the departures before the failure. A rank that left because of a failure left after
+        // the failure was set. If this thread sees such a departure, it therefore also sees the
+        // failure.
         let left: Vec<bool> =
             (0..reported.len()).map(|local| self.domain.has_left(local)).collect();
         let mut frames = Vec::new();
@@ -261,7 +269,7 @@ impl TcpMeshShared {
         Ok(PeerConnector::new(PeerConnectTarget::between(hello, own, peer, retry_until)?, handler))
     }
 
-    /// Starts to watch a new stream.
+    /// Starts to watch a new stream for its end and, for a point-to-point stream, for readiness.
     pub(super) fn watch_stream(
         &self,
         peer: Rank,
@@ -281,7 +289,7 @@ impl TcpMeshShared {
         self.end_poller.add_hang_up(stream.as_fd(), u64::try_from(token).unwrap_or(u64::MAX))
     }
 
-    /// Handles the end of a stream, on the service thread.
+    /// Handles the end of a stream, on the service thread. `token` identifies the stream.
     fn handle_stream_end(&self, token: u64) {
         let Ok(token) = usize::try_from(token) else { return };
         let (index, incoming) = (token / 2, token % 2 == 1);
@@ -304,9 +312,10 @@ impl TcpMeshShared {
         }
     }
 
-    /// Classifies the end of a stream whose entry is locked.
+    /// Classifies the end of a stream as a departure or a death of the peer, and records this. The
+    /// caller has locked the entry of the stream.
     fn classify_stream_end(&self, peer: Rank, stream: &SocketStream) -> Result<()> {
-        // Fails only if the stream is not watched.
+        // This call fails only if the poller does not watch the stream, which does not matter.
         drop(self.end_poller.remove(stream.as_fd()));
         match stream.take_error() {
             Some(cause) => self.classify_error(peer, cause).map(drop),
@@ -317,8 +326,9 @@ impl TcpMeshShared {
         }
     }
 
-    /// Classifies the error of a transfer with a peer. Returns false if the error is transient.
-    /// Returns true if the peer has left or died, and records it. The stream's entry is locked.
+    /// Classifies the error of a transfer with a peer. If the peer has left or died, records this
+    /// and returns true. Returns false if the error is transient. The caller has locked the entry
+    /// of the stream.
     ///
     /// # Errors
     /// `System` for a failure of this rank.
@@ -327,7 +337,8 @@ impl TcpMeshShared {
             return Ok(false);
         }
         match cause.kind() {
-            // The system reports this if the end arrived before the connection was closed.
+            // The system reports this error if the end of file from the peer arrived before the
+            // connection was closed.
             Io::BrokenPipe => self.mark_left(peer),
             Io::ConnectionReset
             | Io::ConnectionAborted
@@ -362,7 +373,7 @@ impl DoorbellListener for TcpMeshShared {
     }
 }
 
-/// Handles the ends of all streams on the service thread.
+/// The handler of the service thread for the ends of all streams.
 #[derive(Debug)]
 pub(super) struct StreamEndHandler {
     pub(super) shared: Weak<TcpMeshShared>,

@@ -1,5 +1,6 @@
-//! The point-to-point streams, for which no caller waits: reports which streams are ready, and
-//! calls the progress handler for them.
+//! The point-to-point streams of a group. A caller does not wait for a single one of them. Instead,
+//! this module reports which of them are ready, and calls the progress handler when one becomes
+//! ready.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
@@ -11,14 +12,15 @@ use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The token of the event that `notified_peers` has entries.
+/// The poll token of the event by which [`MessageStreams::notify_peer`] wakes a poll. The token of
+/// a stream is the rank of its peer.
 const NOTIFIED_TOKEN: u64 = u64::MAX;
 
-/// How many events one poll returns.
+/// The maximum number of events that one poll returns.
 const EVENTS_PER_POLL: u16 = 64;
 
-/// The set of ready streams and the progress handler. Its descriptor is readable while a stream is
-/// ready.
+/// The point-to-point streams and their progress handler. The descriptor of this object is readable
+/// while a stream is ready.
 #[derive(Debug)]
 pub(super) struct MessageStreams {
     poller: Poller,
@@ -54,7 +56,7 @@ impl MessageStreams {
         Ok(Arc::new(messages))
     }
 
-    /// Adds a stream of a peer.
+    /// Adds a stream to or from a peer.
     ///
     /// # Errors
     /// The error of the system.
@@ -71,7 +73,8 @@ impl MessageStreams {
         )
     }
 
-    /// Marks the peer as ready for a reason that its descriptor does not show.
+    /// Marks a peer as ready because of a change that the descriptors of its streams do not show,
+    /// for example that the peer has left.
     pub(super) fn notify_peer(&self, peer: Rank) {
         let mut notified_peers = lock(&self.notified_peers);
         if !notified_peers.contains(&peer) {
@@ -161,7 +164,7 @@ impl DescriptorHandler for MessageStreams {
                 drop(state);
                 progress_handler.on_streams_ready();
             }
-            // Paused until a new handler is set.
+            // The handler is gone. Pause the watch until a new handler is set.
             (None, Some(watch)) => watch.pause(),
             (None, None) => {}
         }

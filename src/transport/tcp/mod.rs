@@ -1,22 +1,41 @@
-//! Byte streams between hosts: [`Endpoint`](super::Endpoint) over TCP.
+//! Byte streams between hosts: the trait [`Endpoint`](super::Endpoint) over TCP.
 //!
-//! * [`interface`] chooses the addresses of this host; [`advert`] publishes them. [`members`] lists
-//!   the addresses of all ranks.
-//! * [`listener_registry`] accepts connections for all groups of the process on the ports of
-//!   [`port_range`]. [`peer_connect`] connects to a [`connect_target`]. Both exchange a [`hello`]
-//!   first.
-//! * [`mesh`] contains the streams of one group and classifies their ends. [`endpoint`] implements
-//!   the calls. [`message_streams`] contains the point-to-point streams, on which the service
-//!   thread makes progress.
-//! * [`connection_handlers`] adds new connections to the mesh, and handles the control frames.
-//! * [`control`] contains the connections between the node leaders, which carry [`control_frame`]s.
-//!   [`heartbeat_monitor`] monitors these connections, and [`liveness_query`] sends queries over
-//!   them. [`failure_notice`] sends the same frames on the streams of a rank that leaves.
-//! * [`peer_state`] tracks whether each peer is present, has left, or has died.
-//! * [`reconnect`] accepts and makes connections between ranks of a failed group.
+//! The *mesh* of a group is one TCP connection for each stream in use. A rank creates its end of
+//! the mesh ([`TcpMesh`]) in three steps:
+//!
+//! 1. [`listen`] opens the listening sockets and returns a [`TcpListening`].
+//! 2. The rank publishes the addresses of the `TcpListening` and receives the addresses of all
+//!    other ranks ([`TcpMember`]).
+//! 3. [`TcpListening::join`] creates the mesh. The *node leaders* (the first rank of each node)
+//!    connect to each other. A stream connects at its first use.
+//!
+//! The files, from the addresses to the mesh:
+//!
+//! * Addresses: [`interface`] chooses the addresses of this host, and [`advert`] is the message
+//!   that publishes them. [`members`] has the addresses of all ranks.
+//! * Connections: [`listener_registry`] accepts connections for all groups of the process, on the
+//!   ports of [`port_range`]. [`peer_connect`] connects to a peer, whose addresses
+//!   [`connect_target`] selects. Both sides first verify each other by a [`hello`].
+//! * Streams: [`mesh`] has the streams of one group, and decides for each stream that ends whether
+//!   the peer has left or died. [`endpoint`] implements the functions of `Endpoint` that send,
+//!   receive and wait. [`message_streams`] has the point-to-point streams, on which the service
+//!   thread makes progress while no caller waits.
+//! * Control connections: [`control`] has the connections between the node leaders. They carry
+//!   [`control_frame`]s, for example the report that a rank has left or that the group has failed.
+//!   [`heartbeat_monitor`] detects a leader that is silent, and [`liveness_query`] asks other nodes
+//!   for the activity of their ranks.
+//! * [`connection_handlers`] adds new connections of both kinds to the mesh, and handles the
+//!   control frames that arrive.
+//! * [`peer_state`] has the state of each peer (present, left or dead) and the grace periods
+//!   before a change takes effect.
+//! * [`failure_notice`]: a rank that leaves a failed group sends the reason of the failure on its
+//!   incoming streams, as a control frame.
+//! * [`reconnect`] connects ranks after their group has failed, so that the survivors can agree on
+//!   a new group. A [`ReconnectEndpoint`] accepts such connections, and a [`PendingConnect`] is an
+//!   attempt to make one.
 //! * [`join`] creates the mesh.
 //!
-//! This module does not depend on the content of the streams.
+//! This module transfers the bytes of a stream without interpreting them.
 
 mod advert;
 mod connect_target;

@@ -1,5 +1,7 @@
-//! Connects to a peer: tries its addresses one after another, and performs the mutual hello on the
-//! first connection that is established. All steps run on the service thread; no caller blocks.
+//! Connects to a peer: tries the addresses of the peer one after another until, on one of them, a
+//! connection is established and the handshake ([`hello`](super::hello)) succeeds. One pass over
+//! all addresses is a *round*. All steps after the start run on the service thread, so no caller
+//! blocks.
 
 use super::connect_target::{AddressPair, PeerConnectTarget, address_pairs};
 use super::hello::{
@@ -19,24 +21,26 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// The limit for all addresses together.
+/// The limit for all addresses of one round together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The limit for one address while another address is left.
+/// The limit for one address if there are further addresses to try.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
-/// The delay before all addresses are tried again.
+/// The delay between two rounds.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// How many rounds are repeated after a peer accepted a connection and ended it.
+/// The maximum number of rounds that are repeated because the peer accepted a connection and then
+/// ended it.
 const MAX_ENDED_ROUNDS: u32 = 3;
 
-/// Receives the result of a connection attempt. Called on any thread; must not block.
+/// Receives the result of a connection attempt. Its functions are called on any thread and must not
+/// block.
 pub(super) trait PeerConnectHandler: Send + Sync + Debug {
-    /// The connection is established, both sides are verified, and the peer has added the
-    /// connection.
+    /// Called if the attempt succeeded: the connection is established, both sides have verified
+    /// each other, and the peer has added the connection.
     fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>);
 
-    /// The attempt failed. For [`ConnectionPurpose::Reconnect`], `PeerFailed` and `NotFound` mean
-    /// that the peer is gone.
+    /// Called if the attempt failed. For [`ConnectionPurpose::Reconnect`], an error of the kind
+    /// `PeerFailed` or `NotFound` means that the peer is gone.
     fn on_failed(&self, hello: &Hello, error: Error);
 }
 
@@ -53,19 +57,19 @@ pub(super) struct PeerConnector {
 #[derive(Debug, Default)]
 struct PeerConnectProgress {
     alarm: Option<Alarm>,
-    /// The index of the next address.
+    /// The index of the next address to try.
     next_address: usize,
     current: Option<CurrentConnect>,
-    /// When the alarm is due if no attempt is in progress.
+    /// The time of the next round, if no address is being tried now.
     retry_at: Option<Instant>,
-    /// Why each address of this round failed.
+    /// The failure of each address in this round.
     failures: Vec<AddressFailure>,
-    /// In how many rounds a peer ended an established connection.
+    /// The number of rounds in which the peer ended an established connection.
     ended_rounds: u32,
     is_over: bool,
 }
 
-/// Why one address failed.
+/// The failure of one address.
 #[derive(Debug)]
 struct AddressFailure {
     address: SocketAddr,
@@ -77,7 +81,8 @@ impl AddressFailure {
         if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
     }
 
-    /// Returns true if the failure proves that the process or the rank is gone.
+    /// Returns true if the failure proves that the peer's process is gone, or that the peer has
+    /// left the group.
     fn proves_absence(&self) -> bool {
         matches!(
             self.reason,
@@ -93,8 +98,9 @@ struct CurrentConnect {
     address: SocketAddr,
     stream: Arc<SocketStream>,
     watch: DescriptorWatch,
-    /// `None` after the confirmation is sent: the peer may have added the connection, so it must
-    /// answer or end it.
+    /// The deadline for this address. `None` after this rank has sent the confirmation: the peer
+    /// may have added the connection, so this rank must not give up, and waits until the peer
+    /// answers or ends the connection.
     due: Option<Instant>,
     has_sent_hello: bool,
     answer: [u8; ANSWER_BYTES],
@@ -105,7 +111,7 @@ struct CurrentConnect {
 type PeerConnectOutcome = Result<Arc<SocketStream>, Error>;
 
 impl PeerConnector {
-    /// Creates an attempt that has not started.
+    /// Creates an attempt, which [`PeerConnector::start`] starts.
     pub(super) fn new(
         target: PeerConnectTarget,
         handler: Weak<dyn PeerConnectHandler>,
@@ -132,7 +138,8 @@ impl PeerConnector {
         progress.is_over = true;
         let taken = (progress.alarm.take(), progress.current.take());
         drop(progress);
-        // If the peer has already added the connection, this sends the end of the stream.
+        // If the confirmation was sent, the peer may have added the connection, so end the
+        // connection in order.
         taken
             .1
             .iter()
@@ -141,13 +148,14 @@ impl PeerConnector {
         drop(taken);
     }
 
-    /// Describes why the addresses failed so far; `None` after the attempt has ended.
+    /// Describes why the addresses have failed so far. Returns `None` after the attempt has ended.
     pub(super) fn describe(&self) -> Option<String> {
         let progress = lock(&self.progress);
         (!progress.is_over).then(|| describe(&progress.failures))
     }
 
-    /// Performs a step under the lock, and calls the handler without it.
+    /// Performs a step of the attempt under the lock. If the step ends the attempt, calls the
+    /// handler, after releasing the lock.
     fn update(
         &self,
         step: impl FnOnce(&Self, &mut PeerConnectProgress) -> Option<PeerConnectOutcome>,
@@ -169,7 +177,7 @@ impl PeerConnector {
         progress.is_over = true;
         let taken = (progress.alarm.take(), progress.current.take());
         drop(progress);
-        // End the watch first: the handler may watch the same descriptor.
+        // End the watch before calling the handler, which may watch the same descriptor.
         drop(taken);
         let Some(handler) = self.handler.upgrade() else { return };
         match outcome {
@@ -178,7 +186,8 @@ impl PeerConnector {
         }
     }
 
-    /// Starts to connect to the next address at which a connect call succeeds.
+    /// Starts to connect to the next address. If the call fails immediately, tries the address
+    /// after it. After the last address, schedules the next round or ends the attempt.
     fn try_next_address(&self, progress: &mut PeerConnectProgress) -> Option<PeerConnectOutcome> {
         progress.current = None;
         progress.retry_at = None;
@@ -196,14 +205,16 @@ impl PeerConnector {
                 ),
             }
         }
-        // One of several addresses may now belong to another process.
+        // If every address refused because it belongs to another process or protocol, a retry is
+        // useless. If only some did, another address may still belong to the peer.
         let may_retry = !all_refused_with(
             &progress.failures,
             &[HelloRefusal::IdentityMismatch, HelloRefusal::UnknownProtocol],
         );
         let retry_deadline =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
-        // The next round shows whether the peer has died.
+        // If the peer ended an established connection, try another round, which shows whether the
+        // peer has died.
         let ended = progress
             .failures
             .iter()
@@ -222,11 +233,12 @@ impl PeerConnector {
         let error = if all_refused_with(&progress.failures, &[HelloRefusal::NoSuchRank]) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
-            // All ranks receive this message, so it names the rank that could not connect.
+            // All ranks of the group receive this message, so it names the rank that could not
+            // connect.
             let (from, reason) = (self.target.hello.from, describe(&progress.failures));
             let message = format!("rank {from} cannot reach {name} over TCP: {reason}");
-            // Only reconnections distinguish a peer that is gone from a peer that cannot be
-            // reached.
+            // Only the callers of reconnections need to distinguish a peer that is gone from a peer
+            // that cannot be reached.
             let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
                 && !progress.failures.is_empty()
                 && progress.failures.iter().all(AddressFailure::proves_absence);
@@ -288,7 +300,7 @@ impl PeerConnector {
         self.try_next_address(progress)
     }
 
-    /// Records a failure; keeps the failures of one round.
+    /// Records a failure. Keeps only the failures of the current round.
     fn record_failure(
         &self,
         progress: &mut PeerConnectProgress,
@@ -302,14 +314,14 @@ impl PeerConnector {
     }
 }
 
-/// Why an address failed.
+/// The reason why an address failed.
 #[derive(Debug)]
 enum AddressFailureReason {
     Refused(HelloRefusal),
-    /// The host reports that no process listens there.
+    /// The peer's host reports that no process listens at the address.
     NotListening(String),
-    /// The peer accepted the connection and ended it without an answer, as a process does that
-    /// dies.
+    /// The peer accepted the connection and ended it without an answer. This happens if the peer's
+    /// process dies.
     EndedByPeer(String),
     ConnectError(String),
 }
@@ -355,7 +367,8 @@ impl CurrentConnect {
                 return Ok(false);
             }
             if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
-                // The peer may add the stream before this side receives the confirmation.
+                // From the confirmation below on, the peer may add the stream. Therefore a death of
+                // this process must reset the connection from here on.
                 self.stream.set_reset_on_close(true)?;
             }
             self.due = None;
@@ -391,7 +404,7 @@ impl CurrentConnect {
     }
 }
 
-/// Sends a few bytes on a new connection, which has room for them.
+/// Sends a few bytes on a new connection, whose socket buffer has room for them.
 fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
     match stream.send(bytes)? {
         sent if sent == bytes.len() => Ok(()),
@@ -399,7 +412,7 @@ fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Returns true if every address answered with one of these refusals.
+/// Returns true if there is at least one failure, and every failure is one of these refusals.
 fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> bool {
     let has_refused =
         |cause: &AddressFailure| cause.refusal().is_some_and(|it| refusals.contains(&it));
@@ -432,7 +445,7 @@ impl AlarmHandler for PeerConnector {
     }
 }
 
-/// Handles the events of one connection on the service thread.
+/// Handles the events of the connection to one address, on the service thread.
 #[derive(Debug)]
 struct ConnectEventHandler {
     connector: Weak<PeerConnector>,

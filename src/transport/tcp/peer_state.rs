@@ -1,16 +1,19 @@
-//! The state of each peer as its streams show it: present, leaving, gone, or dead.
+//! The state of each peer: present, left, gone, or dead. The streams to and from a peer show most
+//! changes, and the node of the peer reports some.
 //!
-//! A broken stream and an ended stream do not fail the group at once, because a better reason may
-//! arrive:
+//! If a stream ends, this rank does not report an error immediately, because a better reason may
+//! still arrive on another connection. It waits for a *grace period* in each of three cases:
 //!
-//! * **Death.** The rank's own node knows best why the rank died. A broken stream therefore fails
-//!   the group only after [`DEATH_GRACE`], if no other reason arrives until then.
-//! * **Departure.** A rank may leave because the group has failed. Its leader then reports the
-//!   failure on another connection. A waiting peer therefore treats the departed rank as gone only
-//!   after [`DEPARTURE_GRACE`].
-//! * **Partial end.** If one connection ends and the other connections of the same peer do not end
-//!   within [`LEAVE_TIMEOUT`], a device between the hosts has ended it. This also counts as a
-//!   death.
+//! * **Death.** The stream broke, as it does if the peer dies. The peer's node knows best why the
+//!   peer died, and reports this. This rank fails the group only if no reason arrives within
+//!   [`DEATH_GRACE`].
+//! * **Departure.** The stream ended in order, because the peer has left. The peer may have left
+//!   because the group failed. In this case the leader of its node reports the failure. This rank
+//!   treats the peer as gone, and returns an error for transfers with the peer, only if no failure
+//!   is reported within [`DEPARTURE_GRACE`].
+//! * **Partial end.** One stream ended in order, but the other streams of the same peer do not end
+//!   within [`LEAVE_TIMEOUT`]. Then the peer has not left: a device between the hosts has ended the
+//!   one connection. This counts as a death.
 
 use super::mesh::{DelayedPeerEvent, StreamPair, TcpMeshShared};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
@@ -19,24 +22,28 @@ use crate::base::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a broken stream waits for the report of the rank's own node, which knows the cause.
+/// The time for which this rank waits, after a stream broke, for the report of the peer's node.
 const DEATH_GRACE: Duration = Duration::from_millis(100);
 
-/// The limit within which all connections of a departing rank must end.
+/// The time within which all connections of a departing rank must end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long peers wait after a rank has left. The rank may have left because of a failure whose
-/// report has not arrived yet.
+/// The time for which this rank waits, after a peer has left, for the report of a failure that may
+/// have caused the departure.
 pub(super) const DEPARTURE_GRACE: Duration = Duration::from_millis(500);
 
-/// The state of a peer; a state only changes to a larger number.
+// The states of a peer. A state only changes to a larger number.
+
+/// No stream of the peer has ended.
 pub(super) const PRESENT: u8 = 0;
-/// One of the peer's streams has ended.
+/// One of the peer's streams has ended in order.
 pub(super) const HAS_LEFT: u8 = 1;
 /// The peer has left, and no failure of the group was reported within [`DEPARTURE_GRACE`].
 const IS_GONE: u8 = 2;
+/// A stream of the peer broke, or a failure report names the peer as dead.
 pub(super) const HAS_DIED: u8 = 3;
-/// The peer's node reports an orderly departure. This report takes precedence over every stream.
+/// The peer's node has reported that the peer left in order. This report takes precedence over
+/// every stream.
 const REPORTED_LEFT: u8 = 4;
 
 impl TcpMeshShared {
@@ -50,8 +57,8 @@ impl TcpMeshShared {
         Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(RankFault::Left)
     }
 
-    /// Returns the result of a transfer on a stream that has ended: 0 bytes while the reason for
-    /// the death or departure is awaited.
+    /// Returns the result of a transfer on a stream that has ended. The result is 0 bytes while
+    /// this rank waits for the reason of the death or departure.
     ///
     /// # Errors
     /// `PeerFailed`.
@@ -74,9 +81,9 @@ impl TcpMeshShared {
         error.with_fault(RankFault::Unreachable)
     }
 
-    /// Records that a stream of the peer ended with a FIN. A caller that reads this end from the
-    /// socket must call this before it unlocks the stream's entry, because the socket reports the
-    /// end only once.
+    /// Records that a stream of the peer ended with a FIN (an orderly end). The socket reports this
+    /// end only once. A caller that has read it must therefore call this function before it unlocks
+    /// the stream's entry. Otherwise another thread would not learn that the stream has ended.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let reason = "one of its connections ended, but its other connections did not";
@@ -90,7 +97,7 @@ impl TcpMeshShared {
         }
     }
 
-    /// Records the report of the peer's node that the peer has left in order.
+    /// Records that the peer's node has reported that the peer left in order.
     pub(super) fn mark_reported_left(&self, peer: Rank) {
         let before = self.peer_states[peer].fetch_max(REPORTED_LEFT, Ordering::AcqRel);
         if before != REPORTED_LEFT {
@@ -99,8 +106,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Records that a stream broke without a FIN; the lock rule of [`TcpMeshShared::mark_left`]
-    /// applies.
+    /// Records that a stream of the peer broke without a FIN. The rule about the lock in
+    /// [`TcpMeshShared::mark_left`] applies.
     pub(super) fn mark_died(&self, peer: Rank, reason: &str) {
         if self.peer_states[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
@@ -110,17 +117,19 @@ impl TcpMeshShared {
         self.messages.notify_peer(peer);
     }
 
-    /// Schedules an event that takes effect after the delay unless it is refuted.
+    /// Schedules an event that [`TcpMeshShared::apply_due_events`] applies after the delay.
     fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
         let mut events = lock(&self.delayed_events);
         events.push((Instant::now() + after, event));
         self.update_event_alarm(&events);
     }
 
-    /// Returns true if a peer whose grace period is over has died. A rank that leaves in order ends
-    /// all its connections. If only one connection ended, another cause ended it, and no data would
-    /// arrive on the others. A connection with unread data does not count as open, because its end
-    /// may follow that data.
+    /// Returns true if a peer whose grace period is over has died.
+    ///
+    /// If the peer's streams ended in order, this function checks the other incoming streams of the
+    /// peer. A peer that leaves in order ends all of them. If one is still open, the peer has not
+    /// left, and something else ended the first stream, so the peer counts as dead. A stream with
+    /// unread data does not count as open, because its end may follow that data.
     fn has_died(&self, peer: Rank) -> bool {
         let is_open = |slot: &StreamPair| {
             lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent())
@@ -139,8 +148,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Applies the due events: fails the group for deaths without another reason, and marks
-    /// departed ranks as gone.
+    /// Applies the events that are due: fails the group if a peer has died, and marks departed
+    /// peers as gone.
     pub(super) fn apply_due_events(&self) {
         let now = Instant::now();
         let mut events = lock(&self.delayed_events);
@@ -168,7 +177,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Marks the culprit of a reported failure as dead if no stream has shown its death.
+    /// If the group failed because a peer died, marks this peer as dead, even if no stream to or
+    /// from the peer has ended.
     pub(super) fn mark_culprit_died(&self) {
         let failure = self.domain.failure().filter(|it| it.kind() == ErrorKind::PeerFailed);
         let Some(culprit) = failure.and_then(|error| error.culprit()) else { return };

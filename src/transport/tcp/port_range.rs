@@ -1,5 +1,5 @@
-//! The ports on which this process listens: any free port, or a free port of the range
-//! DIST_PORT_RANGE.
+//! The ports on which this process listens: any free port or, if `DIST_PORT_RANGE` is set, a free
+//! port of that range.
 
 use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -7,7 +7,7 @@ use crate::sys::{host, socket};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 
-/// Reads the range from the environment.
+/// Reads the port range from the environment variable `DIST_PORT_RANGE`.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -15,7 +15,7 @@ pub(super) fn port_range() -> Result<Option<RangeInclusive<u16>>> {
     config::read_text(config::PORT_RANGE)?.map(|text| parse_range(&text)).transpose()
 }
 
-/// Parses a range `low-high`, or one port.
+/// Parses a port range `low-high`, or a single port.
 pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     match (low.trim().parse(), high.trim().parse()) {
@@ -29,7 +29,7 @@ pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
     }
 }
 
-/// Listens on a free port.
+/// Listens at `address` on a free port of the range, or on any free port if there is no range.
 pub(super) fn listen(
     mut address: SocketAddr,
     ports: Option<&RangeInclusive<u16>>,
@@ -41,7 +41,7 @@ pub(super) fn listen(
         address.set_port(0);
         return socket::listen(address).map_err(|cause| listen_error(address, cause));
     };
-    // The ranks of a host start at different ports of the range.
+    // The processes of a host start their search at different ports of the range.
     let count = u32::from(ports.end() - ports.start()) + 1;
     let first = host::pid() % count;
     for attempt in 0..count {

@@ -1,10 +1,12 @@
 //! [`ReconnectEndpoint`]: connections between ranks of different nodes after their group has
-//! failed. They arrive through the process's listener registry with
-//! [`ConnectionPurpose::Reconnect`]. The endpoint keeps each connection until the caller takes it.
-//! Once a final answer is set, the endpoint sends that answer on each connection and closes it.
+//! failed, by which the survivors agree on a new group. Incoming connections arrive through the
+//! listener registry of the process; their hello has the purpose [`ConnectionPurpose::Reconnect`].
+//! The endpoint keeps each connection until the caller takes it. Once the caller has set a final
+//! answer, the endpoint sends the answer on each connection and closes the connection.
 //!
-//! The endpoint does not depend on the failed group and outlives its mesh, so that a late rank
-//! receives the final answer. This module does not depend on the content of the connections.
+//! The endpoint does not depend on the mesh of the failed group and outlives it, so that a rank
+//! that connects late still receives the final answer. This module does not depend on the bytes
+//! that the ranks exchange on these connections.
 
 use super::connect_target::PeerConnectTarget;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
@@ -20,11 +22,11 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How many connections of one rank are kept before the caller takes them. A further connection
-/// replaces the oldest one.
+/// The maximum number of connections from one rank that the endpoint keeps until the caller takes
+/// them. A further connection replaces the oldest connection of that rank.
 const MAX_KEPT_PER_RANK: usize = 8;
 
-/// The endpoint of a rank for connections after the failure of its group.
+/// The endpoint of one rank for connections after the failure of its group.
 #[derive(Debug)]
 pub struct ReconnectEndpoint {
     /// Keeps the listening sockets open.
@@ -32,7 +34,7 @@ pub struct ReconnectEndpoint {
     inner: Arc<ReconnectInner>,
 }
 
-/// A connection attempt. Dropping it cancels the attempt.
+/// An attempt to connect to another survivor. Dropping this object cancels the attempt.
 #[derive(Debug)]
 pub struct PendingConnect {
     connector: Arc<PeerConnector>,
@@ -58,7 +60,7 @@ struct ReconnectState {
     arrived: VecDeque<(Rank, Arc<SocketStream>)>,
     /// The results of connection attempts, by target rank.
     results: HashMap<Rank, Result<Arc<SocketStream>>>,
-    /// The final answer for each incoming connection.
+    /// The final answer to each incoming connection; `None` while the endpoint keeps connections.
     answer: Option<Vec<u8>>,
 }
 
@@ -108,8 +110,9 @@ impl ReconnectEndpoint {
         lock(&self.inner.state).arrived.drain(..).collect()
     }
 
-    /// Sets the final answer: from now on each incoming connection receives it, including the
-    /// connections that already wait. With `None`, the endpoint keeps connections again.
+    /// Sets the final answer, which the endpoint then sends on each incoming connection, including
+    /// the connections that already wait. With `None`, the endpoint keeps incoming connections
+    /// again.
     pub fn set_answer(&self, answer: Option<Vec<u8>>) {
         let mut state = lock(&self.inner.state);
         let waiting = match &answer {

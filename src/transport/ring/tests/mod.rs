@@ -1,4 +1,4 @@
-//! Tests of a ring alone, with both ends in the test.
+//! Tests of a ring alone, without messages. The test has the writer and the reader of the ring.
 
 mod rewind;
 
@@ -24,7 +24,7 @@ fn region_of_ranks(ranks: usize, reuse: ReusePolicy) -> Region {
     Region::new(geometry, Box::new(heap)).unwrap()
 }
 
-/// Returns the content of a ring after this record was written.
+/// Returns the bytes of a record in a ring: its header and its body.
 fn record_bytes(first: u64, body: &[u8]) -> Vec<u8> {
     let head = [first, 0, body.len() as u64, 0].map(u64::to_le_bytes);
     [head.as_flattened(), body].concat()
@@ -172,7 +172,7 @@ fn inline_copy_is_valid_until_the_next_write() {
         assert_eq!((&into[..len], into[len]), (&bytes[..len], 255));
         assert!(!is_beside(&mut reader));
     }
-    // Two records at once, and one record followed by other bytes.
+    // The copy is not valid if there are two unread records, or a record and other bytes after it.
     let into = Dst::from(&mut into[..]);
     for writes_record in [true, false] {
         put(&mut writer, 10);

@@ -1,4 +1,4 @@
-//! Rewinds: the position in the ring at which a writer continues.
+//! Tests of rewinds: the offset in the ring at which a writer continues.
 
 use super::*;
 

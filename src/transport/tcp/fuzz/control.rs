@@ -1,7 +1,7 @@
-//! Arbitrary bytes on a control connection, split at arbitrary positions.
+//! Fuzz target for the decoder of control frames: arbitrary bytes, split at arbitrary positions.
 //!
-//! The first byte of a script is the number of ranks. Each piece is preceded by one byte with its
-//! length.
+//! The first byte of a script gives the number of ranks. The pieces follow, each with one byte for
+//! its length before it.
 
 use super::super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
 use crate::base::fuzz::FuzzScript;

@@ -1,8 +1,10 @@
-//! Malformed and forged hellos, against the acceptor and against the connecting side.
+//! Fuzz target for malformed and forged hellos. They are sent to the acceptor, or to the connecting
+//! side as the answer to its hello.
 //!
-//! The first byte of a script selects the side on which the library is. The next two bytes select
-//! the hello to corrupt: its sender and its purpose. Then come the changes (position, bits), the
-//! lengths of the pieces, and finally bytes that replace those of the hello.
+//! The first byte of a script selects the side that is tested. The next two bytes select the sender
+//! and the purpose of an expected hello. The changes to this hello follow, each as a position and
+//! the bits to flip. After them come the lengths of the pieces in which the hello is sent, and
+//! finally bytes that replace the bytes of the hello.
 
 use super::super::advert::AddressAdvert;
 use super::super::hello::{
@@ -15,7 +17,8 @@ use crate::base::ids::{Nonce, Rank};
 use crate::transport::{Channel, PeerName};
 
 const RANKS: usize = 5;
-/// Three nodes with two, two and one ranks. The library is rank 2, the leader of the second node.
+/// The node of each rank: three nodes with two, two and one ranks. The tested rank is [`ME`], the
+/// leader of the second node.
 const NODES: [usize; RANKS] = [0, 0, 1, 1, 2];
 const LEADERS: [Rank; 3] = [0, 2, 4];
 const ME: Rank = 2;
@@ -86,7 +89,7 @@ fn members() -> Vec<TcpMember> {
     (0..RANKS).map(member).collect()
 }
 
-/// Returns true if this is the hello of an expected connection.
+/// Returns true if these bytes are the hello of a connection that the tested rank expects.
 fn is_expected(hello: &[u8]) -> bool {
     let others = (0..RANKS).filter(|&rank| rank != ME);
     let mut all =

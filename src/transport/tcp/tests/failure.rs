@@ -1,4 +1,4 @@
-//! Tests that all nodes learn of deaths and failures.
+//! Tests that deaths and failures of the group are reported on all nodes.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -11,8 +11,8 @@ fn mesh_of(nodes: &[usize]) -> Vec<TcpMesh> {
     meshes(nodes.iter().map(|_| listen_on_loopback("127.0.0.1", 1)).collect(), nodes)
 }
 
-/// Closes the connections of a rank as the system does when the rank dies. While the returned
-/// domain is held, its node does not see the departure.
+/// Closes the connections of a rank as the system does when the rank dies. While the caller holds
+/// the returned domain, the other ranks of the node do not see that the rank has left.
 fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
     let domain = Arc::clone(&shared.domain);
@@ -97,7 +97,7 @@ fn broken_stream_is_a_death_but_its_bytes_are_received() {
     assert_eq!(error.culprit(), Some(2));
     let error = first_error(|| meshes[0].try_send(2, STREAM, &[]).map(drop));
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
-    // The other node receives the report too.
+    // The rank on the other node also receives the report.
     assert_eq!(failure_of(&meshes[1], 2).culprit(), Some(2));
 }
 
@@ -160,7 +160,7 @@ fn rank_reported_as_left_is_not_declared_dead() {
     shared.mark_died(2, "another connection broke");
     let left_error = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
     assert!(left_error.message().contains("has left"), "{left_error}");
-    // The death is not reported after the grace period either.
+    // After the grace period, the death is still not reported.
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
 }

@@ -1,4 +1,4 @@
-//! Tests with connections to the listening socket that are not from ranks of the group.
+//! Tests with connections to the listening socket that do not come from ranks of the group.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -8,7 +8,8 @@ use crate::transport::tcp::hello::{
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Creates a mesh whose rank 1 does not exist, and the hello that rank 1 would send.
+/// Creates the mesh of rank 0 in a group whose rank 1 never starts, and the hello that rank 1 would
+/// send.
 fn mesh_without_peer() -> (TcpMesh, Hello, TcpStream) {
     let openings = vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let members = members(&openings, &[0, 0]);

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 const STREAM: Channel = Channel::Collective(0);
 
-/// A limit that is long enough for every call that succeeds.
+/// A limit that no successful call of a test exceeds.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn name(rank: Rank) -> PeerName {
@@ -170,7 +170,7 @@ fn first_error(mut what: impl FnMut() -> Result<()>) -> Error {
     }
 }
 
-/// Waits until the group fails, as a rank does that waits for a message.
+/// Waits for bytes from `peer` until the group fails, and returns the failure.
 fn failure_of(mesh: &TcpMesh, peer: Rank) -> Error {
     let interest = StreamInterest { peer, channel: STREAM, direction: StreamDirection::In };
     let began = Instant::now();

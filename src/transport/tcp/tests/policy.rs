@@ -113,7 +113,7 @@ fn default_interface_is_the_route_to_the_store() {
     assert!(choice.same_netns == choice.routable && choice.reason.contains("store"), "{choice:?}");
     let v4 = InterfaceRules { family: Some(AddressFamily::V4), ..to("10.0.0.5") };
     assert_eq!(routable(&choose_interfaces(&host(), &v4).unwrap()), [("10.0.0.5".to_owned(), 0)]);
-    // The route counts, even if only the other address family is wanted.
+    // The interface of the route is chosen even if only the other address family is wanted.
     let both = [host(), vec![interface("eth1", "fd00::6")]].concat();
     let v6 = InterfaceRules { family: Some(AddressFamily::V6), ..to("10.0.1.5") };
     assert_eq!(routable(&choose_interfaces(&both, &v6).unwrap()), [("fd00::6".to_owned(), 0)]);
@@ -149,7 +149,7 @@ fn loopback_address_is_for_the_same_namespace() {
         assert!(error.message().contains(word), "{error}");
     }
     assert_eq!(AddressAdvert::decode(&serde_json::json!({"near": [["x", 0]]})), None);
-    // Collective streams start at different interfaces.
+    // Collective streams with different numbers start at different interfaces.
     let rail_address = |port, rail| RailAddress { address: ([127, 0, 0, 1], port).into(), rail };
     let two = AddressAdvert {
         same_netns: vec![rail_address(1, 0), rail_address(2, 0), rail_address(3, 1)],

@@ -1,5 +1,5 @@
-//! Tests of streams: order of bytes, connection at first use, bounded buffers, and the reason for
-//! the end.
+//! Tests of streams: the order of the bytes, the connection at the first use, the bounded buffers,
+//! and the error that names the reason for the end.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -59,8 +59,7 @@ fn sender_blocks_when_receiver_does_not_read() {
         }
         assert!(sent < 1 << 30, "no bound");
     }
-    // The system still moves bytes from the send buffer to the receive buffer; after that, no byte
-    // can be sent.
+    // The stream is full. Once the receiver has taken all these bytes, the stream has room again.
     let mut got = vec![0; sent];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
     send_all(&a, 1, STREAM, b"again").unwrap();
@@ -94,7 +93,7 @@ fn peer_that_left_before_first_use_is_reported_left() {
     let gone = first_error(|| send_all(&meshes[1], 3, STREAM, b"hello"));
     assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(3)));
     assert!(gone.message().contains("has left"), "{gone}");
-    // Leaders learn of it from the leader of its node.
+    // A leader learns of the departure from the leader of the departed rank's node.
     let gone = first_error(|| meshes[0].try_send(3, STREAM, &[]).map(drop));
     assert!(gone.message().contains("has left"), "{gone}");
     assert_eq!(meshes[0].failure(), None);
@@ -120,7 +119,7 @@ fn take_notification(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) -> 
     peers.contains(&peer).then_some(())
 }
 
-/// Waits for that call.
+/// Waits until [`take_notification`] returns `Some`.
 fn wait_for_attendant(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) {
     let ready = || take_notification(mesh, counter, peer);
     wait_until(&counter.0, WaitPolicy::SLEEP_SOON, &Deadline::after(TEST_TIMEOUT), || None, ready)
