@@ -1,14 +1,16 @@
-//! The order of the headers: the section of each constant, type and function.
+//! The sections of the headers in their order, and the assignment of constants, types and functions
+//! to sections.
 //!
-//! A name belongs to the section with its longest matching prefix. The generator fails if no
-//! prefix matches a name.
+//! A name belongs to the section with its longest matching prefix. The generator fails if no prefix
+//! matches a name. For example, `dist_group_fd` matches `dist_group_` (Groups) and `dist_group_fd`
+//! (Works), so it belongs to the section Works.
 
 /// A part of a header about one subject.
 pub(crate) struct HeaderSection {
     pub(crate) title: &'static str,
     /// The purpose of the section in one sentence.
     pub(crate) about: &'static str,
-    /// The prefixes of the section's names.
+    /// The prefixes of the names in this section.
     pub(crate) prefixes: &'static [&'static str],
 }
 
@@ -16,7 +18,7 @@ pub(crate) struct HeaderSection {
 pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     HeaderSection {
         title: "Status and errors",
-        about: "Outcomes of calls, their messages, and the version of the library.",
+        about: "The outcomes of calls, the messages of errors, and the version of the library.",
         prefixes: &[
             "dist_status_",
             "DIST_OK",
@@ -35,7 +37,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
     HeaderSection {
         title: "Initialization",
-        about: "The world of a process: how it begins and ends.",
+        about: "Functions that create and end the world, the group of all ranks of the job.",
         prefixes: &[
             "dist_init",
             "dist_finalize",
@@ -48,7 +50,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
     HeaderSection {
         title: "Groups",
-        about: "Groups of ranks: queries, new groups, failure.",
+        about: "Groups of ranks: queries, creation of new groups, and failures.",
         prefixes: &[
             "dist_group_",
             "dist_get_rank",
@@ -62,7 +64,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
     HeaderSection {
         title: "Element types and operators",
-        about: "What vectors consist of, and how reductions combine them.",
+        about: "The types of the elements of vectors, and the operators of reductions.",
         prefixes: &[
             "dist_dtype_",
             "dist_op_",
@@ -117,27 +119,27 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
     HeaderSection {
         title: "Messages",
-        about: "Messages from one rank to another.",
+        about: "Messages that one rank sends to another rank.",
         prefixes: &["DIST_ANY_", "dist_send", "dist_recv", "dist_probe", "dist_message_"],
     },
     HeaderSection {
         title: "Works",
-        about: "Operations that were issued and may still be under way.",
+        about: "A work is an operation that a call has issued and that may still be running.",
         prefixes: &["dist_work_", "dist_callbacks_", "dist_group_fd", "dist_group_take_done"],
     },
     HeaderSection {
         title: "Stores",
-        about: "Key-value stores, in which ranks meet and that programs may use.",
+        about: "Key-value stores, through which ranks find each other; programs may use them, too.",
         prefixes: &["dist_store_", "DIST_KEY_", "dist_key_"],
     },
     HeaderSection {
         title: "Memory",
-        about: "Memory that operations reach without copies.",
+        about: "Memory that operations access without a copy.",
         prefixes: &["dist_mem_"],
     },
     HeaderSection {
         title: "Training",
-        about: "What data-parallel trainers share.",
+        about: "The functions that data-parallel trainers need.",
         prefixes: &[
             "dist_sampler_",
             "DIST_SAMPLER_",
@@ -157,7 +159,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
     HeaderSection {
         title: "Back ends",
-        about: "Which back ends there are and what they do; dist_backend.h is for those who write one.",
+        about: "Queries about back ends; authors of back ends use the interface in dist_backend.h.",
         prefixes: &[
             "dist_backend_is_available",
             "dist_backend_supports",
@@ -184,7 +186,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
 /// The sections of `include/dist_backend.h`.
 pub(crate) const BACKEND_SECTIONS: &[HeaderSection] = &[HeaderSection {
     title: "The interface of back ends",
-    about: "What a plug-in gets from the library, and what it gives.",
+    about: "The services of the library for a plug-in, and the functions that a plug-in provides.",
     prefixes: &["DIST_BACKEND_", "dist_backend_"],
 }];
 

@@ -1,4 +1,4 @@
-//! Conversion of the arguments of C callers to Rust types; each error names the argument.
+//! Converts the arguments of C callers to Rust types. Each error names the argument.
 
 use crate::api::collective::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
@@ -10,11 +10,11 @@ use crate::base::label::{InvalidLabel, LABEL_BYTES, Label};
 use crate::ffi::constants::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use std::ffi::{CStr, c_char, c_void};
 
-/// The maximum length of a C string in bytes. It also bounds the search for a missing terminator.
+/// The maximum length of a C string or of a key, in bytes.
 const MAX_STRING_BYTES: usize = 1 << 20;
 
-/// Passed as the length of a key: the key is a C string. In the header it is a cast, which C89
-/// understands.
+/// As the length of a key: the key is a C string. The header defines the constant as `(size_t)-1`,
+/// because C89 has no `SIZE_MAX`.
 pub const DIST_TERMINATED: usize = usize::MAX;
 
 #[cold]
@@ -22,44 +22,46 @@ pub(super) fn null_argument(name: &str) -> Error {
     Error::invalid(format!("argument {name} is NULL"))
 }
 
-/// The address of an output argument.
+/// The address of an output argument, not NULL.
 #[derive(Debug)]
 pub(super) struct OutPtr<T>(*mut T);
 
 impl<T> OutPtr<T> {
-    /// A required output.
+    /// Takes a required output; NULL is an error.
     pub(super) fn required(ptr: *mut T, name: &str) -> Result<Self> {
         if ptr.is_null() { Err(null_argument(name)) } else { Ok(Self(ptr)) }
     }
 
-    /// Returns an optional output; `None` for NULL.
+    /// Takes an optional output; returns `None` for NULL.
     pub(super) fn optional(ptr: *mut T) -> Option<Self> {
         if ptr.is_null() { None } else { Some(Self(ptr)) }
     }
 
-    /// Writes an optional result; does nothing for NULL.
+    /// Writes an optional result, or does nothing if `ptr` is NULL.
     pub(super) fn write_optional(ptr: *mut T, value: T) {
         if let Some(out) = Self::optional(ptr) {
             out.write(value);
         }
     }
 
-    /// Writes the result.
+    /// Writes the result to the output.
     pub(super) fn write(&self, value: T) {
-        // SAFETY: not NULL, and the caller promises that it points to a writable T.
+        // SAFETY: the pointer is not NULL, and the caller promises that it points to a writable T.
         unsafe { self.0.write(value) };
     }
 }
 
 impl<T> OutPtr<*mut T> {
-    /// Returns an optional output for a handle, and sets it to NULL until it is written.
+    /// Takes an optional output for a handle, and sets the caller's variable to NULL until the
+    /// handle is written.
     pub(super) fn optional_handle(ptr: *mut *mut T) -> Option<Self> {
         let out = Self::optional(ptr)?;
         out.write(std::ptr::null_mut());
         Some(out)
     }
 
-    /// Returns a required output for a handle, and sets it to NULL until it is written.
+    /// Takes a required output for a handle, and sets the caller's variable to NULL until the
+    /// handle is written.
     pub(super) fn handle(ptr: *mut *mut T, name: &str) -> Result<Self> {
         let out = Self::required(ptr, name)?;
         out.write(std::ptr::null_mut());
@@ -67,7 +69,7 @@ impl<T> OutPtr<*mut T> {
     }
 }
 
-/// Reads a C string; `None` for NULL.
+/// Reads an optional C string in UTF-8; returns `None` for NULL.
 pub(super) fn optional_str<'a>(ptr: *const c_char, name: &str) -> Result<Option<&'a str>> {
     if ptr.is_null() { Ok(None) } else { required_str(ptr, name).map(Some) }
 }
@@ -91,7 +93,7 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
     Ok(bytes)
 }
 
-/// Reads the label of a call.
+/// Reads the label of a call; NULL means no label.
 #[inline]
 pub(super) fn call_label(ptr: *const c_char) -> Result<Label> {
     if ptr.is_null() {
@@ -126,17 +128,17 @@ fn too_long(name: &str) -> Error {
     Error::invalid(format!("argument {name} is longer than {MAX_STRING_BYTES} bytes"))
 }
 
-/// Reads `len` bytes, which the callee copies during the call.
+/// Returns the `len` bytes at `ptr`, which the library reads only during the call.
 pub(super) fn bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     slice(ptr.cast::<u8>(), len, name)
 }
 
-/// Reads `len` bytes; none for NULL.
+/// As `bytes`, but NULL gives an empty slice.
 pub(super) fn optional_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     if ptr.is_null() { Ok(&[]) } else { bytes(ptr, len, name) }
 }
 
-/// Reads an array of `len` elements; NULL is allowed if it is empty.
+/// Returns the `len` elements at `ptr`. NULL is allowed if `len` is 0.
 pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -152,12 +154,12 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
             "{len} elements at {name} do not fit the address space"
         )));
     }
-    // SAFETY: not NULL, aligned, of a possible size; the caller promises that it is readable and
-    // does not change during the call.
+    // SAFETY: the pointer is not NULL and aligned, and the array fits the address space. The caller
+    // promises that the array is readable and does not change during the call.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// Reads the `n` keys of a call; without lengths they are C strings.
+/// Reads the `n` keys of a call. If `lens_bytes` is NULL, the keys are C strings.
 pub(super) fn keys<'a>(
     ptr: *const *const c_char,
     lens_bytes: *const usize,
@@ -171,7 +173,7 @@ pub(super) fn keys<'a>(
     keys.iter().zip(lens).map(|(&key, &len)| self::key(key, len, "keys")).collect()
 }
 
-/// Refuses NULL for memory that is not empty, and memory that exceeds the address space.
+/// Refuses NULL, and memory that exceeds the address space. The memory is not empty.
 #[inline]
 fn check_memory(address: usize, len: usize, name: &str) -> Result<()> {
     let is_possible = address != 0 && address.checked_add(len).is_some();
@@ -186,7 +188,7 @@ fn invalid_memory(address: usize, len: usize, name: &str) -> Error {
     }
 }
 
-/// Returns a buffer to read; NULL is allowed if it is empty.
+/// Returns a buffer that the operation reads. NULL is allowed if `len` is 0.
 #[inline]
 pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<'a>> {
     if len == 0 {
@@ -197,7 +199,7 @@ pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<
     Ok(unsafe { Src::new(ptr.cast(), len) })
 }
 
-/// Returns a buffer to write; NULL is allowed if it is empty.
+/// Returns a buffer that the operation writes. NULL is allowed if `len` is 0.
 #[inline]
 pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a>> {
     if len == 0 {
@@ -208,8 +210,9 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
     Ok(unsafe { Dst::new(ptr.cast(), len) })
 }
 
-/// Returns the blocks of a `_v` form to read: an array of `size` pointers and an array of `size`
-/// counts; `names` are their argument names.
+/// Returns the blocks that a `_v` collective reads: block i has `counts[i]` elements at `ptrs[i]`.
+/// Both arrays have `size` elements. `names` are the argument names of `ptrs` and `counts`, for
+/// errors.
 pub(super) fn src_blocks<'a>(
     ptrs: *const *const c_void,
     counts: *const usize,
@@ -220,7 +223,7 @@ pub(super) fn src_blocks<'a>(
     src_blocks_by(ptrs, counts, size, |count| buffer_bytes(count, dtype, 1), names)
 }
 
-/// As `src_blocks`; `bytes` converts a count to bytes.
+/// As `src_blocks`, but the function `bytes` converts a count to a length in bytes.
 pub(super) fn src_blocks_by<'a>(
     ptrs: *const *const c_void,
     counts: *const usize,
@@ -236,7 +239,7 @@ pub(super) fn src_blocks_by<'a>(
     ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
-/// Returns the blocks of a `_v` form to write; see `src_blocks`.
+/// Returns the blocks that a `_v` collective writes; the arguments are those of `src_blocks`.
 pub(super) fn dst_blocks<'a>(
     ptrs: *const *mut c_void,
     counts: *const usize,
@@ -252,7 +255,8 @@ pub(super) fn dst_blocks<'a>(
     ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
-/// Returns the blocks to write in one buffer, at the given displacements in elements.
+/// Returns the blocks that a collective writes in one buffer: block i begins `displs[i]` elements
+/// behind `recv`.
 pub(super) fn dst_blocks_at<'a>(
     recv: *mut c_void,
     counts: &[usize],
@@ -270,7 +274,7 @@ pub(super) fn dst_blocks_at<'a>(
     counts.iter().zip(displs).enumerate().map(block).collect()
 }
 
-/// Returns the blocks to write in one buffer, one after the other.
+/// Returns the blocks that a collective writes in one buffer, one after the other without gaps.
 pub(super) fn dst_blocks_packed<'a>(
     recv: *mut c_void,
     counts: &[usize],
@@ -287,6 +291,7 @@ pub(super) fn dst_blocks_packed<'a>(
     counts.iter().enumerate().map(block).collect()
 }
 
+/// Returns the block of `bytes` bytes that begins `offset` bytes behind `recv`.
 fn block_at<'a>(recv: *mut c_void, offset: usize, bytes: usize) -> Result<Dst<'a>> {
     if bytes == 0 {
         return Ok(Dst::empty());
@@ -310,7 +315,7 @@ pub(super) fn negative_argument(value: i32, name: &str) -> Error {
     Error::invalid(format!("{name} is {value}, which is negative"))
 }
 
-/// Reads a list of ranks; `None` for an empty one.
+/// Reads a list of `n` ranks; returns `None` for an empty list.
 pub(super) fn optional_ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<usize>>> {
     if n > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
@@ -336,14 +341,15 @@ pub(super) fn check_reserved(value: i32) -> Result<()> {
     }
 }
 
-/// Converts a rank or size for C.
+/// Converts a rank or size to `int32_t`.
 pub(super) fn to_i32(value: usize) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
 }
 
 const _: () = assert!(DIST_WAIT_FOREVER == Timeout::FOREVER && DIST_NO_WAIT == Timeout::NO_WAIT);
 
-/// Converts a timeout. The head of dist.h documents the rule, which has no exceptions.
+/// Converts a timeout argument. The head of dist.h documents the meaning of the numbers, which is
+/// the same for all functions.
 pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
     Timeout::from_number(value).ok_or_else(|| {
         Error::invalid(format!(
@@ -353,8 +359,8 @@ pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
     })
 }
 
-/// Converts the timeout of a call that needs time to milliseconds: 0 for the default, `u64::MAX`
-/// for no limit.
+/// Converts a timeout argument to milliseconds, for a call that refuses DIST_NO_WAIT. Returns 0 for
+/// the default and `u64::MAX` for no limit.
 pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
     waiting_milliseconds(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
 }
@@ -368,7 +374,7 @@ pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Resu
             );
             Err(Error::invalid(message))
         }
-        given => Ok(given.ms_or(0)),
+        limit => Ok(limit.ms_or(0)),
     }
 }
 
@@ -377,12 +383,12 @@ pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Resu
 pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
     Ok(match timeout(value, name)? {
         Timeout::Default => Deadline::never(),
-        given => Deadline::after_ms(given.ms_or(0)),
+        limit => Deadline::after_ms(limit.ms_or(0)),
     })
 }
 
-/// Copies text with its terminator, truncated to the buffer. Returns the bytes that the whole text
-/// needs.
+/// Copies a text and a terminator to the buffer of `cap` bytes. If the buffer is too small, the
+/// text is truncated between two characters. Returns the bytes that the whole text needs.
 pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usize> {
     let needed = text.len() + 1;
     if cap == 0 {
@@ -475,7 +481,7 @@ mod tests {
     fn buffers_end_before_the_last_address() {
         let (last, names) = (usize::MAX - 3, ["send", "recv"]);
         for (len, fits) in [(3, true), (4, false), (isize::MAX.unsigned_abs(), false)] {
-            // The buffers are never read or written.
+            // No buffer of this test is read or written.
             let from = src(ptr::without_provenance(last), len, names[0]);
             let to = dst(ptr::without_provenance_mut(last), len, names[1]);
             assert_eq!((from.is_ok(), to.is_ok()), (fits, fits), "{len}");

@@ -1,4 +1,5 @@
-//! Registration of back ends of other libraries, from a table of functions or from a shared object.
+//! Registers back ends of other libraries, called plug-ins: from a table of C functions, or from a
+//! shared object.
 
 use super::args::{optional_str, required_str};
 use super::backend_call::{PluginCallSite, call_plugin_to_end};
@@ -19,20 +20,21 @@ use std::sync::{Arc, OnceLock};
 dist_export! {
     /// Registers a back end of the caller under a name.
     ///
-    /// From then on, groups can be made with this name as `backend`. A back end cannot be
-    /// withdrawn: the functions and `user` stay usable until the process ends.
+    /// Afterwards, a group can be made with this name as `backend`. A registration is permanent:
+    /// the functions and `user` must stay usable until the process ends.
     ///
-    /// @param name in: 1 to 64 letters, digits, "_" and "-" in either case, not reserved and not in
-    ///   use; borrowed for the call.
-    /// @param functions in: the functions, copied; the required functions must be set.
+    /// @param name in: 1 to 64 characters: letters in upper or lower case, digits, "_" and "-". The
+    ///   name must not be reserved or in use. Borrowed for the call.
+    /// @param functions in: the functions, copied during the call. The required functions must be
+    ///   set.
     /// @param user in, optional: passed to create.
-    /// @agree the ranks of a group register the same back end.
+    /// @agree All ranks of a group register the same back end.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the missing function or the fault of the
-    ///   name in the message; DIST_ERR_UNSUPPORTED if `functions` has a newer field;
-    ///   DIST_ERR_OUT_OF_MEMORY if too many back ends are registered; DIST_ERR_NOT_INITIALIZED in a
-    ///   forked child.
-    /// @threads any.
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a required function is missing or the name is
+    ///   wrong (the message says which); DIST_ERR_UNSUPPORTED if `functions` sets a field that this
+    ///   version does not know; DIST_ERR_OUT_OF_MEMORY if too many back ends are registered;
+    ///   DIST_ERR_NOT_INITIALIZED in a forked child.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_backend_register(
         name: *const c_char,
@@ -46,21 +48,23 @@ dist_export! {
 dist_export! {
     /// Loads a back end from a shared object and registers the back end under its own name.
     ///
-    /// The shared object exports a dist_backend_plugin_fn as dist_backend_plugin_v2. The library
-    /// never unloads the object. If a name of a back end is not known, the library loads the paths
-    /// in DIST_BACKEND_PLUGINS (separated by ":") once.
+    /// The shared object exports a function of type dist_backend_plugin_fn under the name
+    /// dist_backend_plugin_v2. The library never unloads the object.
+    ///
+    /// A program need not call dist_backend_load for the paths in the variable DIST_BACKEND_PLUGINS
+    /// (separated by ":"). When a group requests an unknown back end for the first time, the
+    /// library loads all of them.
     ///
     /// @param path in: the path of the file, or a name without "/" that the dynamic loader
     ///   searches; borrowed for the call.
-    /// @agree the ranks of a group load the same back end.
-    /// @blocks while the object is loaded; does not wait for other ranks.
-    /// @return DIST_OK; DIST_ERR_NOT_FOUND if there is no such file; DIST_ERR_SYSTEM with the
-    ///   loader's reason; DIST_ERR_UNSUPPORTED if the object is no back end, or has another
-    ///   interface version, with both versions in the message; DIST_ERR_INVALID_ARGUMENT as
-    ///   dist_backend_register, also if the back end is already loaded; DIST_ERR_OUT_OF_MEMORY as
-    ///   dist_backend_register; DIST_ERR_NOT_INITIALIZED in a forked child; the status that the
-    ///   back end returns.
-    /// @threads any.
+    /// @agree All ranks of a group load the same back end.
+    /// @blocks Until the object is loaded. The call does not wait for other ranks.
+    /// @return DIST_OK; the errors of dist_backend_register; the error that the back end itself
+    ///   returns. DIST_ERR_NOT_FOUND if the file does not exist. DIST_ERR_SYSTEM if the dynamic
+    ///   loader refuses the file (the message has the reason). DIST_ERR_UNSUPPORTED if the object
+    ///   is no back end, or was built for another version of the interface (the message has both
+    ///   versions). DIST_ERR_INVALID_ARGUMENT also if the back end is already loaded.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_backend_load(path: *const c_char) -> dist_status_t {
         load_plugin(required_str(path, "path")?).map(drop)
@@ -96,7 +100,7 @@ fn register_plugin(
     plugin::register(name, |name| Arc::new(CPluginFunctions { name, table, user }))
 }
 
-/// The type of the function that a plug-in exports.
+/// The entry function, which a plug-in exports: `dist_backend_plugin_fn` without `Option`.
 type PluginEntryFn = unsafe extern "C" fn(
     *const dist_backend_host_t,
     *mut dist_backend_plugin_t,
@@ -105,7 +109,8 @@ type PluginEntryFn = unsafe extern "C" fn(
 
 const ENTRY_SYMBOL: &CStr = c"dist_backend_plugin_v2";
 
-/// The functions that plug-ins of other versions export.
+/// The entry functions of plug-ins for other versions of the interface, with these versions. They
+/// are only used for the error message.
 const OTHER_ENTRY_SYMBOLS: [(&CStr, u32); 4] = [
     (c"dist_backend_plugin_v1", 1),
     (c"dist_backend_plugin_v3", 3),
@@ -144,7 +149,8 @@ pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
     register_plugin(name, plugin_info.functions, plugin_info.user).context(|| path)
 }
 
-/// Returns the services for plug-ins while they load, and later outside of any group.
+/// Returns the host services that a plug-in gets when it is loaded. They belong to no group, and
+/// stay valid after the load.
 fn loading_services() -> &'static Arc<HostServices> {
     static SERVICES: OnceLock<Arc<HostServices>> = OnceLock::new();
     SERVICES.get_or_init(|| HostServices::new("(being loaded)", 0, None, Arc::default()))
@@ -165,17 +171,18 @@ fn other_version(path: &str, version: u32) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Reads the back end that a caller requests. If the name is unknown, it loads the plug-ins that
-/// the environment lists.
+/// Reads the name of the back end that a caller requests. If the name is unknown, loads the
+/// plug-ins that the environment lists.
 pub(super) fn optional_backend_name(name: *const c_char) -> Result<Option<String>> {
     let name = optional_str(name, "backend")?;
     name.map(|name| load_if_unknown(name).map(|()| name.to_owned())).transpose()
 }
 
-/// Loads the configured plug-ins if a back end's name is unknown.
+/// Loads the plug-ins that the environment lists if no back end has this name. For the name "mpi",
+/// also searches the plug-in of an MPI family ([`backend_mpi`]).
 ///
 /// # Errors
-/// The error that prevented the load of a plug-in.
+/// The error of the plug-in that could not be loaded.
 pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     static CONFIGURED: OnceLock<Result<()>> = OnceLock::new();
     if backend::is_available(name) {
@@ -185,7 +192,7 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     if backend::is_available(name) {
         return Ok(());
     }
-    // The name may also be a part of a device map.
+    // `name` may be a device map, which contains the name of the host back end.
     if !backend::host_backend_name(name).eq_ignore_ascii_case(backend_mpi::BACKEND_NAME) {
         return configured;
     }
@@ -200,7 +207,7 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
 fn load_configured_plugins() -> Result<()> {
     let Some(list) = config::read_text(config::BACKEND_PLUGINS)? else { return Ok(()) };
     let paths = list.split(':').filter(|path| !path.is_empty());
-    // Try all of them, and report the first failure.
+    // Load all plug-ins even if some of them fail, and report the first failure.
     let outcomes: Vec<Result<&str>> = paths.map(load_plugin).collect();
     let outcome = outcomes.into_iter().find(Result::is_err).unwrap_or(Ok("")).map(drop);
     outcome.context(|| config::BACKEND_PLUGINS.name)

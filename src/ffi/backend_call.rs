@@ -1,5 +1,4 @@
-//! Calls of a plug-in's functions: conversion of the arguments, and validation of all returned
-//! values.
+//! Calls of a plug-in's functions: converts the arguments to C, and checks all returned values.
 
 use super::args::timeout;
 use super::backend_types::*;
@@ -17,25 +16,27 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::time::Duration;
 
-/// The size of the buffer for a plug-in's message.
+/// The size in bytes of the buffer for a plug-in's error text.
 const MESSAGE_BYTES: usize = 512;
 
-/// The function that is called, for messages.
+/// The function of a plug-in that is called, for error messages.
 #[derive(Clone, Copy)]
 pub(super) struct PluginCallSite<'a> {
     pub(super) plugin: &'a str,
     pub(super) function: &'a str,
-    /// The size of the group, if there is one. Larger culprits are ignored.
+    /// The number of ranks in the group; 0 outside of a group. A culprit outside of this range is
+    /// ignored.
     pub(super) size: usize,
 }
 
 impl PluginCallSite<'_> {
+    /// Returns the culprit that a plug-in reported; `None` if it is no rank of the group.
     pub(super) fn culprit(&self, rank: i32) -> Option<usize> {
         usize::try_from(rank).ok().filter(|&rank| rank < self.size)
     }
 }
 
-/// Calls a function of a plug-in; `None` if it returns DIST_IN_PROGRESS.
+/// Calls a function of a plug-in. Returns `None` if the function returns DIST_IN_PROGRESS.
 pub(super) fn call_plugin(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
@@ -43,7 +44,7 @@ pub(super) fn call_plugin(
     call_plugin_for(site, call, message_status)
 }
 
-/// As `call_plugin`; `read` extracts the result from the outcome.
+/// As `call_plugin`, but the function `read` extracts the result from the outcome.
 pub(super) fn call_plugin_for<T>(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
@@ -79,7 +80,8 @@ pub(super) fn call_plugin_to_end(
     }
 }
 
-/// As `call_plugin_to_end`, for release, which may return a text and a culprit with DIST_OK.
+/// As `call_plugin_to_end`, for the plug-in's `release`. This function may return a text and a
+/// culprit even with DIST_OK.
 pub(super) fn call_plugin_release(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
@@ -92,9 +94,9 @@ pub(super) fn call_plugin_release(
         // SAFETY: the struct was made for this call; the plug-in may have changed its contents.
         report.culprit = site.culprit(unsafe { outcome.read() }.culprit);
         if status == DIST_OK {
-            // SAFETY: the buffer was made for this call and ends with a zero byte that the plug-in
-            // does not know. `text` was read before the call, so a changed pointer in the struct
-            // has no effect.
+            // SAFETY: the buffer was made for this call, and ends with a zero byte behind the part
+            // that the plug-in may write. `text` was read before the call, so the plug-in cannot
+            // replace the pointer.
             report.text = unsafe { copy_c_text(text) };
         }
         status
@@ -111,7 +113,7 @@ pub(super) fn message_status(outcome: &dist_backend_outcome_t) -> PluginMessageS
     }
 }
 
-/// Returns the error of a plug-in with the plug-in's text.
+/// Returns the error that a plug-in reported, with the plug-in's text and culprit.
 #[cold]
 pub(super) fn call_error(
     site: PluginCallSite<'_>,
@@ -162,11 +164,11 @@ pub(super) fn remaining_ms(deadline: &Deadline) -> i64 {
     to_timeout_ms(deadline.remaining())
 }
 
-/// Times above this threshold count as no limit.
+/// From this duration on, a time counts as no limit.
 const FOREVER_THRESHOLD: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
 
-/// Converts a duration to a C timeout. It rounds up, so that no wait ends before its time. Zero
-/// becomes DIST_NO_WAIT.
+/// Converts a duration to a C timeout in milliseconds, rounded up, so that no wait ends too early.
+/// Zero becomes DIST_NO_WAIT.
 pub(super) fn to_timeout_ms(time: Duration) -> i64 {
     if time >= FOREVER_THRESHOLD {
         return DIST_WAIT_FOREVER;
@@ -178,21 +180,23 @@ pub(super) fn to_timeout_ms(time: Duration) -> i64 {
     }
 }
 
-/// Returns the deadline of a plug-in's call on the group's store that waits for no other rank. Even
-/// with DIST_NO_WAIT it has time for a round trip.
+/// Returns the deadline of a plug-in's store call that does not wait for a key. The call needs one
+/// round trip to the store. Therefore DIST_NO_WAIT gives the default timeout.
 pub(super) fn call_deadline(timeout_ms: i64) -> Result<Deadline> {
     Ok(match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => Deadline::after_ms(DEFAULT_TIMEOUT_MS),
-        given => Deadline::after_ms(given.ms_or(DEFAULT_TIMEOUT_MS)),
+        limit => Deadline::after_ms(limit.ms_or(DEFAULT_TIMEOUT_MS)),
     })
 }
 
-/// Returns the deadline of a plug-in's wait for a key; DIST_NO_WAIT checks once.
+/// Returns the deadline of a plug-in's wait for a key. With DIST_NO_WAIT the deadline has already
+/// passed, so the wait checks the key once.
 pub(super) fn wait_deadline(timeout_ms: i64) -> Result<Deadline> {
     Ok(Deadline::after_ms(timeout(timeout_ms, "timeout_ms")?.ms_or(DEFAULT_TIMEOUT_MS)))
 }
 
-/// The counts and displacements of the blocks of a call. They are reused by the next call.
+/// The counts and displacements of the blocks of a call. The next call reuses the memory of the
+/// lists.
 #[derive(Debug, Default)]
 pub(super) struct BlockLists {
     send: BlockLayout,
@@ -206,8 +210,15 @@ struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Fills in the blocks from addresses and lengths in bytes. Returns the lowest address; 0 if
-    /// all blocks are empty.
+    /// Sets the lists for blocks that are given as pairs of an address and a length in bytes.
+    /// `element` is the size of an element in bytes. Returns the lowest address of a block that is
+    /// not empty, or 0 if all blocks are empty.
+    ///
+    /// For example, elements of 4 bytes in 8 bytes at address 96 and 4 bytes at address 64 give:
+    ///
+    /// ```text
+    /// counts = [2, 1]    displs = [32, 0]    result = 64
+    /// ```
     fn set_from(
         &mut self,
         blocks: impl Iterator<Item = (usize, usize)> + Clone,
@@ -246,7 +257,7 @@ pub(super) fn kind_number(kind: TaskKind) -> i32 {
     }
 }
 
-/// Converts an operation to C for rank `rank`. [`add_blocks`] adds its blocks.
+/// Converts an operation of rank `rank` to C, without its blocks, which [`add_blocks`] adds.
 #[inline]
 pub(super) fn c_operation(
     task: &PluginTask<'_>,
@@ -292,7 +303,8 @@ pub(super) fn c_operation(
     operation
 }
 
-/// Adds the blocks of a `_v` form. The lists must not change while the operation is used.
+/// Adds the blocks of a `_v` form to an operation. The operation then points into `lists`, so the
+/// lists must not change while it is used.
 #[cold]
 pub(super) fn add_blocks(
     operation: &mut dist_backend_operation_t,
@@ -321,17 +333,19 @@ pub(super) fn add_blocks(
     }
 }
 
-/// Allocates the buffer for a message when its length is known.
+/// The function `grow` of an operation: allocates the buffer for a received message when the
+/// plug-in knows the length of the message.
 unsafe extern "C" fn grow(grow_arg: *mut c_void, len_bytes: usize) -> *mut c_void {
     if grow_arg.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the plug-in passes the argument from the operation, which has not ended.
+    // SAFETY: the plug-in passes `grow_arg` of an operation that has not ended, so the buffer still
+    // exists.
     let buffer = unsafe { &*grow_arg.cast::<GrowableBuffer>() };
     buffer.allocate(len_bytes).map_or(ptr::null_mut(), <*mut u8>::cast)
 }
 
-/// Copies a text of a plug-in, for messages.
+/// Copies a text of a plug-in into a string.
 ///
 /// # Safety
 /// `text` is a terminated string, or NULL.

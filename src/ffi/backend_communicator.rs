@@ -1,4 +1,5 @@
-//! Adapters: a plug-in's C functions as a `Plugin`, and its part of a group as a `Communicator`.
+//! Adapters between the C functions of a plug-in and the library. The functions become a `Plugin`,
+//! and the plug-in's part of a group (its state for one group on this rank) a `Communicator`.
 
 use super::backend_call::{
     BlockLists, PluginCallSite, add_blocks, c_operation, call_plugin, call_plugin_for,
@@ -24,14 +25,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The time that a waiting thread polls a plug-in without `wait`, before it sleeps between polls.
+/// For a plug-in without the function `wait`: the time for which a waiting thread polls without
+/// sleeping.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// The first and the maximum duration of these sleeps.
+/// The duration of the first sleep between two polls. Each further sleep is twice as long.
 const MIN_SLEEP: Duration = Duration::from_micros(20);
+/// The maximum duration of a sleep between two polls.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// A registered plug-in: its functions and its pointer.
+/// A registered plug-in: its functions, and the pointer `user` that its function `create` gets.
 pub(super) struct CPluginFunctions {
     pub(super) name: &'static str,
     pub(super) table: dist_backend_vtable_t,
@@ -49,15 +52,18 @@ impl std::fmt::Debug for CPluginFunctions {
     }
 }
 
-/// A plug-in's part of a group. Dropping the last reference destroys it.
+/// A plug-in's part of a group. Dropping the last reference calls the plug-in's `destroy`.
 struct CPluginInstance {
     functions: Arc<CPluginFunctions>,
+    /// The pointer that the plug-in's `create` returned.
     c_part: *mut c_void,
     services: Arc<HostServices>,
     rank: usize,
     size: usize,
     serves_device: bool,
+    /// The ticket of the next operation: the number with which the plug-in completes the operation.
     next_ticket: AtomicU64,
+    /// Memory for the blocks of a call. A call takes the lists, and puts them back afterwards.
     lists: Mutex<BlockLists>,
 }
 
@@ -75,8 +81,8 @@ impl std::fmt::Debug for CPluginInstance {
 impl Drop for CPluginInstance {
     fn drop(&mut self) {
         if let Some(destroy) = self.functions.table.destroy {
-            // SAFETY: the plug-in's function with the result of its create; called once, as the
-            // last call.
+            // SAFETY: this is the plug-in's function, with the result of its `create`. It is called
+            // once, after all other functions of the part.
             unsafe { destroy(self.c_part) };
         }
     }
@@ -97,7 +103,8 @@ impl Plugin for CPluginFunctions {
         );
         let created = self.create_c_part(context, exchange, &services)?;
         let functions = Self { name: self.name, table: self.table, user: self.user };
-        // From here on, dropping `instance` destroys it, also if a check below fails.
+        // From here on, dropping `instance` destroys the plug-in's part, even if a check below
+        // fails.
         let instance = CPluginInstance {
             functions: Arc::new(functions),
             c_part: created.part,
@@ -119,12 +126,13 @@ impl Plugin for CPluginFunctions {
     }
 }
 
-/// Converts a text to a C string; cuts it at the first zero byte.
+/// Converts a text to a C string, which ends at the first zero byte of the text.
 fn to_c_string(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
 
 impl CPluginFunctions {
+    /// Calls the plug-in's `create`.
     fn create_c_part(
         &self,
         context: &GroupContext<'_>,
@@ -173,7 +181,8 @@ pub(super) fn missing_function(function: &str) -> Error {
     Error::invalid(format!("a back end needs the function {function}"))
 }
 
-/// The communicator of the library. Memory of the plug-in holds the same instance.
+/// The communicator of a group. [`PluginMemory`] also refers to the instance, so that the part
+/// exists until all its memory has been freed.
 #[derive(Debug)]
 struct CPluginCommunicator(Arc<CPluginInstance>);
 
@@ -186,7 +195,8 @@ impl CPluginInstance {
         PluginCallSite { plugin: self.name(), function, size: self.size }
     }
 
-    /// Returns true if operations end by the host's `complete` function.
+    /// Returns true if the plug-in has neither `test` nor `wait`. It then calls the host's function
+    /// `complete` at the end of each operation.
     fn has_completion_callback(&self) -> bool {
         let table = &self.functions.table;
         table.test.is_none() && table.wait.is_none()
@@ -205,7 +215,9 @@ impl CPluginInstance {
         })
     }
 
-    /// Polls a request until it is complete or the limit passed, with increasing sleeps.
+    /// Polls a request until it is complete, the limit has passed, or the group has failed. Returns
+    /// `None` in the last two cases. After [`SPIN_TIME`] the thread sleeps between polls, each time
+    /// longer.
     fn poll_until(
         &self,
         request: PluginRequest,
@@ -266,7 +278,7 @@ impl CPluginInstance {
         if !task.has_blocks() {
             return call(&operation);
         }
-        // Take the lists, so that a concurrent call uses other ones.
+        // The call takes the lists. A concurrent call finds empty lists, and fills those.
         let lock_lists = || lock(&self.lists);
         let mut lists = std::mem::take(&mut *lock_lists());
         add_blocks(&mut operation, task, &mut lists);
@@ -275,7 +287,7 @@ impl CPluginInstance {
         outcome
     }
 
-    /// Submits an operation.
+    /// Calls the plug-in's `submit` for an operation.
     fn submit_operation(&self, task: &PluginTask<'_>, ticket: u64) -> Result<SubmitOutcome> {
         let submit = self.functions.table.submit.ok_or_else(|| missing_function("submit"))?;
         let mut handle: *mut c_void = ptr::null_mut();
@@ -293,7 +305,7 @@ impl CPluginInstance {
         }
     }
 
-    /// Returns the request of a function that returned DIST_IN_PROGRESS.
+    /// Returns the request of an operation for which the plug-in returned DIST_IN_PROGRESS.
     fn pending_request(
         &self,
         function: &str,
@@ -463,7 +475,7 @@ impl Communicator for CPluginCommunicator {
     }
 }
 
-/// Memory that a plug-in allocated.
+/// Memory that a plug-in's `allocate` returned.
 #[derive(Debug)]
 struct PluginMemory {
     instance: Arc<CPluginInstance>,

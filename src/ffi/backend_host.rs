@@ -1,5 +1,5 @@
-//! The host services for a plug-in: the keys of the group, the log, the failure state, and the
-//! completion of operations.
+//! The host services: the functions that the library provides to a plug-in. They give access to the
+//! keys of the group, the log and the failure state of the group, and report completed operations.
 
 use super::args::{self, OutPtr};
 use super::backend_call::{
@@ -25,18 +25,22 @@ use std::time::Duration;
 /// The interval at which a wait for a key checks whether the group has failed.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The outcomes of operations that the plug-in completes with `complete`, by ticket.
+/// The operations in flight of a plug-in that reports their end with `complete`, by ticket (the
+/// number of an operation). A value is `None` until the plug-in has reported the outcome.
 type CompletionTable = HashMap<u64, Option<Result<PluginMessageStatus>>>;
 
-/// The services for one part of a group, or for a plug-in during its load.
+/// The services for one plug-in in one group, or for a plug-in that is being loaded and has no
+/// group yet.
 #[derive(Debug)]
 pub(super) struct HostServices {
     plugin: &'static str,
+    /// The number of ranks in the group; 0 without a group.
     size: usize,
     group_keys: Option<Arc<dyn GroupKeyStore>>,
     failure_state: Arc<PluginFailureState>,
     completions: Mutex<CompletionTable>,
-    /// The table for the plug-in; created when the services have their final address.
+    /// The function table for the plug-in. The table contains the address of the services, so it is
+    /// created on first use, when this address is final.
     table: OnceLock<HostFunctionTable>,
 }
 
@@ -48,7 +52,7 @@ impl std::fmt::Debug for HostFunctionTable {
     }
 }
 
-// SAFETY: functions, numbers and a pointer to services that any thread may use.
+// SAFETY: the table has functions, numbers, and a pointer to services that any thread may use.
 unsafe impl Send for HostFunctionTable {}
 // SAFETY: as above.
 unsafe impl Sync for HostFunctionTable {}
@@ -60,18 +64,11 @@ impl HostServices {
         keys: Option<Arc<dyn GroupKeyStore>>,
         state: Arc<PluginFailureState>,
     ) -> Arc<Self> {
-        let (landings, table) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self {
-            plugin,
-            size,
-            group_keys: keys,
-            failure_state: state,
-            completions: landings,
-            table,
-        })
+        let (completions, table) = (Mutex::default(), OnceLock::new());
+        Arc::new(Self { plugin, size, group_keys: keys, failure_state: state, completions, table })
     }
 
-    /// Returns the table for the plug-in; valid while these services exist.
+    /// Returns the function table for the plug-in. The table is valid while these services exist.
     pub(super) fn table(self: &Arc<Self>) -> *const dist_backend_host_t {
         let table = self.table.get_or_init(|| {
             HostFunctionTable(dist_backend_host_t {
@@ -111,25 +108,26 @@ impl HostServices {
         lock(&self.completions)
     }
 
-    /// Adds a ticket, so that `complete` accepts it.
+    /// Adds the ticket of an operation in flight, so that `complete` accepts it.
     pub(super) fn expect_completion(&self, ticket: u64) {
         self.lock_completions().insert(ticket, None);
     }
 
-    /// Takes the outcome of a ticket, once; `None` if the operation is not complete.
+    /// Takes the outcome of a complete operation, and removes its ticket. Returns `None` if the
+    /// operation is not complete.
     pub(super) fn take_completion(&self, ticket: u64) -> Option<Result<PluginMessageStatus>> {
-        let mut landings = self.lock_completions();
-        landings.get(&ticket)?.as_ref()?;
-        landings.remove(&ticket).flatten()
+        let mut completions = self.lock_completions();
+        completions.get(&ticket)?.as_ref()?;
+        completions.remove(&ticket).flatten()
     }
 
-    /// Removes the ticket of an operation that is not waited for.
+    /// Removes the ticket of an operation for which the library does not wait any more.
     pub(super) fn forget_completion(&self, ticket: u64) {
         self.lock_completions().remove(&ticket);
     }
 }
 
-/// Returns the services of a context.
+/// Returns the services to which the `context` of a function points.
 fn services_from<'a>(context: *mut c_void) -> Result<&'a HostServices> {
     if context.is_null() {
         return Err(Error::invalid("argument context is NULL"));
@@ -170,7 +168,7 @@ unsafe extern "C" fn store_get(
 }
 
 impl HostServices {
-    /// Waits for the value of a key, unless the group fails.
+    /// Waits until a key exists, and returns its value. The wait ends early if the group fails.
     fn await_key(&self, key: &str, limit: &Deadline) -> Result<Vec<u8>> {
         let keys = self.group_keys()?;
         loop {
@@ -259,7 +257,7 @@ unsafe extern "C" fn complete(
         let services = services_from(context)?;
         let outcome = if outcome.is_null() { None } else { Some(sized_struct::read(outcome)?) };
         let reported = outcome.as_ref().map_or_else(PluginMessageStatus::default, message_status);
-        // SAFETY: the plug-in's own terminated text, or NULL.
+        // SAFETY: the text is the plug-in's own terminated text, or NULL.
         let text = outcome.map_or_else(String::new, |outcome| unsafe { copy_c_text(outcome.text) });
         let ended = match status {
             DIST_OK => Ok(reported),
@@ -285,13 +283,14 @@ unsafe extern "C" fn complete(
     })
 }
 
-/// The bootstrap exchange during the creation of a group.
+/// The argument of [`exchange`], which exists during the plug-in's `create`.
 pub(super) struct ExchangeContext<'a> {
     pub(super) exchange: &'a dyn BootstrapExchange,
     pub(super) failure_state: &'a PluginFailureState,
 }
 
-/// The exchange function that a plug-in gets with an [`ExchangeContext`].
+/// The function `exchange` of a plug-in's setup: an all-gather of bytes between the ranks that
+/// create a group. `exchange_arg` is an [`ExchangeContext`].
 pub(super) unsafe extern "C" fn exchange(
     exchange_arg: *mut c_void,
     phase: *const c_char,

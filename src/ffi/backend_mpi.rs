@@ -1,12 +1,12 @@
-//! The search for the plug-in of the back end "mpi". There is one plug-in per MPI family, and the
-//! first request for "mpi" selects one of them.
+//! The search for the plug-in of the back end "mpi". There is one plug-in per family of MPI
+//! libraries, and the first request for "mpi" selects a family.
 //!
-//! The first source that exists decides:
+//! The first of these sources that exists decides:
 //!
-//! 1. an MPI library that the program has loaded, because two MPI libraries conflict in one
+//! 1. the path in `DIST_MPI_PLUGIN`; there is no fallback if this plug-in cannot be used;
+//! 2. an MPI library that the program has loaded, because two MPI libraries conflict in one
 //!    process;
-//! 2. the path in the environment variable; there is no fallback if it cannot be used;
-//! 3. the launcher that started the process, because each launcher belongs to an MPI family;
+//! 3. the launcher that started the process, because each launcher belongs to a family;
 //! 4. any plug-in that can be loaded.
 
 use crate::backend;
@@ -20,7 +20,8 @@ use std::sync::Mutex;
 /// The name that the plug-ins report.
 pub(super) const BACKEND_NAME: &str = "mpi";
 
-/// The families of MPI libraries. A derived MPI belongs to the family of its origin.
+/// A family of MPI libraries. A library that was derived from another belongs to the family of its
+/// origin, for example MVAPICH to the family of MPICH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MpiFamily {
     OpenMpi,
@@ -42,7 +43,7 @@ impl MpiFamily {
         }
     }
 
-    /// Returns a list of this family alone.
+    /// Returns a list with only this family.
     fn as_slice(self) -> &'static [Self] {
         match self {
             Self::OpenMpi => &[Self::OpenMpi],
@@ -50,7 +51,7 @@ impl MpiFamily {
         }
     }
 
-    /// Returns the family of an MPI library.
+    /// Returns the family of an MPI library. Only Open MPI exports this symbol.
     fn from_library(library: &Library) -> Self {
         match library.symbol(c"ompi_mpi_comm_world") {
             Some(_) => Self::OpenMpi,
@@ -67,14 +68,16 @@ fn find_mpi_library(files: Vec<PathBuf>) -> Option<PathBuf> {
     })
 }
 
-/// The information about MPI that a process has before the plug-in is loaded.
+/// The information about MPI that this process has before it loads a plug-in.
 #[derive(Clone, Copy, Debug, Default)]
 struct MpiEnvironment {
-    /// The family of the MPI library that the program has loaded.
+    /// The family of the MPI library that the program has loaded, if any.
     loaded_family: Option<MpiFamily>,
-    /// The launchers whose environment variables are set.
+    /// The environment variables of the launcher of Open MPI are set.
     has_open_mpi_launcher: bool,
+    /// The environment variables of PMI, the protocol of MPICH's launcher, are set.
     has_pmi_launcher: bool,
+    /// The environment variables of Slurm are set.
     has_slurm_launcher: bool,
 }
 
@@ -91,7 +94,8 @@ impl MpiEnvironment {
         })
     }
 
-    /// Returns the possible plug-ins, the most likely first, and the reason.
+    /// Returns the families whose plug-ins are possible, the most likely first, and the reason as
+    /// text.
     fn candidates(self) -> (&'static [MpiFamily], String) {
         let launched =
             |family: MpiFamily| format!("the launcher of {} started this process", family.name());
@@ -102,7 +106,8 @@ impl MpiEnvironment {
             Self { has_open_mpi_launcher: true, .. } => {
                 (&[MpiFamily::OpenMpi], launched(MpiFamily::OpenMpi))
             }
-            // Slurm uses MPICH's protocol for any MPI that was built for it.
+            // Slurm uses PMI to start programs of any MPI that was built for Slurm, so the family
+            // is unknown.
             Self { has_pmi_launcher: true, has_slurm_launcher: true, .. } => (
                 &[MpiFamily::Mpich, MpiFamily::OpenMpi],
                 "Slurm started this process, for any MPI".into(),
@@ -118,11 +123,11 @@ impl MpiEnvironment {
     }
 }
 
-/// Loads the plug-in with `load`, unless it is loaded.
+/// Finds the plug-in and loads it with `load`. Does nothing if the back end exists.
 ///
 /// # Errors
-/// `NotFound` with all searched names and the reason; the error of a plug-in that was found and
-/// cannot be used.
+/// `NotFound`, with all searched names and the reason for the choice of the families. If a plug-in
+/// was found and cannot be used: the error of that plug-in.
 pub(super) fn find_plugin(load: &dyn Fn(&str) -> Result<()>) -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _search_guard = lock(&ONE_AT_A_TIME);
@@ -136,8 +141,9 @@ pub(super) fn find_plugin(load: &dyn Fn(&str) -> Result<()>) -> Result<()> {
     search(candidates, &reason, library::own_directory().as_deref(), load)
 }
 
-/// Searches the directory of the library, then the loader's path. If a plug-in exists but cannot be
-/// used and no other works, its error is reported.
+/// Searches the plug-ins of these families: for each one, first in the directory of the library,
+/// and then in the search path of the dynamic loader. If no plug-in can be used, the error is that
+/// of the first unusable plug-in, or `NotFound` if no plug-in exists.
 fn search(
     candidates: &[MpiFamily],
     reason: &str,
@@ -173,10 +179,12 @@ fn search(
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
-/// Returns true if the file does not exist. A file that exists but cannot be used gives false.
+/// Returns true if the error means that the file does not exist, and false if the file exists but
+/// cannot be used.
 fn is_file_absent(error: &Error, file: &str) -> bool {
     let by_loader = !file.contains('/') && error.kind() == ErrorKind::System;
-    // If a dependency of the plug-in is missing, the loader names the dependency instead.
+    // If the file is missing, the error names it twice: "cannot load FILE: FILE: cannot open". If a
+    // dependency of the plug-in is missing, the second name is that of the dependency.
     let is_named = error.message().matches(file).count() > 1;
     error.kind() == ErrorKind::NotFound || (by_loader && is_named)
 }
@@ -201,8 +209,8 @@ mod tests {
         let mpich = MpiEnvironment { has_pmi_launcher: true, ..none };
         assert_eq!(families(open_mpi), [MpiFamily::OpenMpi]);
         assert_eq!(families(mpich), [MpiFamily::Mpich]);
-        // A job of Open MPI inside another job: the innermost launcher decides. MPICH is never the
-        // innermost one here.
+        // A job of Open MPI inside another job: the innermost launcher decides. MPICH's launcher is
+        // never the innermost one here.
         assert_eq!(
             families(MpiEnvironment { has_pmi_launcher: true, ..open_mpi }),
             [MpiFamily::OpenMpi]
@@ -256,7 +264,8 @@ mod tests {
         assert_eq!(MpiFamily::from_library(&library), MpiFamily::Mpich);
     }
 
-    /// Searches with a fake loader: all paths that are not in the list are absent.
+    /// Searches with a fake loader: `load_results` has the results of the files that exist. Returns
+    /// the outcome and the paths that were tried.
     fn search_with(
         candidates: &[MpiFamily],
         directory: Option<&str>,

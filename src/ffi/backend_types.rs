@@ -1,4 +1,6 @@
-//! The types of the C interface for back ends that others write. Fields are only ever appended.
+//! The C types of the interface between the library and a plug-in (a back end of another author).
+//!
+//! New fields are only appended to the structs.
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "plain C structs")]
 
@@ -9,22 +11,23 @@ use std::ffi::{c_char, c_void};
 
 /// The version of the interface between the library and a plug-in (dist_backend_load).
 ///
-/// The version changes when an existing item changes its meaning. struct_size shows appended
-/// fields.
+/// The version changes only if an existing item changes its meaning. If a field is appended to a
+/// struct, the version stays, and struct_size shows whether the struct has the field.
 pub const DIST_BACKEND_VERSION: u32 = 2;
 
-/// In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV).
+/// In `kinds` of dist_backend_created_t: the plug-in supports messages (DIST_KIND_SEND and
+/// DIST_KIND_RECV).
 ///
-/// The bit of a collective is 1 << its number, for example 1 << DIST_KIND_BROADCAST.
+/// The bit of a collective is 1 << its DIST_KIND_ number, for example 1 << DIST_KIND_BROADCAST.
 pub const DIST_BACKEND_MESSAGES: u64 = 4294967296;
 
 /// In `flags` of dist_backend_operation_t: input and output are the same memory.
 pub const DIST_BACKEND_IN_PLACE: u64 = 1;
 
-/// In `flags` of dist_backend_outcome_t, set by run: the operation was short.
+/// In `flags` of dist_backend_outcome_t: the operation was short. Only run sets this flag.
 ///
-/// The operation took about 10 microseconds at most. The library then does not read the clock to
-/// record the end of the operation.
+/// The flag means that the operation took at most about 10 microseconds. The library then saves the
+/// time of reading the clock at the end of the operation.
 pub const DIST_BACKEND_SHORT: u64 = 1;
 
 /// Details that a function of a plug-in returns in addition to its status.
@@ -44,8 +47,8 @@ pub struct dist_backend_outcome_t {
     pub tag: i64,
     /// For a received message: its length, which may exceed the receive buffer.
     pub len_bytes: i64,
-    /// For an error: a buffer of text_cap bytes for terminated UTF-8 that names the fault and the
-    /// remedy.
+    /// A buffer of text_cap bytes. For an error, the plug-in writes terminated UTF-8 that names the
+    /// fault and the remedy.
     pub text: *mut c_char,
     /// The size of `text` in bytes, at least 256.
     pub text_cap: usize,
@@ -53,11 +56,11 @@ pub struct dist_backend_outcome_t {
     pub flags: u64,
 }
 
-/// One operation; valid during submit or run.
+/// One operation of a part. The struct is valid only during submit or run.
 ///
-/// The buffers are borrowed until the operation has ended or was released. The arrays of
-/// displacements and counts are borrowed for the call. An absent field is NULL or 0; absent types,
-/// ranks and tags are -1.
+/// The buffers are borrowed until the operation has ended or was released. The arrays of counts and
+/// displacements are borrowed for the call of submit or run. A field that the operation does not
+/// use is NULL or 0, except that an unused type, operator, rank or tag is -1.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_operation_t {
@@ -69,7 +72,7 @@ pub struct dist_backend_operation_t {
     pub dtype: dist_dtype_t,
     /// The operator of a reduction, defined for the type; -1 for other operations.
     pub op: dist_op_t,
-    /// The root, or -1 if the operation has none.
+    /// The root, or -1 if the operation has no root.
     pub root: i32,
     /// The other rank of a message; DIST_ANY_SOURCE in a receive means any rank.
     pub peer: i32,
@@ -78,59 +81,58 @@ pub struct dist_backend_operation_t {
     /// The tag of a message: 0 to 2147483647 for callers, up to 4294967295 for the library's own
     /// messages. DIST_ANY_TAG in a receive matches callers' tags only.
     pub tag: i64,
-    /// The input of this rank; NULL if the rank has none. In a broadcast, the buffer of the root,
-    /// on the root only. In the _v forms, the lowest address of the blocks.
+    /// The input of this rank; NULL if the rank has no input. In a broadcast, only the root has an
+    /// input. In the _v forms, the lowest address of the blocks.
     pub send: *const c_void,
-    /// The buffer for the result; NULL if this rank gets none. In a broadcast, the buffer on all
-    /// ranks but the root. In the _v forms, the lowest address of the blocks.
+    /// The buffer for the result; NULL if this rank gets no result. In a broadcast, all ranks but
+    /// the root get a result. In the _v forms, the lowest address of the blocks.
     pub recv: *mut c_void,
-    /// The count argument in elements: of a vector, of one rank's block, or of a message; in a
-    /// receive, the capacity of the buffer. 0 in the _v forms, which have send_count and
-    /// recv_count.
+    /// The argument `count` of the call in elements: the length of a vector, of one rank's block or
+    /// of a message. In a receive, the capacity of the buffer. The _v forms have send_count and
+    /// recv_count instead, and 0 here.
     pub count: usize,
-    /// In the _v forms, if this rank sends a block to each rank: the length of each block in
-    /// elements.
+    /// In the _v forms, if this rank sends one block to each rank: the length of each block in
+    /// elements. Otherwise NULL.
     pub send_counts: *const usize,
-    /// The start of each of these blocks in bytes from `send`; gaps between the blocks are
-    /// possible.
+    /// The start of each block of send_counts, in bytes from `send`; there may be gaps.
     pub send_displs: *const usize,
-    /// In the _v forms, if this rank receives a block from each rank: the length of each block in
-    /// elements.
+    /// In the _v forms, if this rank receives one block from each rank: the length of each block in
+    /// elements. Otherwise NULL.
     pub recv_counts: *const usize,
-    /// The start of each of these blocks in bytes from `recv`; gaps between the blocks are
-    /// possible.
+    /// The start of each block of recv_counts, in bytes from `recv`; there may be gaps.
     pub recv_displs: *const usize,
-    /// In the _v forms: the length of `send` in elements if `send` is one block, else 0.
+    /// In the _v forms: the length of `send` in elements if `send` is one block, otherwise 0.
     pub send_count: usize,
-    /// In the _v forms: the length of `recv` in elements if `recv` is one block, else 0.
+    /// In the _v forms: the length of `recv` in elements if `recv` is one block, otherwise 0.
     pub recv_count: usize,
     /// The factor of this rank for DIST_PREMUL_SUM.
     pub factor: f64,
-    /// The time-out of the operation from now on: 1 or more, DIST_WAIT_FOREVER, or DIST_NO_WAIT if
-    /// no time is left.
+    /// The time left: 1 or more, DIST_WAIT_FOREVER, or DIST_NO_WAIT if no time is left.
     pub timeout_ms: i64,
     /// The number of the collective in its group, from 1, the same on all ranks; 0 for messages.
     pub sequence: u64,
-    /// The number of the part, if the library composes the collective of several operations; else
+    /// The number of the operation among several that the library composes to one collective; else
     /// 0.
     pub part: u64,
-    /// For GPU memory: the caller's stream as the driver's handle, or NULL; the earlier work in the
-    /// stream is done. NULL for host memory.
+    /// For buffers in GPU memory: the caller's stream as a handle of the driver, or NULL if the
+    /// caller named no stream. The work that the caller put into the stream before is done. NULL
+    /// for host memory.
     pub stream: *mut c_void,
     /// DIST_BACKEND_IN_PLACE, or 0.
     pub flags: u64,
-    /// The ticket for complete(), for a plug-in without test and wait; else 0.
+    /// For a plug-in without test and wait: the ticket, a number that the plug-in passes to
+    /// complete() at the end of the operation. Otherwise 0.
     pub ticket: u64,
-    /// In a receive of a message of any length, in place of `recv`. Returns memory for the given
-    /// length, or NULL if the message is too long; the receive then ends with DIST_ERR_MISMATCH.
-    /// The plug-in calls the function once, with `grow_arg`, from any thread, before the receive
-    /// ends.
+    /// Set instead of `recv` in a receive that accepts a message of any length. The plug-in calls
+    /// the function once, with `grow_arg`, from any thread, before the receive ends. The function
+    /// returns memory for a message of `len_bytes`. If it returns NULL, the message is too long,
+    /// and the plug-in ends the receive with DIST_ERR_MISMATCH.
     pub grow: Option<unsafe extern "C" fn(grow_arg: *mut c_void, len_bytes: usize) -> *mut c_void>,
     /// The argument of `grow`; valid until the operation has ended or was released.
     pub grow_arg: *mut c_void,
 }
 
-/// A call for which the library asks whether the plug-in supports it.
+/// The kind of call about which the library asks the function `supports`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_query_t {
@@ -150,8 +152,11 @@ pub struct dist_backend_query_t {
 ///
 /// The struct and `context` stay valid until destroy has returned. Any thread may call the
 /// functions. Each function takes `context` first and copies its other arguments. After an error
-/// status, dist_last_error has the message. Keys belong to this group alone: other groups and other
-/// attempts to make this group do not see them.
+/// status, dist_last_error returns the message.
+///
+/// The five store_ functions use keys that belong to this group alone: other groups, and other
+/// attempts to make this group, do not see them. Their default time-out is 5 minutes. They return
+/// DIST_ERR_UNSUPPORTED if the store of the group was released.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_host_t {
@@ -163,8 +168,7 @@ pub struct dist_backend_host_t {
     pub library_version: u32,
     /// The first argument of the functions below.
     pub context: *mut c_void,
-    /// Stores a value. The default time-out of this function and the next four is 5 minutes. They
-    /// return DIST_ERR_UNSUPPORTED if the group's store was released.
+    /// Stores a value under a key.
     pub store_set: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -174,9 +178,9 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT
-    /// checks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
-    /// returns DIST_ERR_ABORTED within about 100 ms.
+    /// Waits until the key exists, and passes its value to `sink(sink_arg, ...)`. With DIST_NO_WAIT
+    /// the function checks the key once. Returns DIST_ERR_TIMEOUT at the deadline. If the group
+    /// fails on this rank, returns DIST_ERR_ABORTED within about 100 ms.
     pub store_get: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -186,7 +190,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Adds to a counter (a missing counter is 0) and writes the sum.
+    /// Adds `amount` to a counter and writes the sum to `result`. A missing counter counts as 0.
     pub store_add: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -196,7 +200,8 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Writes 1 if the key exists, else 0, without waiting for the key.
+    /// Writes to `present` 1 if the key exists, and 0 otherwise. The function does not wait for the
+    /// key.
     pub store_check: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -205,7 +210,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Removes a key; a missing key is no error.
+    /// Removes a key. A missing key is no error.
     pub store_delete: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -215,12 +220,12 @@ pub struct dist_backend_host_t {
     >,
     /// Writes a line to the library's log at a DIST_LOG_ level.
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, level: i32, text: *const c_char)>,
-    /// Returns 1 once the group has failed on this rank, else 0. All waits should then end. The
-    /// call is cheap.
+    /// Returns 1 if the group has failed on this rank, and 0 otherwise. After a result of 1, the
+    /// plug-in should end all waits of the part. The call is cheap.
     pub is_aborted: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
-    /// Ends the operation with this ticket, for plug-ins without test and wait. `outcome` has
-    /// its struct_size set, or is NULL. Any thread may call the function, also inside submit.
-    /// Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
+    /// For plug-ins without test and wait: reports the end of the operation with this ticket.
+    /// `outcome` is NULL, or has its struct_size set. Any thread may call the function, also during
+    /// submit. Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
     pub complete: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -231,7 +236,7 @@ pub struct dist_backend_host_t {
     >,
 }
 
-/// The description of a group for create; valid during create, except `host`.
+/// The description of a group for create; valid only during create, except `host`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_setup_t {
@@ -241,26 +246,27 @@ pub struct dist_backend_setup_t {
     pub rank: i32,
     /// The number of ranks.
     pub size: i32,
-    /// How many times dist_group_shrink replaced a failed group on the way to this group.
+    /// The number of successive calls of dist_group_shrink that led to this group, or 0.
     pub epoch: u32,
     /// The GPU of this rank, or DIST_DEVICE_HOST.
     pub device: i32,
-    /// A unique identifier of 32 hexadecimal digits, the same on all ranks.
+    /// A unique identifier of the group, of 32 hexadecimal digits, the same on all ranks.
     pub group_id: *const c_char,
     /// The group's name.
     pub group_name: *const c_char,
     /// The caller's options for the back end, "key=value;key=value", or "".
     pub options: *const c_char,
-    /// The default time-out of operations.
+    /// The default time-out of the group's operations.
     pub timeout_ms: i64,
     /// The time-out of create.
     pub create_timeout_ms: i64,
     /// The services of the library; valid until destroy has returned.
     pub host: *const dist_backend_host_t,
-    /// Contributes bytes of this rank under the name of a phase and waits for the bytes of all
-    /// ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
-    /// All ranks call the function with the same phases in the same order, on the thread of create.
-    /// If a rank publishes a failure, the function fails on all ranks.
+    /// An all-gather of bytes between the ranks of the group. The function contributes the bytes of
+    /// this rank, and waits for the bytes of all ranks. Then it passes the bytes of each rank to
+    /// `sink(sink_arg, ...)`, in the order of ranks. `phase` is a name for this exchange. All ranks
+    /// call the function with the same phases in the same order, on the thread of create. If create
+    /// fails on a rank, the function fails on all ranks.
     pub exchange: Option<
         unsafe extern "C" fn(
             exchange_arg: *mut c_void,
@@ -275,21 +281,23 @@ pub struct dist_backend_setup_t {
     pub exchange_arg: *mut c_void,
 }
 
-/// The result of create; the library sets struct_size, and all other fields to zero.
+/// The result of create. Before the call, the library sets struct_size, and sets all other fields
+/// to zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_created_t {
     /// sizeof(dist_backend_created_t) in the version of the library.
     pub struct_size: usize,
-    /// The first argument of the other functions; may be NULL.
+    /// The first argument of the plug-in's other functions; may be NULL.
     pub part: *mut c_void,
-    /// The operations of the plug-in, the same on all ranks: bits 1 << DIST_KIND_... of
-    /// collectives, and DIST_BACKEND_MESSAGES; 0 for all. The library composes missing operations
-    /// of these if the result is the same.
+    /// The operations that the plug-in supports, the same on all ranks: the sum of the bits 1 <<
+    /// DIST_KIND_... of its collectives, and of DIST_BACKEND_MESSAGES. 0 means all operations. The
+    /// library composes a missing operation of supported operations if the result is the same.
     pub kinds: u64,
-    /// Not 0: buffers may also be in the memory of the setup's device, in calls that `supports`
-    /// accepts. The device's context is then current in create, submit, run, test, wait and
-    /// release. 0: the library copies device memory to host memory and back. The same on all ranks.
+    /// Whether the plug-in uses buffers in the memory of the setup's device, the same on all ranks.
+    /// If 0, the plug-in gets only host memory: the library copies device memory to host memory and
+    /// back. If not 0, it also gets device memory, in calls that `supports` accepts. The device's
+    /// context is then current in create, submit, run, test, wait and release.
     pub serves_device: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -298,26 +306,32 @@ pub struct dist_backend_created_t {
 /// The functions of a back end (dist_backend_register).
 ///
 /// No function may throw or end the process. Each function with a status returns DIST_OK or another
-/// status of this header, with details in `outcome`. The caller gets DIST_ERR_BACKEND for any
-/// other number. `part` is the result of create.
+/// status of dist.h, with details in `outcome`. If a function returns any other number, the caller
+/// gets DIST_ERR_BACKEND. `part` is the pointer that create returned.
 ///
-/// Threads: create and destroy are called once for each part, and no other function runs at that
-/// time. One thread at a time submits collectives, in the same order on all ranks; the thread may
-/// change. Any thread may call the other functions at any time, also during a wait of another
-/// thread: messages are submitted, tested and released concurrently with collectives, and any
-/// thread may call abort. One thread at a time uses a request.
+/// Threads:
 ///
-/// Requests: a request begins with submit or run. The request ends when test, wait or complete
-/// reports the end of the operation, successful or not, or when release withdraws the operation.
-/// The library does not use a request after its end.
+/// - create and destroy are called once for each part. No other function of the part runs at the
+///   same time.
+/// - One thread at a time submits collectives, in the same order on all ranks. The thread may
+///   change between calls.
+/// - Any thread may call the other functions at any time, also while another thread waits. So
+///   messages are submitted, tested and released concurrently with collectives, and any thread may
+///   call abort.
+/// - One thread at a time uses a request.
+///
+/// Requests: a request begins with submit or run. It ends in one of two ways: test, wait or
+/// complete reports the end of the operation, successful or not; or release withdraws the
+/// operation. The library does not use a request after its end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_vtable_t {
     /// sizeof(dist_backend_vtable_t).
     pub struct_size: usize,
-    /// Required. Makes this rank's part of a group, on all ranks at once, within the setup's time.
-    /// `user` is the registered pointer; `created` is an output. After a failure, the library
-    /// informs the other ranks and does not call destroy.
+    /// Required. Makes this rank's part of a group. All ranks of the group call the function at the
+    /// same time. It must end within create_timeout_ms. `user` is the registered pointer, and
+    /// `created` is an output. If create fails, the library informs the other ranks and does not
+    /// call destroy.
     pub create: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -326,14 +340,17 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Required. Ends a part. There are no outstanding requests. The function must not wait for
+    /// Required. Ends a part. The part has no outstanding requests. The function must not wait for
     /// other ranks.
     pub destroy: Option<unsafe extern "C" fn(part: *mut c_void)>,
-    /// Required. Begins an operation without waiting for other ranks. DIST_OK: the operation has
-    /// ended. DIST_IN_PROGRESS: the operation goes on, and `request` (an output) is the argument of
-    /// test, wait and release; NULL only in a plug-in without test and wait.
-    /// DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED: every rank refuses the operation, and
-    /// the group goes on. Any other error of a collective fails the group.
+    /// Required. Begins an operation without waiting for other ranks. Its status means:
+    ///
+    /// - DIST_OK: the operation has ended.
+    /// - DIST_IN_PROGRESS: the operation continues. `*request` is then the argument of test, wait
+    ///   and release. `*request` may be NULL only if the plug-in has neither test nor wait.
+    /// - DIST_ERR_INVALID_ARGUMENT or DIST_ERR_UNSUPPORTED: the operation has had no effect, every
+    ///   rank refuses it with this error, and the group continues.
+    /// - Any other error of a collective fails the group.
     pub submit: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -343,11 +360,14 @@ pub struct dist_backend_vtable_t {
         ) -> dist_status_t,
     >,
     /// Required. Withdraws an operation that has not ended, because its deadline has passed or the
-    /// group has failed. DIST_OK: the plug-in will not touch the operation's memory any more. The
-    /// text may then name the reason for the wait, and the culprit the late rank; the library adds
-    /// both to the error. Any other status: the plug-in cannot promise this, the caller gets the
-    /// error, and the group fails. The request ends in either case. The function must not wait for
-    /// other ranks.
+    /// group has failed. The request ends, whatever the status is. The function must not wait for
+    /// other ranks. Its status means:
+    ///
+    /// - DIST_OK: the plug-in will not touch the memory of the operation any more. In `outcome`,
+    ///   the text may name the reason for the wait, and the culprit may be the late rank. The
+    ///   library adds both to the error.
+    /// - Any other status: the plug-in may still touch the memory. The caller gets the error, and
+    ///   the group fails.
     pub release: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -356,8 +376,8 @@ pub struct dist_backend_vtable_t {
         ) -> dist_status_t,
     >,
     /// Optional. Reports without waiting whether an operation has ended: DIST_OK, DIST_IN_PROGRESS,
-    /// or the error of the operation. Without test, the library calls wait with 0 ms. An operation
-    /// may make progress only here.
+    /// or the error of the operation. Without test, the library calls wait with DIST_NO_WAIT. A
+    /// plug-in may leave all progress of an operation to this function.
     pub test: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -365,10 +385,10 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Optional. As test, but waits for up to `timeout_ms`: 1 to 1000, or DIST_NO_WAIT for no
-    /// time. The library repeats the call until the operation's deadline. The wait must end soon
-    /// after abort. Without wait, the library calls test repeatedly. Without both, operations end
-    /// by the host's complete().
+    /// Optional. As test, but waits for up to `timeout_ms`: 1 to 1000, or DIST_NO_WAIT for no time.
+    /// The library repeats the call until the deadline of the operation. The wait must end soon
+    /// after abort. A plug-in without wait is polled with test. A plug-in without test and wait
+    /// reports the end of each operation with complete() of the host.
     pub wait: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -377,9 +397,9 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Optional. Reports that the group has failed, with the reason. Every wait of the part should
-    /// end soon, if possible also on other ranks. The library calls abort at most once. The
-    /// function must not wait. Without abort, waits end within 1 s.
+    /// Optional. The library calls abort at most once, when the group has failed, with the reason.
+    /// Every wait of the part should then end soon, if possible also on other ranks. The function
+    /// must not wait. Without abort, waits end within 1 s.
     pub abort: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -397,9 +417,10 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Optional. Returns DIST_OK if the plug-in supports the call of an operation in its kinds,
-    /// else DIST_ERR_UNSUPPORTED. The answer is the same on all ranks and never changes. Without
-    /// supports, the plug-in supports all types and operators.
+    /// Optional. Returns DIST_OK if the plug-in supports a call, and otherwise
+    /// DIST_ERR_UNSUPPORTED. The library asks only about operations in `kinds` of
+    /// dist_backend_created_t. The answer must be the same on all ranks and must never change.
+    /// Without supports, the plug-in supports all types and operators.
     pub supports: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -418,10 +439,11 @@ pub struct dist_backend_vtable_t {
             outcome: *mut dist_backend_outcome_t,
         ) -> dist_status_t,
     >,
-    /// Frees memory of allocate. The part lives at least until then.
+    /// Frees memory that allocate returned. The library calls destroy only after it has freed all
+    /// such memory of the part.
     pub free_memory:
         Option<unsafe extern "C" fn(part: *mut c_void, memory: *mut c_void, bytes: usize)>,
-    /// Optional. Passes a JSON text about the part to the sink once (dist_group_describe).
+    /// Optional. Passes a JSON text about the part to the sink once, for dist_group_describe.
     pub describe: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -429,14 +451,17 @@ pub struct dist_backend_vtable_t {
             sink_arg: *mut c_void,
         ) -> dist_status_t,
     >,
-    /// Optional, only together with test or wait. Begins a collective whose caller waits, and waits
-    /// for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). For operations that run faster this way
-    /// than by submit and wait. DIST_OK: the operation has ended. DIST_IN_PROGRESS: the operation
-    /// goes on, and `request` (an output) is the argument of wait, test and release; the struct of
-    /// the operation is valid during run only. DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED:
-    /// the operation is refused as by submit. Any other error fails the group. Threads and order
-    /// are those of submit. The wait must end soon after abort. If the library composes a
-    /// collective of several operations, it uses submit.
+    /// Optional, only together with test or wait. Begins a collective whose caller blocks, and
+    /// waits up to `timeout_ms` for its end (1 to 1000, or DIST_NO_WAIT). It is for operations that
+    /// run faster this way than with submit and wait. The rules of submit for threads and for the
+    /// order of calls apply. The wait must end soon after abort. If the library composes a
+    /// collective of several operations, it uses submit instead. The status of run means:
+    ///
+    /// - DIST_OK: the operation has ended.
+    /// - DIST_IN_PROGRESS: the operation continues. `*request` is then the argument of wait, test
+    ///   and release.
+    /// - DIST_ERR_INVALID_ARGUMENT or DIST_ERR_UNSUPPORTED: the same as for submit.
+    /// - Any other error fails the group.
     pub run: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -448,7 +473,8 @@ pub struct dist_backend_vtable_t {
     >,
 }
 
-/// The back end of a shared object; the library sets struct_size, and all other fields to zero.
+/// The back end in a shared object: an output of dist_backend_plugin_fn. Before the call, the
+/// library sets struct_size, and sets all other fields to zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dist_backend_plugin_t {
@@ -468,8 +494,9 @@ pub struct dist_backend_plugin_t {
 
 /// The function that a plug-in exports under the name dist_backend_plugin_v2.
 ///
-/// `host` provides version, library_version and log only. The function returns DIST_OK, or the
-/// reason why the plug-in cannot be used in this process.
+/// Of the functions of `host`, the plug-in may call only log; it may also read version and
+/// library_version. The function returns DIST_OK, or the reason why the plug-in cannot be used in
+/// this process.
 pub type dist_backend_plugin_fn = Option<
     unsafe extern "C" fn(
         host: *const dist_backend_host_t,
@@ -478,7 +505,8 @@ pub type dist_backend_plugin_fn = Option<
     ) -> dist_status_t,
 >;
 
-// The first size includes the required functions.
+// The first size of each struct is the smallest that the library accepts. For the vtable it
+// includes the required functions.
 sized_structs! {
     dist_backend_vtable_t: 40, 112;
     dist_backend_outcome_t: 48, 56;

@@ -1,4 +1,5 @@
-//! Lists of byte strings that the library passes to the caller.
+//! Blobs: lists of byte strings that the library passes to the caller. The caller reads the strings
+//! with these functions, and releases the blob.
 
 use super::args::OutPtr;
 use super::handle::{HandleKind, HandleTable};
@@ -7,13 +8,15 @@ use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The strings, each followed by a terminator that its length does not count.
+/// The strings. Each string has a zero byte at its end as terminator, which the caller does not see
+/// as part of the length.
 #[derive(Debug)]
 pub(super) struct Blob(Vec<Vec<u8>>);
 
 pub(super) static BLOBS: HandleTable<Blob> = HandleTable::new(HandleKind::Blob);
 
-/// Passes a list to the caller. A string with spare capacity for its terminator is not moved.
+/// Appends the terminators and writes the handle of a new blob to `out`. A string that has spare
+/// capacity for its terminator is not moved.
 pub(super) fn write_blob(out: &OutPtr<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
     let terminated = |mut item: Vec<u8>| {
         item.try_reserve_exact(1).map_err(|_| {
@@ -36,7 +39,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; 0 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_blob_count(blob: *const dist_blob_t) -> usize {
         Ok(BLOBS.get(blob)?.0.len())
@@ -46,10 +49,11 @@ dist_export! {
 dist_export! {
     /// Returns one byte string of a blob.
     ///
-    /// A zero byte, not counted in `len_bytes`, follows the bytes, so that a text can be printed.
+    /// A zero byte follows the bytes, so that a text can be printed. `len_bytes` does not count it.
     ///
     /// @param blob in: the blob.
-    /// @param index in: the position of the byte string, less than dist_blob_count.
+    /// @param index in: the position of the byte string, from 0, less than the result of
+    ///   dist_blob_count.
     /// @param data out: the bytes, owned by the blob, valid until dist_blob_release; NULL on
     ///   failure.
     /// @param len_bytes out: the number of bytes; not written on failure.
@@ -57,7 +61,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
     ///   is NULL or `index` is out of range.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_blob_data(
         blob: *const dist_blob_t,
@@ -73,7 +77,8 @@ dist_export! {
             let count = blob.0.len();
             Error::invalid(format!("index {index} is out of range: the blob has {count} items"))
         })?;
-        // The table owns the blob until its release.
+        // The bytes stay valid after this function: the table owns the blob until
+        // dist_blob_release.
         data.write(item.as_ptr().cast());
         len_out.write(item.len() - 1);
         Ok(())
@@ -87,7 +92,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
-    /// @threads any, but not while another thread reads the bytes.
+    /// @threads Any thread may call this, but not while another thread reads the bytes.
     /// @since 0.1
     pub fn dist_blob_release(blob: *mut dist_blob_t) -> dist_status_t {
         BLOBS.release_handle(blob, drop)

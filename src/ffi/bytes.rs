@@ -1,5 +1,8 @@
-//! Collectives on byte strings of any length per rank, and messages whose length the receiver does
-//! not know.
+//! Collectives on byte strings whose lengths differ between ranks, and messages whose length the
+//! receiver does not know.
+//!
+//! The library allocates the received strings and passes them to the caller as a blob (a list of
+//! byte strings that the caller releases).
 
 use super::args::{OutPtr, index, null_argument, slice, src};
 use super::blob;
@@ -16,19 +19,20 @@ use crate::base::error::{ErrorContext as _, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The output for a blob, written by any thread.
+/// The output variable of the caller for a blob. The thread that completes the operation writes it.
 struct BlobOut(OutPtr<*mut dist_blob_t>);
 
-// SAFETY: the caller lends the variable to the operation until its work is done, on any thread.
+// SAFETY: the caller lends the variable to the operation until its work is done, and any thread may
+// write it.
 unsafe impl Send for BlobOut {}
 
 impl BlobOut {
-    /// Sets the caller's variable to NULL until there is a blob.
+    /// Takes a required output, and sets the caller's variable to NULL until there is a blob.
     fn required(out: *mut *mut dist_blob_t) -> Result<Self> {
         OutPtr::handle(out, "out").map(Self)
     }
 
-    /// As `required`, for a rank that may get no blob.
+    /// As `required`, but returns `None` for NULL. It is for ranks that may get no blob.
     fn optional(out: *mut *mut dist_blob_t) -> Option<Self> {
         OutPtr::optional_handle(out).map(Self)
     }
@@ -42,7 +46,8 @@ impl BlobOut {
     }
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch.
+/// Runs a blocking collective. A collective with a work is issued instead, and a collective inside
+/// a batch is added to the batch of the thread.
 fn submit_bytes(
     group: &Arc<Group>,
     call: BytesCall<'static>,
@@ -61,27 +66,27 @@ fn submit_bytes(
 }
 
 dist_export! {
-    /// Gives every rank the root's byte string, of any length.
+    /// Gives every rank the root's byte string, which may have any length.
     ///
-    /// The call is two operations with two sequence numbers: the first transfers the length, the
-    /// second the bytes. The bytes are in host memory. Of the options, only timeout_ms and label
-    /// count, and algorithm must be NULL.
+    /// The call is two operations with two sequence numbers: the first transfers the length, and
+    /// the second transfers the bytes. The bytes are in host memory.
     ///
     /// @param group in: the group.
-    /// @param data in, optional: on the root its bytes; borrowed until the work completes; NULL
-    ///   only if `len_bytes` is 0. Not used on other ranks.
+    /// @param data in, optional: on the root, the bytes to send; borrowed until the work completes;
+    ///   NULL only if `len_bytes` is 0. Not used on other ranks.
     /// @param len_bytes in: the number of bytes on the root. Not used on other ranks.
     /// @param root in: the rank that has the bytes.
-    /// @param out out: a blob with one string, on the root too; owned by the caller, released with
-    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
-    ///   until the work completes.
-    /// @param options in, optional: NULL for all defaults; borrowed for the call.
+    /// @param out out: a blob with one string, also on the root; owned by the caller, released with
+    ///   dist_blob_release; `*out` is NULL on failure, and until the call completes. The variable
+    ///   `*out` is borrowed until the work completes.
+    /// @param options in, optional: NULL for all defaults; borrowed for the call. The call uses
+    ///   only timeout_ms and label; algorithm must be NULL.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, root and label.
+    /// @agree root and label; the order of calls on the group.
     /// @blocks as dist_broadcast.
-    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings: the group fails.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @return as dist_all_reduce. DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_broadcast_bytes(
         group: *mut dist_group_t,
@@ -93,8 +98,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let bytes = if group.rank() == root { src(data, len_bytes, "data")? } else { Src::empty() };
@@ -103,24 +108,25 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank the byte strings of all ranks, each of any length.
+    /// Gives every rank the byte strings of all ranks; each string may have any length.
     ///
-    /// The call is two operations, as dist_broadcast_bytes.
+    /// The call is two operations, one for the lengths and one for the bytes (see
+    /// dist_broadcast_bytes).
     ///
     /// @param group in: the group.
     /// @param data in: this rank's bytes; borrowed until the work completes; NULL only if
     ///   `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes on this rank.
     /// @param out out: a blob with one string per rank, in rank order; owned by the caller,
-    ///   released with dist_blob_release; NULL until the blob is there and on failure. The variable
-    ///   is borrowed until the work completes.
+    ///   released with dist_blob_release; `*out` is NULL on failure, and until the call completes.
+    ///   The variable `*out` is borrowed until the work completes.
     /// @param options in, optional: as dist_broadcast_bytes.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, and label.
+    /// @agree label, and the order of calls on the group.
     /// @blocks as dist_all_reduce.
-    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings: the group fails.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @return as dist_all_reduce. DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_gather_bytes(
         group: *mut dist_group_t,
@@ -131,8 +137,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         submit_bytes(&group, BytesCall::all_gather(bytes), Some(out), options, work)
@@ -140,26 +146,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the root the byte strings of all ranks, each of any length.
+    /// Gives the root the byte strings of all ranks; each string may have any length.
     ///
-    /// The call is two operations, as dist_broadcast_bytes.
+    /// The call is two operations, one for the lengths and one for the bytes (see
+    /// dist_broadcast_bytes).
     ///
     /// @param group in: the group.
     /// @param data in: this rank's bytes; borrowed until the work completes; NULL only if
     ///   `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes on this rank.
     /// @param root in: the rank that gets the strings.
-    /// @param out out, optional: on the root a blob with one string per rank, in rank order; owned
-    ///   by the caller, released with dist_blob_release; NULL until the blob is there and on
-    ///   failure. The variable is borrowed until the work completes. On other ranks it may be NULL,
-    ///   and gets NULL.
+    /// @param out out, optional: on the root, a blob with one string per rank, in rank order; owned
+    ///   by the caller, released with dist_blob_release; `*out` is NULL on failure, and until the
+    ///   call completes. The variable `*out` is borrowed until the work completes. On other ranks
+    ///   `out` may be NULL, and `*out` is set to NULL.
     /// @param options in, optional: as dist_broadcast_bytes.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, root and label.
+    /// @agree root and label; the order of calls on the group.
     /// @blocks as dist_gather.
-    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings: the group fails.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @return as dist_all_reduce. DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_gather_bytes(
         group: *mut dist_group_t,
@@ -170,13 +177,13 @@ dist_export! {
         options: *const dist_call_options_t,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
-        let (work, out_when_given) = (WorkOut::new(work), BlobOut::optional(out));
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let (work, optional_out) = (WorkOut::new(work), BlobOut::optional(out));
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let out = match group.rank() == root {
-            true => Some(out_when_given.ok_or_else(|| null_argument("out"))?),
+            true => Some(optional_out.ok_or_else(|| null_argument("out"))?),
             false => None,
         };
         let bytes = src(data, len_bytes, "data")?;
@@ -185,27 +192,28 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives each rank its byte string from the root, each of any length.
+    /// Gives each rank a byte string of its own from the root; each string may have any length.
     ///
-    /// The call is two operations, as dist_broadcast_bytes.
+    /// The call is two operations, one for the lengths and one for the bytes (see
+    /// dist_broadcast_bytes).
     ///
     /// @param group in: the group.
-    /// @param data in, optional: on the root world size pointers, borrowed for the call. The bytes
-    ///   at `data[i]` are for rank i; borrowed until the work completes; NULL only if their number
-    ///   is 0. Not used on other ranks.
-    /// @param lens_bytes in, optional: on the root world size lengths, in bytes; borrowed for the
+    /// @param data in, optional: on the root, an array of one pointer per rank, borrowed for the
+    ///   call. The bytes at `data[i]` are for rank i and are borrowed until the work completes;
+    ///   `data[i]` is NULL only if `lens_bytes[i]` is 0. Not used on other ranks.
+    /// @param lens_bytes in, optional: on the root, one length per rank, in bytes; borrowed for the
     ///   call. Not used on other ranks.
     /// @param root in: the rank that has the strings.
     /// @param out out: a blob with one string; owned by the caller, released with
-    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
-    ///   until the work completes.
+    ///   dist_blob_release; `*out` is NULL on failure, and until the call completes. The variable
+    ///   `*out` is borrowed until the work completes.
     /// @param options in, optional: as dist_broadcast_bytes.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, root and label.
+    /// @agree root and label; the order of calls on the group.
     /// @blocks as dist_scatter.
-    /// @return as dist_all_reduce; DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
-    ///   strings: the group fails.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @return as dist_all_reduce. DIST_ERR_OUT_OF_MEMORY also if a rank has no memory for its
+    ///   strings, which fails the group.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_scatter_bytes(
         group: *mut dist_group_t,
@@ -217,8 +225,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let strings = match group.rank() == root {
@@ -229,7 +237,7 @@ dist_export! {
     }
 }
 
-/// Reads one string per rank.
+/// Reads the byte strings of a root, one for each rank.
 fn read_byte_strings(
     data: *const *const c_void,
     lens: *const usize,
@@ -245,8 +253,8 @@ fn read_byte_strings(
 dist_export! {
     /// Sends a byte string of any length to one rank of a group.
     ///
-    /// It is a message of `len_bytes` elements of DIST_U8, as dist_send sends it. The receiver may
-    /// call dist_recv_bytes, or dist_recv with DIST_U8.
+    /// The message is the same as that of dist_send with `len_bytes` elements of DIST_U8. The
+    /// receiver may call dist_recv_bytes, or dist_recv with DIST_U8.
     ///
     /// @param group in: the group.
     /// @param data in: the bytes; borrowed until the work completes; NULL only if `len_bytes` is 0.
@@ -258,7 +266,7 @@ dist_export! {
     /// @agree the sender and the receiver agree on the tag.
     /// @blocks as dist_send.
     /// @return as dist_send.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_send_bytes(
         group: *mut dist_group_t,
@@ -270,8 +278,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = send_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = send_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
@@ -287,25 +295,27 @@ dist_export! {
 dist_export! {
     /// Receives a byte string of any length from one rank of a group.
     ///
-    /// It takes the first message that it matches, sent by dist_send_bytes, or by dist_send with
-    /// DIST_U8.
+    /// The call receives the first message that matches `peer` and `tag`. The sender calls
+    /// dist_send_bytes, or dist_send with DIST_U8.
     ///
     /// @param group in: the group.
     /// @param out out: a blob with one string; owned by the caller, released with
-    ///   dist_blob_release; NULL until the blob is there and on failure. The variable is borrowed
-    ///   until the work completes.
-    /// @param max_bytes in: the longest message that the call accepts, in bytes; 0 for any.
+    ///   dist_blob_release; `*out` is NULL on failure, and until the call completes. The variable
+    ///   `*out` is borrowed until the work completes.
+    /// @param max_bytes in: the longest message that the call accepts, in bytes; 0 for any length.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
     /// @param tag in: 0 or more, or DIST_ANY_TAG.
-    /// @param status out, optional: as dist_recv; its count is the length.
+    /// @param status out, optional: as dist_recv. The count in `status` is the length of the
+    ///   message in bytes.
     /// @param options in, optional: as dist_recv.
-    /// @param work out, optional: as dist_recv; dist_work_received_count is the length.
+    /// @param work out, optional: as dist_recv. dist_work_received_count returns the length of the
+    ///   message in bytes.
     /// @agree the sender and the receiver agree on the tag.
     /// @blocks as dist_recv.
-    /// @return as dist_send; DIST_ERR_MISMATCH also if the message is longer than `max_bytes` or
+    /// @return as dist_send. DIST_ERR_MISMATCH also if the message is longer than `max_bytes` or
     ///   has another dtype; DIST_ERR_OUT_OF_MEMORY also if there is no memory for the message.
-    ///   After both the message stays for the next receive.
-    /// @threads any.
+    ///   After these two errors the message stays for the next receive.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_recv_bytes(
         group: *mut dist_group_t,
@@ -318,8 +328,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let (work, out) = (WorkOut::new(work), BlobOut::required(out)?);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (peer, tag) = (optional_source(peer, "peer")?, optional_tag(tag)?);
         let status = RecvStatusOut::new(status)?;

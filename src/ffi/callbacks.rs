@@ -1,4 +1,7 @@
-//! Completion callbacks: registration for works, withdrawal, and the stop of all callbacks.
+//! The exported functions of completion callbacks, which the library calls when a work is done.
+//!
+//! A callback is registered for a work, and can be withdrawn until the library calls it. All
+//! callbacks of the process can be stopped and started again.
 
 use super::args::milliseconds;
 use super::status::status_of;
@@ -12,7 +15,7 @@ use std::ffi::{CString, c_char, c_void};
 /// The default timeout of dist_callbacks_stop in ms.
 const DEFAULT_STOP_MS: u64 = 5000;
 
-/// A caller's function with its argument.
+/// A completion callback of the caller: the function and its argument.
 struct CWorkCallback {
     function:
         unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void),
@@ -46,17 +49,21 @@ impl CWorkCallback {
 dist_export! {
     /// Registers a function that the library calls once a work is done.
     ///
-    /// If the work is done already, the library calls the function at once, but never inside this
-    /// call. A work may have several functions. One thread of the library calls the functions of
-    /// all works, one after the other, in the order in which the works were done. The function must
-    /// not throw.
+    /// One thread of the library calls the functions of all works, one after the other, in the
+    /// order in which the works were done. If the work is already done, this thread calls the
+    /// function as soon as it can; dist_work_on_complete itself never calls it. A work may have
+    /// several functions. A function must not throw.
     ///
-    /// Inside such a function, calls that may block return DIST_ERR_INVALID_ARGUMENT. These are
-    /// collectives, messages and dist_batch_end without a work, and waits for pending works. The
-    /// others are dist_init, dist_finalize, dist_spawn, dist_callbacks_stop, and calls that create,
-    /// split or shrink groups or use stores. Asynchronous calls are allowed. dist_finalize calls
-    /// the functions of the world's works before the world is gone, but drops functions that wait
-    /// behind one that does not return.
+    /// Inside such a function, asynchronous calls are allowed. Calls that may block return
+    /// DIST_ERR_INVALID_ARGUMENT:
+    ///
+    /// - collectives, messages and dist_batch_end without a work;
+    /// - waits for pending works;
+    /// - dist_init, dist_finalize, dist_spawn and dist_callbacks_stop;
+    /// - calls that create, split or shrink groups, and calls that use stores.
+    ///
+    /// dist_finalize calls the functions of the world's works while the world still exists. If one
+    /// of them does not return, dist_finalize drops the functions after it.
     ///
     /// @param work in: the work; the caller may release it before the function is called.
     /// @param function in: called once.
@@ -67,7 +74,7 @@ dist_export! {
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL;
     ///   DIST_ERR_OUT_OF_MEMORY if 1048576 functions are registered and not called; DIST_ERR_SYSTEM
     ///   if the thread cannot be started; DIST_ERR_NOT_INITIALIZED after dist_callbacks_stop.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_on_complete(
         work: *mut dist_work_t,
@@ -81,20 +88,20 @@ dist_export! {
 }
 
 dist_export! {
-    /// Withdraws a function of dist_work_on_complete that has not been called.
+    /// Withdraws a function that dist_work_on_complete registered and that has not been called.
     ///
     /// If a function was registered several times with the same pointer, each call withdraws one
     /// registration. After DIST_OK the library does not call the function for this registration,
-    /// and does not use `user` any more.
+    /// and does not use the `user` of this registration any more.
     ///
     /// @param work in: the work.
-    /// @param function in: the function.
+    /// @param function in: the function that was registered.
     /// @param user in, optional: the pointer that was registered with the function.
     /// @agree nothing.
-    /// @blocks no; it does not wait for a function that is running.
+    /// @blocks No. The call does not wait for a function that is running.
     /// @return DIST_OK; DIST_ERR_NOT_FOUND if the function was not registered, has been called or
     ///   is running; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `function` is NULL.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_remove_callback(
         work: *mut dist_work_t,
@@ -113,21 +120,24 @@ dist_export! {
 
 dist_export! {
     #[in_progress]
-    /// Stops completion callbacks, for an interpreter that is about to end.
+    /// Stops all completion callbacks of the process.
     ///
-    /// After DIST_OK no callback runs and none is called. The callbacks of works that are done are
-    /// called first. The callbacks of pending works are dropped, as are all callbacks that have not
-    /// begun at the time-out. Until dist_callbacks_start, dist_work_on_complete returns
-    /// DIST_ERR_NOT_INITIALIZED. Works continue, and the library still calls other functions of the
-    /// caller (of a store, a back end, the log).
+    /// The function is for an interpreter that is about to end. The library first calls the
+    /// callbacks of works that are done. It drops the callbacks of pending works, and all callbacks
+    /// that have not begun at the time-out. After DIST_OK no callback runs, and no callback will be
+    /// called. Until dist_callbacks_start, dist_work_on_complete returns DIST_ERR_NOT_INITIALIZED.
+    ///
+    /// Works continue. The library still calls other functions of the caller: those of a store, of
+    /// a back end and of the log.
     ///
     /// @param timeout_ms in: how long to wait; the default is 5 seconds.
     /// @agree nothing.
-    /// @blocks until the callbacks have returned and their thread has ended, until the time-out at
-    ///   the latest.
-    /// @return DIST_OK; DIST_IN_PROGRESS if a callback or its thread still runs at the time-out:
-    ///   call again; DIST_ERR_INVALID_ARGUMENT for a wrong time-out, and inside a callback.
-    /// @threads any.
+    /// @blocks Until the callbacks have returned and their thread has ended, but at most until the
+    ///   time-out.
+    /// @return DIST_OK; DIST_IN_PROGRESS if a callback or the thread of the callbacks still runs at
+    ///   the time-out (call the function again); DIST_ERR_INVALID_ARGUMENT for a wrong time-out,
+    ///   and inside a callback.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_callbacks_stop(timeout_ms: i64) -> dist_status_t {
         let limit_ms = match timeout_ms {
@@ -142,12 +152,12 @@ dist_export! {
 dist_export! {
     /// Allows completion callbacks again after dist_callbacks_stop.
     ///
-    /// Dropped callbacks are not called.
+    /// Callbacks that dist_callbacks_stop dropped are not called.
     ///
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK, also if callbacks were not stopped.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_callbacks_start() -> dist_status_t {
         callbacks::start();

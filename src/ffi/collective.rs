@@ -1,4 +1,4 @@
-//! Collective operations.
+//! The exported functions of the collectives whose blocks all have the same length.
 
 use super::args::{dst, index, src};
 use super::group::group;
@@ -12,38 +12,44 @@ use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Reduces the vectors of all ranks and gives every rank the result, bitwise the same on all.
+    /// Reduces the vectors of all ranks and gives every rank a bitwise identical result.
     ///
-    /// Operations of a group run in the order of their issue, blocking and asynchronous ones alike.
-    /// Inside a batch (dist_batch_begin) a call with `work` NULL does not block: dist_batch_end
-    /// issues it. On the memory of a GPU, an operation over NCCL is done once it is in its stream
-    /// (`stream` in dist_call_options_t).
+    /// The operations of a group run in the order in which they were issued; blocking and
+    /// asynchronous operations share this order. Inside a batch (dist_batch_begin) a call with
+    /// `work` NULL does not block: dist_batch_end issues the operation. An operation over NCCL on
+    /// the memory of a GPU is done as soon as it is enqueued in its stream (`stream` in
+    /// dist_call_options_t).
     ///
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
     /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
-    ///   is 0. It may be equal to `send` (in place), else the two must not overlap.
+    ///   is 0. `recv` may be equal to `send` (in place); otherwise the two must not overlap.
     /// @param count in: the number of elements.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param dtype in: the type of the elements. DIST_OPAQUE is only for operators that
+    ///   dist_op_create made.
+    /// @param op in: the operator: a constant such as DIST_SUM, or an operator that dist_op_create
+    ///   made.
     /// @param options in, optional: NULL for all defaults; borrowed for the call.
-    /// @param work out, optional: NULL to block; else the work, owned by the caller, released with
-    ///   dist_work_release; NULL on failure.
-    /// @agree the order of calls on the group, count, dtype, op and label.
-    /// @blocks until all ranks have called and the result is there, until the deadline at the
-    ///   latest; not with a work and not inside a batch.
-    /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also if the call would block
-    ///   inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
-    ///   DIST_ERR_UNSUPPORTED if the group's back end cannot do the call. With a work or in a
-    ///   batch, also with nothing done: DIST_ERR_OUT_OF_MEMORY if 65536 works of the group are
-    ///   outstanding or the batch has 65536 calls; DIST_ERR_SYSTEM if no thread can be started.
-    ///   From the call that blocks, else from the work: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
+    /// @param work out, optional: the work, owned by the caller, released with dist_work_release;
+    ///   `*work` is NULL on failure. If `work` itself is NULL, the call blocks, except inside a
+    ///   batch.
+    /// @agree count, dtype, op and label; the order of calls on the group.
+    /// @blocks Until the result is complete, which needs the call of every rank, but at most until
+    ///   the deadline. A call with a work or inside a batch does not block.
+    /// @return DIST_OK. If the call has had no effect: DIST_ERR_INVALID_ARGUMENT if an argument is
+    ///   wrong, or if the call would block inside a completion callback; DIST_ERR_INVALID_HANDLE;
+    ///   DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the group's back end cannot do the call.
+    ///   A call with a work or inside a batch can have no effect for two more reasons:
+    ///   DIST_ERR_OUT_OF_MEMORY if 65536 works of the group are outstanding or the batch has 65536
+    ///   calls; DIST_ERR_SYSTEM if no thread can be started. A blocking call returns the following
+    ///   errors; otherwise the work reports them: DIST_ERR_TIMEOUT, DIST_ERR_PEER_FAILED,
     ///   DIST_ERR_MISMATCH, DIST_ERR_ABORTED; DIST_ERR_BACKEND if NCCL or a plug-in fails;
-    ///   DIST_ERR_OUT_OF_MEMORY if a rank has no memory that the operation needs. After these
-    ///   errors the group refuses work with the same cause, and the contents of `recv` are
+    ///   DIST_ERR_OUT_OF_MEMORY if a rank lacks memory that the operation needs. After these errors
+    ///   every later call in the group returns the same error, and the contents of `recv` are
     ///   undefined.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads Any thread may call this at any time. If several threads issue collectives on one
+    ///   group, the order of their calls must be the same on all ranks.
     /// @since 0.1
     pub fn dist_all_reduce(
         group: *mut dist_group_t,
@@ -56,8 +62,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -78,20 +84,20 @@ dist_export! {
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
-    /// @param recv out, optional: on the root `count` elements; borrowed until the work completes;
-    ///   NULL only if `count` is 0. It may be equal to `send` (in place), else the two must not
-    ///   overlap. Not used on other ranks.
+    /// @param recv out, optional: on the root, `count` elements; borrowed until the work completes;
+    ///   NULL only if `count` is 0. `recv` may be equal to `send` (in place); otherwise the two
+    ///   must not overlap. Not used on other ranks.
     /// @param count in: the number of elements.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param dtype in: as dist_all_reduce.
+    /// @param op in: as dist_all_reduce.
     /// @param root in: the rank that gets the result.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, op, root and label.
-    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    /// @agree count, dtype, op, root and label; the order of calls on the group.
+    /// @blocks The root blocks as in dist_all_reduce. Another rank may return before all ranks have
     ///   called.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_reduce(
         group: *mut dist_group_t,
@@ -105,8 +111,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -135,11 +141,11 @@ dist_export! {
     /// @param root in: the rank that has the data.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, root and label.
-    /// @blocks until the data is in `buf`, until the deadline at the latest; not with a work and
-    ///   not inside a batch. The root may return before the other ranks have called.
+    /// @agree count, dtype, root and label; the order of calls on the group.
+    /// @blocks Until the data is in `buf`, but at most until the deadline. The root may return
+    ///   before the other ranks have called. A call with a work or inside a batch does not block.
     /// @return as dist_all_reduce, with `buf` in place of `recv`.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_broadcast(
         group: *mut dist_group_t,
@@ -151,8 +157,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let root = index(root, "root")?;
@@ -169,16 +175,16 @@ dist_export! {
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
     /// @param recv out: world size times `count` elements; borrowed until the work completes; NULL
-    ///   only if `count` is 0. In place, `send` is `recv` + rank * `count` elements; else the two
-    ///   must not overlap.
+    ///   only if `count` is 0. In place, `send` is `recv` + rank * `count` elements; otherwise the
+    ///   two must not overlap.
     /// @param count in: the number of elements of one rank.
     /// @param dtype in: the type of the elements.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype and label.
+    /// @agree count, dtype and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_gather(
         group: *mut dist_group_t,
@@ -190,8 +196,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
@@ -208,16 +214,16 @@ dist_export! {
     ///   only if `count` is 0.
     /// @param recv out: `count` elements, block `rank` of the result; borrowed until the work
     ///   completes; NULL only if `count` is 0. In place, `recv` is `send` + rank * `count`
-    ///   elements; else the two must not overlap.
+    ///   elements; otherwise the two must not overlap.
     /// @param count in: the number of elements of one block.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param dtype in: as dist_all_reduce.
+    /// @param op in: as dist_all_reduce.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @agree count, dtype, op and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_reduce_scatter(
         group: *mut dist_group_t,
@@ -230,8 +236,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -247,28 +253,31 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of the ranks up to this one: rank r gets the reduction of ranks 0 to r.
+    /// Reduces the vectors of the ranks up to this rank: rank r gets the reduction of ranks 0 to r.
     ///
-    /// The ranks' vectors are reduced in rank order. The call takes every operator that
-    /// dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM multiplies each rank's vector by
-    /// that rank's factor first.
+    /// The call reduces the vectors in rank order. It takes every operator that dist_all_reduce
+    /// takes, except DIST_AVG. DIST_PREMUL_SUM first multiplies each rank's vector by the factor of
+    /// that rank.
+    ///
+    /// For example, with one element per rank (1, 2, 3 and 4 on ranks 0 to 3) and DIST_SUM, the
+    /// ranks get 1, 3, 6 and 10.
     ///
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
     /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
-    ///   is 0. It may be equal to `send` (in place), else the two must not overlap.
+    ///   is 0. `recv` may be equal to `send` (in place); otherwise the two must not overlap.
     /// @param count in: the number of elements.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param dtype in: as dist_all_reduce.
+    /// @param op in: as dist_all_reduce.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, op and label.
-    /// @blocks until the result is there, until the deadline at the latest; not with a work and not
-    ///   inside a batch.
-    /// @return as dist_all_reduce; DIST_ERR_UNSUPPORTED also for DIST_AVG and for the memory of a
-    ///   GPU over NCCL.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @agree count, dtype, op and label; the order of calls on the group.
+    /// @blocks Until the result is complete, but at most until the deadline. A call with a work or
+    ///   inside a batch does not block.
+    /// @return as dist_all_reduce. DIST_ERR_UNSUPPORTED also if `op` is DIST_AVG, or if the buffers
+    ///   are in the memory of a GPU and the call would use NCCL.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_scan(
         group: *mut dist_group_t,
@@ -281,8 +290,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -298,26 +307,26 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of the ranks below this one, without its own vector.
+    /// Reduces the vectors of all lower ranks: rank r gets the reduction of ranks 0 to r - 1.
     ///
-    /// Rank r gets the reduction of ranks 0 to r - 1. It is dist_scan without the rank's own
-    /// vector. On rank 0 there is nothing to reduce, and the library does not write `recv`.
+    /// The call is dist_scan without the rank's own vector: in the example of dist_scan, ranks 1 to
+    /// 3 get 1, 3 and 6. Rank 0 has nothing to reduce, and the library does not write its `recv`.
     ///
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
-    /// @param recv out, optional: `count` elements; borrowed until the work completes; NULL only if
-    ///   `count` is 0 or on rank 0. It may be equal to `send` (in place), else the two must not
-    ///   overlap.
+    /// @param recv out, optional: `count` elements; borrowed until the work completes; NULL is
+    ///   allowed only on rank 0, and if `count` is 0. `recv` may be equal to `send` (in place);
+    ///   otherwise the two must not overlap.
     /// @param count in: the number of elements.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    /// @param dtype in: as dist_all_reduce.
+    /// @param op in: as dist_all_reduce.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, op and label.
+    /// @agree count, dtype, op and label; the order of calls on the group.
     /// @blocks as dist_scan.
     /// @return as dist_scan.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_exscan(
         group: *mut dist_group_t,
@@ -330,8 +339,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -349,16 +358,16 @@ dist_export! {
 }
 
 dist_export! {
-    /// Completes when all ranks of the group have called it.
+    /// Completes when all ranks of the group have called dist_barrier.
     ///
     /// @param group in: the group.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, and label.
-    /// @blocks until all ranks have called, until the deadline at the latest; not with a work and
-    ///   not inside a batch.
+    /// @agree label, and the order of calls on the group.
+    /// @blocks Until all ranks have called, but at most until the deadline. A call with a work or
+    ///   inside a batch does not block.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_barrier(
         group: *mut dist_group_t,
@@ -366,8 +375,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         submit(&group, Call::barrier(), options, work)
     }
@@ -379,19 +388,19 @@ dist_export! {
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
-    /// @param recv out, optional: on the root world size times `count` elements; borrowed until the
-    ///   work completes; NULL only if `count` is 0. In place, `send` is `recv` + rank * `count`
-    ///   elements; else the two must not overlap. Not used on other ranks.
+    /// @param recv out, optional: on the root, world size times `count` elements; borrowed until
+    ///   the work completes; NULL only if `count` is 0. In place, `send` is `recv` + rank * `count`
+    ///   elements; otherwise the two must not overlap. Not used on other ranks.
     /// @param count in: the number of elements of one rank.
     /// @param dtype in: the type of the elements.
     /// @param root in: the rank that gets the vectors.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, root and label.
-    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    /// @agree count, dtype, root and label; the order of calls on the group.
+    /// @blocks The root blocks as in dist_all_reduce. Another rank may return before all ranks have
     ///   called.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_gather(
         group: *mut dist_group_t,
@@ -404,8 +413,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let blocks = if group.rank() == root { group.size() } else { 0 };
@@ -419,21 +428,21 @@ dist_export! {
     /// Gives each rank its block of the root's vector.
     ///
     /// @param group in: the group.
-    /// @param send in, optional: on the root world size times `count` elements; borrowed until the
+    /// @param send in, optional: on the root, world size times `count` elements; borrowed until the
     ///   work completes; NULL only if `count` is 0. Not used on other ranks.
     /// @param recv out: `count` elements, block `rank` of the root's `send`; borrowed until the
     ///   work completes; NULL only if `count` is 0. In place on the root, `recv` is `send` + rank *
-    ///   `count` elements; else the two must not overlap.
+    ///   `count` elements; otherwise the two must not overlap.
     /// @param count in: the number of elements of one block.
     /// @param dtype in: the type of the elements.
     /// @param root in: the rank that has the blocks.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype, root and label.
-    /// @blocks until the data is in `recv`, until the deadline at the latest; not with a work and
-    ///   not inside a batch. The root may return before the other ranks have called.
+    /// @agree count, dtype, root and label; the order of calls on the group.
+    /// @blocks Until the data is in `recv`, but at most until the deadline. The root may return
+    ///   before the other ranks have called. A call with a work or inside a batch does not block.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_scatter(
         group: *mut dist_group_t,
@@ -446,8 +455,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let blocks = if group.rank() == root { group.size() } else { 0 };
@@ -458,23 +467,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Exchanges blocks: block i of a rank's result is that rank's block of the vector of rank i.
+    /// Exchanges blocks between all pairs of ranks: block j of rank i goes to block i of rank j.
     ///
-    /// Block i of `recv` is block `rank` of the `send` of rank i. There is no form in place.
+    /// Block i of `recv` comes from block `rank` of the `send` of rank i. The call has no in-place
+    /// form.
+    ///
+    /// For example, with blocks a0, a1 on rank 0 and b0, b1 on rank 1, rank 0 gets a0, b0, and rank
+    /// 1 gets a1, b1.
     ///
     /// @param group in: the group.
     /// @param send in: world size times `count` elements; borrowed until the work completes; NULL
     ///   only if `count` is 0.
     /// @param recv out: world size times `count` elements; borrowed until the work completes; NULL
-    ///   only if `count` is 0. It must not overlap `send`.
+    ///   only if `count` is 0. The two buffers must not overlap.
     /// @param count in: the number of elements of one block.
     /// @param dtype in: the type of the elements.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, count, dtype and label.
+    /// @agree count, dtype and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_to_all(
         group: *mut dist_group_t,
@@ -486,8 +499,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let bytes = buffer_bytes(count, dtype, size)?;

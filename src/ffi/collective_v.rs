@@ -1,4 +1,5 @@
-//! Collectives with a block of its own length and displacement for each rank.
+//! The exported functions of the collectives with a count of its own for each rank (the `_v` forms
+//! of MPI).
 
 use super::args::{
     self, OutPtr, dst, dst_blocks, dst_blocks_at, dst_blocks_packed, index, slice, src, src_blocks,
@@ -16,22 +17,23 @@ use crate::base::op::ReduceOp;
 use std::ffi::c_void;
 
 dist_export! {
-    /// Gives every rank the vectors of all ranks, each with its own length and place.
+    /// Gives every rank the vectors of all ranks, each of its own length and in its own buffer.
     ///
     /// @param group in: the group.
     /// @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
-    ///   that is 0.
-    /// @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
-    ///   the `counts[i]` elements of rank i; borrowed until the work completes; NULL only if that
-    ///   is 0. In place, `send` is `recv[rank]`; else no buffer may overlap another.
-    /// @param counts in: world size counts, in elements; borrowed for the call.
+    ///   `counts[rank]` is 0.
+    /// @param recv out: an array of one pointer per rank, borrowed for the call. The buffer at
+    ///   `recv[i]` gets the `counts[i]` elements of rank i and is borrowed until the work
+    ///   completes; `recv[i]` is NULL only if `counts[i]` is 0. In place, `send` is `recv[rank]`;
+    ///   otherwise no buffer may overlap another.
+    /// @param counts in: one count per rank, in elements; borrowed for the call.
     /// @param dtype in: the type of the elements.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, all counts, dtype and label.
+    /// @agree all counts, dtype and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_gather_v(
         group: *mut dist_group_t,
@@ -43,8 +45,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let recvs = dst_blocks(recv, counts, group.size(), dtype, ["recv", "counts"])?;
@@ -54,29 +56,33 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives every rank the vectors of all ranks, each with its own length, in one buffer.
+    /// Gives every rank the vectors of all ranks, each of its own length, in one buffer.
     ///
-    /// It is dist_all_gather_v with blocks of one buffer, as in MPI_Allgatherv. Some ranks may call
-    /// this function and others dist_all_gather_v for the same operation. In place, `send` is this
-    /// rank's block in `recv`; else no block may overlap another block or `send`.
+    /// The operation is that of dist_all_gather_v, with all blocks in one buffer as in
+    /// MPI_Allgatherv. In the same operation, some ranks may call this function and others
+    /// dist_all_gather_v. In place, `send` is this rank's block in `recv`; otherwise no block may
+    /// overlap another block or `send`.
+    ///
+    /// For example, let `counts` be 2, 1 and 3. If `displs` is NULL, the blocks begin at elements
+    /// 0, 2 and 3 of `recv`. If `displs` is 0, 4 and 8, they begin at elements 0, 4 and 8.
     ///
     /// @param group in: the group.
     /// @param send in: `counts[rank]` elements; borrowed until the work completes; NULL only if
-    ///   that is 0.
+    ///   `counts[rank]` is 0.
     /// @param recv out: the block of rank i begins `displs[i]` elements behind `recv` and has
     ///   `counts[i]` elements; borrowed until the work completes; NULL only if all counts are 0.
-    ///   The elements between blocks stay as they are.
-    /// @param counts in: world size counts, in elements; borrowed for the call.
-    /// @param displs in, optional: world size displacements, in elements; borrowed for the call.
-    ///   NULL puts the blocks one after the other in rank order. Ranks may have different
+    ///   The call does not change the elements between the blocks.
+    /// @param counts in: one count per rank, in elements; borrowed for the call.
+    /// @param displs in, optional: one displacement per rank, in elements; borrowed for the call.
+    ///   If `displs` is NULL, the blocks follow each other in rank order. Ranks may pass different
     ///   displacements.
     /// @param dtype in: the type of the elements.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, all counts, dtype and label.
+    /// @agree all counts, dtype and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_gather_v_at(
         group: *mut dist_group_t,
@@ -89,8 +95,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let counts = slice(counts, group.size(), "counts")?;
@@ -106,18 +112,19 @@ dist_export! {
 dist_export! {
     /// Gives every rank the counts of all ranks, for calls that need all counts.
     ///
-    /// It is an all-gather of one count per rank, for instance before dist_all_gather_v_at. The
-    /// call writes this rank's count into `counts` at once.
+    /// The call is an all-gather of one count per rank, for instance before dist_all_gather_v_at.
+    /// The call writes this rank's count to `counts[rank]` before it returns, even if it has a
+    /// work.
     ///
     /// @param group in: the group.
     /// @param count in: this rank's count, any number.
-    /// @param counts out: world size counts, in rank order; borrowed until the work completes.
+    /// @param counts out: one count per rank, in rank order; borrowed until the work completes.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, and label.
+    /// @agree label, and the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_gather_counts(
         group: *mut dist_group_t,
@@ -128,8 +135,8 @@ dist_export! {
     ) -> dist_status_t {
         const { assert!(size_of::<usize>() == size_of::<u64>()) };
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let bytes = buffer_bytes(1, DataType::U64, group.size())?;
         let recv = dst(counts.cast(), bytes, "counts")?;
@@ -145,12 +152,12 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reports whether all ranks have the same bytes, and which rank differs.
+    /// Reports whether all ranks have the same bytes, and the first rank that differs.
     ///
-    /// The bytes may have any length, and different lengths are a difference. Each rank gives a
-    /// record of 40 bytes, the length and the BLAKE3 hash of its bytes. The call takes different
-    /// bytes of one length for equal with a probability of 2^-256. It is an all-gather, and has its
-    /// deadline and its failures.
+    /// The bytes may have any length; bytes of different lengths are different. The call is an
+    /// all-gather of 40 bytes per rank: the length and the BLAKE3 hash of the rank's bytes. Its
+    /// deadline and its failures are those of an all-gather. Different bytes of the same length
+    /// count as equal with a probability of 2^-256.
     ///
     /// @param group in: the group; its back end must serve host memory.
     /// @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if
@@ -158,14 +165,15 @@ dist_export! {
     /// @param len_bytes in: the number of bytes on this rank.
     /// @param equal out, optional: 1 if all ranks have the same bytes, else 0; the same on all
     ///   ranks.
-    /// @param differing_rank out, optional: the lowest rank whose bytes differ from those of rank
-    ///   0, the same on all ranks; -1 if there is none.
-    /// @param options in, optional: as dist_all_reduce, without a device and a stream.
-    /// @agree the order of calls on the group, and label.
-    /// @blocks until all ranks have called, until the deadline at the latest.
-    /// @return as dist_all_reduce without a work, DIST_OK also if ranks differ.
-    ///   DIST_ERR_INVALID_ARGUMENT also inside a batch and for options with a device or a stream.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @param differing_rank out, optional: the lowest rank whose bytes differ from the bytes of
+    ///   rank 0, the same on all ranks; -1 if no rank differs.
+    /// @param options in, optional: as dist_all_reduce, but without a device and without a stream.
+    /// @agree label, and the order of calls on the group.
+    /// @blocks Until all ranks have called, but at most until the deadline.
+    /// @return DIST_OK, also if the bytes differ; otherwise the errors of a blocking
+    ///   dist_all_reduce. DIST_ERR_INVALID_ARGUMENT also inside a batch, and if the options have a
+    ///   device or a stream.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_equal(
         group: *mut dist_group_t,
@@ -176,8 +184,8 @@ dist_export! {
         options: *const dist_call_options_t,
     ) -> dist_status_t {
         let (equal, differing) = (OutPtr::optional(equal), OutPtr::optional(differing_rank));
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let found = group.all_equal(args::bytes(bytes, len_bytes, "bytes")?, options)?;
         if let Some(equal) = equal {
@@ -191,32 +199,33 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the root the vectors of all ranks, each with its own length and place.
+    /// Gives the root the vectors of all ranks, each of its own length and in its own buffer.
     ///
-    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
-    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    /// The native back end compares the counts. If the counts of two ranks disagree, at least one
+    /// of the two ranks gets DIST_ERR_MISMATCH from this call. Every other rank gets the error from
+    /// this call or from its next call in the group.
     ///
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
     ///   0.
-    /// @param count in: the number of elements of this rank; the root's `counts[rank]`.
-    /// @param recv out, optional: on the root world size pointers, borrowed for the call. The
-    ///   buffer at `recv[i]` gets the `counts[i]` elements of rank i; borrowed until the work
-    ///   completes; NULL only if that is 0. In place, `send` is `recv[rank]`; else no buffer may
-    ///   overlap another. Not used on other ranks.
-    /// @param counts in, optional: on the root world size counts, in elements; borrowed for the
+    /// @param count in: the number of elements of this rank, equal to `counts[rank]` of the root.
+    /// @param recv out, optional: on the root, an array of one pointer per rank, borrowed for the
+    ///   call. The buffer at `recv[i]` gets the `counts[i]` elements of rank i and is borrowed
+    ///   until the work completes; `recv[i]` is NULL only if `counts[i]` is 0. In place, `send` is
+    ///   `recv[rank]`; otherwise no buffer may overlap another. Not used on other ranks.
+    /// @param counts in, optional: on the root, one count per rank, in elements; borrowed for the
     ///   call. Not used on other ranks.
     /// @param dtype in: the type of the elements.
     /// @param root in: the rank that gets the vectors.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
-    ///   root's `counts[i]`.
-    /// @blocks on the root as dist_all_reduce; another rank may return before all ranks have
+    /// @agree dtype, root and label; the order of calls on the group; `count` of rank i equals
+    ///   `counts[i]` of the root.
+    /// @blocks The root blocks as in dist_all_reduce. Another rank may return before all ranks have
     ///   called.
-    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+    /// @return as dist_all_reduce. DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
     ///   differ on the root.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_gather_v(
         group: *mut dist_group_t,
@@ -230,8 +239,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let send = src(send, buffer_bytes(count, dtype, 1)?, "send")?;
@@ -244,31 +253,33 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives each rank its vector from the root, each with its own length and place.
+    /// Gives each rank a vector of the root; the vectors have their own lengths and buffers.
     ///
-    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
-    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    /// The native back end compares the counts. If the counts of two ranks disagree, at least one
+    /// of the two ranks gets DIST_ERR_MISMATCH from this call. Every other rank gets the error from
+    /// this call or from its next call in the group.
     ///
     /// @param group in: the group.
-    /// @param send in, optional: on the root world size pointers, borrowed for the call. The buffer
-    ///   at `send[i]` has the `counts[i]` elements for rank i; borrowed until the work completes;
-    ///   NULL only if that is 0. Not used on other ranks.
-    /// @param counts in, optional: on the root world size counts, in elements; borrowed for the
+    /// @param send in, optional: on the root, an array of one pointer per rank, borrowed for the
+    ///   call. The buffer at `send[i]` has the `counts[i]` elements for rank i and is borrowed
+    ///   until the work completes; `send[i]` is NULL only if `counts[i]` is 0. Not used on other
+    ///   ranks.
+    /// @param counts in, optional: on the root, one count per rank, in elements; borrowed for the
     ///   call. Not used on other ranks.
     /// @param recv out: `count` elements; borrowed until the work completes; NULL only if `count`
-    ///   is 0. In place on the root, `recv` is `send[rank]`; else `recv` must not overlap the other
-    ///   buffers.
-    /// @param count in: the number of elements of this rank; the root's `counts[rank]`.
+    ///   is 0. In place on the root, `recv` is `send[rank]`; otherwise `recv` must not overlap the
+    ///   other buffers.
+    /// @param count in: the number of elements of this rank, equal to `counts[rank]` of the root.
     /// @param dtype in: the type of the elements.
     /// @param root in: the rank that has the vectors.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, dtype, root and label; `count` of rank i is the
-    ///   root's `counts[i]`.
+    /// @agree dtype, root and label; the order of calls on the group; `count` of rank i equals
+    ///   `counts[i]` of the root.
     /// @blocks as dist_scatter.
-    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
+    /// @return as dist_all_reduce. DIST_ERR_INVALID_ARGUMENT also if `count` and `counts[rank]`
     ///   differ on the root.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_scatter_v(
         group: *mut dist_group_t,
@@ -282,8 +293,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, root) = (DataType::from_number(dtype)?, index(root, "root")?);
         let recv = dst(recv, buffer_bytes(count, dtype, 1)?, "recv")?;
@@ -296,24 +307,27 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces one vector per rank, each with its own length, and gives each rank its result.
+    /// Reduces one vector for each rank, each of its own length, and gives each rank its result.
+    ///
+    /// Every rank passes one vector for each rank. Rank i gets the reduction of the vectors that
+    /// all ranks passed for rank i.
     ///
     /// @param group in: the group.
-    /// @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
-    ///   `counts[i]` elements that this rank adds to the result of rank i; borrowed until the work
-    ///   completes; NULL only if that is 0.
-    /// @param counts in: world size counts, in elements; borrowed for the call.
+    /// @param send in: an array of one pointer per rank, borrowed for the call. The buffer at
+    ///   `send[i]` has the `counts[i]` elements that this rank contributes to the result of rank i.
+    ///   It is borrowed until the work completes; `send[i]` is NULL only if `counts[i]` is 0.
+    /// @param counts in: one count per rank, in elements; borrowed for the call.
     /// @param recv out: `counts[rank]` elements; borrowed until the work completes; NULL only if
-    ///   that is 0. In place, `recv` is `send[rank]`; else `recv` must not overlap the other
-    ///   buffers.
-    /// @param dtype in: the type of the elements; DIST_OPAQUE is for operators of dist_op_create.
-    /// @param op in: the operator, a constant or one of dist_op_create.
+    ///   `counts[rank]` is 0. In place, `recv` is `send[rank]`; otherwise `recv` must not overlap
+    ///   the other buffers.
+    /// @param dtype in: as dist_all_reduce.
+    /// @param op in: as dist_all_reduce.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, all counts, dtype, op and label.
+    /// @agree all counts, dtype, op and label; the order of calls on the group.
     /// @blocks as dist_all_reduce.
     /// @return as dist_all_reduce.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_reduce_scatter_v(
         group: *mut dist_group_t,
@@ -326,8 +340,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
             let custom = CustomOperator::find(dtype, op)?;
@@ -343,30 +357,32 @@ dist_export! {
 }
 
 dist_export! {
-    /// Exchanges vectors between all pairs of ranks, each with its own length and place.
+    /// Exchanges vectors between all pairs of ranks, each of its own length and in its own buffer.
     ///
-    /// The buffer at `recv[i]` gets the data at `send[rank]` of rank i. There is no form in place.
-    /// The native back end compares the counts: if those of two ranks disagree, at least one of the
-    /// two gets DIST_ERR_MISMATCH. Every other rank gets the error at its next call at the latest.
+    /// The buffer at `recv[i]` gets the data at `send[rank]` of rank i. The call has no in-place
+    /// form. The native back end compares the counts. If the counts of two ranks disagree, at least
+    /// one of the two ranks gets DIST_ERR_MISMATCH from this call. Every other rank gets the error
+    /// from this call or from its next call in the group.
     ///
     /// @param group in: the group.
-    /// @param send in: world size pointers, borrowed for the call. The buffer at `send[i]` has the
-    ///   `send_counts[i]` elements for rank i; borrowed until the work completes; NULL only if that
-    ///   is 0.
-    /// @param send_counts in: world size counts, in elements; borrowed for the call.
-    /// @param recv out: world size pointers, borrowed for the call. The buffer at `recv[i]` gets
-    ///   the `recv_counts[i]` elements of rank i; borrowed until the work completes; NULL only if
-    ///   that is 0. It must not overlap any other buffer.
-    /// @param recv_counts in: world size counts, in elements; borrowed for the call.
+    /// @param send in: an array of one pointer per rank, borrowed for the call. The buffer at
+    ///   `send[i]` has the `send_counts[i]` elements for rank i and is borrowed until the work
+    ///   completes; `send[i]` is NULL only if `send_counts[i]` is 0.
+    /// @param send_counts in: one count per rank, in elements; borrowed for the call.
+    /// @param recv out: an array of one pointer per rank, borrowed for the call. The buffer at
+    ///   `recv[i]` gets the `recv_counts[i]` elements of rank i and is borrowed until the work
+    ///   completes; `recv[i]` is NULL only if `recv_counts[i]` is 0. No buffer of `recv` may
+    ///   overlap any other buffer.
+    /// @param recv_counts in: one count per rank, in elements; borrowed for the call.
     /// @param dtype in: the type of the elements.
     /// @param options in, optional: as dist_all_reduce.
     /// @param work out, optional: as dist_all_reduce.
-    /// @agree the order of calls on the group, dtype and label; `send_counts[j]` of rank i is
+    /// @agree dtype and label; the order of calls on the group; `send_counts[j]` of rank i equals
     ///   `recv_counts[i]` of rank j.
     /// @blocks as dist_all_reduce.
-    /// @return as dist_all_reduce; DIST_ERR_INVALID_ARGUMENT also if `send_counts[rank]` and
+    /// @return as dist_all_reduce. DIST_ERR_INVALID_ARGUMENT also if `send_counts[rank]` and
     ///   `recv_counts[rank]` differ.
-    /// @threads any; threads that use one group keep the same order on all ranks.
+    /// @threads as dist_all_reduce.
     /// @since 0.1
     pub fn dist_all_to_all_v(
         group: *mut dist_group_t,
@@ -379,8 +395,8 @@ dist_export! {
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
         let work = WorkOut::new(work);
-        let mut given = None;
-        let options = call_options(options, &mut given)?;
+        let mut options_slot = None;
+        let options = call_options(options, &mut options_slot)?;
         let group = self::group(group)?;
         let (dtype, size) = (DataType::from_number(dtype)?, group.size());
         let sends = src_blocks(send, send_counts, size, dtype, ["send", "send_counts"])?;

@@ -1,25 +1,28 @@
-//! The constants of the C interface: statuses, element types, operators, and values that mean
+//! The constants of the C interface: statuses, element types, operators, and numbers that mean
 //! "none" or "any".
 //!
-//! No number is ever reused for another meaning.
+//! A number never gets another meaning, even if its constant is removed.
 #![allow(non_camel_case_types, reason = "C names")]
 
 use crate::api::group::capabilities;
 
 /// The outcome of a call: DIST_OK, DIST_IN_PROGRESS or a negative error.
 ///
-/// Errors from -1 to -99 are mistakes of the caller, and nothing has changed. Errors from -100 to
-/// -199 concern peers and time; a collective that returns such an error has failed its group.
-/// Errors from -200 to -299 concern the system or a back end. Error -300 is a defect of the
-/// library.
+/// The errors have these ranges:
+///
+/// - -1 to -99: a mistake of the caller. The call has had no effect.
+/// - -100 to -199: a failure of a peer, or a time-out. A collective that returns such an error has
+///   failed its group.
+/// - -200 to -299: a failure of the system or of a back end.
+/// - -300: a defect of the library.
 pub type dist_status_t = i32;
 /// Success.
 pub const DIST_OK: dist_status_t = 0;
-/// The wait ended before the work did; the work goes on.
+/// The wait ended before the work was done; the work continues.
 pub const DIST_IN_PROGRESS: dist_status_t = 1;
 /// An argument is out of range, is NULL although it is required, or contradicts another argument.
 pub const DIST_ERR_INVALID_ARGUMENT: dist_status_t = -1;
-/// The handle was never made, was released, or belongs to another type.
+/// The handle was never made, was released, or belongs to another type of object.
 pub const DIST_ERR_INVALID_HANDLE: dist_status_t = -2;
 /// dist_init was not called, dist_finalize was called, or this process is a forked child.
 pub const DIST_ERR_NOT_INITIALIZED: dist_status_t = -3;
@@ -54,10 +57,10 @@ pub const DIST_ERR_BACKEND: dist_status_t = -202;
 /// The library has a defect.
 pub const DIST_ERR_INTERNAL: dist_status_t = -300;
 
-/// The type of one element.
+/// The type of an element.
 ///
-/// No operator and no status has the number of a type. An argument of another family is
-/// DIST_ERR_INVALID_ARGUMENT.
+/// Types, operators and statuses have different numbers. So a call with an operator in place of a
+/// type returns DIST_ERR_INVALID_ARGUMENT.
 pub type dist_dtype_t = i32;
 /// Signed integer of 8 bits.
 pub const DIST_I8: dist_dtype_t = 0x100;
@@ -94,15 +97,15 @@ pub const DIST_F8E4M3: dist_dtype_t = 0x10f;
 /// Floating point of 8 bits: 5 bits of exponent, 2 of mantissa.
 pub const DIST_F8E5M2: dist_dtype_t = 0x110;
 
-/// Elements of the size that a caller-defined operator declares (dist_op_create).
+/// Opaque elements, whose size a caller-defined operator declares (dist_op_create).
 ///
-/// Only calls with such an operator take this type.
+/// Only calls with a caller-defined operator take this type.
 pub const DIST_OPAQUE: dist_dtype_t = 0x111;
 
 /// The operator of a reduction.
 ///
-/// Integers wrap around. f16, bf16 and f8 are reduced in single precision. The result is rounded
-/// once per host, and once more for each step between hosts.
+/// Integer results wrap around. Elements of the f16, bf16 and f8 types are reduced in single
+/// precision. Their result is rounded once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
 /// The sum. For DIST_BOOL: logical or.
 pub const DIST_SUM: dist_op_t = 0x200;
@@ -114,7 +117,7 @@ pub const DIST_MIN: dist_op_t = 0x202;
 pub const DIST_MAX: dist_op_t = 0x203;
 /// The sum divided by the number of ranks. Not for DIST_BOOL.
 ///
-/// For integers: the wrapped sum is divided and rounded towards zero.
+/// For integers, the wrapped sum is divided, and the quotient is rounded towards zero.
 pub const DIST_AVG: dist_op_t = 0x204;
 /// Bitwise and. Not for floating point and complex numbers.
 pub const DIST_BAND: dist_op_t = 0x205;
@@ -122,15 +125,17 @@ pub const DIST_BAND: dist_op_t = 0x205;
 pub const DIST_BOR: dist_op_t = 0x206;
 /// Bitwise exclusive or. Not for floating point and complex numbers.
 pub const DIST_BXOR: dist_op_t = 0x207;
-/// The sum of each rank's elements times the rank's premul_scale. Not for integers and bools.
+/// The sum of the ranks' elements, each multiplied by the premul_scale of its rank. Not for
+/// integers and bools.
 pub const DIST_PREMUL_SUM: dist_op_t = 0x208;
 
-/// In the flags of dist_op_create: the operator is commutative, a op b equals b op a.
+/// In the flags of dist_op_create: the operator is commutative: a op b equals b op a.
 pub const DIST_OP_COMMUTATIVE: u64 = 1;
 
-/// As a time-out: no limit. A century or more means the same.
+/// As a time-out: no limit. A time-out of a century or more has the same meaning.
 pub const DIST_WAIT_FOREVER: i64 = -1;
-/// As a time-out: no time. The call checks once; a call that needs time refuses the value.
+/// As a time-out: no time. The call checks once whether the result is complete. A call that needs
+/// time refuses this value.
 pub const DIST_NO_WAIT: i64 = -2;
 
 /// In place of a source rank (dist_recv, dist_probe): any rank.
@@ -142,7 +147,7 @@ pub const DIST_ANY_TAG: i32 = -1;
 /// In place of the index of a device: host memory.
 pub const DIST_DEVICE_HOST: i32 = -1;
 
-/// The operation dist_all_reduce, for dist_backend_supports.
+/// The operation dist_all_reduce. The DIST_KIND_ constants are for dist_backend_supports.
 pub const DIST_KIND_ALL_REDUCE: i32 = 0;
 /// The operation dist_reduce.
 pub const DIST_KIND_REDUCE: i32 = 1;
@@ -181,26 +186,27 @@ pub const DIST_KIND_RECV: i32 = 65;
 
 /// In the flags of a call: the vectors of all ranks are reduced in the order of ranks.
 ///
-/// The result has the same bits for every placement of the ranks and every algorithm. Such a call
-/// may be slower between hosts. All ranks give the same value.
+/// The result has the same bits for every placement of the ranks and every algorithm. A call with
+/// this flag may be slower between hosts. All ranks of a call must set the flag, or none.
 pub const DIST_CALL_CANONICAL: u64 = 1;
 
-/// In the flags of a call: a NaN in an input or result fails the group.
+/// In the flags of a call: a NaN in an input or in the result fails the group.
 ///
-/// DIST_CHECK_NAN=1 has the same effect on all calls. Each rank sets the flag independently.
+/// The environment variable DIST_CHECK_NAN=1 has the same effect for all calls. Ranks may set the
+/// flag independently of each other.
 pub const DIST_CALL_CHECK_NAN: u64 = 2;
-/// In the flags of a call: a NaN or an infinity in an input or result fails the group.
+/// In the flags of a call: a NaN or an infinity in an input or in the result fails the group.
 ///
-/// Each rank sets the flag independently.
+/// Ranks may set the flag independently of each other.
 pub const DIST_CALL_CHECK_INF: u64 = 4;
 
-/// In the flags of a call: the field `device` says where the buffers are.
+/// In the flags of a call: the field `device` is set, and says where the buffers are.
 pub const DIST_CALL_DEVICE: u64 = 8;
 
 /// In the flags of a send: the send is done once a receive has matched the message.
 ///
-/// Only for dist_send, dist_send_bytes and the send of dist_sendrecv. Each rank sets the flag
-/// independently.
+/// The flag is only for dist_send, dist_send_bytes and the send of dist_sendrecv. Ranks may set the
+/// flag independently of each other.
 pub const DIST_CALL_SYNCHRONOUS: u64 = 16;
 
 /// The error names no rank.
@@ -211,7 +217,7 @@ pub const DIST_CULPRIT_DIED: i32 = 1;
 pub const DIST_CULPRIT_LEFT: i32 = 2;
 /// The connection to the rank ended or broke, or the rank sends no heartbeat.
 ///
-/// The process died or is held up, or the network is interrupted.
+/// The process died or does not run, or the network is interrupted.
 pub const DIST_CULPRIT_UNREACHABLE: i32 = 3;
 /// The rank's process is stopped by a signal or a debugger and sends no heartbeat.
 ///
@@ -219,7 +225,7 @@ pub const DIST_CULPRIT_UNREACHABLE: i32 = 3;
 pub const DIST_CULPRIT_STOPPED: i32 = 4;
 /// The rank did not call before the deadline.
 ///
-/// If several ranks did not call, this is the first rank that the error names.
+/// If several ranks did not call, the culprit is the first rank that the error names.
 pub const DIST_CULPRIT_LATE: i32 = 5;
 /// The rank called another operation than the rank that found the difference.
 pub const DIST_CULPRIT_MISMATCH: i32 = 6;
@@ -231,34 +237,35 @@ pub const DIST_CULPRIT_FAILED: i32 = 8;
 /// The maximum length of a call's label in bytes, without the terminator.
 pub const DIST_LABEL_BYTES: usize = 32;
 
-/// No additional checks or log lines; the default.
+/// The default: no additional checks and no additional log lines.
 pub const DIST_DEBUG_OFF: i32 = 0;
-/// The log describes how groups are made, their operations at the end, and long waits.
+/// The log describes how groups are made, which operations they have run when they end, and long
+/// waits.
 pub const DIST_DEBUG_INFO: i32 = 1;
-/// Additional expensive checks of calls.
+/// As DIST_DEBUG_INFO, and the library runs expensive checks of calls.
 ///
-/// All ranks synchronise before each collective. Buffers are compared with the buffers of
-/// outstanding works. Errors keep a back-trace.
+/// All ranks synchronise before each collective. The library compares the buffers of a call with
+/// the buffers of outstanding works. Errors contain a back-trace.
 pub const DIST_DEBUG_DETAIL: i32 = 2;
 
-/// No log lines; the default.
+/// The default: no log lines.
 pub const DIST_LOG_OFF: i32 = 0;
-/// Failures that no status reports.
+/// The log has failures that no status reports.
 pub const DIST_LOG_ERROR: i32 = 1;
-/// Also unusual events: long waits, lost peers.
+/// As DIST_LOG_ERROR, and unusual events: long waits, lost peers.
 pub const DIST_LOG_WARN: i32 = 2;
-/// Also the choices of the library and their reasons.
+/// As DIST_LOG_WARN, and the choices of the library with their reasons.
 pub const DIST_LOG_INFO: i32 = 3;
-/// Also every step.
+/// As DIST_LOG_INFO, and every step.
 pub const DIST_LOG_DEBUG: i32 = 4;
 
-/// In `fields`: the field `rank` is set.
+/// A bit of `fields` in an options struct: the field `rank` is set.
 pub const DIST_FIELD_RANK: u64 = 1;
-/// In `fields`: the field `listen_fd` is set.
+/// A bit of `fields` in an options struct: the field `listen_fd` is set.
 pub const DIST_FIELD_LISTEN_FD: u64 = 2;
-/// In `fields`: the field `wait_for_workers` is set.
+/// A bit of `fields` in an options struct: the field `wait_for_workers` is set.
 pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
-/// In `fields`: the field `device` is set.
+/// A bit of `fields` in an options struct: the field `device` is set.
 pub const DIST_FIELD_DEVICE: u64 = 8;
 
 const _: () = assert!(

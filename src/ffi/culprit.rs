@@ -1,4 +1,4 @@
-//! The rank that an error names, as a C struct.
+//! The exported functions that return the culprit of an error: the rank that the error names.
 
 use super::args::to_i32;
 use super::group::group;
@@ -16,8 +16,8 @@ const NO_CULPRIT: dist_culprit_t = dist_culprit_t {
     host: [0; 256],
 };
 
-/// Converts a fault to its C constant. There is no wildcard, so that a new fault does not compile
-/// without a number.
+/// Converts a fault to its C constant. The match has no wildcard: if a fault is added without a
+/// number here, the code does not compile.
 fn culprit_kind(fault: RankFault) -> i32 {
     match fault {
         RankFault::Other => DIST_CULPRIT_FAILED,
@@ -31,7 +31,8 @@ fn culprit_kind(fault: RankFault) -> i32 {
     }
 }
 
-/// Fills a caller's struct; truncates a long host name between two characters.
+/// Writes a culprit to the struct of a caller. A long host name is truncated between two
+/// characters.
 fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
     sized_struct::write_required(out, "out", || {
         let mut filled = NO_CULPRIT;
@@ -54,17 +55,17 @@ fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<(
 }
 
 dist_export! {
-    /// Gives the rank that a work's error names, with its kind of failure and its process.
+    /// Returns the rank that a work's error names, with the kind of its failure and its process.
     ///
     /// @param work in: the work.
-    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the work is pending, if it has
-    ///   succeeded, and if its error names no rank. Set struct_size before the call
-    ///   (DIST_CULPRIT_INIT).
+    /// @param out out: the culprit. Its kind is DIST_CULPRIT_NONE and its rank -1 if the work is
+    ///   pending or has succeeded, and if the error of the work names no rank. Set struct_size
+    ///   before the call (DIST_CULPRIT_INIT).
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE (`out` then has the kind DIST_CULPRIT_NONE);
     ///   DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its struct_size is wrong.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_work_culprit(work: *const dist_work_t, out: *mut dist_culprit_t) -> dist_status_t {
         write_culprit(out, None)?;
@@ -73,17 +74,18 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the rank that has failed a group, with its kind of failure and its process.
+    /// Returns the rank that has failed a group, with the kind of its failure and its process.
     ///
     /// @param group in: the group.
-    /// @param out out: DIST_CULPRIT_NONE and rank -1 while the group has not failed, and if its
-    ///   error names no rank. Set struct_size before the call (DIST_CULPRIT_INIT).
+    /// @param out out: the culprit. Its kind is DIST_CULPRIT_NONE and its rank -1 if the group has
+    ///   not failed, and if the error of the group names no rank. Set struct_size before the call
+    ///   (DIST_CULPRIT_INIT).
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE, with DIST_CULPRIT_NONE in `out`;
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE (`out` then has the kind DIST_CULPRIT_NONE);
     ///   DIST_ERR_NOT_INITIALIZED if `group` is NULL before dist_init; DIST_ERR_INVALID_ARGUMENT if
     ///   `out` is NULL or its struct_size is wrong.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_culprit(
         group: *const dist_group_t,

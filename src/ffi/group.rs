@@ -1,4 +1,7 @@
-//! Groups.
+//! The exported functions of groups: creation through a store, abort, release and queries.
+//!
+//! The world is the group that dist_init makes. Other groups come from `dist_group_create` in this
+//! file, and from the functions in `group_new` and `group_shrink`.
 
 use super::args::{
     OutPtr, check_reserved, copy_text, index, milliseconds, optional_device, optional_ranks,
@@ -15,9 +18,10 @@ use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// The groups that have a handle, the world included.
 pub(super) static GROUPS: HandleTable<Group> = HandleTable::new(HandleKind::Group);
 
-/// The handle of the world group; NULL if there is none.
+/// The handle of the world group; NULL if there is no world.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the group that a handle names.
@@ -25,7 +29,8 @@ pub(super) fn group(handle: *const dist_group_t) -> Result<HandleRef<Group>> {
     if handle.is_null() { Err(null_group_error()) } else { GROUPS.get(handle) }
 }
 
-/// Returns the error for NULL, which a rank outside a new group gets as its handle.
+/// Returns the error for a NULL handle. A rank that is not a member of a new group gets NULL as its
+/// handle.
 #[cold]
 fn null_group_error() -> Error {
     if !runtime::is_initialized() {
@@ -60,9 +65,9 @@ dist_export! {
     ///
     /// @agree nothing.
     /// @blocks no.
-    /// @return the world, static: dist_finalize ends it; NULL before dist_init and after
+    /// @return the world, static: dist_finalize ends it. NULL before dist_init and after
     ///   dist_finalize.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_world() -> *mut dist_group_t {
         Ok(WORLD.load(Ordering::Acquire))
@@ -74,16 +79,17 @@ dist_export! {
     ///
     /// A process may have several such groups. The ranks of a group may be threads of one process.
     ///
-    /// @param options in: `store`, DIST_FIELD_RANK with `rank`, `world_size` and `name` are
-    ///   required; borrowed for the call. The default of `connect_timeout_ms` is
-    ///   DIST_CONNECT_TIMEOUT_MS, or 5 minutes; DIST_NO_WAIT is refused.
+    /// @param options in: the options; borrowed for the call. Required are `store`, `rank` (with
+    ///   DIST_FIELD_RANK in `fields`), `world_size` and `name`. The default of `connect_timeout_ms`
+    ///   is DIST_CONNECT_TIMEOUT_MS, or 5 minutes if this variable is unset; DIST_NO_WAIT is
+    ///   refused.
     /// @param out out: the group, owned by the caller, released with dist_group_release; NULL on
     ///   failure.
     /// @agree the store, `world_size`, `name`, the back end and `global_ranks`.
-    /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
-    /// @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
-    ///   `options.store` is NULL or no store.
-    /// @threads any.
+    /// @blocks Until all ranks have joined, but at most until `connect_timeout_ms` has passed.
+    /// @return as dist_init, but never DIST_ERR_ALREADY_INITIALIZED. DIST_ERR_INVALID_HANDLE if
+    ///   `options.store` is NULL or is not the handle of a store.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_create(
         options: *const dist_group_options_t,
@@ -120,11 +126,13 @@ dist_export! {
 dist_export! {
     /// Fails a group on all its ranks, with a reason.
     ///
-    /// Calls that wait in the group and pending works end with DIST_ERR_ABORTED and the reason.
-    /// Later calls return DIST_ERR_ABORTED too. A rank that has not released `group` passes the
-    /// abort on to groups that dist_group_new and dist_group_split made from it, and from those
-    /// groups to theirs. Only the first failure of a group counts: if the group has failed before,
-    /// its failure stays.
+    /// The calls that wait in the group, and its pending works, end with DIST_ERR_ABORTED and the
+    /// reason. Later calls in the group return DIST_ERR_ABORTED too. If the group has failed
+    /// before, the earlier failure stays.
+    ///
+    /// The abort also aborts the groups that dist_group_new and dist_group_split made from `group`,
+    /// the groups made from those groups, and so on. Each rank that has not released `group` aborts
+    /// them.
     ///
     /// @param group in: the group.
     /// @param reason in, optional: a text for the error message; NULL for none; borrowed for the
@@ -133,7 +141,8 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
     ///   DIST_ERR_INVALID_ARGUMENT if `reason` is not UTF-8 or longer than 1 MiB.
-    /// @threads any, also while other threads are inside a collective of the group.
+    /// @threads Any thread may call this at any time, also while other threads are inside a
+    ///   collective of the group.
     /// @since 0.1
     pub fn dist_group_abort(group: *mut dist_group_t, reason: *const c_char) -> dist_status_t {
         let reason = optional_str(reason, "reason")?.unwrap_or_default();
@@ -145,21 +154,23 @@ dist_export! {
 dist_export! {
     /// Leaves a group and ends its handle.
     ///
-    /// The other ranks can still receive what this rank has sent. A collective that needs this rank
-    /// ends on them with DIST_ERR_PEER_FAILED. The parent of the group and groups made from it may
-    /// be released before or after it. Blocking calls of other threads and pending works continue
-    /// to their own end; this rank leaves the group after them.
+    /// The other ranks can still receive the messages that this rank has sent. If another rank
+    /// calls a collective that needs this rank, the collective fails with DIST_ERR_PEER_FAILED.
+    /// Blocking calls of other threads and pending works continue until they end, and then this
+    /// rank leaves the group. The parent of the group, and the groups made from the group, may be
+    /// released before or after the group.
     ///
-    /// On several hosts, the lowest rank of each host should be the last rank there to leave. It
-    /// forwards failures and deaths to the other hosts. Ranks of its host that stay longer learn of
-    /// them only from their own connections and time-outs.
+    /// If the group has ranks on several hosts, the lowest rank of each host should be the last
+    /// rank of its host to leave. This rank exchanges reports of failures and deaths with the other
+    /// hosts. After it has left, the ranks that stay on its host learn of failures on other hosts
+    /// only from their own connections and time-outs.
     ///
     /// @param group in, optional: the group, not the world (see dist_finalize); NULL does nothing.
     /// @agree nothing.
-    /// @blocks no; for a group on GPUs until its device and the other ranks are ready, at most 10
-    ///   seconds.
+    /// @blocks no, except for a group on GPUs: until the device of this rank and the other ranks
+    ///   are ready, but at most 10 seconds.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {
         if group.is_null() {
@@ -178,14 +189,14 @@ dist_export! {
     /// Copies the message of the error that failed a group.
     ///
     /// @param group in: the group.
-    /// @param buf out, optional: receives the message, "" while the group has not failed; as in
-    ///   dist_last_error_copy.
+    /// @param buf out, optional: as in dist_last_error_copy; receives the message, or "" if the
+    ///   group has not failed.
     /// @param cap in: the size of `buf` in bytes.
     /// @agree nothing.
     /// @blocks no.
-    /// @return the bytes that the whole message needs, with its terminator; 0 for NULL or an
-    ///   invalid handle, and if `buf` is NULL and `cap` is not 0.
-    /// @threads any.
+    /// @return the number of bytes that the whole message needs, terminator included; 0 if `group`
+    ///   is NULL or invalid, and if `buf` is NULL and `cap` is not 0.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_error(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         let failure = self::group(group)?.failure();
@@ -197,15 +208,20 @@ dist_export! {
     #[on_error(0)]
     /// Returns how many collectives this rank has issued on a group.
     ///
-    /// Ranks that made the same calls have the same number. A call on byte strings counts as two.
-    /// Calls of a batch that became one operation count as one. A dist_group_new or
-    /// dist_group_split of all ranks counts on the parent. Messages do not count.
+    /// Ranks that made the same calls have the same number. Each collective counts as one, with
+    /// these exceptions and additions:
+    ///
+    /// - A call on byte strings counts as two.
+    /// - Calls of a batch that the library has fused into one operation count as one.
+    /// - A call of dist_group_new or dist_group_split that all ranks of the parent make counts as
+    ///   one on the parent.
+    /// - Messages do not count.
     ///
     /// @param group in: the group.
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; 0 before the first collective, and for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_sequence(group: *const dist_group_t) -> u64 {
         Ok(self::group(group)?.collectives_issued())
@@ -215,16 +231,16 @@ dist_export! {
 dist_export! {
     /// Sets the default time-out of a group's operations on this rank.
     ///
-    /// It applies to later calls that set no time-out of their own.
+    /// The new default applies to later calls whose options set no time-out.
     ///
     /// @param group in: the group.
-    /// @param timeout_ms in: the time-out; the default is DIST_TIMEOUT_MS, or 30 minutes;
-    ///   DIST_NO_WAIT is refused.
+    /// @param timeout_ms in: the time-out. The default is DIST_TIMEOUT_MS, or 30 minutes if this
+    ///   variable is unset; DIST_NO_WAIT is refused.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `timeout_ms` or DIST_TIMEOUT_MS is wrong;
     ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_set_timeout(group: *mut dist_group_t, timeout_ms: i64) -> dist_status_t {
         self::group(group)?.set_timeout_ms(milliseconds(timeout_ms, "timeout_ms")?)
@@ -240,7 +256,7 @@ dist_export! {
     /// @blocks no.
     /// @return the time-out; DIST_WAIT_FOREVER if there is no limit; 0 for NULL or an invalid
     ///   handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_get_timeout(group: *const dist_group_t) -> i64 {
         Ok(Timeout::after_ms(self::group(group)?.timeout_ms()).number())
@@ -257,7 +273,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return as dist_group_error, for the name.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_name(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.name(), buf, cap)
@@ -274,7 +290,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return as dist_group_error, for the name.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_backend(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
         copy_text(self::group(group)?.backend_name(), buf, cap)
@@ -289,7 +305,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the local rank; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_local_rank(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.rank_location().local_rank)
@@ -304,7 +320,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_local_size(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.local_size())
@@ -321,7 +337,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_host_index(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.rank_location().host_index)
@@ -336,7 +352,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return the number; -1 for NULL or an invalid handle.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_host_count(group: *const dist_group_t) -> i32 {
         to_i32(self::group(group)?.host_count())
@@ -346,9 +362,13 @@ dist_export! {
 dist_export! {
     /// Describes a group as JSON.
     ///
-    /// The JSON has the members with host and process, their ranks in the outermost group and the
-    /// parent's name. It has the back end with its transport and its algorithms by size, the
-    /// default time-out, the failure, the arrival skew and the trace.
+    /// The JSON has these parts:
+    ///
+    /// - the members, each with its host, its process and its rank in the outermost group (see
+    ///   dist_group_ranks);
+    /// - the name of the parent;
+    /// - the back end, with its transport and its algorithms by size;
+    /// - the default time-out, the failure, the arrival skew (how late each rank is) and the trace.
     ///
     /// @param group in: the group.
     /// @param json out: a blob of one text, owned by the caller, released with dist_blob_release;
@@ -357,7 +377,7 @@ dist_export! {
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `json` is NULL;
     ///   DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY.
-    /// @threads any.
+    /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_describe(
         group: *const dist_group_t,

@@ -1,11 +1,21 @@
 //! `dist_export!`: the only way to define an exported function.
 //!
-//! A body is ordinary Rust that returns a `Result`. The macro adds four parts: the attributes of an
-//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error. An
-//! error becomes a status and the thread's last message. For functions that return a value, it
-//! becomes the value after `on_error`. A body under `in_progress` may also return DIST_IN_PROGRESS.
-//! Functions that only read constants or the thread's own message use `anywhere`: they also work in
-//! a forked child, so that the child can read why it is refused.
+//! The body of an exported function is ordinary Rust that returns a `Result`. The macro adds:
+//!
+//! - the attributes of an export;
+//! - a check that the process is not a forked child, which must not use the library;
+//! - a panic boundary: a panic becomes an error;
+//! - the conversion of an error. The message becomes the thread's last message, and the function
+//!   returns a status.
+//!
+//! An attribute before the function changes this:
+//!
+//! - `on_error(value)`: the function returns a value instead of a status. If the body fails, it
+//!   returns `value`.
+//! - `in_progress`: the body may also return DIST_IN_PROGRESS.
+//! - `anywhere(value)`: as `on_error`, and the function also works in a forked child. It is for
+//!   functions that only read constants or the thread's own message. So the child can read why the
+//!   library refuses its calls.
 
 use super::last_error;
 use super::status::status_of;
@@ -17,8 +27,8 @@ use crate::process::thread::{self, THREAD_FLAGS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// Defines one exported function. `headers/src/items.rs` reads these invocations for the header
-/// and for the list of exports, so each holds exactly one function.
+/// Defines one exported function. `headers/src/items.rs` reads the invocations of this macro for
+/// the header and for the list of exports, so each invocation has exactly one function.
 macro_rules! dist_export {
     (
         #[anywhere($fallback:expr)]
@@ -90,21 +100,23 @@ pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<WorkProgress>) 
     }
 }
 
-/// Runs a body that returns a value; returns `fallback` on failure.
+/// Runs a body that returns a value, and returns `fallback` if the body fails.
 pub(super) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     run(name, body).unwrap_or_else(|error| failed(&error, fallback))
 }
 
-/// As `value`, also in a forked child.
+/// As `value`, but also runs the body in a forked child.
 pub(super) fn value_anywhere<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     catch_panics(name, body).unwrap_or_else(|error| failed(&error, fallback))
 }
 
+/// Sets the last message of the thread, and returns `fallback`.
 fn failed<T>(error: &Error, fallback: T) -> T {
     last_error::set(error.message());
     fallback
 }
 
+/// Runs a body, unless this process is a forked child.
 fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     if this_process::is_forked_child() {
         let message = format!(
@@ -116,13 +128,13 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_panics(name, body)
 }
 
-/// Converts a panic to an error.
+/// Runs a body, and converts a panic to an error.
 fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
-    let outcome = THREAD_FLAGS.with(|marks| {
-        let was_in_call = marks.in_call.replace(true);
+    let outcome = THREAD_FLAGS.with(|flags| {
+        let was_in_call = flags.in_call.replace(true);
         let outcome = catch_unwind(AssertUnwindSafe(body));
-        marks.in_call.set(was_in_call);
+        flags.in_call.set(was_in_call);
         outcome
     });
     match outcome {
@@ -138,14 +150,14 @@ fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Suppresses the output of panics inside the library, which become `DIST_ERR_INTERNAL`. If the
-/// library is linked into a Rust program, other panics are reported as before.
+/// Suppresses the output of panics inside the library, because they become `DIST_ERR_INTERNAL`. If
+/// the library is linked into a Rust program, the panics of the program are still reported.
 fn silence_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !THREAD_FLAGS.with(|marks| marks.in_call.get()) && !thread::is_library_thread() {
+            if !THREAD_FLAGS.with(|flags| flags.in_call.get()) && !thread::is_library_thread() {
                 previous_hook(info);
             }
         }));
@@ -181,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_internal_error() {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         assert_eq!(unsafe { dist_test_panic() }, DIST_ERR_INTERNAL);
         let message = last_error::get();
         assert!(message.contains("dist_test_panic") && message.contains("forced"), "{message}");
@@ -189,10 +201,10 @@ mod tests {
 
     #[test]
     fn an_error_leaves_its_message() {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         assert_eq!(unsafe { dist_test_failure() }, DIST_ERR_TIMEOUT);
         assert_eq!(last_error::get(), "dist_test_failure: too late");
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         assert_eq!(unsafe { dist_test_value() }, -7);
     }
 }

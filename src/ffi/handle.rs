@@ -1,14 +1,26 @@
-//! Handles: tokens in the form of pointers, which are looked up and never dereferenced.
-//!
-//! A token contains the kind of its object, the index of a slot and the generation of the slot. So
+//! Handles: tokens in the form of pointers, which the library looks up and never dereferences. So
 //! the library recognises a released, foreign or invented handle without an access to memory that
 //! the caller chose.
 //!
-//! A lookup takes no lock: it is part of every call. A slot has one word of state: its generation,
-//! whether its object is live or was removed, and the number of lookups that use it. A lookup adds
-//! itself to that number, and uses the object only if the same instruction read the expected
-//! generation and `LIVE`. An object that was removed stays in its slot until the last of its
-//! lookups has ended, and only then can the slot get another object. Slots are never freed.
+//! A token has the kind of its object, the index of a slot, and the generation of the slot (the
+//! number of objects that the slot has had). Each slot has one atomic word of state:
+//!
+//! ```text
+//! token:  generation (32 bits) | index of the slot (28)         | kind (4)
+//! state:  generation (32 bits) | REMOVED (1) | LIVE (1) | number of lookups (30)
+//! ```
+//!
+//! Every call looks up a handle, so a lookup takes no lock:
+//!
+//! 1. It adds 1 to the number of lookups. The same instruction reads the state.
+//! 2. If the state had `LIVE` and the generation of the token, the lookup uses the object.
+//!    Otherwise it fails.
+//! 3. It subtracts 1 from the number of lookups.
+//!
+//! A removal clears `LIVE`, so that later lookups fail. If lookups still use the object, the
+//! removal also sets `REMOVED`. The object then stays in its slot until the last of these lookups
+//! ends. Only then can the slot get another object, with the next generation. Slots are never
+//! freed.
 
 #![allow(
     unsafe_code,
@@ -24,13 +36,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 const _: () = assert!(usize::BITS == 64, "a handle needs 64 bits");
 
+/// The number of bits of a token for the kind.
 const KIND_BITS: u32 = 4;
+/// The number of bits of a token for the index of the slot.
 const SLOT_BITS: u32 = 28;
 
-/// The number of slots of the first chunk; each further chunk has twice as many as the one before.
+/// The number of slots in the first chunk of a table. Each further chunk has twice as many slots as
+/// the chunk before.
 const FIRST_CHUNK: usize = 16;
 
-/// As many chunks as [`SLOT_BITS`] can number.
+/// The number of chunks: [`SLOT_BITS`] bits can hold the indices of their slots.
 const CHUNKS: usize = 24;
 
 const _: () = assert!(
@@ -38,18 +53,19 @@ const _: () = assert!(
     "a token can hold the index of every slot"
 );
 
-/// In a state: the unit of the number of lookups.
+/// In a state: one lookup.
 const ONE_USER: u64 = 1;
-/// In a state: the slot has an object with a live handle.
+/// In a state: the slot has an object, and its handle is valid.
 const LIVE: u64 = 1 << 30;
-/// In a state: the object was removed, and lookups still use it.
+/// In a state: the handle of the object was removed, and lookups still use the object.
 const REMOVED: u64 = 1 << 31;
 /// In a state: the bits of the number of lookups.
 const USER_MASK: u64 = LIVE - 1;
-/// In a state: the position of the generation.
+/// In a state and in a token: the position of the generation.
 const GENERATION_SHIFT: u32 = 32;
 
-/// What a handle names. The numbers are part of the token; none is 0, so that no token is NULL.
+/// The type of the object that a handle names. The numbers are part of the token. No number is 0,
+/// so that no token is NULL.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandleKind {
     Group = 1,
@@ -79,7 +95,8 @@ impl HandleKind {
     }
 }
 
-/// The objects of one kind.
+/// The table of the objects of one kind. Its slots are in chunks, which are allocated when they are
+/// needed.
 #[derive(Debug)]
 pub(super) struct HandleTable<T: 'static> {
     kind: HandleKind,
@@ -90,9 +107,9 @@ pub(super) struct HandleTable<T: 'static> {
 /// The slots without an object.
 #[derive(Debug)]
 struct FreeSlots {
-    /// Slots that had an object before.
+    /// The indices of the free slots that had an object before.
     free: Vec<usize>,
-    /// The first slot that never had one.
+    /// The index of the first slot that never had an object.
     next: usize,
 }
 
@@ -102,10 +119,10 @@ struct HandleSlot<T> {
     value: UnsafeCell<Option<Arc<T>>>,
 }
 
-// SAFETY: threads share `value` only as the state allows. A thread has it alone if it has taken the
-// slot from the list of unused ones, or has made the slot unused itself. A thread that was counted
-// while the slot was `LIVE` reads it: this shares the `Arc` with any thread, and any thread may
-// drop it.
+// SAFETY: the state decides which threads access `value`. A thread has exclusive access if it has
+// taken the slot from the list of free slots, or has itself changed the state to unused. A thread
+// has shared access if its lookup was counted while the slot was `LIVE`. So any thread may share
+// and drop the `Arc`, which `T: Send + Sync` allows.
 unsafe impl<T: Send + Sync> Sync for HandleSlot<T> {}
 
 impl<T> HandleSlot<T> {
@@ -114,14 +131,14 @@ impl<T> HandleSlot<T> {
     }
 }
 
-/// The state of a slot whose object has a live handle of a generation, without the number of
+/// Returns the state of a slot with a valid handle of this generation, without the number of
 /// lookups.
 const fn live_state(generation: u32) -> u64 {
     (generation as u64) << GENERATION_SHIFT | LIVE
 }
 
-/// An object that a handle names, for as long as it is used. The object stays in its slot until
-/// then.
+/// A lookup that found an object. While this value exists, the lookup is counted, and the object
+/// stays in its slot.
 #[derive(Debug)]
 pub(super) struct HandleRef<T: 'static> {
     table: &'static HandleTable<T>,
@@ -135,7 +152,7 @@ impl<T> Deref for HandleRef<T> {
     #[inline]
     fn deref(&self) -> &Arc<T> {
         // SAFETY: this lookup was counted while the slot was live. No thread writes the object
-        // before the count goes down.
+        // before the lookup ends.
         let object = unsafe { &*self.slot.value.get() };
         match object {
             Some(object) => object,
@@ -157,22 +174,24 @@ impl<T> HandleTable<T> {
         Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], free_slots: unused }
     }
 
-    /// Returns a new handle for an object.
+    /// Puts an object into a free slot and returns its handle.
     pub(super) fn insert<H>(&'static self, value: Arc<T>) -> Result<*mut H> {
         let index = self.take_free_index()?;
         let (chunk, position) = chunk_of(index);
         let slots = self.chunks[chunk]
             .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| HandleSlot::unused()).collect());
         let slot = &slots[position];
-        // SAFETY: the slot was unused and in the list of those, from which only this thread has
-        // taken it.
+        // SAFETY: the slot was in the list of free slots, and this thread alone has taken it from
+        // the list.
         unsafe { *slot.value.get() = Some(value) };
-        // Lookups with wrong handles may count themselves at any time; the sum keeps their number.
+        // An addition, and not a store: lookups with wrong handles may change the number of lookups
+        // at any time.
         let before = slot.state.fetch_add((1 << GENERATION_SHIFT) + LIVE, Ordering::Release);
         let generation = generation_of(before).wrapping_add(1);
         Ok(std::ptr::without_provenance_mut(self.token(index, generation)))
     }
 
+    /// Takes the index of a slot without an object.
     fn take_free_index(&self) -> Result<usize> {
         let mut unused = lock(&self.free_slots);
         if let Some(index) = unused.free.pop() {
@@ -186,7 +205,7 @@ impl<T> HandleTable<T> {
         Ok(unused.next - 1)
     }
 
-    /// Finds the object that a handle names.
+    /// Looks up the object that a handle names.
     #[inline]
     pub(super) fn get<H>(&'static self, handle: *const H) -> Result<HandleRef<T>> {
         let (slot, index, generation) = self.find_slot(handle.addr())?;
@@ -196,7 +215,8 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Counts a lookup of a slot whose state, without its number of lookups, is accepted.
+    /// Counts a lookup of a slot if `accept` returns true for the state of the slot (without the
+    /// number of lookups). Otherwise returns `None`.
     #[inline]
     fn acquire(
         &'static self,
@@ -212,7 +232,7 @@ impl<T> HandleTable<T> {
         Some(HandleRef { table: self, slot, index })
     }
 
-    /// Ends the count of a lookup. The last lookup of a removed object drops the object.
+    /// Ends a lookup. The last lookup of a removed object takes the object out of its slot.
     #[inline]
     fn release(&self, slot: &HandleSlot<T>, index: usize) {
         let before = slot.state.fetch_sub(ONE_USER, Ordering::Release);
@@ -221,7 +241,8 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Makes the slot of a removed object unused, if no lookup uses it.
+    /// Changes the slot of a removed object to unused if no lookup uses the object, and drops the
+    /// object.
     #[cold]
     fn reclaim(&self, slot: &HandleSlot<T>, index: usize) {
         let state = slot.state.load(Ordering::Relaxed);
@@ -237,16 +258,17 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Takes the object out of a slot that this thread has made unused.
+    /// Takes the object out of a slot whose state this thread has changed to unused, and adds the
+    /// slot to the free slots.
     fn take_object(&self, slot: &HandleSlot<T>, index: usize) -> Option<Arc<T>> {
         // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list
-        // of those: no other thread reads or writes the object.
+        // of free slots. So no other thread reads or writes the object.
         let object = unsafe { (*slot.value.get()).take() };
         lock(&self.free_slots).free.push(index);
         object
     }
 
-    /// All objects that have a handle.
+    /// Returns all objects that have a valid handle.
     pub(super) fn all(&'static self) -> Vec<Arc<T>> {
         let next = lock(&self.free_slots).next;
         let live = (0..next)
@@ -254,13 +276,14 @@ impl<T> HandleTable<T> {
         live.map(|found| Arc::clone(&found)).collect()
     }
 
-    /// Ends a handle; the object lives on while a call uses it.
+    /// Ends a handle and returns its object. The object stays in its slot while lookups use it.
     pub(super) fn remove<H>(&'static self, handle: *const H) -> Result<Arc<T>> {
         let (slot, index, generation) = self.find_slot(handle.addr())?;
         let mut state = slot.state.load(Ordering::Relaxed);
         while state & !USER_MASK == live_state(generation) {
             let is_used = state & USER_MASK != 0;
-            // The remover of an object that others use counts as one of them.
+            // If lookups use the object, this thread counts as one more lookup. So the object stays
+            // in its slot until this thread has cloned the `Arc`.
             let removed = if is_used { state - LIVE + REMOVED + ONE_USER } else { state - LIVE };
             match slot.state.compare_exchange_weak(
                 state,
@@ -280,7 +303,7 @@ impl<T> HandleTable<T> {
         Err(self.invalid_handle(handle.addr()))
     }
 
-    /// Ends a handle and passes the object to `end`; does nothing for NULL.
+    /// Ends a handle and passes the object to the function `end`. Does nothing for NULL.
     pub(super) fn release_handle<H>(
         &'static self,
         handle: *const H,
@@ -294,7 +317,8 @@ impl<T> HandleTable<T> {
         self.chunks.get(chunk)?.get()?.get(position)
     }
 
-    /// The slot of a token, its index and the generation that it must have.
+    /// Returns the slot of a token, the index of the slot, and the generation that the slot must
+    /// have.
     #[inline]
     fn find_slot(&self, token: usize) -> Result<(&HandleSlot<T>, usize, u32)> {
         let index = (token >> KIND_BITS) & ((1 << SLOT_BITS) - 1);
@@ -324,13 +348,15 @@ impl<T> HandleTable<T> {
     }
 }
 
-/// The generation in a state, and in a token.
+/// Returns the generation in a state or in a token.
 #[inline]
 fn generation_of(word: u64) -> u32 {
     u32::try_from(word >> GENERATION_SHIFT).unwrap_or(0)
 }
 
-/// The chunk of a slot, and its place there: chunk k begins at slot `FIRST_CHUNK * (2^k - 1)`.
+/// Returns the chunk of a slot, and the position of the slot in the chunk. Chunk k begins at slot
+/// `FIRST_CHUNK * (2^k - 1)`: chunk 0 has slots 0 to 15, chunk 1 has slots 16 to 47, chunk 2 has
+/// slots 48 to 111.
 #[inline]
 fn chunk_of(index: usize) -> (usize, usize) {
     let shifted = index + FIRST_CHUNK;
@@ -420,7 +446,7 @@ mod tests {
 
     #[test]
     fn concurrent_use_and_removal_drop_each_object_once() {
-        /// An object that must be whole while it is used.
+        /// An object that must not be dropped while a lookup uses it.
         struct Whole {
             number: usize,
             is_whole: AtomicBool,
@@ -472,7 +498,7 @@ mod tests {
             changer.join().unwrap()
         });
         assert_eq!(DROPPED.load(Ordering::Relaxed), removed as u64);
-        // Slots are reused: the table has not grown with the number of objects.
+        // The slots are reused, so the size of the table does not depend on the number of objects.
         assert!(TABLE.free_slots.lock().unwrap().next <= 16);
     }
 }

@@ -1,4 +1,5 @@
-//! Callers' functions as gradient hooks of reducers, and the C form of the buckets that they get.
+//! Gradient hooks of callers: C functions with which a reducer reduces its buckets, and the C form
+//! of a bucket (the gradients that are reduced together).
 
 use super::group::GROUPS;
 use super::status;
@@ -18,20 +19,20 @@ type CHookFunction = unsafe extern "C" fn(
     user: *mut c_void,
 ) -> dist_status_t;
 
-/// A caller's function and its argument.
+/// A hook function of the caller, and its argument.
 struct CHook {
     function: CHookFunction,
     user: *mut c_void,
-    /// The handle of the group in which the function communicates.
+    /// The handle of the group in which the function communicates; `None` before the first call.
     group: Mutex<Option<HookGroupHandle>>,
 }
 
 // SAFETY: the caller promises that the function may be called on another thread with that pointer.
 unsafe impl Send for CHook {}
-// SAFETY: as above, and the library's calls come one after the other.
+// SAFETY: as above, and the library calls the function for one bucket after the other.
 unsafe impl Sync for CHook {}
 
-/// A handle of a group that exists while this guard exists.
+/// A handle of a group. Dropping this value releases the handle.
 struct HookGroupHandle {
     group: Arc<Group>,
     handle: *mut dist_group_t,
@@ -47,7 +48,7 @@ impl HookGroupHandle {
 
 impl Drop for HookGroupHandle {
     fn drop(&mut self) {
-        // The caller may have released the handle already; this is allowed.
+        // An error is ignored, because the caller may already have released the handle.
         drop(GROUPS.remove(self.handle));
     }
 }
@@ -70,6 +71,8 @@ impl CHook {
         Err(Error::new(status::kind_of(status), message))
     }
 
+    /// Returns the handle of a group. The handle of the last call is reused if the group is the
+    /// same.
     fn group_handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
         let mut current = lock(&self.group);
         if let Some(handle_entry) =
@@ -84,7 +87,7 @@ impl CHook {
     }
 }
 
-/// Returns a caller's function as a hook.
+/// Converts a caller's function to a hook of the library.
 pub(super) fn hook_function(
     name: &str,
     settings: &str,
@@ -99,7 +102,7 @@ pub(super) fn hook_function(
     }
 }
 
-/// Calls a function with a bucket in its C form.
+/// Calls a function with the C form of a bucket, which is valid only during the call.
 pub(super) fn with_bucket<T>(
     view: &BucketView<'_>,
     call: impl FnOnce(*const dist_bucket_t) -> T,
