@@ -25,10 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// For a plug-in without the function `wait`: the time for which a waiting thread polls without
-/// sleeping.
+/// For a plug-in without the function `wait`: how long a waiting thread polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_millis(1);
-
 /// The duration of the first sleep between two polls. Each further sleep is twice as long.
 const MIN_SLEEP: Duration = Duration::from_micros(20);
 /// The maximum duration of a sleep between two polls.
@@ -410,11 +408,9 @@ impl Communicator for CPluginCommunicator {
 
     fn failure(&self) -> Option<Error> {
         let failure = self.0.functions.table.failure?;
-        let query_result = call_plugin_to_end(self.0.call_site("failure"), |outcome| {
-            // SAFETY: the plug-in's function with the result of its create.
-            unsafe { failure(self.0.c_part, outcome) }
-        });
-        query_result.err()
+        // SAFETY: the plug-in's function with the result of its create.
+        let query = |outcome| unsafe { failure(self.0.c_part, outcome) };
+        call_plugin_to_end(self.0.call_site("failure"), query).err()
     }
 
     fn supports(&self, query: &SupportQuery) -> Result<()> {
@@ -438,11 +434,9 @@ impl Communicator for CPluginCommunicator {
             op: query.op.map_or(-1, |op| op.number()),
             device,
         };
-        let answer = call_plugin_to_end(instance.call_site("supports"), |outcome| {
-            // SAFETY: the plug-in's function, with a struct that outlives the call.
-            unsafe { supports(instance.c_part, &raw const c_query, outcome) }
-        });
-        answer.map_err(|error| error.context(query))
+        // SAFETY: the plug-in's function, with a struct that outlives the call.
+        let ask = |outcome| unsafe { supports(instance.c_part, &raw const c_query, outcome) };
+        call_plugin_to_end(instance.call_site("supports"), ask).map_err(|it| it.context(query))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Option<Box<dyn BackendMemory>>> {

@@ -41,8 +41,7 @@ const KIND_BITS: u32 = 4;
 /// The number of bits of a token for the index of the slot.
 const SLOT_BITS: u32 = 28;
 
-/// The number of slots in the first chunk of a table. Each further chunk has twice as many slots as
-/// the chunk before.
+/// The slots in the first chunk of a table. Each further chunk has twice as many as the one before.
 const FIRST_CHUNK: usize = 16;
 
 /// The number of chunks: [`SLOT_BITS`] bits can hold the indices of their slots.
@@ -95,8 +94,7 @@ impl HandleKind {
     }
 }
 
-/// The table of the objects of one kind. Its slots are in chunks, which are allocated when they are
-/// needed.
+/// The table of the objects of one kind. Its chunks of slots are allocated when they are needed.
 #[derive(Debug)]
 pub(super) struct HandleTable<T: 'static> {
     kind: HandleKind,
@@ -131,8 +129,7 @@ impl<T> HandleSlot<T> {
     }
 }
 
-/// Returns the state of a slot with a valid handle of this generation, without the number of
-/// lookups.
+/// Returns the state of a slot with a valid handle of this generation, with 0 lookups.
 const fn live_state(generation: u32) -> u64 {
     (generation as u64) << GENERATION_SHIFT | LIVE
 }
@@ -241,8 +238,7 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// Changes the slot of a removed object to unused if no lookup uses the object, and drops the
-    /// object.
+    /// Drops a removed object and changes its slot to unused, if no lookup uses the object.
     #[cold]
     fn reclaim(&self, slot: &HandleSlot<T>, index: usize) {
         let state = slot.state.load(Ordering::Relaxed);

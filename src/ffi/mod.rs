@@ -27,12 +27,14 @@ mod status;
 mod submit;
 
 pub mod backend;
+pub mod backend_operation_types;
 pub mod backend_types;
 pub mod batch;
 pub mod blob;
 pub mod bytes;
 pub mod callbacks;
 pub mod collective;
+pub mod collective_blocks;
 pub mod collective_v;
 pub mod completion;
 pub mod constants;
