@@ -34,7 +34,7 @@
 //! to 1 after step 3. But then the item is missing, and the slow caller deletes the counter and
 //! retries.
 //!
-//! **Missing items.** If a caller finds no item n, either nobody has pushed item n yet, or another
+//! **Missing items.** If a caller finds no item n, then item n was not pushed yet, or another
 //! caller has taken it. Item n was taken if its counter exists, or if the head is at least n. A
 //! caller first looks for the item, then for the counter, and then reads the head. This order
 //! misses no taken item, because the owner creates the counter before it deletes the item, and
@@ -46,8 +46,8 @@
 //!
 //! **Failures.** If a caller dies after it took an item, the item is lost, and other callers
 //! continue. The head then stays too small by 1, so the counters of later items are never deleted.
-//! If a caller dies during a push, after it took a number and before it stored the item, it blocks
-//! the queue: other callers cannot distinguish the dead caller from a slow one.
+//! If a caller dies during a push, after it took a number and before it stored the item, the queue
+//! is blocked. The other callers cannot distinguish the dead caller from a slow one.
 
 use super::table::parse_number;
 use super::{Store, barrier_incomplete, missing_keys};
@@ -211,9 +211,9 @@ fn try_take<S: Store + ?Sized>(
             }
             store.delete_key(&taken, deadline)?;
         }
-        // This caller did not get the item. Either another caller owns the item, or its owner has
-        // deleted it, or nobody has pushed it yet. If the head has moved, search again from the
-        // head. If no caller has taken the item, it was not pushed yet.
+        // This caller did not get the item. Another caller owns the item, or its owner has deleted
+        // it, or it was not pushed yet. If the head has moved, search again from the head. If no
+        // caller has taken the item, it was not pushed yet.
         let is_taken = item_exists || store.check(&[&taken], deadline)?;
         let current_head = read_counter(store, &names.head(), deadline)?;
         if current_head != head {

@@ -42,9 +42,9 @@
 //!
 //! A checksum is the first eight bytes of the BLAKE3 hash of the body. Each length is stored twice,
 //! so that a torn tail can be distinguished from damage. The last bytes of a file are a torn tail
-//! in two cases only: they are too short for a frame (two lengths and a checksum), or the two
-//! lengths agree and demand more bytes than exist. Every other deviation is damage, and damage is
-//! never repaired.
+//! in two cases only. Either they are too short for a frame (two lengths and a checksum), or the
+//! two lengths agree and demand more bytes than exist. Every other deviation is damage, and damage
+//! is never repaired.
 
 use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 

@@ -138,8 +138,8 @@ impl StoreConnection {
         handshake.finish(&self.read_array(deadline)?).map_err(RequestFailure::AuthFailed)
     }
 
-    /// Returns true if the server has not closed the connection and has sent no bytes that nobody
-    /// requested.
+    /// Returns true if the server has not closed the connection and has sent no bytes without a
+    /// request.
     pub(super) fn is_usable(&self) -> bool {
         self.read_start == self.read_end && self.stream.is_open_and_silent()
     }

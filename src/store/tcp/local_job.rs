@@ -3,7 +3,7 @@
 //!
 //! Rank 0 hosts the store on a free port of the loopback interface. Each other rank gets the port
 //! number from rank 0 over an abstract Unix socket (a socket name without a file) that is named
-//! after the job. So nobody must choose a port, and no file remains.
+//! after the job. So the user need not choose a port, and no file remains.
 
 use super::{ClientOptions, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;

@@ -34,8 +34,9 @@ pub struct Secret(Arc<SecretKey>);
 struct SecretKey([u8; blake3::KEY_LEN]);
 
 impl Secret {
-    /// Creates a secret from 1 to [`MAX_SECRET_BYTES`] bytes. Use random bytes, which nobody can
-    /// guess: a process that reaches the server's port may try any number of secrets.
+    /// Creates a secret from 1 to [`MAX_SECRET_BYTES`] bytes. Use random bytes. A process that
+    /// reaches the server's port may try any number of secrets, so a secret that can be guessed
+    /// gives no protection.
     ///
     /// # Errors
     /// `InvalidArgument` if the length is out of range.

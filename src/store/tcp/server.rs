@@ -3,8 +3,8 @@
 //! The server uses the protocol of [`super::proto`], so that torch's clients can use it as well.
 //! Without a secret, every process that reaches the port can use the store. So bind the server to
 //! an address that only the job's hosts can reach. The server limits the memory of all values, the
-//! size of each request, value and reply, the unread replies of each client, the number of
-//! connections, and the time until a new client has sent VALIDATE.
+//! size of each request, value and reply, and the unread replies of each client. It also limits the
+//! number of connections, and the time until a new client has sent VALIDATE.
 //!
 //! The server differs from torch's server in four points, which benefit clients of both libraries:
 //!

@@ -6,9 +6,9 @@
 //! namespace, like the loopback interface. So the Unix socket gives access to no process that could
 //! not connect over TCP.
 //!
-//! A client uses the Unix socket under two conditions: the TCP address belongs to the client's
-//! host, and the kernel reports that the listener runs as the client's own user or as root. So no
-//! other user can impersonate the server.
+//! A client uses the Unix socket under two conditions. The TCP address must belong to the client's
+//! host. The kernel must report that the listener runs as the client's own user or as root, so that
+//! no other user can impersonate the server.
 
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket, unix};

@@ -43,7 +43,7 @@ const WAIT_OVERHEAD_BYTES: usize = 128;
 /// One connection's wait.
 #[derive(Debug)]
 enum PendingWait {
-    /// A wait for keys and queues. `missing` contains those that do not exist yet. It is never
+    /// A wait for keys and queues. `missing` contains the names that do not exist yet. It is never
     /// empty.
     Keys { ticket: u64, missing: HashSet<Vec<u8>> },
     /// A wait for the barrier `name` to complete.
