@@ -246,8 +246,8 @@ fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Ve
     dumps
 }
 
-/// Keeps only the dumps of the newest job: the newest dump, all dumps that have a group in common
-/// with it, all dumps that have a group in common with those, and so on.
+/// Keeps only the dumps of the newest job. These are the newest dump and all dumps that have a
+/// group in common with it, directly or through other dumps.
 fn newest_job(dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     let mut of_group: HashMap<u64, Vec<usize>> = HashMap::new();
     for (number, dump) in dumps.iter().enumerate() {

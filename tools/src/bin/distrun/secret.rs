@@ -80,8 +80,8 @@ impl JobSecret {
 }
 
 /// Returns the path of the secret file that the options or the environment name. Ignores a secret
-/// descriptor in the environment of distrun: it belongs to another job, of which distrun itself is
-/// a rank.
+/// descriptor in the environment of distrun: it belongs to another job, which has started distrun
+/// as one of its ranks.
 fn secret_file_path(options: &Options) -> Result<Option<PathBuf>, Failure> {
     match &options.secret_file {
         Some(path) => Ok(Some(path.clone())),

@@ -13,7 +13,7 @@
 //!
 //! If x is constant, all intervals contain x. The estimate is then the middle of their
 //! intersection, and its maximum error is half of the width of the intersection. For example, the
-//! intervals 3 to 9 us and 5 to 12 us have the intersection 5 to 9 us, so x is 7 us with an error
+//! intersection of the intervals 3 to 9 us and 5 to 12 us is 5 to 9 us. So x is 7 us, with an error
 //! of at most 2 us.
 //!
 //! If the intersection is empty, the clocks have different rates, so x changes with time. The trace
