@@ -15,8 +15,8 @@ const NAME: &str = "the hash store";
 #[derive(Debug, Default)]
 pub struct HashStore {
     table: Mutex<KeyValueTable>,
-    /// The doorbell (a counter on which threads can sleep) that each change notifies. Calls that
-    /// wait for a key sleep on this doorbell.
+    /// The doorbell (a futex word that waiters sleep on) that each change notifies. Calls that wait
+    /// for a key sleep on this doorbell.
     changed: Doorbell,
 }
 

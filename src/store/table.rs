@@ -115,11 +115,11 @@ impl KeyValueTable {
         expected: &[u8],
         desired: &[u8],
     ) -> CompareSetOutcome {
-        let compared = self.compare(&key, expected, desired);
-        if compared.stored {
+        let outcome = self.compare(&key, expected, desired);
+        if outcome.stored {
             self.set(key, desired.to_vec());
         }
-        compared
+        outcome
     }
 
     /// Returns the result that [`KeyValueTable::compare_set`] would have.
@@ -127,8 +127,8 @@ impl KeyValueTable {
         let matches = match self.get(key) {
             Some(value) => value == expected,
             None if expected.is_empty() => true,
-            // This is c10d's behaviour. The caller cannot distinguish this result from an existing
-            // key that has the expected value.
+            // This is c10d's behaviour: the caller gets `expected`, although the key is missing and
+            // nothing is stored. The result does not tell the caller that the key is missing.
             None => return CompareSetOutcome { value: expected.to_vec(), stored: false },
         };
         let value = if matches { desired } else { self.get(key).unwrap_or_default() };

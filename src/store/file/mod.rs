@@ -224,11 +224,11 @@ impl Store for FileStore {
         check_value(expected)?;
         check_value(desired)?;
         self.with_exclusive_log(deadline, |log| {
-            let compared = log.replay().table.compare(key, expected, desired);
-            if compared.stored {
+            let outcome = log.replay().table.compare(key, expected, desired);
+            if outcome.stored {
                 log.append(&LogRecord::Set { key, value: desired })?;
             }
-            Ok(compared.value)
+            Ok(outcome.value)
         })
     }
 

@@ -68,7 +68,7 @@ pub(super) struct ConnectionPool {
     peer: StoreEndpoint,
     /// The primary and the bulk connection, or `None` while a caller uses them.
     main: Mutex<Option<Box<MainConnections>>>,
-    /// The doorbell (a counter on which threads can sleep) that is notified when a caller has
+    /// The doorbell (a futex word that waiters sleep on) that is notified when a caller has
     /// returned the main connections.
     main_returned: Doorbell,
     side_slots: Mutex<Vec<ConnectionSlot>>,

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 /// When a request begins, the list of its strings keeps capacity for this number of strings from
 /// earlier requests. A larger capacity is freed.
-const KEPT_STRINGS: usize = 4;
+const KEPT_STRING_CAPACITY: usize = 4;
 
 /// The fields that follow an opcode, in this order: an optional count, a group of strings, and an
 /// optional number. If there is a count, the group occurs `count` times. For example, the layout of
@@ -160,7 +160,7 @@ impl RequestDecoder {
     }
 
     fn begin(&mut self, opcode: Opcode) {
-        self.strings.shrink_to(KEPT_STRINGS);
+        self.strings.shrink_to(KEPT_STRING_CAPACITY);
         let layout = opcode.layout();
         self.opcode = Some(opcode);
         if layout.has_count {
