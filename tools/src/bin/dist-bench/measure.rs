@@ -192,47 +192,51 @@ impl PeerBenchmark<'_> {
         if !self.has_memory(cell) {
             return Ok(None);
         }
-        let (mut parts, mut left_out) = self.run_trial(cell, engines)?;
+        let (mut participants, mut left_out) = self.run_trial(cell, engines)?;
         for round in 0..=EXTRA_ROUNDS {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // Each pair begins with another engine, because a run may influence the run after
                 // it.
                 let mut run_order: Vec<usize> =
-                    (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
+                    (0..participants.len()).filter(|&i| participants[i].has_runs_left()).collect();
                 let first = turn % run_order.len();
                 run_order.rotate_left(first);
                 for index in run_order {
-                    let Some(part) = parts.get_mut(index) else { continue };
-                    let name = part.figures.engine.clone();
+                    let Some(participant) = participants.get_mut(index) else { continue };
+                    let name = participant.figures.engine.clone();
                     self.progress.show_turn(cell, turn + 1, &name);
-                    let outcome =
-                        run_engine(engines, part.engine_index, &part.request, &mut self.context);
+                    let outcome = run_engine(
+                        engines,
+                        participant.engine_index,
+                        &participant.request,
+                        &mut self.context,
+                    );
                     let refused = || {
                         Failure::new(format!("{name}: refused a request that it supported before"))
                     };
                     match outcome.and_then(|done| done.ok_or_else(refused)) {
-                        Ok((times, _)) => part.figures.runs.push(times),
+                        Ok((times, _)) => participant.figures.runs.push(times),
                         Err(failure) => {
-                            self.drop_peer(engines, part.engine_index, failure)?;
+                            self.drop_peer(engines, participant.engine_index, failure)?;
                             left_out.push(name);
                         }
                     }
                 }
-                parts.retain(|part| engines[part.engine_index].is_some());
+                participants.retain(|participant| engines[participant.engine_index].is_some());
             }
-            let so_far = cell_result(cell, &parts, &left_out)?;
+            let so_far = cell_result(cell, &participants, &left_out)?;
             if is_conclusive(&so_far) {
                 break;
             }
             let limit = so_far.best_peer().map_or(f64::INFINITY, EngineTimes::p50) * DROP_RATIO;
-            for part in parts.iter_mut().filter(|part| part.is_peer()) {
-                if part.figures.p50() > limit {
-                    part.max_runs = part.figures.runs.len();
+            for participant in participants.iter_mut().filter(|participant| participant.is_peer()) {
+                if participant.figures.p50() > limit {
+                    participant.max_runs = participant.figures.runs.len();
                 }
             }
         }
-        cell_result(cell, &parts, &left_out).map(Some)
+        cell_result(cell, &participants, &left_out).map(Some)
     }
 
     /// Returns true if this host has memory for the buffers of all engines.
@@ -283,14 +287,20 @@ impl PeerBenchmark<'_> {
                 }
             }
         }
-        let peers = trial_results.iter().filter(|(_, part)| part.is_peer()).map(|(p50, _)| *p50);
+        let peers = trial_results
+            .iter()
+            .filter(|(_, participant)| participant.is_peer())
+            .map(|(p50, _)| *p50);
         let best = peers.fold(f64::INFINITY, f64::min);
-        let with_run_limits = trial_results.into_iter().map(|(p50, part)| {
-            let is_far_behind = part.is_peer() && p50 > FAR_BEHIND_RATIO * best;
-            CellParticipant { max_runs: if is_far_behind { 1 } else { part.max_runs }, ..part }
+        let with_run_limits = trial_results.into_iter().map(|(p50, participant)| {
+            let is_far_behind = participant.is_peer() && p50 > FAR_BEHIND_RATIO * best;
+            CellParticipant {
+                max_runs: if is_far_behind { 1 } else { participant.max_runs },
+                ..participant
+            }
         });
-        let parts = with_run_limits.collect();
-        Ok((parts, left_out))
+        let participants = with_run_limits.collect();
+        Ok((participants, left_out))
     }
 
     /// Continues without a peer that has failed. If libdist failed or a signal arrived, returns the
@@ -380,17 +390,19 @@ fn is_conclusive(measured: &CellResult) -> bool {
 
 fn cell_result(
     cell: &BenchCell,
-    parts: &[CellParticipant],
+    participants: &[CellParticipant],
     left_out: &[String],
 ) -> Result<CellResult, Failure> {
-    let ours = parts.iter().find(|part| part.engine_index == 0);
+    let ours = participants.iter().find(|participant| participant.engine_index == 0);
     let ours =
         ours.ok_or_else(|| Failure::new("libdist has no times for the cell"))?.figures.clone();
-    let peers = parts.iter().filter(|part| part.is_peer());
-    let peers = peers.map(|part| part.figures.clone()).collect();
-    let bound = parts.iter().find(|part| part.is_bound).map(|part| EngineTimes {
-        engine: bound_name(cell.variant.buffers).to_owned(),
-        ..part.figures.clone()
+    let peers = participants.iter().filter(|participant| participant.is_peer());
+    let peers = peers.map(|participant| participant.figures.clone()).collect();
+    let bound = participants.iter().find(|participant| participant.is_bound).map(|participant| {
+        EngineTimes {
+            engine: bound_name(cell.variant.buffers).to_owned(),
+            ..participant.figures.clone()
+        }
     });
     Ok(CellResult { cell: *cell, libdist: ours, peers, bound, left_out: left_out.to_vec() })
 }

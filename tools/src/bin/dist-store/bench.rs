@@ -63,9 +63,9 @@ fn measure_all(
     print(format!("{:<6} {:>10} {:>11} {:>11}\n", "call", "calls/s", "median", "99 %"))?;
     for (name, call) in calls {
         let mut progress = ProgressLine::new(name, limit);
-        let (sample, signal) = measure(client, call, signals, limit, &mut progress)?;
+        let (samples, signal) = measure(client, call, signals, limit, &mut progress)?;
         progress.clear();
-        print(sample.format_row(name))?;
+        print(samples.format_row(name))?;
         if let Some(signal) = signal {
             write_error(&format!("dist-store: {} received\n", signal_name(signal)));
             return Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX));
@@ -86,12 +86,12 @@ fn measure(
     // Make one call before the measurement. It creates the key for the calls after it.
     call()?;
     client.flush()?;
-    let mut sample = CallSamples::default();
+    let mut samples = CallSamples::default();
     let started_at = Instant::now();
     let signal = loop {
         let call_start = Instant::now();
         call()?;
-        sample.add(call_start.elapsed());
+        samples.add(call_start.elapsed());
         progress.update(started_at.elapsed());
         let signal = signals.next_signal();
         if signal.is_some() || started_at.elapsed() >= limit {
@@ -99,8 +99,8 @@ fn measure(
         }
     };
     client.flush()?;
-    sample.elapsed = started_at.elapsed();
-    Ok((sample, signal))
+    samples.elapsed = started_at.elapsed();
+    Ok((samples, signal))
 }
 
 /// The times of the measured calls.

@@ -60,10 +60,10 @@ impl BoundRank {
     /// Executes a request. Returns `None` if this process may not read the memory of the other
     /// process.
     pub(super) fn execute(&mut self, request: &BenchRequest) -> Result<Option<RankStamps>, String> {
-        let is_right = |kept: &PairBuffers| {
-            (kept.count, kept.is_shared) == (request.count, request.uses_arena)
+        let fits = |pair: &PairBuffers| {
+            (pair.count, pair.is_shared) == (request.count, request.uses_arena)
         };
-        if !self.buffers.as_ref().is_some_and(is_right) {
+        if !self.buffers.as_ref().is_some_and(fits) {
             // Free the previous buffers before the allocation, because both may not fit in memory.
             self.buffers = None;
             let pair_buffers = if request.uses_arena {
@@ -71,8 +71,8 @@ impl BoundRank {
             } else {
                 self.attach_remote_buffers(request)?
             };
-            let Some(kept) = pair_buffers else { return Ok(None) };
-            self.buffers = Some(kept);
+            let Some(pair_buffers) = pair_buffers else { return Ok(None) };
+            self.buffers = Some(pair_buffers);
         }
         let Some(mut pair_buffers) = self.buffers.take() else {
             return Err("the request has no buffers".into());
@@ -90,7 +90,7 @@ impl BoundRank {
         request: &BenchRequest,
         pair_buffers: &mut PairBuffers,
     ) -> Result<RankStamps, String> {
-        let PairBuffers { count, buffers, peer: other, piece, .. } = pair_buffers;
+        let PairBuffers { count, buffers, peer, piece, .. } = pair_buffers;
         let (output, rank) = (buffers.output(), self.rank);
         let work = ReduceSlice { local: output.cast(), count: *count, piece: *piece };
         let this = std::cell::RefCell::new(self);
@@ -101,7 +101,7 @@ impl BoundRank {
             RankPosition { rank, ranks: RANKS },
             barrier,
             barrier,
-            || this.borrow_mut().all_reduce(work, other),
+            || this.borrow_mut().all_reduce(work, peer),
         )
     }
 
@@ -119,7 +119,7 @@ impl BoundRank {
             self.control.peer_word(ControlWord::ProcessId),
             self.control.peer_word(ControlWord::BufferLocation),
         );
-        let other = open_segment(process, peer_descriptor, own.len())?;
+        let peer_segment = open_segment(process, peer_descriptor, own.len())?;
         let buffers = RankBuffers::in_segment(request, self.rank, RANKS, own);
         // Wait until the peer has opened this segment. After that, the word for its location may
         // change.
@@ -129,7 +129,7 @@ impl BoundRank {
             count,
             is_shared: true,
             buffers,
-            peer: PeerBuffer::SharedMapping(other),
+            peer: PeerBuffer::SharedMapping(peer_segment),
             piece,
         }))
     }
@@ -157,8 +157,8 @@ impl BoundRank {
             return Ok(None);
         }
         let (count, piece) = (request.count, PIECE_SIZES[0]);
-        let other = PeerBuffer::RemoteAddress(process, peer_address);
-        Ok(Some(PairBuffers { count, is_shared: false, buffers, peer: other, piece }))
+        let peer = PeerBuffer::RemoteAddress(process, peer_address);
+        Ok(Some(PairBuffers { count, is_shared: false, buffers, peer, piece }))
     }
 
     /// Measures all piece sizes. Both ranks then use the size that was the fastest on rank 0.
@@ -187,9 +187,9 @@ impl BoundRank {
         self.control.barrier()
     }
 
-    fn all_reduce(&mut self, work: ReduceSlice, other: &PeerBuffer) -> Result<(), String> {
+    fn all_reduce(&mut self, work: ReduceSlice, peer: &PeerBuffer) -> Result<(), String> {
         self.control.barrier()?;
-        match other {
+        match peer {
             PeerBuffer::SharedMapping(segment) => self.reduce_half(work, segment),
             PeerBuffer::RemoteAddress(process, address) => {
                 self.cma_reduce_half(work, *process, *address)?
@@ -199,9 +199,10 @@ impl BoundRank {
     }
 
     /// Adds this rank's half of the two vectors, and stores the sums in both buffers.
-    fn reduce_half(&self, work: ReduceSlice, other: &Segment) {
+    fn reduce_half(&self, work: ReduceSlice, peer_segment: &Segment) {
         let (from, to) = work.half_range(self.rank);
-        let (local, remote) = (work.local.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
+        let (local, remote) =
+            (work.local.wrapping_add(from), peer_segment.as_mut_ptr().cast::<f32>());
         // SAFETY: both buffers have `count` elements. Until the next barrier, the other rank only
         // uses the other half of both.
         unsafe { sum_kernels::add_into_both(local, remote.wrapping_add(from), to - from) };
@@ -238,10 +239,10 @@ impl BoundRank {
             self.pieces_reduced[self.rank] += 1;
             self.control.set_word(ControlWord::PiecesReduced, self.pieces_reduced[self.rank]);
         }
-        let other = 1 - self.rank;
-        for (from, to) in work.piece_ranges(other) {
-            self.pieces_reduced[other] += 1;
-            self.control.wait_for(ControlWord::PiecesReduced, self.pieces_reduced[other])?;
+        let other_rank = 1 - self.rank;
+        for (from, to) in work.piece_ranges(other_rank) {
+            self.pieces_reduced[other_rank] += 1;
+            self.control.wait_for(ControlWord::PiecesReduced, self.pieces_reduced[other_rank])?;
             let into = work.local.wrapping_add(from).cast();
             read(from * ELEMENT_BYTES, (to - from) * ELEMENT_BYTES, into)?;
         }

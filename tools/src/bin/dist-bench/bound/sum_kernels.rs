@@ -10,11 +10,11 @@ pub(super) unsafe fn add_into_both(a: *mut f32, b: *mut f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512. The caller ensures the conditions of this function.
+            // SAFETY: the processor has AVX-512. The caller ensures the other conditions.
             return unsafe { x86::add_into_both_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2. The caller ensures the conditions of this function.
+            // SAFETY: the processor has AVX2. The caller ensures the other conditions.
             return unsafe { x86::add_into_both_avx2(a, b, count) };
         }
     }
@@ -30,7 +30,7 @@ pub(super) unsafe fn add_into_first(a: *mut f32, b: *const f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512. The caller ensures the conditions of this function.
+            // SAFETY: the processor has AVX-512. The caller ensures the other conditions.
             return unsafe { x86::add_into_first_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
