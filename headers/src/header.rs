@@ -1,5 +1,5 @@
-//! Composes the headers: cbindgen writes the items of each section, and the frame around them is
-//! text.
+//! Composes the headers. cbindgen writes the C declarations of each section. This module adds the
+//! text around the sections: the head, the include guard and the section titles.
 
 use crate::initializer;
 use crate::items::{self, InterfaceItem};
@@ -74,7 +74,8 @@ fn sections_text(
     text
 }
 
-/// Returns cbindgen's output for some items. Types of other sections are known only by name.
+/// Returns cbindgen's output for the items of a section. cbindgen sees only these items, so it uses
+/// the types of other sections by their names.
 fn section_text(items: &[&InterfaceItem], config: &cbindgen::Config, source: &Path) -> String {
     let plain = items.iter().map(|item| item.item.to_token_stream().to_string());
     std::fs::write(source, plain.collect::<Vec<_>>().join("\n")).expect("writing a section");
@@ -82,7 +83,7 @@ fn section_text(items: &[&InterfaceItem], config: &cbindgen::Config, source: &Pa
         |item: &&&InterfaceItem| matches!(item.item, syn::Item::Struct(_) | syn::Item::Type(_));
     let mut config = config.clone();
     (config.header, config.after_includes, config.trailer) = (None, None, None);
-    // Includes types that no function of the section uses.
+    // Without this list, cbindgen would omit the types that no function of the section uses.
     config.export.include = items.iter().filter(is_type).map(|item| item.name.clone()).collect();
     let bindings = cbindgen::Builder::new().with_config(config).with_src(source).generate();
     let mut text = Vec::new();

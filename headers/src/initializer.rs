@@ -1,9 +1,9 @@
-//! Generates the `DIST_..._INIT` macros from the structs that callers fill.
+//! Generates the `DIST_..._INIT` macros, which initialise the structs that a C caller fills.
 
 use quote::ToTokens as _;
 
-/// Structs that callers never initialise: the library fills them, or a plug-in fills them after
-/// zeroing.
+/// Structs without a macro, because no caller initialises them: the library fills them, or a
+/// plug-in sets them to zero and then fills them.
 const FILLED_BY_LIBRARY: &[&str] = &[
     "dist_backend_host_t",
     "dist_backend_setup_t",
@@ -13,11 +13,13 @@ const FILLED_BY_LIBRARY: &[&str] = &[
     "dist_backend_plugin_t",
 ];
 
-/// Fields by struct for which the INIT macro has -1, which means "unknown".
+/// The fields that the INIT macro sets to -1, which means "unknown". Each entry is a struct and its
+/// fields.
 const UNKNOWN_FIELDS: &[(&str, &[&str])] =
     &[("dist_backend_outcome_t", &["culprit", "peer", "tag", "len_bytes"])];
 
-/// Returns the macro of a struct that begins with its size and that callers fill.
+/// Returns the macro of a struct. Returns `None` for an item that needs no macro: one that is not a
+/// struct, has no size field at the beginning, or is not filled by callers.
 pub(crate) fn init_macro(item: &syn::Item) -> Option<String> {
     let syn::Item::Struct(item) = item else { return None };
     let name = item.ident.to_string();
@@ -40,13 +42,13 @@ pub(crate) fn init_macro(item: &syn::Item) -> Option<String> {
     Some(macro_text(&name, &values.collect::<Vec<_>>()))
 }
 
-/// Returns the macro definition, in lines of at most 100 columns.
+/// Returns the definition of the macro. Its lines have at most 100 columns.
 fn macro_text(name: &str, values: &[String]) -> String {
     let stem = name.trim_start_matches("dist_").trim_end_matches("_t").to_uppercase();
     let mut lines = vec![format!("#define DIST_{stem}_INIT {{ ")];
     for value in values.join(", ~").split('~').chain([" }"]) {
         let last = lines.last_mut().expect("there is a first line");
-        // Two columns are reserved for the backslash.
+        // A line has up to 98 columns of text, a space and the backslash.
         if last.len() + value.len() < 98 {
             last.push_str(value);
         } else {

@@ -1,10 +1,12 @@
-//! The constants, types and functions of the C interface, as plain Rust items.
+//! Reads the constants, types and functions of the C interface from `src/ffi`, and converts them to
+//! plain Rust items that cbindgen understands.
 
 use quote::ToTokens as _;
 use std::path::Path;
 use syn::parse::Parser as _;
 
-/// The source files of the headers in `src/ffi`, in their order within a section.
+/// The files in `src/ffi` that define the C interface. Within a section of a header, items appear
+/// in the order of these files.
 const FFI_FILES: &[&str] = &[
     "constants",
     "types",
@@ -51,8 +53,8 @@ const FFI_FILES: &[&str] = &[
     "trace",
 ];
 
-/// Functions whose status a caller may ignore without missing a failed operation, besides all
-/// `_release` functions.
+/// Functions whose status a caller may ignore, because a failure loses no operation. The same holds
+/// for all `_release` functions.
 const IGNORABLE_STATUS_FUNCTIONS: &[&str] = &[
     "dist_group_abort",
     "dist_callbacks_start",
@@ -102,8 +104,8 @@ pub(crate) fn exported_names(items: &[InterfaceItem]) -> Vec<String> {
     functions.map(|item| item.name.clone()).collect()
 }
 
-/// Returns a constant or type. Incomplete types lose their representation, so that cbindgen only
-/// declares them.
+/// Returns a constant or type. Removes the attribute `repr` of an incomplete type, so that cbindgen
+/// only declares the type.
 fn type_item(item: syn::Item) -> Option<InterfaceItem> {
     let (name, item) = match item {
         syn::Item::Struct(mut item) => {
@@ -123,7 +125,8 @@ fn type_item(item: syn::Item) -> Option<InterfaceItem> {
     Some(InterfaceItem { name, item })
 }
 
-/// Returns the function inside a `dist_export!`, in the form that cbindgen reads.
+/// Returns the function inside a `dist_export!` invocation as a plain Rust function, which cbindgen
+/// can read.
 fn exported_function(item: syn::Item) -> Option<InterfaceItem> {
     let syn::Item::Macro(invocation) = item else { return None };
     if !invocation.mac.path.is_ident("dist_export") {

@@ -1,11 +1,14 @@
 //! Generates the C headers `include/dist.h` and `include/dist_backend.h` from `src/ffi`.
 //!
-//! cbindgen does not expand macros, and each exported function is defined by one invocation of
-//! `dist_export!`. The generator therefore unwraps them into plain functions first (`items`). Then
-//! it runs cbindgen for each section of a header (`sections`) and joins the sections (`header`).
+//! Each exported function is defined by an invocation of the macro `dist_export!`, and cbindgen
+//! does not expand macros. So the generator works in these steps:
 //!
-//! The library's build does not need this package. `cargo xtask header` writes the headers, and a
-//! test compares them with the source.
+//! 1. `items` converts the invocations into plain functions.
+//! 2. `sections` assigns the items to the sections of the headers.
+//! 3. `header` runs cbindgen for each section and joins the results.
+//!
+//! The build of the library does not need this package. `cargo xtask header` writes the headers,
+//! and a test checks that the committed headers agree with the source.
 #![allow(clippy::panic, clippy::expect_used, reason = "a generator fails by panicking")]
 
 mod header;

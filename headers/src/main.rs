@@ -1,4 +1,5 @@
-//! Writes the headers in `include/`, if the source has changed them (`cargo xtask header`).
+//! The program of `cargo xtask header`. It generates the headers, and writes those in `include/`
+//! that have changed.
 #![allow(clippy::print_stdout, reason = "a command-line program prints its results")]
 #![allow(clippy::expect_used, reason = "a generator fails by panicking")]
 

@@ -1,6 +1,7 @@
 //! Queues and barriers that are implemented with keys (`set`, `get`, `add`, `wait`, `check` and
-//! `delete_key`). They serve stores without queues and barriers of their own: the caller's own
-//! store, and a server of an older torch. The barrier also serves hash, file and prefix stores.
+//! `delete_key`). They serve the stores that have no queues and barriers of their own: a store that
+//! the caller implements, and the server of an older torch. The hash, file and prefix stores use
+//! the barrier too, but not the queue.
 //!
 //! A barrier uses c10d's key protocol, so that libdist and torch can meet in one barrier. Each
 //! caller increments `<key>/num_members`. The last caller sets `<key>/last_member`, and all callers
@@ -15,30 +16,38 @@
 //! | `queue/<q>/<n>/taken` | a counter; the caller that increments it to 1 owns item n |
 //! | `queue/<q>/head` | the number of items taken and deleted |
 //!
-//! **Take.** Callers take items in order. So the numbers taken are always 1 to some m, and the head
-//! is at most m. A caller therefore starts its search at head + 1. The caller that owns item n does
-//! these steps in this order:
+//! **Take.** Callers take items in order of their numbers. So if m items are taken, they have the
+//! numbers 1 to m. The head is at most m, because an owner increments it only after it took its
+//! item. A caller therefore starts its search at number head + 1, and skips items that have a
+//! counter. The caller that owns item n does these steps in this order:
 //!
 //! 1. It deletes the item.
 //! 2. It increments the head.
 //! 3. If the head is now at least n, it deletes its own counter, because no caller searches there
 //!    any more.
 //!
-//! A caller with an older value of the head may increment this counter from 0 to 1 again. But then
-//! the item is missing, and this caller deletes the counter and retries.
+//! For example, callers A, B and C own items 1, 2 and 3, and C is the first to finish. C increments
+//! the head to 1. A new caller starts at item 2, finds the counters of items 2 and 3, and continues
+//! with item 4. C leaves its counter in place, because 1 is less than 3.
 //!
-//! **Missing items.** A missing item was not pushed yet, or it was taken. It was taken if its
-//! counter exists, or if the head has reached it. A caller checks both after it has checked the
-//! item. This order is safe because the owner creates the counter before it deletes the item, and
-//! moves the head before it deletes the counter.
+//! A slow caller may have read the head before step 2, and may increment the deleted counter from 0
+//! to 1 after step 3. But then the item is missing, and the slow caller deletes the counter and
+//! retries.
 //!
-//! **Waits.** A store that polls may miss an item that another caller takes between two polls. So a
-//! waiter divides its wait into slices, and checks the sequence again after each slice.
+//! **Missing items.** If a caller finds no item n, then item n was not pushed yet, or another
+//! caller has taken it. Item n was taken if its counter exists, or if the head is at least n. A
+//! caller first looks for the item, then for the counter, and then reads the head. This order
+//! misses no taken item, because the owner creates the counter before it deletes the item, and
+//! increments the head before it deletes the counter.
+//!
+//! **Waits.** A pop waits for the key of the next item. A store that implements waits by polling
+//! may miss this key if another caller takes the item between two polls. So a pop waits for a short
+//! time (a slice) at most, and then searches the queue from the head again.
 //!
 //! **Failures.** If a caller dies after it took an item, the item is lost, and other callers
-//! continue. The counters of later items are then never deleted. If a caller dies between taking a
-//! number and storing its item, it blocks the queue: other callers cannot distinguish it from a
-//! slow caller.
+//! continue. The head then stays too small by 1, so the counters of later items are never deleted.
+//! If a caller dies during a push, after it took a number and before it stored the item, the queue
+//! is blocked. The other callers cannot distinguish the dead caller from a slow one.
 
 use super::table::parse_number;
 use super::{Store, barrier_incomplete, missing_keys};
@@ -74,7 +83,8 @@ pub fn barrier<S: Store + ?Sized>(
     }
 }
 
-/// How long the query for the number of arrivals may take after a barrier's deadline has passed.
+/// After a barrier's deadline has passed, one query reads the number of arrived callers for the
+/// error text. This is the time limit of that query.
 const COUNT_QUERY_TIMEOUT_MS: u64 = 1000;
 
 /// Builds the names of a queue's keys.
@@ -150,7 +160,8 @@ pub fn pop<S: Store + ?Sized>(store: &S, queue: &[u8], deadline: &Deadline) -> R
     })
 }
 
-/// The first and the longest slice of a pop's wait. A pop checks the queue again after each slice.
+/// The first and the longest slice of a pop's wait. The slices double from the first to the
+/// longest. After each slice, the pop searches the queue again.
 const WAIT_SLICES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 fn wait_and_take<S: Store + ?Sized>(
@@ -173,7 +184,8 @@ fn wait_and_take<S: Store + ?Sized>(
     }
 }
 
-/// Takes the first item. If the queue is empty, returns the number that the next item will have.
+/// Takes the first item and returns it as the inner `Ok`. If the queue is empty, returns the number
+/// that the next item will have as the inner `Err`.
 fn try_take<S: Store + ?Sized>(
     store: &S,
     names: &QueueKeys<'_>,
@@ -199,9 +211,9 @@ fn try_take<S: Store + ?Sized>(
             }
             store.delete_key(&taken, deadline)?;
         }
-        // Another caller owns the item, or the item was deleted, or it was not pushed yet. If the
-        // head has moved, search again from the head. If no caller has taken the item, it is still
-        // to be pushed.
+        // This caller did not get the item. Another caller owns the item, or its owner has deleted
+        // it, or it was not pushed yet. If the head has moved, search again from the head. If no
+        // caller has taken the item, it was not pushed yet.
         let is_taken = item_exists || store.check(&[&taken], deadline)?;
         let current_head = read_counter(store, &names.head(), deadline)?;
         if current_head != head {
@@ -228,8 +240,8 @@ mod tests {
     use crate::store::HashStore;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A store with the six functions that queues and barriers need. Before call number
-    /// `interrupt_at`, it runs `interrupt`, which acts as another caller.
+    /// A store that supports only the six operations that queues and barriers need. Before call
+    /// number `interrupt_at`, the store runs `interrupt`, which acts as another caller.
     #[derive(Debug)]
     struct InterruptedStore {
         store: HashStore,

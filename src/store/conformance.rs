@@ -1,5 +1,5 @@
-//! The behaviour that every store must have, tested with each implementation. A test uses only the
-//! trait [`Store`], and a deadline bounds each call.
+//! Tests of the behaviour that every store must have. Each test runs with each implementation, and
+//! uses only the trait [`Store`]. A deadline bounds each call.
 
 use super::file::FileOptions;
 use super::tcp::{ClientOptions, ServerOptions};
@@ -15,12 +15,13 @@ fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
-/// Hosts a server, with a client that connects through the Unix socket because both share a host.
+/// Hosts a server, and connects a client to it. The client uses the Unix socket, because client and
+/// server are on one host.
 fn tcp() -> Arc<dyn Store> {
     host_store(ClientOptions::default())
 }
 
-/// Hosts a server, with a client that connects through TCP, as between two hosts.
+/// Hosts a server, and connects a client to it over TCP, like a client on another host.
 fn tcp_only() -> Arc<dyn Store> {
     host_store(ClientOptions { tcp_only: true, ..ClientOptions::default() })
 }
@@ -175,8 +176,8 @@ fn spawn_call<T: Send + 'static>(
     let store = store.clone();
     let run = move || {
         let outcome = act(&*store);
-        // Drop the clone before the test can end, so that the last owner drops the store before the
-        // process exits.
+        // Drop this thread's clone of the store before the test can end. Otherwise this thread
+        // might own the last clone when the process exits, and the store would not be dropped.
         drop(store);
         drop(sender.send(outcome));
     };

@@ -1,5 +1,5 @@
-//! A store inside one process, for jobs of one rank, for ranks that are threads, and for tests.
-//! Callers share it through an `Arc`. Only its callers bound its size.
+//! A store inside one process. It serves jobs of one rank, ranks that are threads of one process,
+//! and tests. Callers share the store through an `Arc`. The store has no size limit.
 
 use super::table::{KeyValueTable, len_as_i64};
 use super::{Store, composed, missing_keys, not_a_number};
@@ -15,7 +15,8 @@ const NAME: &str = "the hash store";
 #[derive(Debug, Default)]
 pub struct HashStore {
     table: Mutex<KeyValueTable>,
-    /// Notified after each change. Calls that wait for a key sleep on it.
+    /// The doorbell (a futex word that waiters sleep on) that each change notifies. Calls that wait
+    /// for a key sleep on this doorbell.
     changed: Doorbell,
 }
 
@@ -32,7 +33,7 @@ impl HashStore {
         outcome
     }
 
-    /// Returns the locked table as soon as `has` is true for all keys.
+    /// Waits until `has` is true for all keys, then returns the locked table.
     fn lock_when_complete(
         &self,
         keys: &[&[u8]],

@@ -1,5 +1,5 @@
-//! The maximum sizes of keys, values and calls. They are the same for every store that other
-//! processes use, so that no process can make a store allocate an unlimited amount of memory.
+//! The maximum sizes of keys, values and calls. Every store that several processes share enforces
+//! the same limits, so that no process can make a store allocate an unlimited amount of memory.
 
 use crate::base::{Error, Result};
 
@@ -9,9 +9,9 @@ pub const MAX_KEY_BYTES: usize = 8192;
 pub const MAX_VALUE_BYTES: usize = 8 << 20;
 /// The largest number of keys in one call.
 pub const MAX_KEYS: usize = 131_072;
-/// The largest number of bytes of keys and values in one call. Torch has no such limit: in torch,
-/// lists of many large values can make a server allocate an unlimited amount of memory for one
-/// client.
+/// The largest number of bytes of keys and values in one call. Torch's server has no such limit: a
+/// client that sends a list of many large values can make it allocate an unlimited amount of
+/// memory.
 pub const MAX_REQUEST_BYTES: usize = 256 << 20;
 
 /// Rejects a key that is too long.

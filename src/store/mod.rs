@@ -12,7 +12,7 @@
 //! A wait that times out names the missing keys. `add` to a value that is not a number returns an
 //! error and changes nothing.
 //!
-//! A store is independent of ranks, groups and transports.
+//! The code of a store knows nothing of ranks, groups and transports.
 
 pub mod composed;
 pub mod file;
@@ -43,15 +43,16 @@ const KEY_BYTES_SHOWN: usize = 128;
 /// method. A method that waits does not block other callers.
 ///
 /// Every method returns `Timeout` if the deadline passes, and `Connection` if the store cannot be
-/// reached. After either error of a method that changes the store, it is unknown whether the change
-/// took place.
+/// reached. If a method that changes the store returns one of these two errors, the change may or
+/// may not have taken place.
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Stores `value` under `key`, and replaces any previous value.
     ///
-    /// Later calls of this process see the new value. Other processes see it at the latest when
-    /// this process's next call that returns a result has returned. The same holds for the other
-    /// methods without a result: `append`, `multi_set` and `queue_push`. If the store cannot be
-    /// reached, this call or the next one returns the error.
+    /// Later calls of this process see the new value. Other processes may see it later: a store may
+    /// send the value without waiting for a reply. When this process next calls a method that
+    /// returns a value, for example `get`, and that call returns, all processes see the new value.
+    /// If the store cannot be reached, this call or the next one returns the error. The same holds
+    /// for the other methods that return no value: `append`, `multi_set` and `queue_push`.
     ///
     /// # Errors
     /// See [`Store`].
@@ -63,16 +64,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// See [`Store`]; `Timeout` names the key.
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>>;
 
-    /// Adds `amount` to the counter `key` and returns the sum. A missing key counts as 0. Counters
-    /// are stored as decimal text, and wrap around.
+    /// Adds `amount` to the counter `key` and returns the sum. A missing key counts as 0. A counter
+    /// is stored as decimal text. A sum that overflows wraps around.
     ///
     /// # Errors
     /// See [`Store`]. If the value is not a number, returns `NotANumber` and changes nothing.
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64>;
 
     /// Stores `desired` if the value equals `expected`, or if the key is missing and `expected` is
-    /// empty. Returns the value after the call. If the key is missing and `expected` is not empty,
-    /// stores nothing and returns `expected`.
+    /// empty. Returns the value that the key has after the call. If the key is missing and
+    /// `expected` is not empty, stores nothing and returns `expected`, like c10d.
     ///
     /// # Errors
     /// See [`Store`].
@@ -133,9 +134,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// See [`Store`]; `Unsupported` if the store cannot list its keys.
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>>;
 
-    /// Appends an item to a queue. Queues have a namespace of their own: one name may be a key and
-    /// a queue, and only the queue methods and `wait` see queues. (A store without queues of its
-    /// own implements them with keys under `queue/`: see the documentation of the implementation.)
+    /// Appends an item to a queue. Queues have a namespace of their own: a key and a queue may have
+    /// the same name. Only the queue methods and `wait` see queues. (Some stores have no queues of
+    /// their own and build them from keys that begin with `queue/`. The documentation of such a
+    /// store says so.)
     ///
     /// # Errors
     /// See [`Store`].
@@ -160,8 +162,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// See [`Store`].
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64>;
 
-    /// Waits until `size` callers have arrived at the barrier `key`. A key serves one barrier:
-    /// callers that arrive later pass immediately. A caller that timed out remains counted.
+    /// Waits until `size` callers have arrived at the barrier `key`. A key serves one barrier only:
+    /// when `size` callers have arrived, every later caller passes immediately. A caller that timed
+    /// out remains counted.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` reports how many callers have arrived.
@@ -178,8 +181,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// Builds the `Timeout` error of a wait for keys. It names the first missing keys and counts the
-/// rest.
+/// Builds the `Timeout` error of a wait for keys. The error names the first [`KEYS_NAMED`] missing
+/// keys and counts the rest.
 pub fn missing_keys<K: AsRef<[u8]>>(store: &str, missing: &[K], deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
     let keys = format_keys(missing);

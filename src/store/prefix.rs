@@ -1,10 +1,11 @@
-//! A view of a part of another store's name space: each key has "prefix/" in front of it.
+//! A view of another store. The view adds a prefix and "/" to each key, so that several users of
+//! one store do not see each other's keys.
 
 use super::{Store, composed};
 use crate::base::{Deadline, Result};
 use std::sync::Arc;
 
-/// A view of another store that maps each key to `prefix`, "/" and the key.
+/// A view of another store. The key `k` of the view is the key `prefix/k` of the other store.
 ///
 /// With nested views, the innermost prefix comes first: `PrefixStore("outer", PrefixStore("inner",
 /// s))` uses `inner/outer/key`. Like in torch's `PrefixStore`, a prefix that ends in "/" gets
@@ -116,8 +117,8 @@ impl Store for PrefixStore {
         self.inner.queue_len(&self.prefixed_key(queue), deadline)
     }
 
-    // The trait's default barrier uses keys, like torch's `PrefixStore`, so that libdist and torch
-    // can meet in one barrier.
+    // The barrier is built from keys of the view, like the barrier of torch's `PrefixStore`, so
+    // that libdist and torch can meet in one barrier.
 
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
         composed::barrier(self, key, size, deadline)

@@ -5,8 +5,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-/// The approximate memory of a key or a queued item in addition to its bytes: its place in the map
-/// and its allocations.
+/// The approximate memory that a key or a queued item takes in addition to its bytes: its slot in
+/// the map and the overhead of its allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 /// The largest growth of the table by one `add` that is accepted while the limit leaves room for a
@@ -33,7 +33,7 @@ pub(super) struct CompareSetOutcome {
     pub(super) stored: bool,
 }
 
-/// The error of an addition to a value that is not a number.
+/// The error of [`KeyValueTable::add`] if the stored value is not a number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotANumber;
 
@@ -115,11 +115,11 @@ impl KeyValueTable {
         expected: &[u8],
         desired: &[u8],
     ) -> CompareSetOutcome {
-        let compared = self.compare(&key, expected, desired);
-        if compared.stored {
+        let outcome = self.compare(&key, expected, desired);
+        if outcome.stored {
             self.set(key, desired.to_vec());
         }
-        compared
+        outcome
     }
 
     /// Returns the result that [`KeyValueTable::compare_set`] would have.
@@ -127,7 +127,8 @@ impl KeyValueTable {
         let matches = match self.get(key) {
             Some(value) => value == expected,
             None if expected.is_empty() => true,
-            // c10d's behaviour: the caller cannot distinguish this result from success.
+            // This is c10d's behaviour: the caller gets `expected`, although the key is missing and
+            // nothing is stored. The result does not tell the caller that the key is missing.
             None => return CompareSetOutcome { value: expected.to_vec(), stored: false },
         };
         let value = if matches { desired } else { self.get(key).unwrap_or_default() };
@@ -160,7 +161,8 @@ impl KeyValueTable {
         self.queues.keys().map(Vec::as_slice)
     }
 
-    /// Returns true if `bytes` equals the sum over all parts and no queue is empty.
+    /// Returns true if the field `bytes` equals the sum over all values and queued items, and no
+    /// queue is empty.
     #[cfg(any(test, fuzzing))]
     pub(super) fn has_consistent_size(&self) -> bool {
         let cost = |name: &[u8], bytes: &[u8]| name.len() + bytes.len() + ENTRY_OVERHEAD_BYTES;

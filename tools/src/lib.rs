@@ -1,5 +1,5 @@
-//! The common part of the programs: their start and end, their output, and the format of numbers
-//! for users.
+//! The code that all programs share: it runs a program and reports its failure, writes output, and
+//! formats numbers for users.
 
 use clap::Parser;
 use std::io::{self, Write as _};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// The exit status of a program that failed.
 pub const EXIT_FAILURE: u8 = 1;
-/// The exit status for a wrong command line.
+/// The exit status for a wrong command line or unusable input.
 pub const EXIT_USAGE: u8 = 2;
 
 /// The largest number of ranges that [`ranges_text`] names.
@@ -18,7 +18,7 @@ const MAX_RANGES_SHOWN: usize = 16;
 pub struct Failure {
     /// The exit status.
     pub status: u8,
-    /// The message for the user; empty if there is nothing to print.
+    /// The message for the user. An empty message is not printed.
     pub message: String,
 }
 
@@ -89,7 +89,8 @@ pub fn report_error(name: &str, message: &str) {
     write_error(&format!("{name}: {message}\n"));
 }
 
-/// Formats ascending numbers with ranges: "0, 2-5, 9".
+/// Formats ascending numbers as a list in which ranges are shortened, for example "0, 2-5, 9".
+/// Counts the numbers after the first [`MAX_RANGES_SHOWN`] ranges.
 pub fn ranges_text(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {

@@ -1,10 +1,10 @@
-//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false messages, for a
-//! chosen number of times. It also measures the time until the other ranks notice a failure, and
-//! runs many rounds of `kill -9`.
+//! `cargo xtask chaos`: injects faults into jobs for a chosen number of times. It kills, stops and
+//! disconnects ranks, or sends them false messages. With options, it measures the time until the
+//! other ranks detect a failure, or it runs many rounds of `kill -9`.
 //!
-//! The tests of the program `chaos` do the same on a small scale; this command takes the scale as
-//! options. Overflow checks and assertions are enabled, except for the measurements, which use an
-//! optimised build.
+//! The test program `chaos` makes the same checks with few faults as a part of the test suite. This
+//! command runs it with the number of faults that the options give. Overflow checks and assertions
+//! are enabled, except for measurements, which use an optimised build.
 
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult, run};
@@ -14,7 +14,8 @@ const DEFAULT_SEEDS: u64 = 2000;
 const DEFAULT_INJECTIONS: u64 = 200;
 const DEFAULT_ROUNDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// The time limit for one seed, injection or round on average, on a busy machine.
+/// The time limit of the command is this time multiplied by the number of seeds, injections or
+/// rounds. It suffices on a busy machine.
 const LIMIT_PER_SEED: Duration = Duration::from_secs(10);
 
 /// Runs the command.
@@ -28,7 +29,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
         if let Some(limit) = number_option(&mut arguments, "--limit-ms")? {
             test.env("CHAOS_LIMIT_MS", limit.to_string());
         }
-        // There are four kinds of injections.
+        // The test injects four kinds of failures, each of them `times` times.
         ("latency::latencies", times.saturating_mul(4))
     } else if arguments.flag("--rounds") {
         let rounds = number_option(&mut arguments, "--times")?.unwrap_or(DEFAULT_ROUNDS);

@@ -1,7 +1,7 @@
-//! `cargo xtask conformance`: the whole matrix of the conformance suite.
+//! `cargo xtask conformance`: runs the conformance suite with its whole matrix of test cases.
 //!
-//! `cargo xtask test` runs a covering part of the matrix. This command builds the suite with
-//! optimisation and runs all of it, or the requested part.
+//! `cargo xtask test` runs only a part of the matrix that covers every feature. This command builds
+//! the suite with optimisation, and runs the whole matrix or the requested part.
 
 use crate::mpi::MpiLibrary;
 use crate::workspace::{cargo, json_string, scratch_folder};
@@ -13,10 +13,11 @@ use std::time::Duration;
 /// The default time limit of the suite in minutes.
 const DEFAULT_MINUTES: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// The suite stops itself at its time limit, and then needs this time for its report.
+/// The suite stops by itself at its time limit. It then has this much time for its report.
 const REPORT_TIME: Duration = Duration::from_secs(180);
 
-/// The names of the options that are passed to the suite.
+/// The names of the options that select test cases for the native back end. The command passes them
+/// to the suite.
 const NATIVE_OPTIONS: [&str; 4] = ["part", "transport", "kind", "only"];
 
 /// The names of the options for a back end other than the native one.
@@ -55,7 +56,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run::run_visibly(&mut test, limit)?.success())
 }
 
-/// Runs one rank per process with the launcher of an MPI implementation.
+/// Runs the suite with one process per rank, which the launcher of an MPI implementation starts.
 fn run_under_launcher(
     name: &str,
     launcher: &str,
@@ -93,7 +94,7 @@ fn variable_suffix(option: &str) -> &'static str {
     }
 }
 
-/// A run of the suite with ranks that a launcher starts, and its options.
+/// A run of the suite under a launcher: the launcher's command, and the options of the suite.
 pub(crate) struct ConformanceJob {
     pub(crate) launcher: Command,
     pub(crate) settings: Vec<(&'static str, String)>,

@@ -1,15 +1,17 @@
-//! `cargo xtask cost`: the number of instructions of a 4-byte all_reduce, send and recv, in this
-//! tree and in another one.
+//! `cargo xtask cost`: counts the instructions of a 4-byte all_reduce, send and recv. It compares
+//! this source tree with another tree.
 //!
-//! `ffi-tests/perf/call_cost.c` is compiled once for each tree, with that tree's header and release
-//! library. Two processes run it as ranks over shared memory. Rank 0 runs under callgrind, which
-//! counts only inside the exported function (`--toggle-collect`) and writes one file for each call
-//! (`--dump-after`). The head of that program describes how each call begins when its peer's part
-//! is done, so that the call never waits.
+//! The program `ffi-tests/perf/call_cost.c` is compiled once for each tree, with the header and the
+//! release library of this tree. Two processes run it as ranks over shared memory. Rank 0 runs
+//! under callgrind, which counts the instructions inside the exported function only
+//! (`--toggle-collect`), and writes one file for each call (`--dump-after`). A counted call begins
+//! only when the peer has done its part, so that the call never waits. The head of the program
+//! explains how.
 //!
-//! The figure of a tree is the smallest count that at least a twentieth of its calls have
-//! ([`FREQUENT_SHARE`]), over [`RUNS`] runs, which alternate with the runs of the other tree. Calls
-//! that grow a table, meet a full ring or wait have other counts and do not change it.
+//! A tree makes [`RUNS`] runs, in turn with the other tree. Its result is the smallest instruction
+//! count that is frequent: at least a twentieth of all its calls have exactly this count
+//! ([`FREQUENT_SHARE`]). Some calls grow a table, meet a full ring, or wait. Their counts are rare,
+//! so they do not change the result.
 
 use crate::workspace::{cargo, repository_root, scratch_folder, target_folder};
 use crate::{Arguments, CommandResult, run, tools};
@@ -22,19 +24,19 @@ use std::time::Duration;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
-/// Time limit for one run, which takes about 5 s on a machine with free cores.
+/// Time limit for one run. On a machine with free cores, a run takes about 5 s.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// Number of runs per tree.
 const RUNS: usize = 3;
 /// Number of calls of each kind in one run.
 const CALLS: u64 = 60;
-/// Smallest share of calls for a count to be frequent.
+/// A count is frequent if at least this share of the calls has it.
 const FREQUENT_SHARE: f64 = 0.05;
-/// Smallest share of calls that must have a frequent count.
+/// If fewer than this share of the calls have a frequent count, the measurement is invalid.
 const MIN_FREQUENT_SHARE: f64 = 0.5;
 
-/// Largest allowed growth against the other tree.
+/// Largest allowed relative growth of a count against the other tree.
 const MAX_GROWTH: f64 = 0.02;
 
 /// One kind of call that is counted.
@@ -42,7 +44,7 @@ const MAX_GROWTH: f64 = 0.02;
 struct CallKind {
     /// The name in the table.
     title: &'static str,
-    /// The function of `call_cost.c` that makes one call; its return ends a callgrind file.
+    /// The function of `call_cost.c` that makes one call. When it returns, callgrind ends a file.
     step: &'static str,
     /// The exported function whose instructions count.
     function: &'static str,
@@ -106,8 +108,8 @@ impl MeasuredTree {
     /// Builds the library of this tree.
     fn build_this() -> Result<Self, String> {
         let mut build = cargo();
-        // Without the programs' package, cargo would build the library again, because the packages
-        // together use more features of a dependency.
+        // Also name the package `dist-tools`. It uses more features of a dependency than the
+        // library alone. Without it, cargo would build the library again with fewer features.
         build.args(["build", "--release", "--package", "dist", "--package", "dist-tools", "--lib"]);
         if !run::run_visibly(&mut build, BUILD_LIMIT)?.success() {
             return Err("the release build failed".into());
@@ -119,7 +121,7 @@ impl MeasuredTree {
         )
     }
 
-    /// Opens another tree, which must be built already.
+    /// Opens another tree. Its release build must exist.
     fn open_other(path: &Path) -> Result<Self, String> {
         let path = fs::canonicalize(path)
             .map_err(|cause| format!("--against {}: {cause}", path.display()))?;
@@ -138,7 +140,7 @@ impl MeasuredTree {
     fn compile(title: &str, include: &Path, library: &Path) -> Result<Self, String> {
         let folder = scratch_folder("cost")?.join(title.replace(' ', "-"));
         tools::recreate_folder(&folder)?;
-        // The link has the soname, under which the program loads the library.
+        // The program loads the library by its soname, so the link has this name.
         let link = folder.join("libdist.so.0");
         symlink(library, &link)
             .map_err(|cause| format!("cannot create the link {}: {cause}", link.display()))?;
@@ -147,7 +149,8 @@ impl MeasuredTree {
             .map_err(|cause| format!("cannot read {}: {cause}", header.display()))?;
         let has_labels = text.contains("const char *label;");
         let mut compiler = run::command(tools::c_compiler()?);
-        // A function that ends in a tail call would not return where callgrind expects it.
+        // Forbid tail calls. If a function ended in a tail call, it would return elsewhere, and
+        // callgrind would not see its return.
         compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-fno-optimize-sibling-calls"]);
         if has_labels {
             compiler.arg("-DHAS_LABELS");
@@ -168,7 +171,7 @@ impl MeasuredTree {
         KINDS.into_iter().chain(self.has_labels.then_some(LABELLED))
     }
 
-    /// Runs both ranks once, and adds the counts of their calls.
+    /// Runs both ranks once, and adds the counts of the calls on rank 0.
     fn count_run(&self, samples: &mut CallSamples) -> Result<(), String> {
         let run_folder = self.folder.join("run");
         tools::recreate_folder(&run_folder)?;
@@ -182,14 +185,15 @@ impl MeasuredTree {
         }
         counted.arg(&program).arg("0").arg(&run_folder).arg(CALLS.to_string());
         let mut peer = without_settings(&program);
-        // The peer spins while it waits for the counted rank, which is fifty times slower.
+        // Under callgrind, the counted rank is fifty times slower. Let the peer spin during this
+        // time, so that it does not sleep.
         peer.env("DIST_SPIN_US", "1000000");
         peer.arg("1").arg(&run_folder).arg(CALLS.to_string());
         run::run_all(vec![counted, peer], RUN_LIMIT)?;
         read_samples(&run_folder, samples)
     }
 
-    /// Returns the figure of each kind of call.
+    /// Returns the result of each kind of call.
     fn figures(&self, samples: &CallSamples) -> Result<InstructionCounts, String> {
         let figures = self.kinds().map(|kind| {
             let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
@@ -201,7 +205,8 @@ impl MeasuredTree {
     }
 }
 
-/// Returns a command without the user's settings of the library in its environment.
+/// Returns a command whose environment has no `DIST_` variables, so that the user's settings do not
+/// change the result.
 fn without_settings(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = run::command(program);
     for (name, _) in std::env::vars_os() {
@@ -215,10 +220,10 @@ fn without_settings(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// Instructions per call, by the title of the kind of call.
 type InstructionCounts = BTreeMap<&'static str, u64>;
 
-/// The instructions of single calls, by the function of the program that made them.
+/// For each function of the program that makes a call, the instructions of each of its calls.
 type CallSamples = BTreeMap<String, Vec<u64>>;
 
-/// Adds the counts in all files of a run, by the function whose return ended the file.
+/// Adds the counts in all files of a run.
 fn read_samples(run_folder: &Path, samples: &mut CallSamples) -> Result<(), String> {
     let failed = |cause: std::io::Error| format!("cannot read {}: {cause}", run_folder.display());
     for entry in fs::read_dir(run_folder).map_err(failed)? {
@@ -243,9 +248,10 @@ fn parse_sample(text: &str) -> Option<(String, u64)> {
     Some((step, count))
 }
 
-/// Returns the smallest frequent count of the calls of a run. A call takes several paths, depending
-/// on whether the peer was faster. Which path is most frequent depends on the machine, but the
-/// shortest path does not. Returns an error if fewer than half of the calls have a frequent count.
+/// Returns the smallest frequent count of the calls. A call takes one of several paths, depending
+/// on how fast the peer is. On different machines, a different path is the most frequent one, but
+/// the shortest path is the same. So this function does not return the most frequent count. Returns
+/// an error if fewer than half of the calls have a frequent count.
 fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     let mut times: BTreeMap<u64, usize> = BTreeMap::new();
     for &count in counts.iter().filter(|&&count| count > 0) {
@@ -266,7 +272,7 @@ fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     }
 }
 
-/// Returns the relative growth of the second count over the first.
+/// Returns the relative growth from `before` to `after`. For example, growth by 2 % is 0.02.
 #[allow(clippy::cast_precision_loss, reason = "the instructions of one call are few")]
 fn growth(before: u64, after: u64) -> f64 {
     after as f64 / before.max(1) as f64 - 1.0

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: builds the library and the launcher, and trains the digit classifier on
-//! several processes.
+//! `cargo xtask demo`: builds the library and the launcher, and trains a classifier of handwritten
+//! digits with several processes.
 
 use crate::examples::{TRAIN_DIGITS, distrun, is_result, without_rank};
 use crate::{Arguments, CommandResult, run, workspace};

@@ -53,7 +53,7 @@ pub(crate) const SURVIVE: CExample = CExample {
 };
 
 impl CExample {
-    /// Compiles the program against the staged library; a warning is an error.
+    /// Compiles the program with the staged library. A warning is an error.
     pub(crate) fn compile(self, stage: &StagedBuild) -> Result<PathBuf, String> {
         let folder = repository_root().join("c-examples");
         let sources: Vec<PathBuf> = self.sources.iter().map(|name| folder.join(name)).collect();
@@ -69,7 +69,7 @@ pub(crate) fn program_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Compiles a C program against the staged library.
+/// Compiles a C program with the staged library.
 pub(crate) fn compile(
     stage: &StagedBuild,
     name: &str,
@@ -77,7 +77,7 @@ pub(crate) fn compile(
 ) -> Result<PathBuf, String> {
     let program = program_folder()?.join(name);
     let data = repository_root().join("c-examples/digits_training/data/digits.csv");
-    // CC may contain arguments, as in make.
+    // The variable CC may contain arguments after the compiler's name, as in make.
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
     let mut cc = run::command(words.next().unwrap_or("cc"));
@@ -97,14 +97,14 @@ pub(crate) fn compile(
     Ok(program)
 }
 
-/// Returns a `distrun` command for this number of ranks of a program.
+/// Returns a `distrun` command that starts a program on this number of ranks.
 pub(crate) fn distrun(stage: &StagedBuild, ranks: usize, program: &Path) -> Command {
     let mut command = run::command(&stage.distrun);
     command.args(["--nproc-per-node", &ranks.to_string()]).arg(program);
     command
 }
 
-/// Returns a line without the prefix `[rank] ` of distrun.
+/// Returns a line without the prefix `[rank] `, which distrun adds.
 pub(crate) fn without_rank(line: &str) -> &str {
     let Some((rank, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
         return line;
@@ -118,7 +118,7 @@ pub(crate) fn without_rank(line: &str) -> &str {
 pub(crate) struct TrainingResult {
     /// The loss of each epoch.
     pub(crate) losses: Vec<f64>,
-    /// The last line, `held-out accuracy: …`.
+    /// The line with the result, `held-out accuracy: …`.
     pub(crate) result: String,
 }
 
@@ -149,8 +149,8 @@ impl TrainingResult {
         self.result.strip_prefix(RESULT_PREFIX)?.split(' ').next()?.parse().ok()
     }
 
-    /// Returns the largest difference between the losses of two runs; infinite if the numbers of
-    /// epochs differ.
+    /// Returns the largest difference between the losses of two runs. If the runs have different
+    /// numbers of epochs, the difference is infinite.
     pub(crate) fn max_loss_difference(&self, other: &Self) -> f64 {
         if self.losses.len() != other.losses.len() {
             return f64::INFINITY;
@@ -160,7 +160,7 @@ impl TrainingResult {
     }
 }
 
-/// Returns whether this line is the result of a training.
+/// Returns true if this line is the result of a training.
 pub(crate) fn is_result(line: &str) -> bool {
     line.starts_with(RESULT_PREFIX)
 }

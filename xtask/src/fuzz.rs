@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: builds the fuzz targets with coverage instrumentation for libFuzzer, and
 //! runs them.
 //!
-//! The command works with a stable compiler. Compiler flags enable LLVM's instrumentation, and the
-//! crate `libfuzzer-sys` compiles libFuzzer with a C++ compiler.
+//! The command works with a stable Rust compiler: compiler flags enable LLVM's instrumentation. The
+//! crate `libfuzzer-sys` compiles libFuzzer and needs a C++ compiler.
 
 use crate::workspace::{cargo, repository_root, scratch_folder};
 use crate::{Arguments, CommandResult, run, tools};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const DEFAULT_SECONDS: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// The extra time of a run beyond its limit, to read the corpus and to exit.
+/// A run gets this time in addition to its limit, because it also reads the corpus and exits.
 const EXTRA_TIME: Duration = Duration::from_secs(300);
 /// The interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ fn chosen_targets(names: &[String]) -> Result<Vec<String>, String> {
     }
 }
 
-/// Builds all targets; returns the folder with the programs.
+/// Builds all targets. Returns the folder with the programs.
 fn build() -> Result<PathBuf, String> {
     if std::env::var_os("CXX").is_none() && !tools::has_program("c++") {
         return Err("no C++ compiler found, and libFuzzer needs one: install g++ or clang \
@@ -82,7 +82,7 @@ fn build() -> Result<PathBuf, String> {
     }
     let host = tools::host_target()?;
     let mut build = cargo();
-    // With an explicit target, cargo does not use the flags for build scripts.
+    // Name the target explicitly. Otherwise cargo would also use the flags for build scripts.
     build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
     build
         .args(["--target", &host])
@@ -155,9 +155,9 @@ impl FuzzTarget {
         Ok(figures)
     }
 
-    /// Adds inputs to the corpus of the repository, smallest first, if they reach a place that no
-    /// input in it reaches. Hit counts are ignored, so that the corpus stays small. No input is
-    /// removed.
+    /// Adds found inputs to the corpus of the repository, the smallest first. An input is added if
+    /// it reaches a place in the code that no input of the corpus reaches. The number of times that
+    /// a place is reached does not count, so that the corpus stays small. No input is removed.
     fn merge(&self) -> Result<(), String> {
         let mut command = self.command();
         command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found_corpus]);

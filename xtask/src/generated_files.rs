@@ -1,8 +1,10 @@
-//! Files that are generated and committed: the headers in `include/` (`cargo xtask header`), and
-//! the table of supported features in `docs/backends.md` (`cargo xtask support-table`).
+//! The files that are generated and also committed. They are the headers in `include/` (`cargo
+//! xtask header`), and the table of supported features in `docs/backends.md` (`cargo xtask
+//! support-table`).
 //!
-//! The package `dist-headers` generates the headers from the source. A test generates the table from
-//! the back ends. Other tests compare the committed files with the generated ones.
+//! The package `dist-headers` generates the headers from the source. A test program generates the
+//! table by asking the back ends. Other tests check that the committed files agree with the
+//! generated text.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -11,7 +13,7 @@ use std::time::Duration;
 const BEGIN: &str = "<!-- support:begin -->\n";
 const END: &str = "<!-- support:end -->";
 
-/// Writes the headers that the source has changed.
+/// Generates the headers and writes the files that have changed.
 pub(crate) fn update_headers(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     let mut generator = workspace::cargo();

@@ -1,7 +1,7 @@
-//! `cargo xtask gpu`: the checks that need a GPU. It makes a release build. With it, it runs the
-//! programs of `ffi-tests/nccl`, which otherwise run over stubs, with this machine's CUDA driver
-//! and NCCL. It also runs `dist-bench` on device memory. The build needs no CUDA: the programs take
-//! its declarations from `ffi-tests/stubs`.
+//! `cargo xtask gpu`: runs the checks that need a GPU. The command makes a release build. Then it
+//! runs the programs of `ffi-tests/nccl` with the CUDA driver and the NCCL of this machine (`cargo
+//! xtask test` runs the same programs with stubs), and `dist-bench` on device memory. The build
+//! does not need CUDA: the programs take the declarations of its functions from `ffi-tests/stubs`.
 
 use crate::workspace::{StagedBuild, repository_root, scratch_folder, stage_release_build};
 use crate::{Arguments, CommandResult, run, tools};
@@ -12,8 +12,9 @@ use std::time::Duration;
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The first NCCL version that allows several ranks on one GPU, and the variable that enables this.
+/// The first NCCL version that allows several ranks on one GPU.
 const MIN_NCCL_FOR_SHARED_GPU: u32 = 23_000;
+/// The environment variable, and its value, that makes NCCL allow several ranks on one GPU.
 const SHARED_GPU_VARIABLE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 
 /// The maximum number of ranks that the programs support.
@@ -22,28 +23,28 @@ const MAX_RANKS: usize = 4;
 /// The GPU software and devices of the machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct GpuMachine {
-    /// The driver's file.
+    /// The path of the driver's library.
     driver: Option<String>,
     devices: usize,
     nccl: Option<u32>,
-    /// The reasons why parts are missing.
+    /// The reasons why a part of the software or a device is missing.
     missing: Vec<String>,
 }
 
-/// A set of runs with the same ranks.
+/// A set of runs with the same back end and number of ranks.
 #[derive(Debug, PartialEq, Eq)]
 struct GpuRound {
     title: String,
     is_over_nccl: bool,
     ranks: usize,
-    /// Whether the ranks share a GPU over NCCL.
+    /// True if the ranks use NCCL and share one GPU.
     is_gpu_shared: bool,
 }
 
 /// The arguments of a program.
 type ProgramArguments = &'static [&'static str];
 
-/// The programs and their arguments, over NCCL and through host memory.
+/// The programs of a round over NCCL, with their arguments.
 const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
     ("operations", &[]),
     ("behaviour", &[]),
@@ -58,10 +59,11 @@ const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
     ("together", &["alone_first"]),
     ("death", &["nccl"]),
 ];
+/// The programs of a round whose data goes through host memory, with their arguments.
 const STAGED_PROGRAMS: [(&str, ProgramArguments); 3] =
     [("operations", &["staging"]), ("behaviour", &["staging"]), ("death", &["native"])];
 
-/// Returns whether a program needs two ranks.
+/// Returns true if a program needs exactly two ranks.
 fn needs_two_ranks(program: &str, words: &[&str]) -> bool {
     program == "death"
         || words.iter().any(|word| word.ends_with("behind") || word.contains("first"))
@@ -87,7 +89,8 @@ impl GpuMachine {
         machine
     }
 
-    /// Returns the rounds that can run here, and the reasons why other rounds cannot.
+    /// Returns the rounds that can run on this machine, and for each other round the reason why it
+    /// cannot.
     fn possible_rounds(&self) -> (Vec<GpuRound>, Vec<String>) {
         let (mut rounds, mut left_out) = (Vec::new(), Vec::new());
         let mut add = |title: String, nccl, ranks, shares| {
@@ -148,8 +151,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(failed == 0)
 }
 
-/// Runs the same programs over stubs of CUDA and NCCL, for `cargo xtask test`. Returns an error if
-/// a run fails.
+/// Runs the same programs with stubs of CUDA and NCCL instead of a GPU, for `cargo xtask test`.
+/// Returns an error if a run fails.
 pub(crate) fn run_over_stubs(stage: &StagedBuild) -> Result<(), String> {
     let folder = scratch_folder("gpu")?.join("stubs");
     let mut build = run::command("sh");
@@ -169,7 +172,8 @@ pub(crate) fn run_over_stubs(stage: &StagedBuild) -> Result<(), String> {
     }
 }
 
-/// Probes the machine. Returns the result and the text that describes it.
+/// Probes the machine for GPU software and devices. Returns the result, and the output of the
+/// probe.
 fn probe_machine(libraries: Option<&Path>) -> Result<(GpuMachine, String), String> {
     let program = compile("machine", &["machine.c"], &["-ldl"], None)?;
     let mut probe = run::command(&program);
@@ -193,8 +197,7 @@ fn compile(
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
     let mut cc = run::command(words.next().unwrap_or("cc"));
-    // The programs compare the address of a weak function with NULL, and the compiler would warn
-    // about this.
+    // Disable one warning: the programs compare the address of a weak function with NULL.
     cc.args(words).args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-address"]);
     cc.args(files.iter().map(|file| tests.join(file))).arg("-o").arg(&program);
     if let Some(stage) = stage {
@@ -210,12 +213,13 @@ struct GpuSuite<'a> {
     stage: &'a StagedBuild,
     driver: &'a Path,
     is_quick: bool,
-    /// The folder that is searched first for CUDA and NCCL.
+    /// The folder with the stubs of CUDA and NCCL. The programs search it before other folders.
+    /// `None` to use the real libraries.
     stub_folder: Option<&'a Path>,
 }
 
 impl GpuSuite<'_> {
-    /// Runs the rounds; returns the number of failed runs.
+    /// Runs the rounds. Returns the number of failed runs.
     fn run_rounds(&self, rounds: &[GpuRound]) -> Result<usize, String> {
         let mut failed = 0;
         for round in rounds {
@@ -225,7 +229,7 @@ impl GpuSuite<'_> {
         Ok(failed)
     }
 
-    /// Runs a round; returns the number of failed runs.
+    /// Runs a round. Returns the number of failed runs.
     fn run_round(&self, round: &GpuRound) -> Result<usize, String> {
         let programs: &[(&str, ProgramArguments)] =
             if round.is_over_nccl { &NCCL_PROGRAMS } else { &STAGED_PROGRAMS };
@@ -262,8 +266,8 @@ impl GpuSuite<'_> {
             let mut bench = run::command(self.stage.lib.join("dist-bench"));
             bench.args(["--device", if round.is_over_nccl { "nccl" } else { "native" }]);
             bench.args(["--ranks", &round.ranks.to_string(), "--ops", "all"]);
-            // Processes that share a GPU alternate in time slices of milliseconds, and each
-            // operation over NCCL takes several slices.
+            // Use `--quick` also if the ranks share a GPU: the processes then alternate in time
+            // slices of milliseconds, and each NCCL operation takes several slices.
             let is_quick = self.is_quick || round.is_gpu_shared;
             bench.args(if is_quick { ["--quick"].as_slice() } else { &[] });
             failed += self.run_and_report("dist-bench", round, &mut bench)?;
@@ -271,15 +275,17 @@ impl GpuSuite<'_> {
         Ok(failed)
     }
 
-    /// Compiles a program against the driver, with our declarations of its functions.
+    /// Compiles a program that calls the driver. The declarations of the driver's functions come
+    /// from the stubs.
     fn compile(&self, name: &str, files: &[&str]) -> Result<PathBuf, String> {
         let header = format!("-I{}", repository_root().join("ffi-tests/stubs/include").display());
         let driver = self.driver.display().to_string();
         compile(name, files, &[&header, &driver], Some(self.stage))
     }
 
-    /// Returns a command that starts two processes with their rank and number. One process exits
-    /// without a message as part of the test, which must not end the other process.
+    /// Returns a shell command that starts two processes and gives each its rank and the number of
+    /// ranks. It does not use distrun: as a part of the test, one process exits without a message,
+    /// and distrun would then end the other process.
     fn two_process_command(&self, program: &Path, words: ProgramArguments) -> Command {
         let script = "port=$1; shift; pids=; for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
              MASTER_PORT=$port \"$1\" $rank 2 $2 & pids=\"$pids $!\"; done; worst=0; \

@@ -1,14 +1,14 @@
-//! `cargo xtask loom`: runs the protocols between threads through all their interleavings.
+//! `cargo xtask loom`: checks the protocols between threads with the model checker loom, which runs
+//! all interleavings.
 //!
-//! The command makes a separate build, in which the atomics of `base::sync` are those of the model
-//! checker.
+//! The command makes a separate build, in which `base::sync` uses the atomics of loom.
 
 use crate::run::{self, FinishedProcess};
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult};
 use std::time::Duration;
 
-/// The time limit; the build takes most of the time.
+/// The time limit of the command. The build takes most of the time.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Runs the command.
@@ -20,8 +20,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
 /// Builds the models and runs them.
 pub(crate) fn run_models() -> Result<FinishedProcess, String> {
     let mut test = cargo();
-    // Without optimisation, the models take minutes. Each model runs on one thread, regardless of
-    // the threads that it models.
+    // The profile of the tests optimises a little. Without optimisation, the models would take
+    // minutes. A model runs all threads that it models on one thread.
     test.args(["test", "--lib", "--package", "dist", "--target-dir", "target/loom", "loom_"]);
     test.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run::run_visibly(&mut test, LIMIT)

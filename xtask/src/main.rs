@@ -1,8 +1,8 @@
-//! The project's commands for developers and for the integration server.
+//! The commands of the project for developers and for the integration server.
 //!
-//! `cargo xtask help` lists the commands. Each command is a module. Shared code is in [`workspace`]
-//! (paths, builds), [`run`] (child processes with deadlines), [`tools`] (the machine's programs),
-//! [`torch`] (the path of torch) and [`examples`] (the C programs).
+//! `cargo xtask help` lists the commands. Each command is a module. The commands share the code in
+//! [`workspace`] (paths, builds), [`run`] (child processes with deadlines), [`tools`] (programs of
+//! the machine), [`torch`] (a Python environment with torch) and [`examples`] (the C programs).
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -103,14 +103,17 @@ bench-store [--venv DIR] [--pairs N] [--tcp] [--quick] [--write]
 help                print this text
 ";
 
-/// The result of a command: whether all checks passed, or why the command could not run.
+/// The result of a command. `Ok` contains true if all checks passed. `Err` contains the reason why
+/// the command could not run.
 type CommandResult = Result<bool, String>;
 
-/// Descriptors for the tests' processes. Many users start with a soft limit of 1,024.
+/// The number of descriptors that a process of the tests may open. The usual soft limit, 1,024, is
+/// too low.
 const OPEN_FILES: u64 = 65_536;
 
 fn main() -> ExitCode {
-    // The children of this process inherit the limit. If the hard limit is lower, that one applies.
+    // The children of this process inherit the limit. If the hard limit is lower, this call raises
+    // the soft limit to the hard limit.
     if let Err(cause) = rlimit::increase_nofile_limit(OPEN_FILES) {
         eprintln!("xtask: cannot raise the limit of open files: {cause}");
     }
@@ -155,7 +158,8 @@ fn dispatch(arguments: &[String]) -> CommandResult {
     }
 }
 
-/// Parses `--name value` pairs and flags of a command; remaining arguments are an error.
+/// The parser for the arguments of a command. It takes `--name value` pairs and flags. If arguments
+/// remain, it returns an error.
 #[derive(Debug)]
 struct Arguments {
     rest: Vec<String>,

@@ -1,5 +1,5 @@
-//! `cargo xtask mpi`: builds the plug-ins for MPI, one for each installed implementation. The
-//! plug-ins are placed next to libdist.so, or in the folder given by `--into`.
+//! `cargo xtask mpi`: builds a plug-in for each installed MPI implementation. The command places
+//! the plug-ins next to libdist.so, or in the folder that `--into` names.
 
 use crate::workspace::{repository_root, target_folder};
 use crate::{Arguments, CommandResult, run, tools};
@@ -35,7 +35,7 @@ impl MpiLibrary {
         }
     }
 
-    /// Returns Debian's packages of the implementation.
+    /// Returns the names of the Debian packages of the implementation.
     fn packages(self) -> &'static str {
         match self {
             Self::OpenMpi => "libopenmpi-dev openmpi-bin",
@@ -43,7 +43,8 @@ impl MpiLibrary {
         }
     }
 
-    /// Returns the names of the launcher, and the words that identify it in its version output.
+    /// Returns the possible names of the launcher, and the words that identify it: its version
+    /// output contains at least one of them.
     fn launcher_names(self) -> ([&'static str; 2], &'static [&'static str]) {
         match self {
             Self::OpenMpi => (["mpirun.openmpi", "mpirun"], &["Open MPI", "OpenRTE", "PRRTE"]),
@@ -54,7 +55,7 @@ impl MpiLibrary {
     /// Returns the compiler of the implementation.
     ///
     /// # Errors
-    /// The packages to install.
+    /// If the program is missing, a message with the packages to install.
     pub(crate) fn compiler(self) -> Result<PathBuf, String> {
         let by_name = tools::find_program(&format!("mpicc.{}", self.name()));
         by_name
@@ -77,7 +78,7 @@ impl MpiLibrary {
     /// Returns the launcher for this number of ranks.
     ///
     /// # Errors
-    /// The packages to install.
+    /// If the program is missing, a message with the packages to install.
     pub(crate) fn launcher(self, ranks: usize) -> Result<Command, String> {
         let (names, words) = self.launcher_names();
         let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));

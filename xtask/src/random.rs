@@ -1,8 +1,9 @@
-//! `cargo xtask random`: compares random programs with their oracle, for a chosen number of seeds.
+//! `cargo xtask random`: runs random programs, and compares their results with an oracle (a simple
+//! computation of the expected results). The user chooses the number of seeds.
 //!
-//! The test suite runs `random_programs` for a minute and `reducer_random` for 200 seeds. This
-//! command runs any number of seeds with optimisation: programs of collectives and messages, and
-//! trainings with a reducer.
+//! The random programs are programs of collectives and messages (`random_programs`), and trainings
+//! with a reducer (`reducer_random`). The test suite runs `random_programs` for a minute, and
+//! `reducer_random` for 200 seeds. This command runs any number of seeds, with an optimised build.
 
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult, run};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 const DEFAULT_SEEDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// The time limit for one program on average, on a busy machine.
+/// The time limit of the command is this time multiplied by the number of programs. It suffices on
+/// a busy machine.
 const LIMIT_PER_PROGRAM: Duration = Duration::from_secs(10);
 
 /// Runs the command.

@@ -1,4 +1,4 @@
-//! Child processes: runs a process with a deadline, and shows and keeps its output.
+//! Runs child processes. Each process has a time limit. Its output is shown or kept.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval for polling a child that prints nothing.
+/// The interval at which a child that prints nothing is polled for its exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The time between SIGTERM and SIGKILL for a child.
 const KILL_DELAY: Duration = Duration::from_secs(5);
@@ -47,8 +47,8 @@ impl FinishedProcess {
     }
 }
 
-/// Creates a command without the library search path that `cargo run` adds. The program must find
-/// its libraries as it does for a user.
+/// Creates a command. Removes the folders that `cargo run` adds to the library search path, because
+/// the program must find its libraries in the same way as for a user.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -62,7 +62,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns whether the path is inside a target folder of cargo, which contains a marker file.
+/// Returns true if the path is inside a target folder of cargo. Such a folder contains the file
+/// `CACHEDIR.TAG`.
 fn is_build_folder(path: &Path) -> bool {
     path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
@@ -75,8 +76,9 @@ pub(crate) fn run_visibly(
     run_with_lines(command, limit, |line| println!("{line}"))
 }
 
-/// Runs a command to its end with the caller's standard output and error, and calls `report` with
-/// the time since the start in each interval. Returns whether the command was successful.
+/// Runs a command to its end. The command writes to the standard output and error of this process.
+/// Once per `interval`, calls `report` with the time since the start. Returns true if the command
+/// was successful.
 pub(crate) fn run_with_reports(
     command: &mut Command,
     interval: Duration,
@@ -97,7 +99,7 @@ pub(crate) fn run_with_reports(
     }
 }
 
-/// Runs a command to its end without output.
+/// Runs a command to its end. Does not show its output.
 pub(crate) fn run_quietly(
     command: &mut Command,
     limit: Duration,
@@ -105,7 +107,8 @@ pub(crate) fn run_quietly(
     run_with_lines(command, limit, |_| ())
 }
 
-/// Runs a command quietly; returns an error if it does not succeed.
+/// Runs a command to its end. Does not show its output. Returns an error if the command does not
+/// succeed.
 pub(crate) fn run_checked(
     command: &mut Command,
     limit: Duration,
@@ -118,8 +121,8 @@ pub(crate) fn run_checked(
     Err(format!("{name}: {}{}", finished.exit_description(), finished.output_tail()))
 }
 
-/// Runs several commands concurrently and quietly to their ends. Returns their outputs, or an error
-/// that names all failed commands.
+/// Runs several commands concurrently to their ends. Does not show their outputs, but returns them.
+/// If commands fail, returns an error that names all failed commands.
 pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
     let outcomes: Vec<Result<FinishedProcess, String>> = thread::scope(|scope| {
         let run = |mut command| scope.spawn(move || run_checked(&mut command, limit));
@@ -138,8 +141,8 @@ pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<Str
     if problems.is_empty() { Ok(texts) } else { Err(problems.join("\n  and ")) }
 }
 
-/// A child process in the background. It exits at the end of its standard input, which happens when
-/// this value is dropped.
+/// A child process in the background. The program must exit at the end of its standard input. The
+/// drop of this value closes the standard input.
 #[derive(Debug)]
 pub(crate) struct BackgroundProcess {
     child: Child,
@@ -176,7 +179,7 @@ impl BackgroundProcess {
         }
     }
 
-    /// Returns the output so far, without the lines that were awaited.
+    /// Returns the output so far, without the lines that `await_line` returned.
     pub(crate) fn other_output(&mut self) -> &str {
         while let Ok(line) = self.lines.try_recv() {
             self.store_line(&line);
@@ -195,7 +198,7 @@ impl Drop for BackgroundProcess {
         drop(self.stdin.take());
         let deadline = Instant::now() + KILL_DELAY;
         while Instant::now() < deadline {
-            // If polling fails, there is no process to end.
+            // If the poll fails, the process does not exist any more.
             if poll(&mut self.child).map_or(true, |status| status.is_some()) {
                 return;
             }
@@ -227,7 +230,8 @@ fn output_lines(child: &mut Child) -> Receiver<String> {
     lines
 }
 
-/// Runs a command to its end or to the limit, and passes each line of output to `show` immediately.
+/// Runs a command until it ends or reaches its time limit. Passes each line of the output to `show`
+/// as soon as it arrives.
 pub(crate) fn run_with_lines(
     command: &mut Command,
     limit: Duration,
@@ -245,8 +249,8 @@ pub(crate) fn run_with_lines(
                 text.push_str(&line);
                 text.push('\n');
             }
-            // The pipes are empty. A descendant of the child may hold them open, but only the
-            // child's exit counts.
+            // The child has exited and the pipes are empty, so stop. Do not wait until the pipes
+            // are closed, because a descendant of the child may hold them open.
             Err(_) if status.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL_INTERVAL / 10),
             Err(RecvTimeoutError::Timeout) => (),
@@ -282,7 +286,8 @@ fn poll(child: &mut Child) -> Result<Option<ExitStatus>, String> {
     child.try_wait().map_err(|cause| format!("cannot wait for a child process: {cause}"))
 }
 
-/// Sends SIGTERM, so that a launcher can end its ranks, and later SIGKILL.
+/// Sends SIGTERM, so that a launcher can end its ranks. If the child does not exit, sends SIGKILL
+/// after [`KILL_DELAY`].
 fn terminate(child: &mut Child) -> Result<(), String> {
     let term_command = format!("kill -TERM {}", child.id());
     let term_result = Command::new("sh").args(["-c", &term_command]).status();
@@ -338,7 +343,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-together-{}", std::process::id()));
         let (one, other) = (folder.join("one"), folder.join("other"));
         std::fs::create_dir_all(&folder).unwrap();
-        // Opening one end of a pipe waits for the other end.
+        // The open of one end of a named pipe waits until another process opens the other end. So
+        // the two commands only end if they run concurrently.
         let pipes = format!("mkfifo {} {}", one.display(), other.display());
         assert!(shell(&pipes).status().unwrap().success());
         let ask = format!("echo ask > {}; cat {}", one.display(), other.display());

@@ -1,4 +1,5 @@
-//! The programs of the machine: the search path, the C compiler, and apt if it may be used.
+//! The programs of the machine. The module finds programs on the search path, finds the C and C++
+//! compilers, and installs missing programs with apt if this is allowed.
 
 use crate::run;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::Duration;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 const DOWNLOAD: Duration = Duration::from_secs(900);
 
-/// A program that some checks need, and the Debian package that has it.
+/// A program that some checks need, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
@@ -37,7 +38,7 @@ fn has_libclang() -> bool {
             .is_ok_and(|entries| entries.flatten().any(|entry| has_it(entry.path())))
 }
 
-/// Returns the Rust compiler's name of this machine's platform.
+/// Returns the name that the Rust compiler has for the platform of this machine.
 pub(crate) fn host_target() -> Result<String, String> {
     let mut rustc = run::command("rustc");
     let text = run::run_checked(
@@ -76,8 +77,9 @@ pub(crate) fn cxx_compiler() -> Result<String, String> {
     })
 }
 
-/// Installs missing tools through apt if this is allowed without confirmation. Otherwise prints the
-/// packages to install. The checks themselves report tools that are still missing.
+/// Installs missing tools with apt, if this is possible without a question to the user. Otherwise
+/// prints the packages to install. A check that needs a tool reports later if the tool is still
+/// missing.
 pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
     let missing: Vec<Tool> =
         tools.iter().filter(|tool| !has_program(tool.program)).copied().collect();
@@ -101,7 +103,7 @@ pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
     }
 }
 
-/// Returns why apt may not be used here; `None` if it may.
+/// Returns the reason why apt may not be used on this machine, or `None` if it may be used.
 fn apt_refusal() -> Option<String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let debian = release.lines().any(|line| {
@@ -137,7 +139,7 @@ fn apt_install(packages: &[&str]) -> Result<(), String> {
     if apt_get(&install).is_ok() {
         return Ok(());
     }
-    // A new machine has no package lists.
+    // A new machine has no package lists, so update them.
     apt_get(&["update"])?;
     apt_get(&install)
 }
@@ -151,15 +153,15 @@ fn apt_get(arguments: &[&str]) -> Result<(), String> {
     run::run_checked(&mut command, DOWNLOAD).map(|_| ())
 }
 
-/// Returns whether the output of `program --version` contains one of the words. This distinguishes
-/// implementations of one command.
+/// Returns true if the output of `program --version` contains one of the words. The words
+/// distinguish the implementations of a command, for example of mpirun.
 pub(crate) fn version_mentions(program: &str, words: &[&str]) -> bool {
     has_program(program)
         && run::run_quietly(run::command(program).arg("--version"), QUERY_TIMEOUT)
             .is_ok_and(|done| words.iter().any(|word| done.text.contains(word)))
 }
 
-/// Removes a folder of an earlier run and creates it again.
+/// Creates an empty folder. If the folder exists from an earlier run, removes it before.
 pub(crate) fn recreate_folder(path: &Path) -> Result<(), String> {
     if path.exists() {
         std::fs::remove_dir_all(path)

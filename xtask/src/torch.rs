@@ -1,4 +1,5 @@
-//! torch: the user's environment, or a private one that is downloaded once.
+//! Finds torch: in a Python environment of the user, or in a private environment that is downloaded
+//! once.
 
 use crate::{run, workspace};
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use std::time::Duration;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
 
-/// A Python script that prints the path and version of torch without importing it, which takes
-/// seconds.
+/// A Python script that prints the path and the version of torch. It does not import torch, because
+/// the import takes seconds.
 const FIND_TORCH_SCRIPT: &str = "import importlib.metadata, importlib.util
 print(importlib.util.find_spec('torch').submodule_search_locations[0])
 print(importlib.metadata.version('torch'))";
@@ -17,17 +18,17 @@ print(importlib.metadata.version('torch'))";
 /// A Python environment that contains torch.
 #[derive(Clone, Debug)]
 pub(crate) struct TorchEnvironment {
-    /// The environment's folder.
+    /// The folder of the environment.
     environment: PathBuf,
-    /// Where torch's headers and libraries are.
+    /// The folder that contains torch's headers and libraries.
     pub(crate) package: PathBuf,
-    /// Its version, as in "2.15.0+cpu".
+    /// The version of torch, for example "2.15.0+cpu".
     pub(crate) version: String,
 }
 
 impl TorchEnvironment {
-    /// Returns the environment in `folder`. Without a folder, returns our own environment, and
-    /// creates it if necessary.
+    /// Returns the environment in `folder`. If no folder is given, returns the project's private
+    /// environment, and creates it if necessary.
     pub(crate) fn find_torch(folder: Option<&Path>) -> Result<Self, String> {
         let environment = match folder {
             // Programs run in other folders, so the path must be absolute.
@@ -72,7 +73,7 @@ fn private_environment() -> Result<PathBuf, String> {
     println!("downloading torch into {} (large)", folder.display());
     run::run_checked(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
     let mut pip = run::command(folder.join("bin/pip"));
-    // Without NumPy, torch cannot gather objects.
+    // torch needs NumPy to gather objects.
     run::run_checked(pip.args(["install", "--quiet", "torch==2.15.*", "numpy"]), DOWNLOAD_LIMIT)?;
     Ok(folder)
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask tsan`: the random programs under ThreadSanitizer.
+//! `cargo xtask tsan`: runs the random programs under ThreadSanitizer, which detects data races.
 //!
-//! The sanitizer must see every lock, including the locks of the standard library, so the command
-//! builds the standard library with it. A stable compiler can do this if the standard library's
-//! sources are installed and `RUSTC_BOOTSTRAP` enables nightly options.
+//! The sanitizer must see every lock, including the locks of the standard library. So the command
+//! also builds the standard library with the sanitizer. A stable compiler can do this if the
+//! sources of the standard library are installed, and if `RUSTC_BOOTSTRAP` enables nightly options.
 
 use crate::workspace::{cargo, repository_root, target_folder};
 use crate::{Arguments, CommandResult, run, tools};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The time limit for a cargo command, after which it counts as hanging. The Rust tests with their
-/// build take 20 to 30 minutes on two busy cores.
+/// The time limit for a cargo command. After this time, the command counts as hanging. The Rust
+/// tests and their build take 20 to 30 minutes on two busy cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
 /// Returns the root of the repository.
@@ -17,14 +17,16 @@ pub(crate) fn repository_root() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-/// Returns a command for the cargo that runs this program, in the repository's root.
+/// Returns a command for the cargo that started this program. The command runs in the root of the
+/// repository.
 pub(crate) fn cargo() -> Command {
     let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(repository_root());
     cargo
 }
 
-/// Returns cargo's target folder, which the user may have moved.
+/// Returns the target folder of cargo. Asks cargo for it, because the user may have configured
+/// another folder.
 pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
@@ -46,7 +48,8 @@ pub(crate) fn scratch_folder(name: &str) -> Result<PathBuf, String> {
     Ok(target_folder()?.join("xtask").join(name))
 }
 
-/// The library, its header and its launcher, laid out as if they were installed.
+/// The paths of a staged build: the library, its header and its launcher in folders, as if they
+/// were installed.
 #[derive(Debug)]
 pub(crate) struct StagedBuild {
     pub(crate) include: PathBuf,
@@ -57,16 +60,16 @@ pub(crate) struct StagedBuild {
 /// All programs of the project.
 const PROGRAMS: &[&str] = &["distrun", "dist-store", "dist-doctor", "dist-bench"];
 
-/// How often a build that takes long reports the time that it has taken.
+/// During a long build, a message with the elapsed time is printed at this interval.
 const BUILD_REPORT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Builds the library and all programs in release mode, showing cargo's progress, and stages them.
+/// Builds the library and all programs in release mode, and stages them. Shows cargo's progress.
 pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
     stage_build("release", PROGRAMS)
 }
 
-/// Builds the library and the launcher with few optimisations, so that a first demo starts sooner,
-/// and stages them.
+/// Builds the library and the launcher, and stages them. The build uses few optimisations, so that
+/// a first demo starts sooner.
 pub(crate) fn stage_demo_build() -> Result<StagedBuild, String> {
     stage_build("demo", &["distrun"])
 }
@@ -94,12 +97,13 @@ fn stage_build(profile: &str, programs: &[&str]) -> Result<StagedBuild, String> 
     })
 }
 
-/// Copies the files. A link under the library's soname is placed next to it, because programs
-/// request this name at run time.
+/// Copies the files to the stage. Also creates a link to the library with its soname as the name,
+/// because programs request the library by this name at run time.
 fn stage_files(built: &Path, stage: &Path, programs: &[&str]) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
     for name in ["libdist.so", "libdist.a"].iter().chain(programs) {
-        // The file of a running program cannot be written, but it can be replaced.
+        // Copy to a temporary name and rename the file: the file of a running program cannot be
+        // written, but it can be replaced.
         let temporary_path = stage.join(format!("{name}.new"));
         fs::copy(built.join(name), &temporary_path)?;
         fs::rename(&temporary_path, stage.join(name))?;

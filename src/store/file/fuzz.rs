@@ -1,14 +1,15 @@
 //! The fuzz target `store_file`: files of arbitrary bytes and files of arbitrary records.
 //!
-//! Compiled only for fuzzing and for tests; not a part of the library.
+//! This module is compiled only for fuzzing and for tests. It is not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic reports a finding")]
 
 use super::record::{DecodedItem, FileHeader, LogRecord, ProcessIdentity};
 use super::replay::{LogReplay, replay};
 
-/// Reads a file that is made from `input`. The first byte selects the kind of file: the rest of the
-/// input as it is, valid records, or arbitrary record bodies. The last two kinds have valid
-/// checksums, because a change without a valid checksum is mostly only detected as damage.
+/// Reads a file that is made from `input`. The first byte selects how: the file is the rest of the
+/// input, or it consists of valid records, or it consists of records with arbitrary bodies. The
+/// last two kinds of files have valid checksums. Without them, the reader would reject almost every
+/// file before it parses a body.
 ///
 /// # Panics
 /// If the reader violates one of its invariants.
@@ -25,8 +26,8 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// Reads `bytes` as a file. Checks that the items read encode to the same bytes, and that reading
-/// item by item gives the same result.
+/// Reads `bytes` as a file. Checks that the decoded items encode to the same bytes again, and that
+/// item by item reading gives the same result.
 fn check_file(bytes: &[u8]) {
     let (used, violation) = match replay(bytes) {
         Ok((replay, used)) => {
@@ -87,8 +88,8 @@ fn reencode_record(bytes: &[u8], reencoded: &mut Vec<u8>) -> usize {
     length
 }
 
-/// Checks a file of frames with valid checksums around arbitrary bodies. In the input, each body is
-/// its length and its bytes.
+/// Checks a file of records with arbitrary bodies and valid checksums. In the input, each body is
+/// its length followed by its bytes.
 fn check_framed_bodies(mut input: &[u8]) {
     let mut bytes = Vec::new();
     sample_header().encode(&mut bytes);
@@ -100,7 +101,8 @@ fn check_framed_bodies(mut input: &[u8]) {
     check_file(&bytes);
 }
 
-/// Encodes a file of valid records, and perhaps the beginning of one more record.
+/// Encodes a file of valid records. Depending on the input, the file ends with an incomplete
+/// record.
 fn encode_records(input: &[u8], bytes: &mut Vec<u8>) {
     sample_header().encode(bytes);
     let mut steps = input.chunks_exact(4);

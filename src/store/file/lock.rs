@@ -1,9 +1,10 @@
 //! Locks the file store's log between threads (by a mutex) and between processes (by the file
 //! lock).
 //!
-//! A thread holds the mutex around a [`FileLog`] for one read or one change, never for a wait, so
-//! that a waiter does not block other callers. The file lock is only tried. If another process
-//! holds it, the thread releases the mutex, pauses, and tries both again until the deadline.
+//! A thread holds the mutex around a [`FileLog`] only for one read or one change, never while it
+//! waits, so that a waiting thread does not block other threads. A thread takes the file lock with
+//! a non-blocking call. If another process holds the file lock, the thread releases the mutex,
+//! pauses, and tries to take both again until the deadline.
 
 use super::log::{FileLog, LogTail};
 use crate::base::sync::lock;
@@ -14,9 +15,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The first pause between two tries. Each pause is twice as long as the previous one.
+/// The first pause between two attempts to lock. Each pause is twice as long as the previous one.
 const FIRST_PAUSE: Duration = Duration::from_micros(30);
-/// The longest pause.
+/// The longest pause between two attempts to lock.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The log, with the file locked. Dropping it releases the file lock and the mutex.
@@ -39,13 +40,13 @@ impl DerefMut for LockedLog<'_> {
 
 impl Drop for LockedLog<'_> {
     fn drop(&mut self) {
-        // This cannot fail for a file that could be locked.
+        // The unlock call cannot fail on a file that this process has locked.
         drop(file::unlock(self.0.file()));
     }
 }
 
-/// Reads the new records and returns the log for reading. Another process may change the file again
-/// immediately.
+/// Reads the new records under the file lock, releases the file lock, and returns the log for
+/// reading. Another process may change the file as soon as the file lock is released.
 pub(super) fn read_current<'a>(
     log: &'a Mutex<FileLog>,
     deadline: &Deadline,
@@ -53,8 +54,8 @@ pub(super) fn read_current<'a>(
     retry_until(log, deadline, || try_read_current(log))
 }
 
-/// Returns the log for changing it: all records have been read, and no other process reads or
-/// writes.
+/// Locks the file, reads the new records, and returns the log for a change. While the caller holds
+/// the result, no other process reads or writes the file.
 pub(super) fn lock_exclusive<'a>(
     log: &'a Mutex<FileLog>,
     deadline: &Deadline,
@@ -70,7 +71,7 @@ pub(super) fn lock_without_reading<'a>(
     retry_until(log, deadline, || try_lock(log, FileLock::Exclusive))
 }
 
-/// Tries once what [`read_current`] does. Returns `None` if another process holds the lock.
+/// Makes one attempt of [`read_current`]. Returns `None` if another process holds the file lock.
 pub(super) fn try_read_current(log: &Mutex<FileLog>) -> Result<Option<MutexGuard<'_, FileLog>>> {
     let Some(mut locked) = try_lock(log, FileLock::Shared)? else { return Ok(None) };
     let tail = locked.catch_up()?;

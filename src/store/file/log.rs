@@ -1,8 +1,9 @@
-//! One process's handle of the file: the records that it has read, and the writes that it makes.
+//! One process's open file of a file store. It reads new records and appends records.
 //!
-//! The comments on locks state obligations of the caller, which `lock` fulfils. A reader holds the
-//! file lock at least shared, so that no process is writing a record. A writer holds it exclusively
-//! and has read all records before.
+//! The functions here do not lock the file. Their comments say which lock the caller must hold, and
+//! the functions of the module `lock` take these locks. For a read, the caller holds the file lock,
+//! shared or exclusive, so that no process is writing a record. For a write, the caller holds the
+//! file lock exclusively and has read all earlier records.
 
 use super::record::{FileFormatError, FileHeader, LogRecord};
 use super::replay::LogReplay;
@@ -14,18 +15,19 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The number of bytes per read, unless one record is longer.
+/// The number of bytes that one read call requests. If a record is longer, the call requests the
+/// whole record.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// The remedy in error messages for a file that cannot be used.
 pub(super) const REMEDY: &str = "remove the file, or choose another path";
 
-/// How the bytes that were read end.
+/// The end of the bytes that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogTail {
-    /// They end with a complete record.
+    /// The bytes end with a complete record.
     Complete,
-    /// They end with the beginning of a record whose writer died.
+    /// The bytes end with an incomplete record, whose writer died.
     Torn,
 }
 
@@ -67,8 +69,8 @@ impl FileLog {
         &self.replay
     }
 
-    /// Returns true if the path still leads to this file: the file was not removed since it was
-    /// opened.
+    /// Returns true if the path still names this file. Returns false if the file was removed or
+    /// replaced after this process opened it.
     pub(super) fn is_linked(&self) -> Result<bool> {
         let opened = self.metadata()?;
         match fs::metadata(&self.path) {
@@ -143,8 +145,8 @@ impl FileLog {
         self.apply(first)
     }
 
-    /// Appends a record. The caller holds the exclusive lock and has read all other records. If
-    /// this fails, nothing is stored.
+    /// Appends a record. The caller holds the exclusive lock and has read all earlier records. If
+    /// the write fails, nothing is stored.
     pub(super) fn append(&mut self, record: &LogRecord<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
@@ -152,8 +154,9 @@ impl FileLog {
         self.apply(record)
     }
 
-    /// Removes the file. The caller holds the exclusive lock, so that a process that opens the file
-    /// sees that it was removed.
+    /// Removes the file. The caller holds the exclusive lock. A process that opened the file before
+    /// the removal gets the lock after it, and then sees with [`FileLog::is_linked`] that the file
+    /// was removed.
     pub(super) fn remove(&self) -> Result<()> {
         fs::remove_file(&self.path).map_err(|cause| self.io_error("remove", cause))
     }

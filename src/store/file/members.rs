@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 /// The largest number of members that an error names.
 const MEMBERS_NAMED: usize = 8;
 
-/// Returns the identity of this process for other processes.
+/// Returns the identity of this process, which other processes use to check if this process is
+/// alive.
 pub(super) fn this_process() -> ProcessIdentity {
     let pid = host::pid();
     ProcessIdentity {
@@ -47,9 +48,10 @@ pub(super) struct FileMembers(Vec<FileMember>);
 /// The members, classified by liveness. A member that has left is in neither list.
 #[derive(Debug, Default)]
 pub(super) struct MemberLiveness<'a> {
-    /// These members are alive, or no process of this host can know it.
+    /// The members that are alive, and the members of other hosts or PID namespaces, whose state
+    /// this process cannot know.
     pub(super) alive: Vec<&'a ProcessIdentity>,
-    /// These members have exited without leaving.
+    /// The members that have exited without leaving the store.
     pub(super) dead: Vec<&'a ProcessIdentity>,
 }
 

@@ -1,16 +1,23 @@
-//! A store in a file that processes of one file system share. It needs no server, and no exit of a
-//! process destroys it.
+//! A store in a file that several processes share through a file system. The store needs no server,
+//! and it survives the exit of every process.
 //!
-//! The file is a log of changes (format: `record`). Each process keeps the keys and queues that the
-//! log describes (`replay`) and reads only new records (`log`). To change something, a process
-//! locks the file (`lock`), reads the new records, and appends one record. So each change is
-//! complete or absent, even if a writer is killed at any byte, and all processes see all changes in
-//! the same order.
+//! The file is a log of changes. One change is one record. The submodules do this work:
 //!
-//! A waiter polls the size of the file, at least every [`LONGEST_PAUSE`].
+//! * `record`: the format of the file.
+//! * `replay`: computes the keys and queues from the records. Each process keeps the result in its
+//!   memory.
+//! * `log`: reads the records that are new since the last read, and appends records.
+//! * `lock`: locks the file. To change something, a process locks the file, reads the new records,
+//!   and appends one record.
+//! * `members`, `open`: the processes that have joined the store. The file lists them.
 //!
-//! The file records its members (`members`, `open`). A stale file of an earlier run is refused with
-//! an error immediately, and the last member removes the file.
+//! So each change is complete or absent, even if a writer is killed at any byte, and all processes
+//! see all changes in the same order.
+//!
+//! A process that waits for a key polls the size of the file, at least once per [`LONGEST_PAUSE`].
+//!
+//! The list of members serves two purposes. A process that opens a stale file of an earlier run
+//! gets an error immediately. The last member that leaves the store removes the file.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -43,7 +50,8 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause of a wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// The time limit for the file lock in a call whose deadline has already passed.
+/// If the deadline of a call has already passed, the call still waits this long for the file lock,
+/// so that it can read the file once.
 const LOCK_GRACE: Duration = Duration::from_secs(1);
 /// How long a process trusts the file size that the system reports. A network file system may cache
 /// an old size until the file is locked.
@@ -59,15 +67,18 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file, and creates it if it is missing, readable and writable for this user only.
-    /// Dropping the store leaves the file, and the last member to leave removes it.
+    /// Opens a file store and joins it as a member. If the file is missing, creates it with access
+    /// for this user only. A drop of the returned store ends the membership. The last member
+    /// removes the file when its membership ends.
     ///
     /// # Errors
-    /// `Mismatch` if the path is not a file store, belongs to another job, is a stale file of an
-    /// earlier run, or if all expected members have joined; `Timeout` if the file lock is not
-    /// available; `InvalidArgument`, `System`.
+    /// * `Mismatch` if the path is not a file store, belongs to another job, or is a stale file of
+    ///   an earlier run, or if all expected members have already joined.
+    /// * `Timeout` if the file lock is not available.
+    /// * `InvalidArgument` if an option or the path is invalid.
+    /// * `System` if a system call fails.
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
-        // The process may change its working directory before it leaves.
+        // The drop needs the path again, and the process may change its working directory before.
         let path = std::path::absolute(path).map_err(|cause| {
             let path = path.display();
             Error::invalid(format!("invalid path \"{path}\" of a file store: {cause}"))
@@ -100,7 +111,7 @@ impl FileStore {
         self.with_exclusive_log(deadline, |log| log.append(record))
     }
 
-    /// Returns the log as soon as `has` is true for all keys.
+    /// Waits until `has` is true for all keys, then returns the log.
     fn wait_for_keys(
         &self,
         keys: &[&[u8]],
@@ -109,8 +120,8 @@ impl FileStore {
     ) -> Result<MutexGuard<'_, FileLog>> {
         keys.iter().try_for_each(|key| check_key(key))?;
         let is_complete = |log: &FileLog| keys.iter().all(|key| has(&log.replay().table, key));
-        // A wait without time left reads the file too, and may have to wait for another process's
-        // lock.
+        // Even if the deadline has passed, read the file once. This read may have to wait until
+        // another process releases the file lock.
         let grace = Deadline::after(LOCK_GRACE);
         let limit = if deadline.has_passed() { &grace } else { deadline };
         let log = lock::read_current(&self.log, limit)?;
@@ -213,11 +224,11 @@ impl Store for FileStore {
         check_value(expected)?;
         check_value(desired)?;
         self.with_exclusive_log(deadline, |log| {
-            let compared = log.replay().table.compare(key, expected, desired);
-            if compared.stored {
+            let outcome = log.replay().table.compare(key, expected, desired);
+            if outcome.stored {
                 log.append(&LogRecord::Set { key, value: desired })?;
             }
-            Ok(compared.value)
+            Ok(outcome.value)
         })
     }
 

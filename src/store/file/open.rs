@@ -10,25 +10,27 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-/// The time limit for leaving.
+/// The time limit for the file lock when a process leaves the store.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options for opening a file store.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// The number of processes that will open the file, the same for all. `None` (or 0) means
-    /// unknown; then the file is removed as soon as no process uses it.
+    /// The number of processes that will open the file. All processes must give the same number.
+    /// `None` (or 0) means unknown: the file is then removed as soon as no process uses it.
     pub world_size: Option<usize>,
-    /// The job id, the same for all processes; may be empty. A file of another job is refused.
+    /// The job id. All processes must give the same id, which may be empty. A file with a different
+    /// job id gives an error.
     pub job_id: String,
-    /// Rendezvous: every member stays until all have joined. If a member left before, a process
-    /// that opens the file learns that the start has failed. The last of the members that joined
-    /// removes the file.
+    /// True if the store serves the start of a job: every member must stay until all `world_size`
+    /// members have joined. If a member has left earlier, a process that opens the file gets an
+    /// error, because the start has failed. The last member that leaves removes the file, even if
+    /// some members never joined.
     pub is_rendezvous: bool,
 }
 
-/// Opens the file, creates it if it is missing, and joins. Returns the log and the number of the
-/// new member.
+/// Opens the file, creates it if it is missing, and adds this process to the members. Returns the
+/// log and the member number of this process.
 pub(super) fn open(
     path: &Path,
     options: &FileOptions,
@@ -38,7 +40,8 @@ pub(super) fn open(
     loop {
         let log = Mutex::new(FileLog::open(path)?);
         let mut locked = lock::lock_without_reading(&log, deadline)?;
-        // Otherwise the last member removed the file after this process opened it: retry.
+        // If the file is not linked, the last member removed it after this process opened it. The
+        // loop then opens a new file.
         if locked.is_linked()? {
             let member = join(&mut locked, options, world_size)?;
             drop(locked);
@@ -57,7 +60,8 @@ pub(super) fn open(
 }
 
 impl FileOptions {
-    /// Returns the world size in the form of the file header, with 0 as unknown.
+    /// Checks the job id and the world size. Returns the world size as the file header stores it,
+    /// or `None` if it is unknown (`None` or 0 in the options).
     fn checked_world_size(&self) -> Result<Option<u32>> {
         if self.job_id.len() > MAX_JOB_ID_BYTES {
             let length = self.job_id.len();
@@ -84,7 +88,7 @@ fn join(log: &mut FileLog, options: &FileOptions, world_size: Option<u32>) -> Re
             created_by: me.clone(),
         };
         if let Err(error) = log.write_header(header, &LogRecord::Join(me)) {
-            // The file is empty and of no use to any process.
+            // The file is empty, so no process needs it.
             drop(log.remove());
             return Err(error);
         }
@@ -127,7 +131,7 @@ fn check_header(
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
-/// Checks that the file belongs to this run and that not all members have joined yet.
+/// Checks that the file belongs to this run of the job, and that a further member may join.
 fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> Result<()> {
     let liveness = members.liveness(None);
     let joined = members.joined_count();
@@ -161,7 +165,8 @@ fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> R
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
-/// Builds the error for a rendezvous that a required member has left.
+/// Builds the error for a rendezvous file whose member `departed` left before all members had
+/// joined.
 fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> Error {
     let message = format!(
         "cannot join the file store {}: {} left it before all {size} processes had joined, so this start of the job \
@@ -172,7 +177,7 @@ fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> 
     Error::new(ErrorKind::Mismatch, message)
 }
 
-/// Leaves, and removes the file if no process needs it any more.
+/// Ends the membership of this process. Removes the file if no process needs it any more.
 pub(super) fn leave(log: &Mutex<FileLog>, member: u32, is_rendezvous: bool) -> Result<()> {
     let mut log = lock::lock_exclusive(log, &Deadline::after(LEAVE_TIMEOUT))?;
     let replay = log.replay();

@@ -1,10 +1,10 @@
 //! The format of a file store's file. The functions are pure: they convert records to bytes and
 //! back.
 //!
-//! The file is a header followed by records up to its end. It only grows by complete records, with
-//! one exception: a writer that dies during a write leaves an incomplete last record, the *torn
-//! tail*. The next writer truncates it. All numbers are little endian. A text or byte string is its
-//! length (u32) followed by its bytes.
+//! The file consists of a header and any number of records. Writers only append complete records,
+//! with one exception: a writer that dies during a write leaves an incomplete last record, the
+//! *torn tail*. The next writer cuts the torn tail off. All numbers are little endian. A text or a
+//! byte string is stored as its length (u32) followed by its bytes.
 //!
 //! | header: offset | bytes | content |
 //! |---|---|---|
@@ -33,41 +33,48 @@
 //! | 7 | a member joined; the first one has number 0 | a process |
 //! | 8 | a member left | its number (u32) |
 //!
-//! A process has these fields: its id (u32); its start time (u64, in clock ticks since its host
-//! booted; 0: unknown). Then follow the PID namespace of its id (text; empty: unknown) and the name
-//! of its host (text).
+//! The fields of a process are, in this order:
 //!
-//! A checksum is the first eight bytes of the BLAKE3 hash. Each length is stored twice, so that a
-//! torn tail can be distinguished from damage. The last bytes of a file are torn only in two cases:
-//! they are too short for the two lengths, or the two lengths agree and demand more bytes than
-//! exist. Every other deviation is damage, and damage is never repaired.
+//! * its id (u32);
+//! * its start time (u64, in clock ticks since its host booted; 0: unknown);
+//! * the PID namespace of its id (text; empty: unknown);
+//! * the name of its host (text).
+//!
+//! A checksum is the first eight bytes of the BLAKE3 hash of the body. Each length is stored twice,
+//! so that a torn tail can be distinguished from damage. The last bytes of a file are a torn tail
+//! in two cases only. Either they are too short for a frame (two lengths and a checksum), or the
+//! two lengths agree and demand more bytes than exist. Every other deviation is damage, and damage
+//! is never repaired.
 
 use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
-/// The first bytes of every file store. The first byte does not occur in text.
+/// The first bytes of every file store. The first byte, 0x89, is not ASCII and cannot begin a UTF-8
+/// text, so that no text file is taken for a file store.
 pub const MAGIC: [u8; 8] = *b"\x89libdist";
-/// The version of the format.
+/// The version of the file format.
 pub const VERSION: u32 = 1;
 /// The largest number of bytes in a job id.
 pub const MAX_JOB_ID_BYTES: usize = 4096;
 /// The largest number of bytes in any other text.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// The size of a frame in front of a body: length, inverted length and checksum.
+/// The size of the frame, which precedes each body: length, inverted length and checksum.
 const FRAME_BYTES: usize = 16;
 /// The number of bytes before the header's body.
 const HEADER_PREFIX_BYTES: usize = MAGIC.len() + 4 + FRAME_BYTES;
-/// The largest body of a header: two numbers, the job id, a process.
+/// The largest number of bytes in the body of a header: two numbers, the job id and a process.
 const MAX_HEADER_BODY_BYTES: usize = 12 + 4 + MAX_JOB_ID_BYTES + 12 + 2 * (4 + MAX_TEXT_BYTES);
-/// The largest body of a record: kind, number, and as many keys and values as one call may have.
+/// The largest number of bytes in the body of a record: the kind, the number of pairs, and as many
+/// keys and values as one call may have.
 const MAX_RECORD_BODY_BYTES: usize = 1 + 4 + MAX_REQUEST_BYTES + 8 * MAX_KEYS;
 
-/// A process that uses or created a file.
+/// A process that uses a file store, or that created it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIdentity {
     /// The process id.
     pub pid: u32,
-    /// The start time, in clock ticks since the host booted.
+    /// The start time in clock ticks since the host booted; `None` if unknown. It distinguishes the
+    /// process from a later one with the same id.
     pub start_ticks: Option<u64>,
     /// The PID namespace of the process id; empty if unknown.
     pub pid_namespace: String,
@@ -102,7 +109,7 @@ pub enum LogRecord<'a> {
     Leave { member: u32 },
 }
 
-/// The reasons why bytes are not a valid file store.
+/// The reason why some bytes are not a valid file store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileFormatError {
     /// The file does not begin with [`MAGIC`].
@@ -122,7 +129,7 @@ pub enum FileFormatError {
     InvalidContent,
 }
 
-/// The result of decoding one item at the beginning of some bytes.
+/// The result of decoding one item (a header, a record or a frame) at the beginning of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodedItem<T> {
     /// The item is complete; the number is its length in bytes.
@@ -197,8 +204,8 @@ impl ProcessIdentity {
 }
 
 impl<'a> LogRecord<'a> {
-    /// Appends the record's bytes to `out`. The caller keeps keys and values within the limits of
-    /// all stores.
+    /// Appends the record's bytes to `out`. The caller has checked the keys and values against
+    /// `store::limits`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let frame_start = out.len();
         out.extend_from_slice(&[0; FRAME_BYTES]);
@@ -273,7 +280,7 @@ impl<'a> LogRecord<'a> {
     }
 }
 
-/// Reads the fields of a body. A body that is too short or too long is a
+/// Reads the fields of a body. If the body is too short or too long, returns
 /// [`FileFormatError::InvalidContent`].
 struct RecordFieldReader<'a>(&'a [u8]);
 
@@ -333,7 +340,7 @@ fn put_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Writes a length, which the limits keep far below 4 GiB.
+/// Writes a length as a u32. The limits of `store::limits` keep each length far below 4 GiB.
 fn put_length(out: &mut Vec<u8>, length: usize) {
     put_u32(out, u32::try_from(length).unwrap_or(u32::MAX));
 }

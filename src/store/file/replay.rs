@@ -1,5 +1,5 @@
-//! Computes values and members from a file's bytes. The functions are pure, and their time and
-//! memory are proportional to the length of the file, for any content.
+//! Computes the keys, queues and members of a file store from the bytes of its file. The functions
+//! are pure. For any content, their time and memory are proportional to the length of the file.
 
 use super::members::FileMembers;
 use super::record::{DecodedItem, FileFormatError, FileHeader, LogRecord};
@@ -14,20 +14,20 @@ pub struct LogReplay {
     records: u64,
 }
 
-/// The progress of reading some bytes.
+/// The result of reading some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplayProgress {
-    /// The number of bytes in the header and complete records.
+    /// The number of bytes that were read: the header and the complete records.
     pub(super) consumed: usize,
-    /// The minimum number of bytes of the next item.
+    /// The minimum number of bytes that the next item (the header or a record) needs.
     pub(super) needed: usize,
 }
 
-/// Reads a whole file. Returns its state and the length of its header and complete records. The
-/// remaining bytes, if any, are a torn tail.
+/// Reads a whole file. Returns the state of the store, and the number of bytes in the header and
+/// the complete records. The remaining bytes, if any, are a torn tail (an incomplete last record).
 ///
 /// # Errors
-/// A [`FileFormatError`] and its offset.
+/// The offset of the invalid item, and a [`FileFormatError`].
 pub fn replay(bytes: &[u8]) -> Result<(LogReplay, usize), (usize, FileFormatError)> {
     let mut replay = LogReplay::default();
     let (progress, violation) = replay.read(bytes);
@@ -58,8 +58,9 @@ impl LogReplay {
         self.members.joined_count()
     }
 
-    /// Reads the complete items at the beginning of `bytes`, which follow the bytes read before. If
-    /// an item is invalid, the items before it remain valid.
+    /// Reads the complete items (the header and records) at the beginning of `bytes`. `bytes`
+    /// continues the file where the previous call stopped. If an item is invalid, the items before
+    /// it remain valid.
     pub(super) fn read(&mut self, bytes: &[u8]) -> (ReplayProgress, Option<FileFormatError>) {
         let mut used = 0;
         loop {
@@ -91,7 +92,7 @@ impl LogReplay {
         })
     }
 
-    /// Sets the header that this process wrote at the beginning of the file.
+    /// Sets the header, after this process wrote it to an empty file.
     pub(super) fn set_header(&mut self, header: FileHeader) {
         self.header = Some(header);
     }

@@ -1,8 +1,9 @@
 //! Detects the operations that not every store server supports.
 //!
-//! A server of an older torch closes the connection on an unknown operation, or ignores it, and has
-//! no query for its capabilities. So the client probes an operation at its first use. The probe
-//! runs on a connection of its own and leaves no state on the server.
+//! The protocol has no query for the capabilities of a server. If a server of an older torch does
+//! not know an operation, it closes the connection or ignores the request. So when the client needs
+//! such an operation for the first time, it probes the server: it sends a harmless request of this
+//! kind on a separate connection. The probe leaves no state on the server.
 
 use super::connection::{GRACE_PERIOD, StoreConnection};
 use super::connection_pool::ConnectionPool;
@@ -11,10 +12,10 @@ use super::request_failure::RequestResult;
 use crate::base::{Deadline, Result};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A key that equals no user's key, since the client sends those with "/" in front.
+/// The key of the probes. It equals no key of a user, because those begin with "/" on the wire.
 const PROBE_KEY: Bytes<'static> = Bytes::Borrowed(b"libdist/probe");
 
-/// Operations that some servers lack. Torch added the first three together.
+/// A feature that some servers lack. Torch added `Queues`, `KeyList` and `Barrier` in one version.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerCapability {
     /// Operations 14 to 16.
@@ -23,8 +24,8 @@ pub(super) enum ServerCapability {
     KeyList,
     /// Operation 18.
     Barrier,
-    /// GET and `MULTI_GET` of a missing key have an answer. Torch's older server closes the
-    /// connection instead.
+    /// The server replies to GET and `MULTI_GET` of a missing key with an empty value. Torch's
+    /// older server closes the connection instead.
     MissingKeyGets,
 }
 
@@ -32,12 +33,13 @@ const UNKNOWN: u8 = 0;
 const PRESENT: u8 = 1;
 const ABSENT: u8 = 2;
 
-/// The capabilities of one server as far as known; indexed by [`ServerCapability`].
+/// The known capabilities of one server. The index is the [`ServerCapability`], and the value is
+/// `UNKNOWN`, `PRESENT` or `ABSENT`.
 #[derive(Debug, Default)]
 pub(super) struct ServerCapabilities([AtomicU8; 4]);
 
 impl ServerCapabilities {
-    /// Returns the capabilities of a libdist server, which has all.
+    /// Returns the capabilities of a libdist server, which has all capabilities.
     pub(super) fn all() -> Self {
         Self([PRESENT; 4].map(AtomicU8::new))
     }
@@ -72,7 +74,7 @@ impl ServerCapabilities {
         let mut connection = pool.connect_new(deadline)?;
         let limit = Deadline::after(deadline.remaining().min(GRACE_PERIOD));
         let is_present = probe(capability, &mut connection, &limit).is_ok();
-        // If the caller's deadline ended the probe, the result is unknown.
+        // If the caller's deadline ended the probe, nothing is known about the server.
         if is_present || !deadline.has_passed() {
             self.record(capability, is_present);
         }
@@ -90,7 +92,8 @@ fn probe(
             connection.send(&[StoreRequest::QueueLen(PROBE_KEY)], deadline)?;
             connection.read_i64(deadline)
         }
-        // The keys that follow are never read: the connection is closed here.
+        // Read only the number of keys. The caller closes the connection, so the keys that follow
+        // need not be read.
         ServerCapability::KeyList => {
             connection.send(&[StoreRequest::ListKeys], deadline)?;
             connection.read_i64(deadline)

@@ -1,9 +1,10 @@
-//! The client of a TCP store: its creation, and requests over the connections of
-//! [`ConnectionPool`].
+//! The client of a TCP store: how a process connects, and how it sends requests over the
+//! connections of its [`ConnectionPool`] (a primary connection for immediate replies, and side
+//! connections for waits).
 //!
 //! A request for a value first runs on the primary connection, in one round trip. If the value is
-//! missing, the client repeats the request on a side connection and waits there. It logs the
-//! missing keys periodically.
+//! missing, the client waits for the key on a side connection and then requests the value again.
+//! During a long wait, it logs the missing keys periodically.
 
 use super::capabilities::{ServerCapabilities, ServerCapability};
 use super::connect::{self, ClientOptions, StoreEndpoint};
@@ -23,16 +24,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The key that counts the clients of a job; the only key without "/" in front.
+/// The key that counts the clients of a job. The protocol defines this key. All other keys begin
+/// with "/" on the wire.
 const WORKER_COUNT_KEY: &[u8] = b"init/";
-/// The interval for polling the number of clients.
+/// The interval at which the hosting process polls the number of clients.
 const WORKER_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The pause between a wait that ended without a value and the next wait.
+/// If a wait ended but the value is missing, the client pauses for this time before the next wait.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-/// The time limit for validating the existing store on a port that is in use.
+/// If the port is in use, the time limit for checking that the process on this port is this job's
+/// store.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store whose values are in a server, reached over TCP. Callers share it through an `Arc`.
+/// A client of a store server. The values are in the server. Callers share the client through an
+/// `Arc`.
 #[derive(Debug)]
 pub struct TcpStore {
     pub(super) pool: ConnectionPool,
@@ -42,25 +46,29 @@ pub struct TcpStore {
 }
 
 impl TcpStore {
-    /// Connects to a server, which may start later.
+    /// Connects to a server. Retries until the deadline if the server has not started yet.
     ///
     /// # Errors
-    /// `StoreConnection` if the server cannot be reached until the deadline, or is not a store;
-    /// `Timeout` if it does not answer, or if not all workers have joined.
+    /// `Connection` if the server cannot be reached until the deadline, or is not a store.
+    /// `Timeout` if the server does not answer, or if not all workers have joined. `Auth` if the
+    /// server and this process do not hold the same secret.
     pub fn connect(options: ClientOptions, deadline: &Deadline) -> Result<Self> {
         let peer = StoreEndpoint::new(&options, None);
         Self::join(peer, None, &options, deadline)
     }
 
-    /// Starts a server in this process and connects to it. The server lives as long as the store.
-    /// The server's port replaces the port of `client`. An empty host in `client` means an address
-    /// of the server. If the port is in use and the options allow it, joins the existing store on
-    /// this port instead.
+    /// Starts a server in this process and connects a client to it. The server runs as long as the
+    /// returned store exists. The server's port replaces the port in `client`. If the host in
+    /// `client` is empty, the client uses an address of the server.
+    ///
+    /// If another process uses the port, and `server.join_if_port_in_use` is set or `client` has a
+    /// secret, starts no server and joins the store on this port.
     ///
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        // A store that proves that it holds the job's secret is the job's own store.
+        // With a secret it is safe to join: only the job's own store can prove that it holds the
+        // secret.
         let joins = server.join_if_port_in_use || client.secret.is_some();
         let server = match Server::start_unless_port_in_use(server)? {
             ServerStart::Started(server) => server,
@@ -76,7 +84,8 @@ impl TcpStore {
         Self::join(StoreEndpoint::new(&client, Some(local)), Some(server), &client, deadline)
     }
 
-    /// Joins the existing store on the port, which should be the job's own.
+    /// Joins the store of the process that uses the port. It must be this job's store; `bind_error`
+    /// is the error if it is not.
     fn join_existing(
         bind_error: Error,
         client: ClientOptions,
@@ -128,10 +137,11 @@ impl TcpStore {
         Ok(store)
     }
 
-    /// Returns the number of clients with a world size that have ever joined.
+    /// Returns the number of clients that have ever connected with `world_size` set in their
+    /// options.
     ///
     /// # Errors
-    /// See [`Store`].
+    /// See [`Store`](crate::store::Store).
     pub fn worker_count(&self, deadline: &Deadline) -> Result<i64> {
         let text =
             self.fetch_value("worker_count", &Bytes::Borrowed(WORKER_COUNT_KEY), deadline)?;
@@ -157,7 +167,7 @@ impl TcpStore {
         }
     }
 
-    /// Builds a store over one connection to a libdist server, without a way to reconnect.
+    /// Builds a client with one connection to a libdist server. It cannot connect again.
     #[cfg(any(test, fuzzing))]
     pub(super) fn from_connection(connection: StoreConnection) -> Self {
         let unreachable = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -199,7 +209,8 @@ impl TcpStore {
         })
     }
 
-    /// Returns the value of a wire key, if it exists.
+    /// Returns the value of a key, or `None` if the key does not exist. `key` is in its wire form
+    /// (see `key_encoding`).
     pub(super) fn fetch_value(
         &self,
         op_name: &str,
@@ -210,10 +221,13 @@ impl TcpStore {
         self.fetch_if_present(op_name, keys, deadline, |connection| connection.get(key, deadline))
     }
 
-    /// Returns the result of `get` for keys that may be missing. For a server that closes the
-    /// connection on missing keys, first checks whether they exist. The client tests this property
-    /// of the server only where a closed connection loses no one-way request: on the primary
-    /// connection without unconfirmed requests, or on a separate connection.
+    /// Runs `get` for keys that may be missing. Returns `None` if a key is missing.
+    ///
+    /// Torch's older server closes the connection when a client requests a missing key. For such a
+    /// server, the client sends CHECK before `get`. To find out if the server is of this kind, the
+    /// client tries `get` once without CHECK. A closed connection must then lose no one-way
+    /// request. So the client tries this on the primary connection only if it has no unconfirmed
+    /// requests, and otherwise probes the server on a separate connection.
     pub(super) fn fetch_if_present<T>(
         &self,
         op_name: &str,
@@ -243,9 +257,10 @@ impl TcpStore {
         })
     }
 
-    /// Waits for all keys on a side connection, then fetches them. Waits again if the fetch finds a
-    /// missing key: it was deleted, or it never existed (torch's server wakes waiters too often).
-    /// `user_keys` are the names of the keys for messages.
+    /// Waits for all keys on a side connection, and then runs `fetch`. If `fetch` finds a key
+    /// missing, waits again. A key may be missing after the wait because another client deleted it,
+    /// or because torch's server woke this waiter without reason. `user_keys` are the names of the
+    /// keys for messages.
     pub(super) fn wait_and_fetch<T>(
         &self,
         call: RequestContext<'_>,
@@ -265,8 +280,9 @@ impl TcpStore {
                 if let Some(value) = fetch(connection, &extend_to_grace_period(deadline))? {
                     return Ok(Ok(value));
                 }
-                // The key was deleted. Or a queue with the key's name ended the wait for the key,
-                // or a key with the queue's name ended the wait for an item.
+                // The wait ended, but the value is missing. Another client has deleted the key or
+                // taken the item. Or a queue with the key's name ended the wait for the key, or a
+                // key with the queue's name ended the wait for an item.
                 if deadline.has_passed() {
                     let missing = connection.find_missing(keys)?;
                     let all_keys = || (0..keys.len()).collect();
@@ -275,7 +291,7 @@ impl TcpStore {
                 wait::pause(RETRY_PAUSE, deadline);
             }
         };
-        // A wait without time left sends its query too, so that its error can name the missing
+        // Send the query even if the deadline has passed, so that the error can name the missing
         // keys.
         let limit = extend_to_grace_period(deadline);
         let call = RequestContext { deadline: &limit, ..call };
@@ -285,9 +301,9 @@ impl TcpStore {
         })
     }
 
-    /// Waits for `keys`, and logs the missing keys periodically. Returns true once all keys exist,
-    /// and false if the deadline passes first. If the log level suppresses the lines, it is a
-    /// single wait.
+    /// Waits for `keys`. Returns true once all keys exist, or false if the deadline passes before.
+    /// Logs the missing keys periodically. For this, the wait is divided into several WAIT
+    /// requests. If the log level suppresses the log lines, there is only one WAIT request.
     fn wait_with_log(
         &self,
         connection: &mut StoreConnection,
@@ -320,7 +336,7 @@ impl TcpStore {
         }
     }
 
-    /// Returns true if the value under `key` exists and is not a number.
+    /// Returns true if the key exists and its value is not a number.
     pub(super) fn has_non_number(&self, key: &Bytes<'_>, deadline: &Deadline) -> Result<bool> {
         let value = self.fetch_value("add", key, deadline)?;
         Ok(value.is_some_and(|text| parse_number(&text).is_none()))
@@ -330,8 +346,8 @@ impl TcpStore {
         self.capabilities.has(capability, &self.pool, deadline)
     }
 
-    /// Rejects a call whose deadline has passed before sending anything, so that no change is left
-    /// in an unknown state.
+    /// Returns an error if the deadline has passed. A caller checks this before it sends anything,
+    /// so that the error means that nothing was changed.
     pub(super) fn check_deadline(&self, op_name: &str, deadline: &Deadline) -> Result<()> {
         if !deadline.has_passed() {
             return Ok(());
@@ -345,12 +361,13 @@ impl TcpStore {
     }
 }
 
-/// Returns an address at which the server's own process can reach it.
+/// Returns an address at which the process of the server can reach the server itself.
 fn reachable_address(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => {
-            // The socket listens to both families, and loopback has no IPv6 on some hosts.
+            // The socket accepts IPv4 and IPv6. Use IPv4, because the loopback interface has no
+            // IPv6 on some hosts.
             address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
         }
         IpAddr::V4(_) | IpAddr::V6(_) => {}

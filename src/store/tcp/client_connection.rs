@@ -14,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 
-/// The capacity above which an empty output buffer is freed.
+/// When all replies are sent, the output buffer shrinks to this capacity.
 const MAX_IDLE_BUFFER_BYTES: usize = 1 << 10;
 
 /// The name of a client in log lines.
@@ -41,7 +41,7 @@ pub(super) struct ClientConnection {
     stream: SocketStream,
     name: ClientName,
     request_reader: RequestReader,
-    /// The client will send no more bytes. Pending replies are still sent.
+    /// True if the client has closed its sending side. The server still sends the pending replies.
     is_read_closed: bool,
     output: Vec<u8>,
     /// The number of bytes of `output` that have been sent.
@@ -114,7 +114,7 @@ impl ClientConnection {
         &mut self.output
     }
 
-    /// Reads available bytes once.
+    /// Makes one read call for available bytes.
     ///
     /// # Errors
     /// The system error, if the connection is broken.
@@ -133,7 +133,8 @@ impl ClientConnection {
         }
     }
 
-    /// Returns the next complete request in the received bytes. VALIDATE is not returned.
+    /// Consumes received bytes from `input` up to the end of the next complete request, and returns
+    /// this request. Processes VALIDATE itself and does not return it.
     ///
     /// # Errors
     /// The reason to disconnect the client.
@@ -163,7 +164,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Updates the events that the poller watches for this client.
+    /// Tells the poller which events to watch for: readable until the client closes its sending
+    /// side, and writable while there are unsent replies.
     ///
     /// # Errors
     /// The system error.

@@ -1,4 +1,4 @@
-//! The operations of [`Store`] on a client of a TCP store.
+//! The operations of [`Store`] for the client of a TCP store.
 
 use super::capabilities::ServerCapability;
 use super::client::TcpStore;
@@ -33,7 +33,9 @@ impl Store for TcpStore {
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
         let encoded_key = encode_key(key)?;
         let request = StoreRequest::Add(encoded_key.clone(), amount);
-        // The server can refuse only by closing the connection, so the client looks up the reason.
+        // If the value is not a number, the server closes the connection, because the protocol has
+        // no error reply. So after a lost connection, the client reads the value to find the
+        // reason.
         match self.round_trip(change("add", deadline), &request, StoreConnection::read_i64) {
             Err(error)
                 if error.kind() == ErrorKind::Connection
@@ -135,7 +137,8 @@ impl Store for TcpStore {
         let list = StoreRequest::ListKeys;
         self.round_trip(query("list_keys", deadline), &list, |connection, deadline| {
             let mut names = connection.read_list(deadline)?;
-            // Keys without "/" in front belong to the protocol.
+            // Keys that do not begin with "/" belong to the protocol. Skip them, and remove the "/"
+            // of the others.
             names.retain_mut(|name| name.first() == Some(&b'/') && name.remove(0) == b'/');
             Ok(names)
         })

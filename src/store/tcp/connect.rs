@@ -15,17 +15,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The time limit for one address: the first value in the first round, the second in later rounds.
-/// An address without a reply must not consume the time of the other addresses. For example, a host
-/// may have addresses of both IP families, and one family is unreachable.
+/// The time limit for one address in the first round over all addresses. It doubles with each
+/// round. The limit is short, because an address without a reply must not consume the time of the
+/// other addresses. For example, a host may have IPv4 and IPv6 addresses, and only one of the two
+/// families works.
 const INITIAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The largest time limit for one address.
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the server's reply to VALIDATE and PING, before the client retries.
+/// The time limit for the handshake and the server's reply to VALIDATE and PING.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pauses between attempts grow from the first value to the second.
+/// The pause after the first round over all addresses. Each pause is 1.5 times as long as the
+/// previous one.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+/// The longest pause between two rounds.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// The interval of log lines while a client waits for its store.
+/// While a client waits for its server, it writes one log line per interval.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The options of a store client.
@@ -35,27 +39,30 @@ pub struct ClientOptions {
     pub host: String,
     /// The server's port.
     pub port: u16,
-    /// The number of clients of the job, including this one. If set, this client counts itself.
+    /// The number of clients of the job, including this one. If set, this client adds 1 to a
+    /// counter in the store when it connects.
     pub world_size: Option<usize>,
-    /// In the process that hosts the server: wait until all clients of the job have counted
-    /// themselves. Other processes ignore this option, as in torch.
+    /// If this process hosts the server, wait until this counter reaches `world_size`, so all
+    /// clients have connected. Other processes ignore this option, as in torch.
     pub wait_for_workers: bool,
     /// Use TCP even if the server is on this host and offers a Unix socket.
     pub tcp_only: bool,
-    /// The secret that the server must prove to this client, and this client to the server.
+    /// The secret of the job. The server and this client must prove to each other that they hold
+    /// it.
     pub secret: Option<Secret>,
 }
 
-/// The location of the server and the way to reach it.
+/// The server's address and the options for connections to it.
 #[derive(Clone, Debug)]
 pub(super) struct StoreEndpoint {
     pub(super) host: String,
     pub(super) port: u16,
-    /// An address that replaces the lookup of the host, for the process that runs the server.
+    /// An address that replaces the lookup of `host`. It is set in the process that runs the
+    /// server.
     pub(super) local_address: Option<SocketAddr>,
     /// Use TCP even if a Unix socket exists.
     pub(super) tcp_only: bool,
-    /// The secret that both sides must prove.
+    /// The secret that both sides must prove to hold.
     pub(super) secret: Option<Secret>,
 }
 
@@ -77,7 +84,8 @@ impl fmt::Display for StoreEndpoint {
     }
 }
 
-/// The error of a failed attempt, and whether the failure is permanent.
+/// The error of a failed attempt to connect. If the failure is permanent, further attempts are
+/// useless.
 struct StoreConnectFailure {
     error: Error,
     is_permanent: bool,
@@ -86,8 +94,9 @@ struct StoreConnectFailure {
 /// Connects with retries until the deadline, since the server may start later than its clients.
 ///
 /// # Errors
-/// `StoreConnection` if no process listens there, if the host is unknown or unreachable, or,
-/// without retries, if the server is not a store; `Timeout` if there is no reply.
+/// `Connection` if until the deadline no process listens on the port, or the host is unknown or
+/// unreachable. `Connection` immediately if the server is not a store. `Auth` if the two sides do
+/// not hold the same secret. `Timeout` if the server does not reply.
 pub(super) fn connect_with_retry(
     peer: &StoreEndpoint,
     deadline: &Deadline,
@@ -103,8 +112,8 @@ pub(super) fn connect_with_retry(
         };
         let left = deadline.remaining();
         if failed.is_permanent || left.is_zero() {
-            // An attempt that the deadline ended has a less specific error than the attempt before
-            // it.
+            // If the deadline cut this attempt short, its error is only a timeout. The error of the
+            // previous attempt says more about the cause.
             let was_cut_short = failed.error.kind() == ErrorKind::Timeout && !failed.is_permanent;
             let error = previous_error.filter(|_| was_cut_short).unwrap_or(failed.error);
             return Err(with_attempt_count(error, attempts, deadline));
@@ -127,7 +136,8 @@ pub(super) fn connect_with_retry(
     Err(Error::internal("the connection attempts ended without a result"))
 }
 
-/// Connects once to each address, for a server that has been reached before.
+/// Tries each address once, without retries. This is for a server that this process has reached
+/// before.
 ///
 /// # Errors
 /// As [`connect_with_retry`].
@@ -190,7 +200,8 @@ fn validate_connection(
                 is_permanent: auth_failure.is_final(),
             });
         }
-        // The caller's deadline was too short to classify the server.
+        // The caller's deadline passed before [`VALIDATION_TIMEOUT`], so it is unknown whether the
+        // server is a store.
         RequestFailure::Timeout
             if deadline.has_passed() && limit.elapsed() < VALIDATION_TIMEOUT =>
         {
@@ -243,7 +254,7 @@ fn with_attempt_count(error: Error, attempts: u64, deadline: &Deadline) -> Error
     Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)")).with_source(error)
 }
 
-/// Returns a random pause between half of `pause` and `pause`, so that clients do not retry
+/// Returns a random time between half of `pause` and `pause`, so that clients do not retry
 /// simultaneously.
 fn jittered(pause: Duration) -> Duration {
     let random = host::random_nonce().map_or(128, |nonce| nonce.0[0]);

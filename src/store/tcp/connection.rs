@@ -1,7 +1,9 @@
-//! One connection of a client: sends requests and reads replies, each bounded by a deadline.
+//! One connection of a store client. It sends requests and reads replies. A deadline bounds each
+//! call.
 //!
-//! After a [`RequestFailure`] the connection is unusable, because late replies could not be
-//! assigned to their requests. The exceptions are WAIT and BARRIER, which the client can cancel.
+//! After a [`RequestFailure`] the connection is unusable: replies carry no request number, so a
+//! late reply would be taken for the reply to the next request. WAIT and BARRIER do not fail when
+//! the deadline passes, because the client can cancel them.
 
 use super::handshake::{AuthFailure, ClientHandshake, MESSAGE_BYTES};
 use super::proto::{self, Bytes, StoreRequest};
@@ -17,19 +19,22 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-/// How long the server may take for immediate replies after the caller's deadline has passed: to
-/// cancel a WAIT, and to report missing keys.
+/// After the caller's deadline has passed, a call may still send requests that the server answers
+/// immediately: to cancel a WAIT, or to find out which keys are missing. This is the time limit for
+/// their replies.
 pub(super) const GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// The longest value that the client accepts from a server.
 const MAX_ANSWER_BYTES: u64 = 1 << 30;
-/// The number of bytes per read of a value, which also bounds the memory allocated in advance.
+/// The number of bytes of a value that one read requests. The client allocates memory in steps of
+/// this size, so that a server that announces a long value and does not send it costs no memory.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The size of the read-ahead buffer. It receives replies to many small requests in one system
-/// call, at the cost of a copy.
+/// The size of the read-ahead buffer. One system call can receive the replies to many small
+/// requests into this buffer. The price is one copy of each reply.
 const READ_AHEAD_BYTES: usize = 8 << 10;
-/// The number of queries that are sent before their replies are read. Their replies must fit into
-/// the socket buffers, so that neither side waits for the other.
+/// The number of CHECK requests that `find_missing` sends before it reads their replies. The
+/// replies must fit into the socket buffers. Otherwise the server would wait for the client to
+/// read, while the client waits for the server to read.
 const CHECK_BATCH_LEN: usize = 1024;
 
 /// One connection to the server.
@@ -37,7 +42,7 @@ const CHECK_BATCH_LEN: usize = 1024;
 pub(super) struct StoreConnection {
     stream: SocketStream,
     output: Vec<u8>,
-    /// The read-ahead buffer; unread bytes are `input[read_start..read_end]`.
+    /// The read-ahead buffer. Its unread bytes are `input[read_start..read_end]`.
     input: Box<[u8]>,
     read_start: usize,
     read_end: usize,
@@ -48,8 +53,9 @@ pub(super) struct StoreConnection {
 }
 
 impl StoreConnection {
-    /// Creates a connection over a new stream, which is not validated yet. `is_unix_socket` means
-    /// that the server is a libdist server on this host.
+    /// Creates a connection over a new stream. The caller must call [`Self::validate`] before any
+    /// request. `is_unix_socket` tells that the stream is a Unix socket, so the server is a libdist
+    /// server on this host.
     pub(super) fn new(stream: SocketStream, is_unix_socket: bool) -> Self {
         Self {
             stream,
@@ -64,18 +70,18 @@ impl StoreConnection {
         }
     }
 
-    /// Sets the initial PING number, which is the process id by default.
+    /// Sets the number of the first PING. The default is the process id.
     #[cfg(any(test, fuzzing))]
     pub(super) fn with_nonce(self, nonce: u32) -> Self {
         Self { nonce, ..self }
     }
 
-    /// Returns true if the server is a libdist server on this host.
+    /// Returns true if the stream is a Unix socket, so the server is a libdist server on this host.
     pub(super) fn is_unix_socket(&self) -> bool {
         self.is_unix_socket
     }
 
-    /// Returns true if the server was observed to run on this thread's core.
+    /// Returns true if recent waits showed that the server runs on this thread's CPU core.
     pub(super) fn shares_core(&self) -> bool {
         self.read_wait_policy.shares_core()
     }
@@ -85,9 +91,9 @@ impl StoreConnection {
         self.read_wait_policy = AdaptiveSpin::on_shared_core();
     }
 
-    /// Sends VALIDATE and PING and checks the reply. With a secret, first authenticates both sides.
-    /// All bytes up to the first reply go out in one write: torch's server cannot parse them
-    /// otherwise.
+    /// Sends VALIDATE and PING, and checks the reply to PING. If there is a secret, the two sides
+    /// first authenticate each other. VALIDATE and PING go out in one write, because torch's server
+    /// cannot parse a VALIDATE that arrives in pieces.
     pub(super) fn validate(
         &mut self,
         secret: Option<&Secret>,
@@ -111,7 +117,8 @@ impl StoreConnection {
         }
     }
 
-    /// Checks the server's proof, and returns the message with this client's proof.
+    /// Checks that the server holds the secret. Returns the message that proves the same of this
+    /// client, for the caller to send.
     fn authenticate(
         &mut self,
         secret: &Secret,
@@ -131,7 +138,8 @@ impl StoreConnection {
         handshake.finish(&self.read_array(deadline)?).map_err(RequestFailure::AuthFailed)
     }
 
-    /// Returns true while the server has neither closed the connection nor sent unexpected bytes.
+    /// Returns true if the server has not closed the connection and has sent no bytes without a
+    /// request.
     pub(super) fn is_usable(&self) -> bool {
         self.read_start == self.read_end && self.stream.is_open_and_silent()
     }
@@ -192,20 +200,20 @@ impl StoreConnection {
         }
     }
 
-    /// CHECK: returns true if all keys exist.
+    /// Sends CHECK. Returns true if all keys exist.
     pub(super) fn check(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> RequestResult<bool> {
         self.send(&[StoreRequest::Check(keys.to_vec())], deadline)?;
         self.read_ready(deadline)
     }
 
-    /// WAIT: returns true once all keys exist, and false if the deadline passes first. In both
-    /// cases the connection stays usable.
+    /// Sends WAIT. Returns true once all keys exist, or false if the deadline passes before. In
+    /// both cases the connection stays usable.
     pub(super) fn wait(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> RequestResult<bool> {
         self.await_answer(StoreRequest::Wait(keys.to_vec()), deadline)
     }
 
-    /// BARRIER: returns true once all callers have arrived, and false if the deadline passes first.
-    /// In both cases the connection stays usable.
+    /// Sends BARRIER. Returns true once `size` callers have arrived, or false if the deadline
+    /// passes before. In both cases the connection stays usable.
     pub(super) fn barrier(
         &mut self,
         key: &Bytes<'_>,
@@ -220,7 +228,8 @@ impl StoreConnection {
         request: StoreRequest<'_>,
         deadline: &Deadline,
     ) -> RequestResult<bool> {
-        // A timeout can name the missing keys only if the server received the request.
+        // Send the request even if the deadline has almost passed. The connection must be usable
+        // after a timeout, so that the caller can ask for the missing keys.
         self.send(&[request], &extend_to_grace_period(deadline))?;
         match self.read_byte(deadline) {
             Ok(proto::READY) => Ok(true),
@@ -230,7 +239,7 @@ impl StoreConnection {
         }
     }
 
-    /// GET: returns the value of a key, if it exists.
+    /// Sends GET. Returns the value of the key, or `None` if the key does not exist.
     pub(super) fn get(
         &mut self,
         key: &Bytes<'_>,
@@ -241,9 +250,11 @@ impl StoreConnection {
         if !value.is_empty() {
             return Ok(Some(value));
         }
-        // The key is empty or missing. Another client may create it at any time, and its existence
-        // must not be combined with the older empty value. So CHECK and a second GET follow in one
-        // write.
+        // The reply to GET is the same for an empty value and for a missing key. CHECK
+        // distinguishes the two. But if another client stores a value between this GET and a CHECK,
+        // the CHECK would report that the key exists, and this function would return the outdated
+        // empty value. So send CHECK and a second GET in one write, and use the reply to the second
+        // GET.
         self.send(
             &[StoreRequest::Check(vec![key.clone()]), StoreRequest::Get(key.clone())],
             deadline,
@@ -253,7 +264,7 @@ impl StoreConnection {
         Ok((exists || !value.is_empty()).then_some(value))
     }
 
-    /// `MULTI_GET`: returns the values of the keys, if all of them exist.
+    /// Sends `MULTI_GET`. Returns the values of the keys, or `None` if a key does not exist.
     pub(super) fn multi_get(
         &mut self,
         keys: &[Bytes<'_>],
@@ -264,7 +275,8 @@ impl StoreConnection {
         if complete {
             return Ok(Some(values));
         }
-        // Repeat the query after CHECK, as in [`Self::get`].
+        // At least one value is empty, or its key is missing. Send CHECK and a second `MULTI_GET`,
+        // as in [`Self::get`].
         let requests = [StoreRequest::Check(keys.to_vec()), StoreRequest::MultiGet(keys.to_vec())];
         self.send(&requests, deadline)?;
         let exists = self.read_ready(deadline)?;
@@ -272,7 +284,7 @@ impl StoreConnection {
         Ok((exists || complete).then_some(values))
     }
 
-    /// Reads `count` values, and returns whether all of them are non-empty.
+    /// Reads `count` values. Returns them, and true if none of them is empty.
     fn read_values(
         &mut self,
         count: usize,
@@ -292,7 +304,7 @@ impl StoreConnection {
         (0..count).map(|_| self.read_bytes(deadline)).collect()
     }
 
-    /// `QUEUE_POP`: returns the first item, if there is one.
+    /// Sends `QUEUE_POP`. Returns the first item, or `None` if the queue is empty.
     pub(super) fn pop(
         &mut self,
         key: &Bytes<'_>,
@@ -302,7 +314,7 @@ impl StoreConnection {
         if self.read_count(deadline)? == 0 { Ok(None) } else { self.read_bytes(deadline).map(Some) }
     }
 
-    /// Returns the positions of missing keys in `keys`.
+    /// Returns the indices in `keys` of the keys that do not exist.
     pub(super) fn find_missing(&mut self, keys: &[Bytes<'_>]) -> RequestResult<Vec<usize>> {
         let deadline = Deadline::after(GRACE_PERIOD);
         let mut missing = Vec::new();
@@ -319,7 +331,8 @@ impl StoreConnection {
         Ok(missing)
     }
 
-    /// Cancels the pending WAIT. Returns true if its reply had already been sent.
+    /// Cancels the pending WAIT or BARRIER. Returns true if it completed before the server received
+    /// the cancellation: its reply then precedes the reply to `CANCEL_WAIT`.
     fn cancel_wait(&mut self) -> RequestResult<bool> {
         let deadline = Deadline::after(GRACE_PERIOD);
         self.send(&[StoreRequest::CancelWait], &deadline)?;
@@ -347,8 +360,8 @@ impl StoreConnection {
         if answer == nonce.to_le_bytes() {
             return Ok(());
         }
-        if let Some(refusal) = RequestFailure::from_word(answer) {
-            return Err(refusal);
+        if let Some(failure) = RequestFailure::from_word(answer) {
+            return Err(failure);
         }
         let (sent, received) =
             (nonce.to_le_bytes().escape_ascii().to_string(), answer.escape_ascii());
@@ -371,7 +384,8 @@ impl StoreConnection {
         let mut sent = 0;
         while sent < bytes.len() {
             let outcome = match stream.send(&bytes[sent..]) {
-                // The server may be about to read and free buffer space.
+                // The socket's send buffer is full. Spin for a short time, because the server may
+                // be about to read.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
                     let retry = || match stream.send(&bytes[sent..]) {
                         Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
@@ -397,7 +411,7 @@ impl StoreConnection {
         let mut received = 0;
         while received < bytes.len() {
             if self.read_start == self.read_end {
-                // Long values are received directly into their destination.
+                // Receive a long value directly into its destination, without a copy.
                 let rest = &mut bytes[received..];
                 if rest.len() >= READ_AHEAD_BYTES {
                     received +=
@@ -415,7 +429,7 @@ impl StoreConnection {
         Ok(())
     }
 
-    /// Fills the empty read-ahead buffer with at least one byte.
+    /// Refills the read-ahead buffer, which is empty, with at least one byte.
     fn read_ahead(&mut self, deadline: &Deadline) -> RequestResult<()> {
         (self.read_start, self.read_end) = (0, 0);
         self.read_end =
@@ -424,7 +438,8 @@ impl StoreConnection {
     }
 }
 
-/// Waits until a stream is ready. `was_sent` is for the failure.
+/// Waits until a stream is ready for reading or writing. If the wait fails, the returned
+/// [`RequestFailure::Lost`] contains `was_sent`.
 fn await_ready(
     stream: &SocketStream,
     interest: Interest,
@@ -461,8 +476,9 @@ fn receive_some(
             }
             Some(Err(_)) | None => {}
         }
-        // If the deadline is far, the kernel's receive timeout saves a system call. Near the
-        // deadline, poll is exact.
+        // If much time is left, use one blocking receive, which the socket's receive timeout ends.
+        // This saves the system call for poll. If less time is left than this timeout, poll until
+        // exactly the deadline.
         outcome = if deadline.remaining() > stream::RECEIVE_TIMEOUT {
             Some(stream.receive_blocking(bytes))
         } else {
@@ -472,7 +488,7 @@ fn receive_some(
     }
 }
 
-/// Returns the deadline, extended to at least the grace period.
+/// Returns a deadline that leaves at least [`GRACE_PERIOD`] from now.
 pub(super) fn extend_to_grace_period(deadline: &Deadline) -> Deadline {
     Deadline::after(deadline.remaining().max(GRACE_PERIOD))
 }

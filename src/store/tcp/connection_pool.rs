@@ -1,26 +1,31 @@
 //! The connections of one client, and the handling of broken connections.
 //!
 //! **Primary connection.** All requests with an immediate reply or without a reply use the primary
-//! connection. One caller at a time uses it, so that requests take effect in the order of the
-//! calls. One-way requests (SET, APPEND, `MULTI_SET`, `QUEUE_PUSH`) have no reply, and the client
-//! does not wait for them. The next reply on the primary connection confirms them.
+//! connection. One caller at a time uses this connection, so that requests take effect in the order
+//! of the calls. One-way requests (SET, APPEND, `MULTI_SET`, `QUEUE_PUSH`) have no reply. The
+//! client continues as soon as it has sent them. They are *unconfirmed* until the next reply on the
+//! same connection: the server processes requests in order, so this reply confirms all requests
+//! before it.
 //!
 //! **Side connections.** A request that may wait at the server uses a connection from a small pool
-//! of side connections. Before that, the client confirms all requests on the primary connection. So
-//! a thread that waits for a key does not block other callers, and all clients see the operations
-//! of one thread in their order.
+//! of side connections. So a thread that waits for a key does not block other callers. Before the
+//! request, the client confirms all one-way requests, with a PING if necessary. So all clients see
+//! the operations of one thread in their order.
 //!
-//! **Bulk connection.** On the server's host, the primary connection is a Unix socket, which has a
-//! lower latency than TCP. But a series of small one-way requests costs more kernel time there,
-//! because each request is a message of its own. This matters if client and server share a core. In
-//! this case a long series of one-way requests continues over TCP on the bulk connection, up to the
-//! next request with a reply. At most one of the two connections has unconfirmed requests at any
-//! time.
+//! **Bulk connection.** If client and server are on one host, the primary connection is a Unix
+//! socket, which has a lower latency than TCP. But a long series of small one-way requests costs
+//! more kernel time on a Unix socket, because the kernel handles each request as a separate
+//! message, while TCP merges them. This matters if client and server share a CPU core. Then the
+//! client sends the first [`BULK_THRESHOLD`] one-way requests of a series on the primary
+//! connection. It sends the further ones over TCP on the bulk connection, up to the next request
+//! with a reply. At any time, at most one of the two connections has unconfirmed requests.
 //!
-//! **Broken connections.** If a connection breaks, the client connects again. It repeats a request
-//! once, if the request changes nothing or no byte of it was sent. If one-way requests were
-//! unconfirmed, they may be lost, and the next call reports this. A server that uses torch's
-//! protocol can refuse a request only by closing the connection.
+//! **Broken connections.** If a connection breaks, the client connects again. If the request in
+//! progress changes nothing, or if no byte of it was sent, the client sends it once more. If
+//! one-way requests were unconfirmed, they may be lost, and the call that detects the broken
+//! connection returns an error that says so. A broken connection can also mean that the server
+//! rejected a request: torch's protocol has no error reply, so a server rejects a request by
+//! closing the connection.
 
 use super::connect::{self, StoreEndpoint};
 use super::connection::StoreConnection;
@@ -37,10 +42,12 @@ use std::time::{Duration, Instant};
 /// The largest number of idle side connections.
 const MAX_IDLE_SIDE_CONNECTIONS: usize = 4;
 
-/// The idle time after which the client checks the primary connection before it uses it again.
+/// If a connection was idle for longer, the client checks that it is still open before the next
+/// request.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The number of consecutive one-way requests after which the bulk connection is used.
+/// The number of consecutive one-way requests on the primary connection. The next one goes to the
+/// bulk connection.
 const BULK_THRESHOLD: u32 = 8;
 
 /// The time limit for connecting the bulk connection.
@@ -59,22 +66,26 @@ pub(super) enum RequestRetry {
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
     peer: StoreEndpoint,
-    /// The primary and the bulk connection; `None` while a caller uses them.
+    /// The primary and the bulk connection, or `None` while a caller uses them.
     main: Mutex<Option<Box<MainConnections>>>,
-    /// Notified when a caller has returned the main connections.
+    /// The doorbell (a futex word that waiters sleep on) that is notified when a caller has
+    /// returned the main connections.
     main_returned: Doorbell,
     side_slots: Mutex<Vec<ConnectionSlot>>,
 }
 
-/// The connections for requests that do not wait. At most one of them has unconfirmed requests.
+/// The connections for requests that do not wait at the server: the primary and the bulk
+/// connection. At most one of the two has unconfirmed requests.
 #[derive(Debug)]
 struct MainConnections {
     primary: ConnectionSlot,
-    /// A TCP connection for long series of one-way requests, if the primary is a Unix socket.
+    /// A TCP connection for long series of one-way requests. It is used only if the primary
+    /// connection is a Unix socket.
     bulk: ConnectionSlot,
-    /// The number of consecutive one-way requests up to now.
+    /// The number of one-way requests since the last request with a reply.
     one_way_streak: u32,
-    /// The bulk connection failed to connect; all requests use the primary connection.
+    /// True if the bulk connection could not be opened. Then all requests use the primary
+    /// connection.
     is_bulk_unavailable: bool,
 }
 
@@ -82,14 +93,14 @@ struct MainConnections {
 #[derive(Debug)]
 struct ConnectionSlot {
     connection: Option<Box<StoreConnection>>,
-    /// The number of one-way requests since the last reply.
+    /// The number of one-way requests since the last reply on this connection.
     unanswered: u64,
     last_used: Instant,
-    /// Use TCP even if a Unix socket exists.
+    /// True to use TCP even if the server offers a Unix socket.
     tcp_only: bool,
 }
 
-/// The parameters of one call: its name for messages, its retry rule and its deadline.
+/// The parameters of one call: the operation's name for messages, the retry rule and the deadline.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
     pub(super) op_name: &'a str,
@@ -183,8 +194,8 @@ impl ConnectionPool {
     /// Runs an operation with a reply on a main connection.
     ///
     /// # Errors
-    /// `Timeout`; `StoreConnection` if the server cannot be reached, if it broke the connection, or
-    /// if earlier one-way requests may be lost.
+    /// `Timeout` if the deadline passes. `Connection` if the server cannot be reached, if the
+    /// connection broke, or if earlier one-way requests may be lost.
     pub(super) fn round_trip<T>(
         &self,
         call: RequestContext<'_>,
@@ -198,7 +209,7 @@ impl ConnectionPool {
         })
     }
 
-    /// Runs an operation that may wait on a side connection.
+    /// Runs an operation that may wait at the server. It uses a side connection.
     ///
     /// # Errors
     /// See [`ConnectionPool::round_trip`].
@@ -226,7 +237,7 @@ impl ConnectionPool {
         self.with_main(call, |main| Ok(main.primary.unanswered + main.bulk.unanswered > 0))
     }
 
-    /// Opens a separate connection for a request that may break it.
+    /// Opens a connection outside the pool, for a request after which the server may close it.
     ///
     /// # Errors
     /// As [`connect::connect_once`].
@@ -248,7 +259,7 @@ impl ConnectionPool {
         Ok(())
     }
 
-    /// Lends the main connections to one caller at a time.
+    /// Waits until no other caller uses the main connections, and then runs `operation` on them.
     fn with_main<T>(
         &self,
         call: RequestContext<'_>,
@@ -270,8 +281,9 @@ impl ConnectionPool {
         }
     }
 
-    /// Runs an operation on a connection. Repeats it once if the connection breaks and a repetition
-    /// is harmless.
+    /// Runs an operation on a connection. If the connection breaks, connects again and repeats the
+    /// operation once, unless the operation may have changed the store or one-way requests may be
+    /// lost.
     fn run_with_retry<T>(
         &self,
         slot: &mut ConnectionSlot,
@@ -390,7 +402,7 @@ impl ConnectionPool {
     }
 }
 
-/// Adds to a connection error that earlier one-way requests may be lost.
+/// Adds to a connection error the number of earlier one-way requests that may be lost.
 fn lost_requests_error(lost: u64, error: Error) -> Error {
     if lost == 0 {
         return error;
@@ -404,7 +416,8 @@ fn lost_requests_error(lost: u64, error: Error) -> Error {
 }
 
 impl MainConnections {
-    /// Selects the connection for a request with a reply: the one with unconfirmed requests.
+    /// Selects the connection for a request with a reply: the bulk connection if it has unconfirmed
+    /// requests, otherwise the primary connection.
     fn slot_for_round_trip(&mut self) -> &mut ConnectionSlot {
         self.one_way_streak = 0;
         if self.bulk.unanswered > 0 { &mut self.bulk } else { &mut self.primary }
@@ -426,7 +439,8 @@ impl ConnectionSlot {
     /// Takes the connection, unless the server has closed it.
     fn take_usable(&mut self) -> Option<Box<StoreConnection>> {
         let connection = self.connection.take()?;
-        // A connection with unconfirmed requests must not be replaced without an error.
+        // Keep a connection with unconfirmed requests even if it is broken. The next request on it
+        // then fails, and the error reports that requests may be lost.
         let is_reusable = self.unanswered > 0
             || self.last_used.elapsed() < IDLE_CHECK_INTERVAL
             || connection.is_usable();

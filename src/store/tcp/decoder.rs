@@ -1,6 +1,6 @@
-//! Decodes requests from bytes that arrive in pieces of any size. It rejects an excessive length as
-//! soon as it has read it, and never allocates memory for bytes that have not arrived. It does no
-//! I/O.
+//! Decodes requests from bytes that arrive in pieces of any size. The decoder rejects an excessive
+//! length as soon as the length has arrived. It never allocates memory for bytes that have not
+//! arrived. It does no I/O.
 
 use super::proto::{
     MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES, Opcode, ProtocolViolation,
@@ -8,11 +8,13 @@ use super::proto::{
 };
 use std::borrow::Cow;
 
-/// The number of strings for which the list's capacity is kept for the next request.
-const KEPT_STRINGS: usize = 4;
+/// When a request begins, the list of its strings keeps capacity for this number of strings from
+/// earlier requests. A larger capacity is freed.
+const KEPT_STRING_CAPACITY: usize = 4;
 
-/// The fields that follow an opcode: an optional count, then one group of strings (repeated `count`
-/// times if there is a count), then an optional number.
+/// The fields that follow an opcode, in this order: an optional count, a group of strings, and an
+/// optional number. If there is a count, the group occurs `count` times. For example, the layout of
+/// `MULTI_SET` is a count and groups of one key and one value.
 struct RequestLayout {
     has_count: bool,
     strings: &'static [StringKind],
@@ -49,15 +51,15 @@ pub(super) struct RequestDecoder {
     limit: usize,
     opcode: Option<Opcode>,
     state: RequestDecoderState,
-    /// The number of strings of this request that have not begun.
+    /// The number of strings of this request whose length has not arrived yet.
     strings_left: usize,
     /// The strings of this request. The last one may be incomplete.
     strings: Vec<Vec<u8>>,
-    /// The bytes of the integer that is being read.
+    /// The first `scratch_len` bytes are the part of the current integer that has arrived.
     scratch: [u8; 8],
     scratch_len: usize,
     number: u64,
-    /// The total size of the strings of this request.
+    /// The sum of the lengths of the strings of this request, as announced by the client.
     total_bytes: usize,
 }
 
@@ -94,8 +96,8 @@ impl RequestDecoder {
         }
     }
 
-    /// Returns the approximate memory of an unfinished request's strings. Announced bytes that have
-    /// not arrived take no memory.
+    /// Returns the approximate memory that the strings of the unfinished request take. Bytes that
+    /// have not arrived take no memory.
     pub(super) fn buffered_bytes(&self) -> usize {
         let announced = if let RequestDecoderState::Body { left } = self.state { left } else { 0 };
         self.total_bytes - announced + self.strings.len() * size_of::<Vec<u8>>()
@@ -107,11 +109,12 @@ impl RequestDecoder {
     }
 
     /// Consumes bytes from the front of `input` until a request is complete, and returns the
-    /// request. The caller calls again for the remaining bytes. Returns `None` if no bytes are
-    /// left.
+    /// request. The caller calls again for the remaining bytes. If `input` ends before the request
+    /// is complete, keeps the consumed bytes and returns `None`.
     ///
     /// # Errors
-    /// A violated rule of the protocol. The decoder must not be used after it.
+    /// The rule of the protocol that the bytes violate. The decoder must not be used after an
+    /// error.
     pub(super) fn next(
         &mut self,
         input: &mut &[u8],
@@ -157,7 +160,7 @@ impl RequestDecoder {
     }
 
     fn begin(&mut self, opcode: Opcode) {
-        self.strings.shrink_to(KEPT_STRINGS);
+        self.strings.shrink_to(KEPT_STRING_CAPACITY);
         let layout = opcode.layout();
         self.opcode = Some(opcode);
         if layout.has_count {
@@ -168,7 +171,8 @@ impl RequestDecoder {
         }
     }
 
-    /// Sets the field that follows a string, or that precedes the first one.
+    /// Selects the next field: a string if strings are left, otherwise the number or the end of the
+    /// request.
     fn advance_state(&mut self, layout: &RequestLayout) {
         self.state = if self.strings_left > 0 {
             RequestDecoderState::Length
@@ -211,7 +215,7 @@ impl RequestDecoder {
         left == taken.len()
     }
 
-    /// Returns an integer of `width` bytes, once all of them have arrived.
+    /// Returns an integer of `width` bytes once all its bytes have arrived, and `None` before.
     fn read_integer(&mut self, input: &mut &[u8], width: usize) -> Option<u64> {
         let (taken, rest) = input.split_at((width - self.scratch_len).min(input.len()));
         self.scratch[self.scratch_len..self.scratch_len + taken.len()].copy_from_slice(taken);
@@ -226,10 +230,12 @@ impl RequestDecoder {
 
     fn finish(&mut self, opcode: Opcode) -> StoreRequest<'static> {
         let number = std::mem::take(&mut self.number);
-        // A field of four bytes was read with zeros above them.
+        // The number of VALIDATE and PING has four bytes. `read_integer` set the upper four bytes
+        // to 0.
         let number_u32 = u32::try_from(number).unwrap_or_default();
         self.total_bytes = 0;
-        // The list keeps its capacity, so that most requests need no allocation for it.
+        // The drain leaves the capacity of the list, so that most requests need no allocation for
+        // the list.
         let mut strings = self.strings.drain(..).map(Cow::Owned);
         let mut next_string = || strings.next().unwrap_or_default();
         match opcode {

@@ -1,8 +1,9 @@
-//! The server's thread. It accepts clients, reads and serves requests and writes replies, and never
-//! blocks on one client.
+//! The event loop of the server's thread. The loop accepts clients, reads and serves requests, and
+//! writes replies. It never blocks on one client.
 //!
-//! Each iteration reads at most one chunk from each readable client, so that a busy client does not
-//! delay the others. All timers are here. [`RequestHandler`] implements the effect of the requests.
+//! Each iteration reads at most [`CHUNK_BYTES`] from each readable client, so that a busy client
+//! does not delay the other clients. This module has all timers of the server. [`RequestHandler`]
+//! implements the effect of the requests.
 
 use super::client_connection::{ClientConnection, ClientName, ReadEvent};
 use super::listener::StoreListener;
@@ -27,23 +28,24 @@ use std::time::{Duration, Instant};
 
 /// The largest number of simultaneous connections.
 pub const MAX_CONNECTIONS: usize = 65_536;
-/// The largest number of connections that one iteration accepts per listener.
-const ACCEPTS_PER_TURN: usize = 64;
-/// The time limit for a new connection to be validated.
+/// The largest number of connections that one iteration accepts on each listening socket.
+const ACCEPTS_PER_ITERATION: usize = 64;
+/// A client that has not sent a valid VALIDATE request within this time is disconnected.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause in accepting after the system ran out of descriptors.
+/// If the process has no free descriptor, the server accepts no connection for this time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The shortest interval between two warnings about rejected clients.
+/// The shortest interval between two warnings that the server cannot accept more clients.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// The largest number of bytes that one iteration reads from one connection.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The limit of buffered bytes over all clients: unfinished requests and unread replies. Above it,
-/// the server disconnects the client with most buffered bytes.
+/// The limit of the buffered bytes of all clients together: their unfinished requests and unsent
+/// replies. If the sum exceeds this limit, the server disconnects the client with the most buffered
+/// bytes.
 const MAX_BUFFERED_BYTES: usize = 1 << 30;
 
 const STOP_TOKEN: u64 = 0;
 const FIRST_LISTENER_TOKEN: u64 = 1;
-/// The first connection id. No id is used twice.
+/// The first connection id. A connection's id is also its token in the poller. No id is used twice.
 const FIRST_CONNECTION_ID: u64 = 1 << 16;
 
 /// The state of the server's thread.
@@ -51,19 +53,24 @@ const FIRST_CONNECTION_ID: u64 = 1 << 16;
 pub(super) struct ServerEventLoop {
     poller: Poller,
     listeners: Vec<StoreListener>,
-    /// Keeps the descriptor of the stop token open. It becomes readable when the server must stop.
+    /// One end of a socket pair, registered in the poller under `STOP_TOKEN`. It becomes readable
+    /// when [`super::Server`] closes the other end, and then the loop ends. The field keeps the
+    /// descriptor open.
     _stop: UnixStream,
     handler: RequestHandler,
-    /// The secret that clients must prove.
+    /// The secret that each client must prove to hold.
     secret: Option<Secret>,
     clients: HashMap<ConnectionId, ClientConnection>,
     next_id: ConnectionId,
-    /// Connections that are not validated yet, with their time limit, in order of this limit.
+    /// Connections that have not sent VALIDATE when they were added, with their time limit for it,
+    /// the earliest limit first.
     unvalidated: VecDeque<(Instant, ConnectionId)>,
-    /// The buffered bytes of all clients.
+    /// The sum of the buffered bytes of all clients. See [`MAX_BUFFERED_BYTES`].
     buffered_bytes: usize,
-    /// A spare descriptor. When no descriptor is left, the server closes it to accept a client and
-    /// reject it with a status word.
+    /// A descriptor that the server holds in reserve. If the process has no free descriptor, the
+    /// server closes the spare descriptor, accepts the next client in its place, and sends this
+    /// client the status word [`proto::SERVER_FULL`]. Without the spare descriptor, the client
+    /// would wait without an answer.
     spare_fd: Option<File>,
     accept_resumes_at: Option<Instant>,
     last_warning: Option<Instant>,
@@ -86,16 +93,18 @@ impl From<io::Error> for DisconnectReason {
 }
 
 impl From<ClientRejection> for DisconnectReason {
-    fn from(refusal: ClientRejection) -> Self {
-        Self::Rejected(refusal)
+    fn from(rejection: ClientRejection) -> Self {
+        Self::Rejected(rejection)
     }
 }
 
 impl ServerEventLoop {
-    /// Creates the loop over these listeners. It ends when the other end of `stop` is closed.
+    /// Creates the event loop. It accepts clients from `listeners`, and ends when the other end of
+    /// `stop` is closed. The values of the store may take about `max_bytes` of memory. Clients must
+    /// prove to hold `secret`, if there is one.
     ///
     /// # Errors
-    /// `System`.
+    /// `System` if the poller cannot be created.
     pub(super) fn new(
         listeners: Vec<StoreListener>,
         stop: UnixStream,
@@ -173,7 +182,7 @@ impl ServerEventLoop {
 
     fn accept_batch(&mut self, token: u64) {
         let Ok(index) = usize::try_from(token - FIRST_LISTENER_TOKEN) else { return };
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_ITERATION {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, name)) => self.register_client(stream, name),
@@ -182,7 +191,8 @@ impl ServerEventLoop {
                         LogLevel::Error,
                         "store server: a listening socket failed, and accepts no more clients: {cause}"
                     );
-                    // This fails only if the listener is not watched.
+                    // The call fails only if the poller does not watch this listener, so ignore the
+                    // result.
                     drop(self.poller.remove(listener.as_fd()));
                     return;
                 }
@@ -197,7 +207,8 @@ impl ServerEventLoop {
                         return;
                     }
                 }
-                // The client closed the connection before it was accepted, or the network failed.
+                // The client closed the connection before the server accepted it, or the network
+                // failed.
                 Err(cause) => {
                     crate::log!(LogLevel::Debug, "store server: cannot accept a client: {cause}")
                 }
@@ -205,7 +216,9 @@ impl ServerEventLoop {
         }
     }
 
-    /// Rejects the next client with a status word. Returns false if even that was not possible.
+    /// Closes the spare descriptor, accepts the next client with it, and rejects this client with a
+    /// status word. Returns false if the client got no status word, or if the spare descriptor
+    /// could not be opened again.
     fn reject_next_client(&mut self, listener: usize) -> bool {
         drop(self.spare_fd.take());
         let accepted = self.listeners.get(listener).map(StoreListener::accept);
@@ -221,7 +234,7 @@ impl ServerEventLoop {
             self.warn_rejected(&format_args!(
                 "the limit of {MAX_CONNECTIONS} connections is reached"
             ));
-            // Send the reason if possible; the connection is closed in any case.
+            // Send the reason if possible. The return closes the connection in any case.
             drop(stream.send(&proto::SERVER_FULL));
             return;
         }
@@ -287,13 +300,14 @@ impl ServerEventLoop {
 
     fn handle_client_event(&mut self, event: PollEvent) {
         let id = event.token;
-        // The client is out of the map while it is served, since serving may write to other
-        // clients.
+        // The client is not in the map while the loop serves it, because its requests may complete
+        // the waits of other clients, which are in the map.
         let Some(mut client) = self.clients.remove(&id) else { return };
         let buffered_before = client.buffered_bytes();
         let outcome = self.read_and_write(id, &mut client, event);
-        // Replies to other clients in between are small, and the next event of each client counts
-        // them.
+        // This sum misses the replies that this client's requests caused for other clients (one
+        // byte for each completed WAIT) if they could not be sent immediately.
+        // `drop_largest_client` computes the exact sum.
         self.buffered_bytes =
             (self.buffered_bytes + client.buffered_bytes()).saturating_sub(buffered_before);
         match outcome {
@@ -303,7 +317,7 @@ impl ServerEventLoop {
                     self.drop_largest_client();
                 }
             }
-            Err(end) => self.disconnect(id, &client, &end),
+            Err(reason) => self.disconnect(id, &client, &reason),
         }
     }
 
@@ -329,7 +343,8 @@ impl ServerEventLoop {
             };
             self.chunk = chunk;
             if outcome.is_err() {
-                // Send the replies to the requests before the violation.
+                // The client is disconnected now. First send the replies to its valid requests,
+                // which preceded the invalid one.
                 drop(client.flush());
             }
             outcome?;
@@ -358,7 +373,8 @@ impl ServerEventLoop {
         Ok(())
     }
 
-    /// Sends the replies to completed WAITs. `current` is the connection that is out of the map.
+    /// Sends [`proto::READY`] to each connection in `woken_clients`, whose WAIT or BARRIER is
+    /// complete. `current` is the connection that is being served and thus not in the map.
     fn answer_woken(&mut self, mut current: Option<(ConnectionId, &mut ClientConnection)>) {
         if self.woken_clients.is_empty() {
             return;
@@ -371,8 +387,8 @@ impl ServerEventLoop {
                 other.output().push(proto::READY);
                 let written = other.flush().and_then(|()| other.update_interest(id, &self.poller));
                 if let Err(cause) = written {
-                    // The poller reports the broken connection too, and then the server disconnects
-                    // it.
+                    // The poller will report the broken connection as an event, and the server will
+                    // then disconnect it.
                     let name = other.name();
                     crate::log!(
                         LogLevel::Debug,
@@ -396,12 +412,13 @@ impl ServerEventLoop {
                 )),
             );
         }
-        // Recompute the sum, including bytes that were not counted before.
+        // Compute the exact sum, which includes the bytes that `handle_client_event` did not count.
         self.buffered_bytes = self.clients.values().map(ClientConnection::buffered_bytes).sum();
     }
 
-    /// Releases a client's state. The caller then drops the client, which closes the connection and
-    /// removes it from the poller.
+    /// Releases the state that other parts of the server hold for a client, and logs the reason.
+    /// The caller then drops the client. The drop closes the connection and removes it from the
+    /// poller.
     fn disconnect(
         &mut self,
         id: ConnectionId,
@@ -426,7 +443,7 @@ impl ServerEventLoop {
     }
 }
 
-/// Opens a spare descriptor.
+/// Opens the spare descriptor.
 fn open_spare_fd() -> Option<File> {
     File::open("/dev/null").ok()
 }

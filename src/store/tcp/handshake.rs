@@ -1,6 +1,6 @@
 //! The authentication handshake of a store with a secret. Before any request, both sides prove to
-//! each other that they hold the secret. Torch's protocol has no such handshake; stores without a
-//! secret use torch's protocol unchanged.
+//! each other that they hold the secret. Torch's protocol has no such handshake. A store without a
+//! secret uses torch's protocol unchanged.
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
@@ -8,13 +8,14 @@
 //! | server | "KNOW", 32 random bytes, its proof | proves the secret, requests the client's proof |
 //! | client | 65, its proof | PROOF; VALIDATE and PING follow in the same write |
 //!
-//! A proof is a BLAKE3 hash with a key that is derived from the secret. Its input is a text for the
-//! role of the proof (server or client), then the client's and the server's random bytes. So a
-//! proof is invalid on any other connection, and cannot be reflected to its sender. The server
-//! reads no request before it has the client's proof.
+//! A proof is a keyed BLAKE3 hash. The key is derived from the secret. The input is a text for the
+//! role of the prover (server or client), then the client's random bytes, then the server's random
+//! bytes. Because of the random bytes, a proof is invalid on any other connection. Because of the
+//! role, an attacker cannot send a proof back to its author. The server reads no request before it
+//! has checked the client's proof.
 //!
-//! Instead of continuing, the server may send one of these four-byte status words and close the
-//! connection. A client of torch takes the word for a wrong reply to its PING, and gives up:
+//! If the server rejects the client, it sends one of these four-byte status words and closes the
+//! connection. A client of torch takes the word for a wrong reply to its PING, and gives up.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -32,26 +33,29 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::sys::host;
 use std::fmt;
 
-/// The first byte of a client with a secret; torch's opcodes have other numbers.
+/// The first byte that a client with a secret sends. No opcode of torch has this number.
 const CHALLENGE: u8 = 64;
-/// The first byte of a client's proof.
+/// The first byte of the message with the client's proof.
 const PROOF: u8 = 65;
 
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = blake3::OUT_LEN;
-/// The length of each message of a client.
+/// The length of a CHALLENGE or PROOF message, in bytes.
 pub const MESSAGE_BYTES: usize = 1 + NONCE_BYTES;
-/// The length of the server's answer after its status word.
+/// The length of the server's answer in bytes, without the word "KNOW" in front.
 pub const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
-/// The length of VALIDATE and PING, with which every client without a secret begins.
+/// The length in bytes of VALIDATE and PING together. Every client without a secret begins with
+/// these two requests.
 const INTRODUCTION_BYTES: usize = 10;
 
 type AuthNonce = [u8; NONCE_BYTES];
 
 const KNOW: StatusWord = *b"KNOW";
 
-/// The roles of a proof. They prevent that one side's proof is used as the proof of the other side.
+/// The first input of a proof by the server. The two roles have different texts, so that a proof of
+/// one side is not valid as a proof of the other side.
 const SERVER_ROLE: &[u8] = b"libdist store server";
+/// The first input of a proof by a client.
 const CLIENT_ROLE: &[u8] = b"libdist store client";
 
 const _: () = assert!(NONCE_BYTES == PROOF_BYTES && INTRODUCTION_BYTES < MESSAGE_BYTES);
@@ -65,7 +69,7 @@ fn compute_proof(
     secret.hash(&[role, client, server])
 }
 
-/// The reasons why a server rejects a client.
+/// The reason why a server rejects a client in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthRefusal {
     /// The client gave no proof, but the store has a secret.
@@ -77,13 +81,14 @@ pub enum AuthRefusal {
     /// The client's proof is wrong.
     #[error("it does not have the job's secret")]
     WrongProof,
-    /// The client's first byte is not that of any store client.
+    /// No store client begins with this byte.
     #[error("its first byte is {0} instead of a challenge")]
     UnexpectedFirstByte(u8),
 }
 
 impl AuthRefusal {
-    /// Returns the status word for the client, if the client may understand it.
+    /// Returns the status word that tells the client the reason, or `None` if the peer is no store
+    /// client and would not understand the word.
     fn status_word(self) -> Option<StatusWord> {
         match self {
             Self::SecretRequired => Some(*b"AUTH"),
@@ -103,11 +108,11 @@ pub enum AuthProgress {
     Complete,
 }
 
-/// The message that the server expects next.
+/// The state of the server's side of the handshake.
 #[derive(Clone, Copy, Debug)]
 enum AuthState {
     Initial,
-    /// The client's proof. The client's challenge is kept.
+    /// The server expects the client's proof. The field is the client's random bytes.
     AwaitingProof(AuthNonce),
     Finished(std::result::Result<(), AuthRefusal>),
 }
@@ -118,7 +123,7 @@ pub struct ServerHandshake {
     secret: Option<Secret>,
     nonce: AuthNonce,
     state: AuthState,
-    /// The received part of the expected message is in the first `received_bytes` bytes.
+    /// The first `received_bytes` bytes are the part of the expected message that has arrived.
     message: [u8; MESSAGE_BYTES],
     received_bytes: usize,
 }
@@ -139,13 +144,15 @@ impl ServerHandshake {
         })
     }
 
-    /// Processes bytes of a client, in pieces of any size, and appends the replies to `output`,
-    /// also for a rejected client. After the handshake is complete, it consumes no more of `input`.
+    /// Processes bytes that the client sent, in pieces of any size. Appends the server's messages
+    /// to `output`, even if it rejects the client. Once the handshake is complete, consumes no more
+    /// bytes of `input`.
     ///
     /// # Errors
-    /// The reason to close the connection. In this case all of `input` has been consumed, including
-    /// the VALIDATE and PING of a client that begins like torch's. Otherwise closing a socket with
-    /// unread bytes could destroy the status word in flight.
+    /// The reason to close the connection. In this case `input` is consumed to its end, including
+    /// the VALIDATE and PING of a client without a secret. If the server closed a socket with
+    /// unread bytes, the kernel would reset the connection, and the client might not receive the
+    /// status word.
     pub fn advance(
         &mut self,
         input: &mut &[u8],
@@ -168,7 +175,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Returns the next state after the expected message, or `None` until the message is complete.
+    /// Processes the expected message and returns the next state. Returns `None` as long as the
+    /// message is incomplete.
     fn next_state(
         &mut self,
         input: &mut &[u8],
@@ -210,7 +218,9 @@ impl ServerHandshake {
         })
     }
 
-    /// Collects `wanted` bytes. Returns the bytes after the first one, and starts the next message.
+    /// Collects a message of `wanted` bytes. Once it is complete, returns its bytes after the first
+    /// one, and resets `received_bytes` for the next message. A shorter message leaves stale bytes
+    /// at the end of the result.
     fn collect_message(
         &mut self,
         wanted: usize,
@@ -239,7 +249,7 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Starts the handshake. Returns it with the client's first message.
+    /// Starts the handshake. Returns the handshake and the client's first message.
     ///
     /// # Errors
     /// `System` if the kernel provides no random bytes.
@@ -249,7 +259,8 @@ impl ClientHandshake {
         Ok((handshake, challenge))
     }
 
-    /// Checks the server's status word, which precedes the server's answer.
+    /// Checks the first word that the server sends. The server's answer follows only if the word is
+    /// "KNOW".
     ///
     /// # Errors
     /// The reason why no answer follows.
@@ -288,12 +299,12 @@ fn message(kind: u8, content: &[u8; MESSAGE_BYTES - 1]) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// The reasons why a client cannot authenticate.
+/// The reason why the handshake failed, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthFailure {
-    /// The server requires a proof, and this client has no secret.
+    /// The server requires a proof, but this client has no secret.
     SecretRequired,
-    /// This client has a secret, and the server has none.
+    /// This client has a secret, but the server has none.
     NoSecret,
     /// The server reports that this client's proof is wrong.
     Denied,
@@ -306,8 +317,8 @@ pub enum AuthFailure {
 }
 
 impl AuthFailure {
-    /// Returns the failure for a server's status word. The word may also arrive in place of the
-    /// reply to the first PING.
+    /// Returns the failure for a status word of the server. A client without a secret receives the
+    /// word instead of the reply to its first PING.
     pub fn from_word(word: StatusWord) -> Option<Self> {
         match &word {
             b"AUTH" => Some(Self::SecretRequired),
@@ -322,7 +333,7 @@ impl AuthFailure {
         self != Self::NoAnswer
     }
 
-    /// Builds the error for the user, for the store at `peer`.
+    /// Builds the error text for the user. `peer` is the address of the store.
     pub fn to_error(self, peer: &dyn fmt::Display) -> Error {
         let text = match self {
             Self::SecretRequired => format!(

@@ -1,11 +1,11 @@
-//! The wire encoding of users' keys: "/" and the key. No key of the protocol itself begins with
-//! "/".
+//! The wire form of a user's key: "/" followed by the key. Keys that the protocol itself uses do
+//! not begin with "/", so the two kinds of keys cannot collide.
 
 use super::proto::{self, Bytes};
 use crate::base::{Error, Result};
 use crate::store::limits::{check_count, check_total};
 
-/// Encodes one user's key.
+/// Encodes one key of a user.
 ///
 /// # Errors
 /// `InvalidArgument` if the key is too long.
@@ -21,11 +21,11 @@ pub(super) fn encode_key(key: &[u8]) -> Result<Bytes<'static>> {
     Ok(Bytes::Owned([b"/", key].concat()))
 }
 
-/// Encodes the users' keys of one request.
+/// Encodes all keys of one request.
 ///
 /// # Errors
-/// `InvalidArgument` if one key is too long, if there are too many keys, or if they exceed the
-/// total size.
+/// `InvalidArgument` if a key is too long, if there are too many keys, or if the keys are too long
+/// in total.
 pub(super) fn encode_keys(keys: &[&[u8]]) -> Result<Vec<Bytes<'static>>> {
     check_count(keys.len())?;
     check_total(keys.iter().map(|key| key.len() + 1).sum())?;

@@ -15,29 +15,34 @@ use std::time::Duration;
 /// The options of a server.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. If a
-    /// name has several addresses, the server listens on all of them.
+    /// The host name or address literal to listen on. If a name has several addresses, the server
+    /// listens on all of them. If `bind` is empty, the server listens on all interfaces, with IPv4
+    /// and IPv6.
     pub bind: String,
     /// The port; 0 selects a free one.
     pub port: u16,
-    /// A bound TCP socket to use instead. Its port must be `port`, unless `port` is 0.
+    /// A bound TCP socket to listen on, instead of a new socket for `bind` and `port`. Its port
+    /// must be `port`, unless `port` is 0.
     pub listen_fd: Option<OwnedFd>,
     /// The limit for the approximate memory of all values in bytes; 0 selects
     /// [`DEFAULT_MAX_BYTES`](super::DEFAULT_MAX_BYTES).
     pub max_bytes: usize,
     /// Shares one server among all callers in this process that use the same port.
     pub multi_tenant: bool,
-    /// If the port is in use, [`TcpStore::host`](super::TcpStore::host) joins the existing store.
+    /// If another process uses the port, [`TcpStore::host`](super::TcpStore::host) joins the store
+    /// there instead of returning an error.
     pub join_if_port_in_use: bool,
-    /// The secret that clients must prove. Without one, every process that reaches the port is
-    /// accepted.
+    /// The secret that clients must prove to hold. If there is none, the server accepts every
+    /// process that reaches the port.
     pub secret: Option<Secret>,
 }
 
 /// The time limit for resolving the host name to listen on.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many free ports are tried if another address of the host already uses the chosen port.
+/// If `bind` has several addresses and `port` is 0, the system chooses a free port for the first
+/// address, and the port may be in use on another address. The server then tries again with another
+/// port, up to this number of attempts.
 const MAX_PORT_ATTEMPTS: usize = 16;
 
 /// One listening socket.
@@ -45,7 +50,7 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 pub(super) enum StoreListener {
     /// A TCP socket.
     Tcp(TcpListener),
-    /// A Unix socket in addition to a TCP address, for clients of this host.
+    /// A Unix socket for clients on this host. It exists in addition to a TCP socket.
     Unix(UnixListener),
 }
 
@@ -54,11 +59,11 @@ pub(super) enum StoreListener {
 pub(super) enum ListenOutcome {
     /// All sockets are open; TCP sockets come first.
     Listening(Vec<StoreListener>),
-    /// Another process uses the port; contains the error.
+    /// Another process uses the port. The error says so.
     PortInUse(Error),
 }
 
-/// An address that cannot be listened on, and the system error.
+/// An address on which the server cannot listen, and the system error.
 type BindFailure = (SocketAddr, io::Error);
 
 /// Opens the listening sockets.
@@ -113,8 +118,8 @@ impl StoreListener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept()?;
-                // A socket for both families reports IPv4 peers as mapped IPv6 addresses. Convert
-                // them.
+                // An IPv6 socket that also serves IPv4 reports an IPv4 client as a mapped IPv6
+                // address (`::ffff:a.b.c.d`). Convert the address to IPv4.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 Ok((SocketStream::from_tcp(stream)?, ClientName::Address(address)))
             }
@@ -140,7 +145,7 @@ fn listen_on_all_interfaces(port: u16) -> std::result::Result<TcpListener, BindF
     let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match socket::listen(v6) {
         Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => {
-            // The host has no IPv6.
+            // The error is not a port in use, so the host has no IPv6.
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             socket::listen(v4).map_err(|cause| (v4, cause))
         }

@@ -2,8 +2,8 @@
 //! the job's name.
 //!
 //! Rank 0 hosts the store on a free port of the loopback interface. Each other rank gets the port
-//! from rank 0 over an abstract Unix socket that is named after the job. So no port must be
-//! guessed, and no file remains.
+//! number from rank 0 over an abstract Unix socket (a socket name without a file) that is named
+//! after the job. So the user need not choose a port, and no file remains.
 
 use super::{ClientOptions, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;
@@ -15,23 +15,24 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const LOOPBACK: &str = "127.0.0.1";
+/// The first bytes that a rank sends to rank 0. Its rank follows as a u32.
 const GREETING: [u8; 4] = *b"ldj1";
 
-/// The time limit for the exchange with one peer.
+/// The time limit for rank 0 to read the greeting of one rank and send the port to it.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval of attempts to connect to rank 0.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The interval of log lines during a long wait.
+/// While rank 0 waits for other ranks, it writes one log line per interval.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Hosts the job's store on rank 0, or joins it on the other ranks. All ranks pass the same secret
-/// or none.
+/// Hosts the job's store on rank 0, and joins this store on the other ranks. Either all ranks pass
+/// the same secret, or none passes a secret.
 ///
 /// # Errors
-/// `Timeout`, which names the ranks that did not join; `System` if another job of the same name is
-/// starting.
+/// `Timeout` on rank 0 if other ranks did not join; the error names these ranks. `Timeout` on
+/// another rank if it did not find rank 0. `System` if another job of the same name is starting.
 pub fn host_or_join(
     job: &str,
     rank: usize,
@@ -100,7 +101,8 @@ fn host_store(
     Ok(store)
 }
 
-/// Reads the rank of a peer, and sends it the port.
+/// Reads the greeting and the rank that a peer sends, checks them, and sends the port to the peer.
+/// Returns the rank.
 fn send_port(stream: &UnixStream, port: u16, size: usize) -> Result<usize> {
     let (_, uid) = unix::peer_credentials(stream)?;
     let deadline = Deadline::after(PEER_TIMEOUT);
@@ -143,8 +145,8 @@ fn request_port(name: &str, rank: usize, deadline: &Deadline) -> Result<u16> {
     exchange().context(|| "cannot get the port of the store from rank 0 on this host")
 }
 
-/// Hashes a job name with FNV-1a: names of abstract sockets are limited in length, job names are
-/// not.
+/// Hashes a job name with FNV-1a. The socket name contains the hash, because the length of a socket
+/// name is limited and the length of a job name is not.
 fn hash_job_name(job: &str) -> u64 {
     job.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

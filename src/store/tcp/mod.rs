@@ -1,6 +1,7 @@
 //! A store over TCP: one process runs the [`Server`], and all processes connect to it as clients.
 //!
-//! Both sides use the protocol of torch's TCPStore ([`proto`]), so that either side can be torch's.
+//! Both sides use the protocol of torch's TCPStore ([`proto`]), so that libdist's clients can use
+//! torch's server, and torch's clients can use libdist's server.
 //!
 //! - Client: `client` (creation, requests), `client_operations` (the operations of a store),
 //!   `connection_pool` (all connections of a client), `connection` (one connection),
@@ -11,7 +12,8 @@
 //!   and `waiters` (the pending waits).
 //!
 //! On one host, both sides use a Unix socket (`unix_socket`) with the same bytes. A store may have
-//! a secret (`secret`). Both sides then prove that they hold it before any request ([`handshake`]).
+//! a secret (`secret`). Before the first request, both sides then prove to each other that they
+//! hold the secret ([`handshake`]).
 
 mod capabilities;
 mod client;

@@ -1,13 +1,20 @@
 //! The store's wire protocol, which is the protocol of c10d's TCPStore in torch 2.15.
 //!
-//! Integers are little endian. A 64-bit length precedes each string and list. Requests have no
-//! frame. This module encodes requests; `decoder` decodes them. It does no I/O.
+//! A request is its opcode (one byte) and its fields. Integers are little endian. A 64-bit length
+//! precedes each string and each list. Nothing announces the length of a request, so a receiver
+//! must parse all fields to find its end. This module encodes requests, and `decoder` decodes them.
+//! For example, SET of the key "/k" to the value "v" is these 20 bytes:
+//!
+//! ```text
+//! 01  02 00 00 00 00 00 00 00  2f 6b  01 00 00 00 00 00 00 00  76
+//! SET length of the key        / k    length of the value      v
+//! ```
 
 use std::borrow::Cow;
 
 pub use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
-/// The number in VALIDATE by which a client identifies itself.
+/// The number in VALIDATE. It identifies the sender as a store client.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 /// The reply to CHECK if all keys exist, and the reply to WAIT.
 pub const READY: u8 = 0;
@@ -16,15 +23,18 @@ pub const NOT_READY: u8 = 1;
 /// The reply to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
 
-/// The word that a libdist server sends before it closes the connection of a rejected client. It
-/// takes the place of the reply to the first PING. Torch's client reports it as a wrong reply.
+/// The word that a libdist server sends to a client that it rejects, before it closes the
+/// connection. The client receives the word instead of the reply to its first PING. Torch's client
+/// reports a wrong reply to PING.
 pub type StatusWord = [u8; 4];
-/// The server has no descriptor or memory left for another connection; this may be temporary.
+/// The status word of a server that cannot accept another connection, because it has reached its
+/// connection limit or has no free descriptor. The state may be temporary.
 pub const SERVER_FULL: StatusWord = *b"FULL";
 /// All status words.
 pub const STATUS_WORDS: [StatusWord; 1] = [SERVER_FULL];
 
-/// The operation of a request, which is its first byte. Servers of an older torch lack 14 to 18.
+/// The operation of a request. It is the first byte of the request. Servers of an older torch do
+/// not know the operations 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(
@@ -82,17 +92,20 @@ impl Opcode {
     }
 }
 
-/// Bytes that the sender of a request borrows, and that its receiver owns.
+/// The bytes of a key or value. They are borrowed in a request that a client sends, and owned in a
+/// request that a server has received.
 pub type Bytes<'a> = Cow<'a, [u8]>;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRequest<'a> {
-    /// VALIDATE: identifies a store client. The first request of each connection. No reply.
+    /// Identifies the sender as a store client. It must be the first request of each connection. No
+    /// reply.
     Validate(u32),
     /// Stores a value. No reply.
     Set(Bytes<'a>, Bytes<'a>),
-    /// Stores the third field if the value equals the second. Reply: bytes, the value afterwards.
+    /// Compares the value of the key (first field) with the second field. If they are equal, stores
+    /// the third field. Reply: bytes, the value after the operation.
     CompareSet(Bytes<'a>, Bytes<'a>, Bytes<'a>),
     /// Reads a value. Reply: bytes, empty for a missing key.
     Get(Bytes<'a>),
@@ -108,31 +121,33 @@ pub enum StoreRequest<'a> {
     DeleteKey(Bytes<'a>),
     /// Appends bytes to a value. No reply.
     Append(Bytes<'a>, Bytes<'a>),
-    /// Reads several values. Reply: for each key bytes, empty for a missing key.
+    /// Reads several values. Reply: the bytes of each value, in the order of the keys; empty for a
+    /// missing key.
     MultiGet(Vec<Bytes<'a>>),
     /// Stores several values. No reply.
     MultiSet(Vec<(Bytes<'a>, Bytes<'a>)>),
     /// Cancels the pending WAIT. Reply: [`WAIT_CANCELED`].
     CancelWait,
-    /// Reply: the same number.
+    /// Requests a reply, which confirms all earlier requests. Reply: the same number.
     Ping(u32),
     /// Appends an item to a queue. No reply.
     QueuePush(Bytes<'a>, Bytes<'a>),
-    /// Takes an item. Reply: i64, the queue's previous length; if it is not 0, then bytes, the
-    /// item.
+    /// Takes the first item of a queue. Reply: i64, the length of the queue before the operation.
+    /// If the length is not 0, the bytes of the item follow.
     QueuePop(Bytes<'a>),
     /// Reads a queue's length. Reply: i64.
     QueueLen(Bytes<'a>),
-    /// Lists the keys. Reply: i64, the number of keys; then the bytes of each key.
+    /// Lists the keys. Reply: i64, the number of keys. The bytes of each key follow.
     ListKeys,
-    /// Increments the count, and waits until it is at least the given number. Reply: [`READY`].
+    /// Increments the counter in a key, and waits until the counter is at least the second field.
+    /// Reply: [`READY`].
     Barrier(Bytes<'a>, i64),
 }
 
-/// The reasons why bytes are not a valid request.
+/// The reason why some bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolViolation {
-    /// The first byte is no known operation.
+    /// The first byte of a request is not a known operation.
     #[error("it sent the unknown operation {0}")]
     UnknownOpcode(u8),
     /// The key is longer than [`MAX_KEY_BYTES`].
@@ -214,13 +229,14 @@ impl StoreRequest<'_> {
     }
 }
 
-/// Appends a length and bytes, the encoding of values in requests and replies.
+/// Appends the length of some bytes and the bytes. Requests and replies encode keys and values in
+/// this form.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_length(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Appends a number, in the encoding of requests and replies.
+/// Appends a number in the form of requests and replies (8 bytes, little endian).
 pub fn put_i64(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&number.to_le_bytes());
 }

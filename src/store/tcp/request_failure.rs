@@ -1,10 +1,10 @@
-//! The reasons why a request of a client failed.
+//! [`RequestFailure`]: the reason why a request failed, as the client sees it.
 
 use super::handshake::AuthFailure;
 use super::proto;
 use std::io;
 
-/// The reasons why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum RequestFailure {
     /// The deadline passed before the reply arrived.
@@ -20,7 +20,7 @@ pub(super) enum RequestFailure {
     Malformed(String),
     /// One side did not prove that it holds the job's secret.
     AuthFailed(AuthFailure),
-    /// The server rejected this client with a status word in place of the reply to PING.
+    /// The server rejected this client: it sent a status word instead of the reply to PING.
     Refused(proto::StatusWord),
 }
 
@@ -28,7 +28,8 @@ pub(super) enum RequestFailure {
 pub(super) type RequestResult<T> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// Returns the failure for a status word in place of the reply to PING.
+    /// Returns the failure for a word that the server sent instead of the reply to PING, or `None`
+    /// if the word is not a status word.
     pub(super) fn from_word(word: proto::StatusWord) -> Option<Self> {
         if let Some(auth_failure) = AuthFailure::from_word(word) {
             return Some(Self::AuthFailed(auth_failure));
@@ -36,7 +37,9 @@ impl RequestFailure {
         proto::STATUS_WORDS.contains(&word).then_some(Self::Refused(word))
     }
 
-    /// Returns the predicate of a sentence about a server that sent an unexpected reply.
+    /// Returns what an unexpected server did, as the end of a sentence that begins with the server,
+    /// for example "sent byte 7 in reply to CHECK". Returns `None` for a failure without an
+    /// unexpected reply.
     pub(super) fn reply_error(&self) -> Option<String> {
         match self {
             Self::Malformed(answer) => Some(format!("sent {answer}")),
@@ -47,7 +50,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the failure for a byte that does not fit the request.
+    /// Returns the failure for a reply byte that the protocol does not allow for this request.
     pub(super) fn unexpected_byte(request: &str, byte: u8) -> Self {
         Self::Malformed(format!("byte {byte} in reply to {request}"))
     }

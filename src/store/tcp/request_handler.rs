@@ -1,20 +1,25 @@
 //! The effect of each request on the server: it changes the values, manages the pending waits and
 //! builds the replies.
 //!
-//! It does no I/O: its input is a request, and its output is the bytes of the reply and the list of
-//! connections to wake. Each connection has at most one pending WAIT or BARRIER. A new one replaces
-//! it.
+//! The module does no I/O. Its input is a request. Its output is the bytes of the reply, and the
+//! list of connections whose wait is complete. Each connection has at most one pending WAIT or
+//! BARRIER; a new WAIT or BARRIER replaces it.
 //!
-//! It differs from torch's server in five points:
+//! An item that is pushed to a queue wakes only one waiter. The server *offers* the item to this
+//! waiter: it tells the waiter that the queue has an item, and expects its QUEUE_POP as the next
+//! request.
 //!
-//! - CHECK sees only keys, and no queue of the same name.
+//! The module differs from torch's server in five points:
+//!
+//! - CHECK sees only keys. It ignores a queue of the same name.
 //! - A failed compare-and-set on a missing key wakes no waiter, because the key is still missing.
-//! - The first caller of a barrier wakes the waiters for a key of that name, because the key exists
-//!   from then on.
-//! - If the server offered a queue's item to a waiter that does not take it, it offers the item to
-//!   the next waiter. Reasons are that its wait was cancelled, it disconnected, or it sent another
-//!   request.
-//! - If the first waiter of a queue waits for further keys too, the next waiter gets the item.
+//! - A barrier counts its callers in a key. Its first caller creates this key, and so wakes the
+//!   connections that wait for a key of this name.
+//! - If a waiter does not take the item that it was offered, the server offers the item to the next
+//!   waiter. This happens if the waiter disconnects, or if its next request is not QUEUE_POP for
+//!   this queue.
+//! - If the first waiter of a queue also waits for other keys that are still missing, it cannot
+//!   take the item yet. The server then offers the item to the next waiter.
 
 #[cfg(any(test, fuzzing))]
 use super::super::table;
@@ -24,14 +29,17 @@ use super::proto::{self, Bytes, ProtocolViolation, StoreRequest};
 use super::waiters::{ConnectionId, WaiterQueues};
 use std::collections::HashSet;
 
-/// The limit of unread reply bytes per connection, and thus of one reply.
+/// The limit of the reply bytes that one connection has not read. It is also the limit of one
+/// reply.
 pub(super) const MAX_PENDING_BYTES: usize = 256 << 20;
 
-/// The limits of memory for the keys of one WAIT, and for the keys of all pending waits.
+/// The limit of the memory for the keys of one WAIT.
 const MAX_WAIT_BYTES: usize = 64 << 20;
+/// The limit of the memory for the keys of all pending waits.
 const MAX_WAITS_BYTES: usize = 512 << 20;
 
-/// The longest value that APPEND may build, so that GET can always return it.
+/// The longest value that APPEND may create. The limit is below [`MAX_PENDING_BYTES`], so that GET
+/// can always return the value.
 const MAX_STORED_BYTES: usize = MAX_PENDING_BYTES / 2;
 
 /// The reasons for disconnecting a client.
@@ -69,7 +77,7 @@ pub(super) enum ClientRejection {
     ValidationTimeout,
 }
 
-/// The state of a server.
+/// The state of a server: the stored values and the pending waits.
 #[derive(Debug)]
 pub(super) struct RequestHandler {
     table: KeyValueTable,
@@ -79,13 +87,14 @@ pub(super) struct RequestHandler {
 }
 
 impl RequestHandler {
-    /// Creates the handler of an empty store, which keeps about `max_bytes` at most.
+    /// Creates the handler of an empty store, whose values may take about `max_bytes` of memory.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { table: KeyValueTable::default(), waiters: WaiterQueues::default(), max_bytes }
     }
 
     /// Serves one request of a connection. Appends an immediate reply to `answer`. Appends to
-    /// `woken` the connections whose WAIT or BARRIER is complete; each gets a [`proto::READY`].
+    /// `woken` the connections whose WAIT or BARRIER is now complete. The caller sends each of them
+    /// [`proto::READY`].
     ///
     /// # Errors
     /// The reason to disconnect the client.
@@ -157,7 +166,8 @@ impl RequestHandler {
         Ok(())
     }
 
-    /// Removes a disconnected client and its wait. Offers its item, if any, to the next waiter.
+    /// Removes a disconnected client and its wait. If this client was offered an item of a queue,
+    /// offers the item to the next waiter.
     pub(super) fn remove_connection(
         &mut self,
         connection: ConnectionId,
@@ -169,7 +179,7 @@ impl RequestHandler {
         }
     }
 
-    /// Asserts that the parts of the state are consistent.
+    /// Asserts that the table and the pending waits are consistent with each other.
     #[cfg(any(test, fuzzing))]
     pub(super) fn assert_consistent(&self) {
         let table = &self.table;
@@ -199,7 +209,8 @@ impl RequestHandler {
         }
     }
 
-    /// Rejects a change that would exceed the table's memory limit.
+    /// Rejects a change that would add `bytes` to the table, if the table would then exceed its
+    /// memory limit.
     fn check_capacity(&self, bytes: usize) -> Result<(), ClientRejection> {
         if self.table.bytes().saturating_add(bytes) > self.max_bytes {
             return Err(ClientRejection::StoreFull(self.max_bytes));
@@ -364,7 +375,7 @@ mod tests {
         woken_by(session, 2, StoreRequest::Wait(vec![name(b"b")]));
         let push = |queue| StoreRequest::QueuePush(name(queue), name(b"item"));
         assert_eq!(woken_by(session, 3, push(b"a")), [1]);
-        // Connection 0 now waits for nothing else, and it arrived before connection 2.
+        // Connection 0 now waits only for queue b, and it began to wait before connection 2.
         assert_eq!(woken_by(session, 3, push(b"b")), [0]);
         // Connection 0 does not take the item, so connection 2 is woken.
         assert_eq!(woken_by(session, 0, StoreRequest::NumKeys), [2]);

@@ -1,5 +1,5 @@
-//! Parses the bytes of one client: the handshake, VALIDATE, and then requests. It does no I/O and
-//! accepts pieces of any size.
+//! Parses the bytes that one client sends: first the handshake, then VALIDATE, then requests. The
+//! parser does no I/O, and accepts the bytes in pieces of any size.
 
 use super::decoder::RequestDecoder;
 use super::handshake::{AuthProgress, ServerHandshake};
@@ -26,13 +26,14 @@ impl RequestReader {
         self.is_validated
     }
 
-    /// Returns the memory of the unfinished request.
+    /// Returns the approximate memory of the unfinished request.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.decoder.buffered_bytes()
     }
 
-    /// Returns the next complete request in the received bytes. Handshake messages and VALIDATE are
-    /// not returned. The handshake's replies go to `output`, also for a rejected client.
+    /// Consumes received bytes from `input` up to the end of the next complete request, and returns
+    /// this request. Processes handshake messages and VALIDATE itself and does not return them.
+    /// Appends the replies of the handshake to `output`, even if it rejects the client.
     ///
     /// # Errors
     /// The reason to disconnect the client.
@@ -54,7 +55,7 @@ impl RequestReader {
             self.validate(&request)?;
         }
         match self.decoder.pending_opcode() {
-            // No other opcode can become a VALIDATE, so reject it before the request is complete.
+            // The first request is not VALIDATE. Reject the client before the request is complete.
             Some(opcode) if !self.is_validated && opcode != Opcode::Validate => {
                 Err(ClientRejection::NotValidated)
             }

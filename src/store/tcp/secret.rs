@@ -1,8 +1,10 @@
-//! The job's secret: a process that holds it may use the job's store.
+//! The job's secret: bytes that only the processes of a job know. A process that holds the secret
+//! may use the job's store.
 //!
-//! The library keeps only a key that is derived from the secret, once in memory for all clones of a
-//! [`Secret`]. No error, log line or `Debug` output contains any of its bytes. The module
-//! `handshake` implements the mutual proof.
+//! The library does not keep the secret, only a key that is derived from it. All clones of a
+//! [`Secret`] share one copy of this key. No error, log line or `Debug` output contains a byte of
+//! the secret or the key. The module `handshake` uses the key to prove that both sides of a
+//! connection hold the secret.
 
 use crate::base::{Error, Result};
 use crate::sys::{host, shm, small_file};
@@ -17,7 +19,8 @@ use std::sync::Arc;
 /// The largest number of bytes in a secret.
 pub const MAX_SECRET_BYTES: usize = 4096;
 
-/// The context of the key derivation; another version of the handshake must use another text.
+/// The context text of the key derivation. A future version of the handshake must use a different
+/// text.
 const KEY_DERIVATION_CONTEXT: &str =
     "libdist 2026 TCP store handshake 1: key from the job's secret";
 
@@ -31,9 +34,9 @@ pub struct Secret(Arc<SecretKey>);
 struct SecretKey([u8; blake3::KEY_LEN]);
 
 impl Secret {
-    /// Creates a secret from 1 to [`MAX_SECRET_BYTES`] bytes. Random bytes cannot be guessed. Other
-    /// secrets can be guessed by any process that reaches the server's port, without a limit of
-    /// attempts.
+    /// Creates a secret from 1 to [`MAX_SECRET_BYTES`] bytes. Use random bytes. A process that
+    /// reaches the server's port may try any number of secrets, so a secret that can be guessed
+    /// gives no protection.
     ///
     /// # Errors
     /// `InvalidArgument` if the length is out of range.
@@ -50,13 +53,13 @@ impl Secret {
         }
     }
 
-    /// Reads the secret from a file to which only its owner has access. Ignores one newline at its
-    /// end.
+    /// Reads the secret from a file. Only the file's owner may have access to the file. Ignores one
+    /// newline at the end of the file.
     ///
     /// # Errors
-    /// `InvalidArgument` if the file is not regular, belongs neither to this user nor to root,
-    /// grants access to others, is empty or too long; `System` if it cannot be read. Each error
-    /// names the file.
+    /// `InvalidArgument` if the file is not a regular file, belongs neither to this user nor to
+    /// root, grants access to other users, is empty, or is too long. `System` if the file cannot be
+    /// read. Each error names the file.
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = small_file::open(path)
@@ -84,11 +87,11 @@ impl Secret {
 
     /// Reads the secret from the file behind an inherited descriptor. The read starts at offset 0
     /// and does not move the file position, so that many processes can share the descriptor.
-    /// Ignores one newline at its end.
+    /// Ignores one newline at the end of the file.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not a regular file, is empty or too long; `System` if the
-    /// descriptor does not exist or cannot be read. Each error names the descriptor.
+    /// `InvalidArgument` if the descriptor does not exist, or if its file is not a regular file, is
+    /// empty, or is too long. `System` if the file cannot be read. Each error names the descriptor.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let name = format!("descriptor {fd}");
         let invalid = |problem: &str| Err(Error::invalid(format!("{name} {problem}")));
@@ -109,15 +112,15 @@ impl Secret {
         }
     }
 
-    /// Creates a secret of 32 random bytes, and a sealed memory file with it. Processes that
-    /// inherit the file's descriptor read the same secret with [`Secret::from_fd`].
+    /// Creates a secret of 32 random bytes, and writes it to a sealed memory file. A process that
+    /// inherits the file's descriptor reads the same secret with [`Secret::from_fd`].
     ///
     /// # Errors
     /// `System` or `OutOfMemory`.
     pub fn generate() -> Result<(Self, OwnedFd)> {
         let mut random: [u8; 32] = host::random_bytes()?;
-        // The file contains hexadecimal text, since a random last byte could be taken for the
-        // newline.
+        // The file contains the secret as hexadecimal text. If it contained the raw bytes, a last
+        // byte of 10 would be taken for the newline that `from_fd` ignores.
         let mut text = [0; 64];
         for (digits, byte) in text.chunks_exact_mut(2).zip(random) {
             digits[0] = hex_digit(byte >> 4);
@@ -163,7 +166,8 @@ impl Drop for SecretKey {
 
 /// Reads the secret from an open file.
 fn read_secret(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
-    // One byte more for a newline, and one more to detect a longer file.
+    // Read up to two bytes more than a secret may have: one for the newline, and one to detect that
+    // the file is too long.
     let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
     let outcome = small_file::read_from_start(file, &mut bytes)
         .map_err(|cause: io::Error| Error::system(format_args!("cannot read {name}"), cause))

@@ -1,16 +1,16 @@
 //! The store's server: one thread that serves all clients of a job.
 //!
-//! It uses the protocol of [`super::proto`], so that torch's clients can use it as well. Without a
-//! secret, every process that reaches the port can use the store. So bind it to an address that
-//! only the job's hosts can reach. The server bounds: the memory of all values, each request, each
-//! value, each reply, the unread replies of a client, the number of connections, and the time until
-//! a connection is validated.
+//! The server uses the protocol of [`super::proto`], so that torch's clients can use it as well.
+//! Without a secret, every process that reaches the port can use the store. So bind the server to
+//! an address that only the job's hosts can reach. The server limits the memory of all values, the
+//! size of each request, value and reply, and the unread replies of each client. It also limits the
+//! number of connections, and the time until a new client has sent VALIDATE.
 //!
-//! It differs from torch's server in four points, which benefit clients of both libraries:
+//! The server differs from torch's server in four points, which benefit clients of both libraries:
 //!
-//! - It accepts a VALIDATE in pieces.
-//! - It immediately disconnects a client that does not begin with VALIDATE, and logs this.
-//! - A second WAIT on a connection replaces the first.
+//! - It accepts a VALIDATE request that arrives in pieces.
+//! - It immediately disconnects a client whose first request is not VALIDATE, and logs the reason.
+//! - A second WAIT on a connection replaces the first WAIT.
 //! - A failed compare-and-set on a missing key wakes no waiter.
 
 use super::event_loop::ServerEventLoop;
@@ -32,19 +32,21 @@ pub const DEFAULT_MAX_BYTES: usize = 4 << 30;
 pub(super) enum ServerStart {
     /// The server runs.
     Started(Arc<Server>),
-    /// Another process uses the port; contains the error.
+    /// Another process uses the port. The error says so.
     PortInUse(Error),
 }
 
-/// The servers of this process with `multi_tenant`.
+/// The servers of this process that were started with [`ServerOptions::multi_tenant`]. Later
+/// callers with the same port share them.
 static SHARED_SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
-/// A running server. Dropping it closes all connections and ends the thread.
+/// A running server. The drop of a `Server` ends its thread and closes all its connections.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     secret: Option<Secret>,
-    /// Closing this end stops the thread.
+    /// One end of a socket pair. The server's thread polls the other end, and exits when this end
+    /// is closed.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -53,8 +55,9 @@ impl Server {
     /// Starts a server.
     ///
     /// # Errors
-    /// `System`, with address and port, if it cannot listen there; `InvalidArgument` if `listen_fd`
-    /// is unsuitable; `StoreConnection` if `bind` cannot be resolved.
+    /// `System` if the server cannot listen on the address; the error names address and port.
+    /// `InvalidArgument` if `listen_fd` is not a suitable socket. `Connection` if `bind` cannot be
+    /// resolved.
     pub fn start(options: ServerOptions) -> Result<Arc<Self>> {
         match Self::start_unless_port_in_use(options)? {
             ServerStart::Started(server) => Ok(server),
@@ -62,12 +65,14 @@ impl Server {
         }
     }
 
-    /// Starts a server, and returns a port in use as a separate result.
+    /// Starts a server. If another process uses the port, returns [`ServerStart::PortInUse`]
+    /// instead of an error.
     pub(super) fn start_unless_port_in_use(options: ServerOptions) -> Result<ServerStart> {
         if !options.multi_tenant {
             return Self::start_new(options);
         }
-        // Hold the lock while starting, so that two threads do not both start a server.
+        // Hold the lock during the start, so that two threads with the same port do not both start
+        // a server.
         let mut shared = lock(&SHARED_SERVERS);
         shared.retain(|server| server.strong_count() > 0);
         let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
@@ -118,7 +123,8 @@ impl Server {
         self.address.port()
     }
 
-    /// Returns the listening address, which is the wildcard address for all interfaces.
+    /// Returns the address that the server listens on. It is the wildcard address if the server
+    /// listens on all interfaces.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

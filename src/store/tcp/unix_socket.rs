@@ -1,11 +1,14 @@
-//! The Unix socket to a server on the same host. It carries the same bytes as a TCP connection, at
-//! two thirds of the cost.
+//! The Unix socket between a client and a server on the same host. It carries the same bytes as a
+//! TCP connection, at two thirds of the cost.
 //!
-//! For each TCP address, the server listens under an abstract name that is derived from the
-//! address. Abstract names belong to a network name space, like the loopback interface: a process
-//! that can connect to the name could also connect to the address. A client trusts a name under two
-//! conditions. The address belongs to its own host, and the kernel reports the client's own user or
-//! root as the listener's user. So no other user can impersonate the server.
+//! For each TCP address that it listens on, the server also listens on an abstract Unix socket (a
+//! name without a file) that is derived from the address. Abstract names belong to a network
+//! namespace, like the loopback interface. So the Unix socket gives access to no process that could
+//! not connect over TCP.
+//!
+//! A client uses the Unix socket under two conditions. The TCP address must belong to the client's
+//! host. The kernel must report that the listener runs as the client's own user or as root, so that
+//! no other user can impersonate the server.
 
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket, unix};
@@ -15,7 +18,8 @@ use std::os::unix::net::UnixListener;
 /// The user id of root.
 const ROOT_UID: u32 = 0;
 
-/// Listens in addition to a TCP address. Returns `None` if the name is taken; then clients use TCP.
+/// Opens the Unix socket for a TCP address of the server. Returns `None` if the name is in use.
+/// Clients then use TCP.
 pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
     match unix::listen(&socket_name(address)) {
         Ok(listener) => Some(listener),

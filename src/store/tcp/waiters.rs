@@ -1,15 +1,25 @@
-//! The pending waits of all connections: for keys, for items of queues, and for barriers. The
-//! module is independent of values and sockets.
+//! The pending waits of all connections. A connection waits for keys and queues, or for a barrier.
+//! The module knows nothing of values and sockets.
 //!
-//! Each connection has at most one pending wait. A new one replaces it. Waits are kept in order of
-//! arrival, because an item of a queue wakes only its first waiter.
+//! Each connection has at most one pending wait. A new wait replaces the pending one. Each wait
+//! gets a *ticket*, a number that increases with each wait, so that the waits for one name can be
+//! sorted by arrival. This order matters for queues: a new item wakes only the first connection
+//! that waits for this queue and for nothing else. The item is then *offered* to this connection,
+//! until the connection sends its next request. For example:
+//!
+//! | request | waits for `a` | waits for `q` | effect |
+//! |---|---|---|---|
+//! | connection 1: WAIT a, q | 1 | 1 | |
+//! | connection 2: WAIT q | 1 | 1, 2 | |
+//! | connection 3: push to queue q | 1 | | connection 2 is woken; 1 still waits for a |
+//! | connection 3: SET a | | | connection 1 is woken |
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Identifies a connection for the lifetime of the server.
 pub(super) type ConnectionId = u64;
 
-/// For each name, the waiting connections by ticket, and so in order of arrival. No list is empty.
+/// For each name, the waiting connections, sorted by ticket and so by arrival. No list is empty.
 type WaitLists = HashMap<Vec<u8>, BTreeMap<u64, ConnectionId>>;
 
 /// All pending waits.
@@ -18,20 +28,23 @@ pub(super) struct WaiterQueues {
     key_waits: WaitLists,
     barrier_waits: WaitLists,
     pending: HashMap<ConnectionId, PendingWait>,
-    /// For each connection that was offered an item and has sent no request since: the queue.
+    /// For each connection that was offered an item and has sent no request since then, the name of
+    /// the queue.
     offered: HashMap<ConnectionId, Vec<u8>>,
     next_ticket: u64,
-    /// The approximate memory of the keys of all pending waits.
+    /// The approximate memory of the keys of all pending waits for keys.
     bytes: usize,
 }
 
-/// The approximate memory of a key in addition to its bytes, for its entries in two tables.
+/// The approximate memory of a missing key in addition to its bytes. A key has one entry in
+/// `key_waits` and one in `pending`.
 const WAIT_OVERHEAD_BYTES: usize = 128;
 
 /// One connection's wait.
 #[derive(Debug)]
 enum PendingWait {
-    /// A wait for keys. `missing` has the missing keys and is never empty.
+    /// A wait for keys and queues. `missing` contains the names that do not exist yet. It is never
+    /// empty.
     Keys { ticket: u64, missing: HashSet<Vec<u8>> },
     /// A wait for the barrier `name` to complete.
     Barrier { ticket: u64, name: Vec<u8> },
@@ -48,7 +61,7 @@ impl WaiterQueues {
         self.bytes
     }
 
-    /// Sets the connection's wait to these missing keys, at least one.
+    /// Sets the connection's wait to `missing`, which is not empty.
     pub(super) fn add_key_wait(&mut self, connection: ConnectionId, missing: HashSet<Vec<u8>>) {
         let ticket = self.take_ticket();
         self.bytes += Self::total_cost(&missing);
@@ -72,7 +85,8 @@ impl WaiterQueues {
         }
     }
 
-    /// Handles a new key. Appends the connections whose wait is complete to `woken`.
+    /// Removes `key`, which now exists, from all waits. Appends the connections whose wait is now
+    /// complete to `woken`.
     pub(super) fn wake_key_waiters(&mut self, key: &[u8], woken: &mut Vec<ConnectionId>) {
         if self.key_waits.is_empty() {
             return;
@@ -82,9 +96,9 @@ impl WaiterQueues {
         }
     }
 
-    /// Offers an item of a queue to the first connection that waits for nothing else, and appends
-    /// this connection to `woken`. The waiters before it no longer wait for the queue. They cannot
-    /// take the item, because they wait for further keys.
+    /// Offers an item of a queue to the first connection that waits for this queue and for nothing
+    /// else. Appends this connection to `woken`. Earlier waiters of this queue also wait for other
+    /// keys, so they cannot take the item yet. Their waits now count this queue as present.
     pub(super) fn offer_item(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
         while let Some(list) = self.key_waits.get_mut(queue) {
             let first = list.pop_first();
@@ -99,7 +113,7 @@ impl WaiterQueues {
         }
     }
 
-    /// Ends the connection's offer, and returns the queue of the offered item.
+    /// Ends the connection's offer, if it has one, and returns the queue of the offered item.
     pub(super) fn end_offer(&mut self, connection: ConnectionId) -> Option<Vec<u8>> {
         if self.offered.is_empty() {
             return None;
@@ -107,7 +121,8 @@ impl WaiterQueues {
         self.offered.remove(&connection)
     }
 
-    /// Handles a complete barrier. Appends its connections to `woken`.
+    /// Ends all waits for the barrier `name`, which is complete. Appends their connections to
+    /// `woken`.
     pub(super) fn release_barrier(&mut self, name: &[u8], woken: &mut Vec<ConnectionId>) {
         for connection in self.barrier_waits.remove(name).unwrap_or_default().into_values() {
             self.pending.remove(&connection);
@@ -126,7 +141,7 @@ impl WaiterQueues {
         }
     }
 
-    /// Removes a wait from the lists.
+    /// Removes a wait from `key_waits` or `barrier_waits`.
     fn remove_wait(&mut self, pending: &PendingWait) {
         match pending {
             PendingWait::Keys { ticket, missing } => {
@@ -139,8 +154,8 @@ impl WaiterQueues {
         }
     }
 
-    /// Removes `key` from the missing keys of a connection's wait. Returns true if the wait is
-    /// complete; then it appends the connection to `woken`.
+    /// Removes `key` from the missing keys of a connection's wait. If the wait is now complete,
+    /// appends the connection to `woken` and returns true.
     fn resolve_key(
         &mut self,
         connection: ConnectionId,
@@ -175,8 +190,8 @@ impl WaiterQueues {
             && self.bytes == 0
     }
 
-    /// Returns true if connections wait for a non-empty queue while no connection has an offer of
-    /// its item.
+    /// The caller has checked that the queue has items. Returns true if a connection waits for the
+    /// queue, but no connection was offered an item.
     #[cfg(any(test, fuzzing))]
     pub(super) fn has_unserved_waiters(&self, queue: &[u8]) -> bool {
         let was_offered = |(connection, offered): (&ConnectionId, &Vec<u8>)| {
@@ -185,7 +200,8 @@ impl WaiterQueues {
         self.key_waits.contains_key(queue) && !self.offered.iter().any(was_offered)
     }
 
-    /// Returns true if lists and waits are consistent, and no connection waits for an existing key.
+    /// Returns true if the lists contain exactly the pending waits, and no connection waits for an
+    /// existing key.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_consistent(&self, exists: impl Fn(&[u8]) -> bool) -> bool {
         let is_listed = |lists: &WaitLists, key: &[u8], ticket: u64| {

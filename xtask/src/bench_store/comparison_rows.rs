@@ -1,5 +1,5 @@
-//! The rows of the comparison: the operation of each row, the required ratio, and the measured
-//! values.
+//! The rows of the comparison between libdist's store and torch's store. Each row has an operation,
+//! a required ratio, and the measured values.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,11 +17,11 @@ enum ValueUnit {
 /// One row of the comparison.
 #[derive(Clone, Debug)]
 pub(super) struct ComparisonRow {
-    /// The mode and name, as the programs print them.
+    /// The pinning mode and the name of the row, as the programs print them.
     id: String,
     title: String,
     unit: ValueUnit,
-    /// The required ratio of our performance to torch's.
+    /// The required ratio of libdist's performance to torch's. `None` if there is no requirement.
     pub(super) required_ratio: Option<f64>,
 }
 
@@ -71,7 +71,7 @@ impl ComparisonRow {
         rows
     }
 
-    /// Returns how many times better our value is than torch's.
+    /// Returns how many times better libdist's value is than torch's value.
     fn ratio(&self, ours: f64, torch: f64) -> f64 {
         match self.unit {
             ValueUnit::PerSecond => ours / torch,
@@ -88,8 +88,8 @@ impl ComparisonRow {
     }
 }
 
-/// An operation that is measured for each number of clients: the name, its meaning, the unit, the
-/// required ratio, and the sizes of values.
+/// An operation that is measured with different numbers of clients: its name, its description, the
+/// unit, the required ratio, and the sizes of the values.
 type MeasuredOperation = (&'static str, &'static str, ValueUnit, f64, &'static [u32]);
 const OPERATIONS: &[MeasuredOperation] = &[
     ("set", "1000 sets, then a round trip", ValueUnit::Milliseconds, 1.0, &[16, 4096]),
@@ -99,7 +99,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("check", "check", ValueUnit::PerSecond, 1.3, &[16, 4096]),
 ];
 
-/// The pairs of our and torch's values, by row.
+/// For each row, the pairs of libdist's value and torch's value.
 #[derive(Debug, Default)]
 pub(super) struct PairedSamples {
     pairs: HashMap<String, Vec<(f64, f64)>>,
@@ -140,10 +140,11 @@ impl PairedSamples {
 pub(super) struct RowResult {
     ours: f64,
     torch: f64,
-    /// The ratio of the medians; 2 means twice as good as torch.
+    /// The ratio of libdist's median to torch's median. The number 2 means twice as good as torch.
     ratio: f64,
-    /// The smallest and the largest ratio of a pair.
+    /// The smallest ratio of a pair.
     min_ratio: f64,
+    /// The largest ratio of a pair.
     max_ratio: f64,
 }
 
@@ -169,7 +170,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 const TITLES: [&str; 6] = ["", "libdist", "torch", "times as good", "in pairs", "required"];
 
-/// Formats a Markdown table with aligned columns, which is readable as plain text.
+/// Formats a Markdown table. Its columns are aligned, so that it is also readable as plain text.
 pub(super) fn markdown_table(rows: &[ComparisonRow], results: &[RowResult]) -> String {
     let mut cells = vec![TITLES.map(String::from)];
     for (row, result) in rows.iter().zip(results) {

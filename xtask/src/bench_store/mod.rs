@@ -1,8 +1,9 @@
-//! `cargo xtask bench-store`: compares the server and client of our store with torch's.
+//! `cargo xtask bench-store`: compares the speed of libdist's store (server and client) with
+//! torch's store.
 //!
-//! Both programs (`ffi-tests/perf/store_bench*`) use the same measurement and run alternately. A
-//! pair is one run of each program, and the order alternates from pair to pair. Other load on the
-//! machine thus affects both programs equally.
+//! There is one program for each store (`ffi-tests/perf/store_bench*`). Both make the same
+//! measurement. A pair is one run of each program, one after the other. The order alternates from
+//! pair to pair, so that other load on the machine affects both programs equally.
 
 mod comparison_rows;
 
@@ -19,7 +20,9 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(600);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 const PAIRS: usize = 10;
 const QUICK_PAIRS: usize = 2;
-/// How server and clients are pinned; see `store_bench.h`.
+/// The modes in which server and clients are pinned to cores: "same" puts all on one core, "apart"
+/// puts the server and the clients on different cores, and "free" pins nothing. See
+/// `store_bench.h`.
 const PINNING_MODES: [&str; 3] = ["same", "apart", "free"];
 const REPORT_FILE: &str = "BENCHMARKS.md";
 const REPORT_MARKERS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end -->");
@@ -28,10 +31,11 @@ const REPORT_MARKERS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end 
 struct StorePrograms {
     ours: PathBuf,
     torch: PathBuf,
-    /// The source of host names.
+    /// The source from which torch resolves host names.
     name_resolution: NameResolution,
     is_quick: bool,
-    /// Whether our clients avoid the Unix socket that servers offer to clients on the same host.
+    /// True if libdist's clients use TCP, and not the Unix socket that a libdist server offers to
+    /// clients on its host.
     is_tcp_only: bool,
 }
 
@@ -101,10 +105,11 @@ fn compile_against_torch(stage: &StagedBuild, torch: &TorchEnvironment) -> Resul
     Ok(program)
 }
 
-/// Whether host names come only from files. torch looks up the name of every peer, which takes long
-/// if a name server does not answer.
+/// The source of host names. torch looks up the name of every peer. This takes long if a name
+/// server does not answer, so the programs should use only files.
 enum NameResolution {
-    /// Names come from files, in a mount namespace that these words create.
+    /// Names come from files only. The words are a command that creates a mount namespace with the
+    /// necessary configuration, and runs a program in it.
     FilesOnly(Vec<String>),
     /// This machine does not permit a mount namespace.
     SystemDefault,
@@ -119,7 +124,8 @@ impl NameResolution {
             .map_err(|cause| format!("cannot write {}: {cause}", file.display()))?;
         let script = "mount --bind \"$0\" /etc/nsswitch.conf && exec \"$@\"";
         let mut reason = String::new();
-        // Tries as root, then in a user namespace with a mapped root.
+        // Try to create the mount namespace as root. If this fails, try it in a user namespace in
+        // which this user is root.
         for unshare in [&["unshare", "-m"][..], &["unshare", "-r", "-m"][..]] {
             let mut words: Vec<String> = unshare.iter().map(ToString::to_string).collect();
             words.extend(["sh", "-c", script].map(String::from));
@@ -211,7 +217,7 @@ fn report_text(
     Ok(text)
 }
 
-/// Writes the report between its markers.
+/// Writes the report between its markers in [`REPORT_FILE`].
 fn write_report(report: &str) -> Result<(), String> {
     let path = repository_root().join(REPORT_FILE);
     let text =

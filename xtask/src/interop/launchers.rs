@@ -1,5 +1,6 @@
-//! Our programs under the launchers of other projects. Each launcher sets its own environment,
-//! torchrun hosts the store itself, and the results must be identical to those under distrun.
+//! Runs libdist's programs under the launchers of other projects. Each launcher sets its own
+//! environment variables. torchrun also hosts the store. The results must be identical to the
+//! results under distrun.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
 use crate::examples::{TrainingResult, distrun};
@@ -73,8 +74,8 @@ fn free_port() -> CaseResult<u16> {
     Ok(bound.map_err(|cause| format!("cannot bind a port: {cause}"))?.port())
 }
 
-/// Adds a program that runs only if an environment variable has the value that identifies the
-/// launcher's mode. A case thus cannot pass in a mode of torchrun that was not requested.
+/// Adds a program to the launcher's command. The program only runs if an environment variable has
+/// the value that identifies the requested mode of torchrun. So a case cannot pass in another mode.
 fn require_variable(command: &mut Command, (variable, value): (&str, &str), program: &PathBuf) {
     let script = format!(
         "[ \"${variable}\" = '{value}' ] || {{ echo \"{variable} is ${variable}, not {value}\"; exit 9; }}; exec \"$0\""
@@ -101,7 +102,8 @@ fn all_reduce(
     Ok(format!("{RANKS} ranks have correct sums; {} was {}", mode.0, mode.1))
 }
 
-/// Tests a restart: the first attempt fails on one rank, and the second must succeed on all ranks.
+/// Tests a restart: the first attempt fails on one rank, and the second attempt must succeed on all
+/// ranks.
 fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> CaseResult {
     let again = ["--max-restarts=1", "--monitor-interval=0.1"];
     let mut command = context.torch()?.torchrun(RANKS, &[options, &again].concat());
@@ -135,7 +137,8 @@ fn training(command: &mut Command) -> CaseResult<TrainingResult> {
     Ok(TrainingResult::parse_output(&run::run_checked(command, PROCESS_TIMEOUT)?.text)?)
 }
 
-/// Finds the first launcher whose version names the expected implementation.
+/// Returns the first of the launchers `names` whose version output contains one of `words`, which
+/// identify the implementation.
 fn find_mpi_launcher(names: &[&str], words: &[&str], package: &str) -> CaseResult<PathBuf> {
     let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));
     launcher_name.and_then(|name| tools::find_program(name)).ok_or_else(|| {

@@ -1,6 +1,6 @@
-//! `c-examples/libtorch`: trains a `torch::nn::Module` with the libtorch of torch's wheel. The test
-//! program checks `ddp.hpp`. Two ranks of the example must get the same weights as one rank, and
-//! reduce gradients during the backward pass.
+//! Tests `c-examples/libtorch` with the libtorch of torch's wheel. A test program checks `ddp.hpp`.
+//! The example trains a `torch::nn::Module`: two ranks must get the same weights as one rank, and
+//! must reduce gradients during the backward pass.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT};
 use crate::examples::{self, distrun};
@@ -37,7 +37,8 @@ pub(super) fn cases() -> Vec<InteropCase> {
     ]
 }
 
-/// Compares the weights of two ranks with those of one rank, and reads the traces of the two ranks.
+/// Compares the weights that two ranks train with the weights that one rank trains. Checks the
+/// traces of the two ranks.
 fn train(context: &InteropContext) -> CaseResult {
     let program = compile_example(context)?;
     let folder = examples::program_folder()?;
@@ -64,7 +65,7 @@ fn train(context: &InteropContext) -> CaseResult {
     Ok(format!("weights differ by {difference}; {}", overlaps.join(", ")))
 }
 
-/// Compiles `train_convnet`, whose data set is read by a source file in C.
+/// Compiles the C++ program `train_convnet`, and the C file that reads its data set.
 fn compile_example(context: &InteropContext) -> CaseResult<PathBuf> {
     // If torch is missing, the case is skipped before any compilation.
     context.torch()?;
@@ -90,7 +91,7 @@ fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseRes
         .args(torch_abi(&torch.package))
         .arg("-I")
         .arg(&context.stage.include)
-        // Warnings in the headers of torch are not errors.
+        // With `-isystem`, the compiler gives no warnings for the headers of torch.
         .arg("-isystem")
         .arg(&include)
         .arg("-isystem")
@@ -98,8 +99,8 @@ fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseRes
         .args(sources)
         .arg("-o")
         .arg(&program);
-    // A wheel for CUDA has libraries that the program does not need and that depend on further
-    // wheels.
+    // A torch wheel for CUDA contains libraries that depend on other wheels. The program does not
+    // need these libraries.
     cxx.args(["-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]);
     for lib in [&context.stage.lib, &torch.package.join("lib")] {
         cxx.arg("-L").arg(lib).arg(format!("-Wl,-rpath,{}", lib.display()));
@@ -108,7 +109,7 @@ fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseRes
     Ok(program)
 }
 
-/// Returns a compiler command whose variable may contain options, as in make.
+/// Returns the command of a compiler. `compiler` may contain options after the name, as in make.
 fn compiler_command(compiler: &str) -> Command {
     let mut words = compiler.split_whitespace();
     let mut command = run::command(words.next().unwrap_or("cc"));
@@ -122,8 +123,9 @@ fn data_path() -> String {
     format!("-DDIGITS_CSV=\"{}\"", data.display())
 }
 
-/// Returns the option for the C++ ABI with which torch was built, from its CMake configuration.
-/// Recent versions use the compiler's default and have no such option.
+/// Returns the compiler option for the C++ ABI with which torch was built. Reads it from torch's
+/// CMake configuration. Recent versions use the default of the compiler, so they have no such
+/// option.
 fn torch_abi(package: &Path) -> Option<String> {
     const MACRO: &str = "_GLIBCXX_USE_CXX11_ABI=";
     let config = package.join("share/cmake/Torch/TorchConfig.cmake");

@@ -7,8 +7,8 @@
 //! | `libtorch` | modules of libtorch trained over `dist::reducer` |
 //! | `nccl` | a real libnccl has all functions that the library uses |
 //!
-//! Every case is one line and has a time limit. Cases that need torch are skipped if torch is not
-//! available.
+//! Every case prints one line and has a time limit. If torch is not available, the cases that need
+//! it are skipped.
 
 mod launchers;
 mod libtorch;
@@ -23,10 +23,10 @@ use crate::{Arguments, CommandResult};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The time limit of one process of a case. The processes' own waits are shorter, so that they can
-/// report their state.
+/// The time limit of one process of a case. The waits inside the process have shorter limits, so
+/// that it can report its state before.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(180);
-/// The number of ranks of our programs.
+/// The number of ranks of libdist's programs.
 const RANKS: usize = 4;
 
 const NEEDED_TOOLS: &[Tool] = &[
@@ -37,7 +37,7 @@ const NEEDED_TOOLS: &[Tool] = &[
 
 /// The reason why a case did not succeed.
 enum CaseProblem {
-    /// The case cannot run here.
+    /// The case cannot run on this machine.
     Skipped(String),
     /// The case failed.
     Failed(String),
@@ -64,10 +64,10 @@ impl InteropCase {
     }
 }
 
-/// The common settings of the cases.
+/// The settings and programs that all cases use.
 struct InteropContext {
     torch: Result<TorchEnvironment, String>,
-    /// The NCCL file that the user named.
+    /// The path of the NCCL library, if the user named one.
     nccl: Option<PathBuf>,
     stage: StagedBuild,
     all_reduce: PathBuf,
@@ -101,7 +101,8 @@ impl InteropContext {
     }
 }
 
-/// Runs the command. The last line of its output is the count.
+/// Runs the command. The last line of its output has the numbers of passed, failed and skipped
+/// cases.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let venv = arguments.value("--venv")?.map(PathBuf::from);
@@ -126,7 +127,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run_cases(&context, &chosen))
 }
 
-/// Runs the cases in order. Returns true if none failed.
+/// Runs the cases in order. Returns true if no case failed.
 fn run_cases(context: &InteropContext, cases: &[&InteropCase]) -> bool {
     let widest = cases.iter().map(|case| case.name.chars().count()).max().unwrap_or(0);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);

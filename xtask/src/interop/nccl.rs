@@ -1,14 +1,14 @@
-//! Loads a real libnccl by its path and checks that it has all functions that the library uses. The
-//! test calls only its version function, so it needs neither GPU nor driver.
+//! Loads a real libnccl by its path, and checks that it has all functions that libdist uses. The
+//! test only calls the version function of NCCL, so it needs neither a GPU nor a driver.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT};
 use crate::{run, workspace};
 use std::path::PathBuf;
 
-/// A Python script that prints the path of NCCL's wheel.
+/// A Python script that prints the path of the installed NCCL wheel.
 const FIND_WHEEL_SCRIPT: &str = "import nvidia.nccl as wheel; print(next(iter(wheel.__path__)))";
 
-/// The test that checks the functions, in a process that gets NCCL's path.
+/// The name of the test that checks the functions. It runs in a process that gets the path of NCCL.
 const SYMBOL_TEST: &str = "a_real_library_has_all_that_is_used";
 
 /// The cases, in the order in which they run.

@@ -1,15 +1,16 @@
-//! Store interoperability: torch's clients on our server, our client and whole jobs on torch's
-//! server, and processes of both projects on one server.
+//! Tests the stores of both projects together: torch's clients with libdist's server, libdist's
+//! client and whole jobs with torch's server, and processes of both projects with one server.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
 use crate::run::{self, BackgroundProcess};
 use std::process::Command;
 use std::time::Duration;
 
-/// The time limit until a server prints its port. The import of torch is slow on a busy machine.
+/// The time limit for a server to start and print its port. It is long, because the import of torch
+/// is slow on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// The test sections of torch's clients, each on a new server.
+/// The test sections of torch's clients. Each section runs with a new server.
 const TORCH_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, counters, compare_set, clone"),
     ("waits", "wait, timeouts, wake-ups"),
@@ -18,7 +19,7 @@ const TORCH_SECTIONS: &[(&str, &str)] = &[
     ("prefixes", "PrefixStore, also nested"),
 ];
 
-/// The test sections of our client, all on one server.
+/// The test sections of libdist's client. All sections run with one server.
 const OUR_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, compare_set, clone"),
     ("counters", "counters, NOT_A_NUMBER"),
@@ -40,7 +41,7 @@ enum ServerKind {
 }
 
 impl ServerKind {
-    /// Returns the name of this kind in the arguments of torch's and our programs.
+    /// Returns the name of this kind in the arguments of the test programs.
     fn argument(self) -> &'static str {
         match self {
             Self::Ours | Self::Libuv => "libuv",
@@ -78,8 +79,8 @@ impl StoreServer {
         Ok(Self { process, port })
     }
 
-    /// Runs programs concurrently to their ends. If one fails, the error contains the server's
-    /// output.
+    /// Runs client programs concurrently to their ends. If a client fails, the error contains the
+    /// output of the server.
     fn run_clients(&mut self, commands: Vec<Command>) -> CaseResult<Vec<String>> {
         run::run_all(commands, PROCESS_TIMEOUT).map_err(|problem| {
             let server_output = self.process.other_output();
@@ -158,7 +159,7 @@ fn our_section(context: &InteropContext, kind: ServerKind, section: &str) -> Cas
     let mut client = run::command(&context.client);
     client.args([&server.port, section, kind.argument()]);
     let outputs = server.run_clients(vec![client])?;
-    // A refusal is part of the outcome.
+    // If a client was refused, show its line. Otherwise show the last line.
     let refused =
         outputs.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("refused"));
     let last = outputs.iter().flat_map(|text| text.lines()).last();
@@ -191,7 +192,7 @@ fn dist_init(context: &InteropContext, kind: ServerKind) -> CaseResult {
     }
 }
 
-/// Sets the variables that a launcher with its own store sets for a rank.
+/// Sets the environment variables that a launcher with its own store sets for a rank.
 fn set_rank_environment(command: &mut Command, rank: usize, size: usize, port: &str) {
     command
         .env("RANK", rank.to_string())

@@ -1,8 +1,8 @@
-//! Numbers of tests, read from the output of the test runners.
+//! Reads the numbers of passed, failed and skipped tests from the output of test runners.
 
 use std::fmt;
 
-/// Numbers of passed, failed and skipped tests.
+/// The numbers of passed, failed and skipped tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TestCounts {
     pub(super) passed: usize,
@@ -21,7 +21,8 @@ impl TestCounts {
         self.passed + self.failed + self.skipped
     }
 
-    /// Parses nextest: `Summary [1.2s] 12 tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
+    /// Parses the output of nextest, for example `Summary [1.2s] 12 tests run: 11 passed (1 slow),
+    /// 1 timed out, 2 skipped`.
     pub(super) fn of_nextest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("Summary ["))?;
         let (_, pieces) = line.split_once(" run: ")?;
@@ -40,8 +41,8 @@ impl TestCounts {
         Some(counts)
     }
 
-    /// Parses cargo test: `test result: ok. 3 passed; 0 failed; 1 ignored; …` for each test
-    /// program.
+    /// Parses the output of cargo test. It has a line for each test program, for example `test
+    /// result: ok. 3 passed; 0 failed; 1 ignored; …`.
     pub(super) fn of_cargo_test(text: &str) -> Option<Self> {
         let mut counts = None;
         for line in text.lines().filter(|line| line.contains("test result: ")) {
@@ -53,8 +54,8 @@ impl TestCounts {
         counts
     }
 
-    /// Parses ctest: `90% tests passed, 1 tests failed out of 10`, and `***Skipped` after a test's
-    /// name.
+    /// Parses the output of ctest, for example `90% tests passed, 1 tests failed out of 10`. A
+    /// skipped test has `***Skipped` after its name.
     pub(super) fn of_ctest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("tests failed out of "))?;
         let failed = number_before(line, " tests failed")?;
@@ -64,7 +65,8 @@ impl TestCounts {
     }
 }
 
-/// The names of the failed tests in the output of nextest, cargo test or ctest, each once.
+/// Returns the names of the failed tests in the output of nextest, cargo test or ctest, without
+/// duplicates.
 pub(super) fn failed_tests(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -78,8 +80,8 @@ pub(super) fn failed_tests(text: &str) -> Vec<String> {
     names
 }
 
-/// nextest: `FAIL [ 1.2s] (3/9) dist::faults a_name`, and `TIMEOUT` or `SIGABRT` in place of
-/// `FAIL`.
+/// Returns the test in a line of nextest about a failure, for example `FAIL [ 1.2s] (3/9)
+/// dist::faults a_name`. The first word may also be `TIMEOUT`, or a signal such as `SIGABRT`.
 fn of_nextest_line(line: &str) -> Option<&str> {
     let (state, rest) = line.split_once(" [")?;
     let is_failure = ["FAIL", "TIMEOUT", "LEAK-FAIL"].contains(&state) || state.starts_with("SIG");
@@ -91,12 +93,14 @@ fn of_nextest_line(line: &str) -> Option<&str> {
     Some(name).filter(|_| is_failure)
 }
 
-/// cargo test: `test module::a_name ... FAILED`.
+/// Returns the test in a line of cargo test about a failure, for example `test module::a_name ...
+/// FAILED`.
 fn of_cargo_test_line(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// ctest: `3 - a_name (Failed)` in its last lines.
+/// Returns the test in a line of ctest about a failure, for example `3 - a_name (Failed)`. These
+/// lines are at the end of the output.
 fn of_ctest_line(line: &str) -> Option<&str> {
     let (number, rest) = line.split_once(" - ")?;
     let (name, reason) = rest.split_once(" (")?;

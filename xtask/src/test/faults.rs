@@ -1,4 +1,4 @@
-//! Kills a rank during a training, both under distrun and without a launcher.
+//! Checks that a training ends when a rank is killed, under distrun and without a launcher.
 
 use super::report::{CheckReport, CheckResult, PASSED};
 use crate::examples::{TRAIN_DIGITS, distrun};
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const JOB_TIMEOUT: Duration = Duration::from_secs(60);
-/// The maximum time in which a job must end after the death of a rank.
+/// A job must end within this time after the death of a rank.
 const MAX_FAILURE_TIME: Duration = Duration::from_secs(2);
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
@@ -45,7 +45,8 @@ fn check_under_distrun(stage: &StagedBuild) -> CheckResult {
     check_no_processes_left(&program)
 }
 
-/// Starts the ranks with only the four variables; rank 0 hosts the store.
+/// Starts the ranks without a launcher. Each rank only gets the four variables RANK, WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT. Rank 0 hosts the store.
 fn check_started_by_hand(stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let port = free_port()?;
@@ -105,7 +106,7 @@ fn free_port() -> Result<String, String> {
         .map_err(|cause| format!("cannot bind a port: {cause}"))
 }
 
-/// Kills the victim; returns its process id and the time.
+/// Kills the victim. Returns its process id and the time of the kill.
 fn kill_victim(program: &Path) -> Result<(String, Instant), String> {
     let variable = format!("RANK={VICTIM}");
     let is_victim = |pid: &String| {

@@ -1,8 +1,9 @@
-//! `cargo xtask test`: runs every check that this machine allows, and prints a count.
+//! `cargo xtask test`: runs every check that is possible on this machine, and prints the numbers of
+//! passed, failed and skipped tests.
 //!
-//! If a check cannot run here, it is skipped with its reason, for example because a tool is missing
-//! and may not be installed. A skipped check is not a failure, since the command must work with
-//! only Rust and a C compiler.
+//! If a check cannot run on this machine, it is skipped, and the reason is printed. For example, a
+//! tool may be missing. A skipped check is not a failure, because the command must work on a
+//! machine with only Rust and a C compiler.
 
 mod counts;
 mod faults;
@@ -44,7 +45,7 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: tools::LIBCLANG, package: "libclang-dev", purpose: "the plug-ins for MPI" },
 ];
 
-/// Runs the command. The last line of its output is the count.
+/// Runs the command. The last line of its output has the numbers of tests.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let may_install = !arguments.flag("--no-install");

@@ -1,6 +1,9 @@
-//! Checks of the MPI plug-in with each installed implementation. They run a short part of the
-//! conformance suite with one rank per process, counts above MPI's `int`, device memory over stubs,
-//! and a training under the launcher.
+//! Checks of the MPI plug-in with each installed MPI implementation:
+//!
+//! * a short part of the conformance suite, with one process per rank;
+//! * counts that exceed MPI's `int`;
+//! * device memory, with stubs of CUDA;
+//! * a training under the launcher of MPI.
 
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
 use crate::conformance::{self, ConformanceJob};
@@ -14,7 +17,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The number of calls of the covering part, for each number of ranks.
+/// The number of calls in the short part of the conformance suite, for each number of ranks.
 const COVERING_CALLS: &str = "150";
 
 pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
@@ -48,8 +51,9 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
 
 fn run_conformance(mpi: MpiLibrary, plugin: &Path) -> CheckResult {
     let program = conformance::build_suite(false)?;
-    // With `largest_count`, counts above 1000 elements are split, like counts that exceed an `int`.
-    // With `in_place=agreed`, calls are in place on all ranks or on none.
+    // The option `largest_count=1000` makes the plug-in split counts above 1000 elements, as it
+    // splits counts that exceed an `int`. With `in_place=agreed`, a call is in place on all ranks
+    // or on no rank.
     let agreed = "in_place=agreed";
     for (ranks, options) in
         [(1, ""), (2, ""), (3, ""), (2, "largest_count=1000"), (2, agreed), (3, agreed)]
@@ -74,8 +78,8 @@ fn run_conformance(mpi: MpiLibrary, plugin: &Path) -> CheckResult {
     Ok(PASSED)
 }
 
-/// Returns the missing requirement for building and running the plug-in for an MPI implementation;
-/// `None` if nothing is missing.
+/// Returns the missing requirement for a build and a run of the plug-in with an MPI implementation.
+/// Returns `None` if nothing is missing.
 pub(super) fn missing_requirement(mpi: MpiLibrary) -> Option<String> {
     if let Err(reason) = mpi.compiler().and(mpi.launcher(1)) {
         return Some(reason);
@@ -85,13 +89,15 @@ pub(super) fn missing_requirement(mpi: MpiLibrary) -> Option<String> {
     })
 }
 
-/// Tests a C program that links with libdist and MPI, with and without initialising MPI itself.
+/// Tests a C program that links with libdist and MPI. The program initialises MPI itself, at
+/// different thread levels, or lets libdist initialise it ("own").
 fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let program = compile_behaviour(mpi, stage)?;
     for level in ["own", "multiple", "serialized", "funneled"] {
         run::run_checked(mpi.launcher(2)?.arg(&program).arg(level), LIMIT)?;
     }
-    // The launcher may end the other ranks when one rank has exited.
+    // In the mode "late", rank 0 does not call a collective, so the job fails, and the launcher may
+    // end the other ranks. So only the output counts.
     let late = run::run_quietly(mpi.launcher(2)?.arg(&program).arg("late"), LIMIT)?;
     if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
         return Err(format!("the test of an absent rank failed: {}", late.output_tail()));
@@ -99,7 +105,7 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     check_wrong_launcher_refused(mpi, &program)
 }
 
-/// Runs the same test with an installed library, which finds the plug-in in its own folder.
+/// Runs the same test with an installed library. The library finds the plug-in in its own folder.
 pub(super) fn run_behaviour_installed(mpi: MpiLibrary, include: &Path, lib: &Path) -> CheckResult {
     let stage = StagedBuild {
         include: include.into(),
@@ -139,8 +145,8 @@ fn check_wrong_launcher_refused(mpi: MpiLibrary, program: &Path) -> CheckResult 
     Ok(PASSED)
 }
 
-/// Runs programs over the stub of libcuda: through host memory, and with a stub of a CUDA-aware
-/// MPI.
+/// Runs programs with a stub of libcuda. The data goes through host memory, or through a stub of a
+/// CUDA-aware MPI.
 fn run_device_programs(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let stubs = scratch_folder("stubs_mpi")?;
     let sources = repository_root().join("ffi-tests");
@@ -210,8 +216,8 @@ fn compile_with_stubs(
     Ok(program)
 }
 
-/// Compares the result of a training with that of the native back end, under the same launcher. The
-/// plug-in is found next to the library.
+/// Compares the result of a training with the result of the native back end, under the same
+/// launcher. The library finds the plug-in in its own folder.
 fn compare_training(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let training = |backend: &str| {

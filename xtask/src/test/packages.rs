@@ -1,8 +1,8 @@
-//! Projects that use libdist: the installed package through CMake, pkg-config and dlopen, the C
-//! tests, and projects that build libdist as a part of themselves.
+//! Checks of projects that use libdist. The projects use the installed package through CMake,
+//! pkg-config or dlopen, or they build libdist as a part of themselves. The C tests also run here.
 //!
-//! The test moves the tree after installation, so no file in it may contain the path where it was
-//! built or installed.
+//! After the installation, the test moves the installed files to another folder. So it fails if a
+//! file contains the path where it was built or installed.
 
 use super::counts::TestCounts;
 use super::mpi;
@@ -64,14 +64,15 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
         .run_check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
 }
 
-/// Returns why a check cannot run without these programs.
+/// Returns a text that names the programs that are missing, or `None` if all are present.
 fn missing_programs(programs: &[&str]) -> Option<String> {
     let absent: Vec<&str> =
         programs.iter().copied().filter(|name| !tools::has_program(name)).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }
 
-/// Configures, builds and installs as in docs/install.md, and moves the result.
+/// Configures, builds and installs libdist as docs/install.md describes, and moves the installed
+/// files. Returns their new folder.
 fn install() -> Result<PathBuf, String> {
     let (build, first, moved) = (
         scratch_folder("cmake")?,
@@ -83,7 +84,8 @@ fn install() -> Result<PathBuf, String> {
     tools::recreate_folder(&scratch_folder("moved")?)?;
     let mut configure = run::command("cmake");
     configure.arg("-S").arg(repository_root()).arg("-B").arg(&build);
-    // The build uses cargo's target folder, so that the release build is made only once.
+    // Let CMake use cargo's target folder, so that the release build of the other checks is used
+    // again.
     configure.arg(format!("-DDIST_CARGO_TARGET_DIR={}", target_folder()?.display()));
     if MpiLibrary::ALL.into_iter().any(|mpi| mpi::missing_requirement(mpi).is_none()) {
         configure.arg("-DDIST_MPI=ON");
@@ -111,13 +113,14 @@ fn find_package_cxx(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckRe
     }
 }
 
-/// Tests a project that builds libdist as a part of itself, and thus installs no files of libdist.
+/// Tests a project that builds libdist as a part of itself. Its installation must not contain files
+/// of libdist.
 fn build_tree(source: &str, stage: &StagedBuild) -> CheckResult {
     if let Some(reason) = missing_programs(&["cmake", "make", "c++"]) {
         return Ok(CheckVerdict::Skipped(reason));
     }
     let build = project_folder(source)?;
-    // Cargo finds the release build of the other checks in this folder.
+    // Let CMake use cargo's target folder, which contains the release build of the other checks.
     let setting = format!("DIST_CARGO_TARGET_DIR={}", target_folder()?.display());
     let verdict = cmake_project(source, &build, &setting, stage)?;
     let prefix = build.join("installed");
@@ -153,8 +156,8 @@ fn cmake_project(source: &str, build: &Path, setting: &str, stage: &StagedBuild)
     counted_result(&run::run_visibly(&mut ctest, LIMIT)?, TestCounts::of_ctest)
 }
 
-/// Runs a program that requests the MPI back end under the MPI launcher, with only the installed
-/// tree.
+/// Runs a program that requests the MPI back end, under the launcher of MPI. The program uses only
+/// installed files.
 fn run_installed_plugin(mpi: MpiLibrary, prefix: &Path) -> CheckResult {
     if let Some(reason) = mpi::missing_requirement(mpi) {
         return Ok(CheckVerdict::Skipped(reason));
@@ -206,7 +209,7 @@ fn run_dlopen_consumer(prefix: &Path, stage: &StagedBuild) -> CheckResult {
     Ok(PASSED)
 }
 
-/// Runs a program with its arguments on two ranks, which must both succeed.
+/// Runs a program with its arguments on two ranks. Both ranks must succeed.
 fn run_on_two_ranks(stage: &StagedBuild, program: Command) -> Result<(), String> {
     let mut launcher = run::command(&stage.distrun);
     launcher.args(["--nproc-per-node", "2"]).arg(program.get_program()).args(program.get_args());

@@ -1,5 +1,5 @@
-//! The C programs with the staged release build: the examples on several numbers of ranks, and the
-//! program of README.
+//! Checks of the C programs with the staged release build. They run the examples with several
+//! numbers of ranks, and the first program of README.
 
 use super::report::{CheckReport, CheckResult, PASSED};
 use crate::examples::{
@@ -17,12 +17,13 @@ const MIN_ACCURACY: f64 = 93.0;
 /// The maximum difference between the losses for different numbers of ranks.
 const MAX_LOSS_DIFFERENCE: f64 = 1e-4;
 
-/// The time from a failure to distrun's SIGKILL, with a margin.
+/// The time from the failure of a rank until distrun sends SIGKILL to the other ranks, with a
+/// margin.
 const LAUNCHER_KILL_DELAY: Duration = Duration::from_millis(1500);
 /// A number of epochs that takes longer than [`LAUNCHER_KILL_DELAY`].
 const LONG_TRAINING_EPOCHS: &str = "400";
 
-/// Returns the staged build, or `None` if there is none to test.
+/// Runs the checks. Returns the staged build, or `None` if the build failed.
 pub(super) fn run(report: &mut CheckReport) -> Option<StagedBuild> {
     let mut stage = None;
     report.run_check("release build", || {
@@ -83,7 +84,7 @@ fn hello_and_all_reduce(report: &mut CheckReport, stage: &StagedBuild) {
     }
 }
 
-/// Runs the example twice; the second run uses the directory of the first run.
+/// Runs the example twice. The second run uses the directory that the first run has written.
 fn store_directory(stage: &StagedBuild) -> CheckResult {
     let program = STORE_DIRECTORY.compile(stage)?;
     let folder = workspace::scratch_folder("directory_store")?;
@@ -141,8 +142,8 @@ fn survive(report: &mut CheckReport, stage: &StagedBuild) {
     });
 }
 
-/// Kills a rank under the launcher. The other ranks continue for longer than the launcher's delay
-/// after a failure.
+/// Kills a rank under the launcher. The training of the other ranks takes longer than
+/// [`LAUNCHER_KILL_DELAY`], so the check fails if the launcher ends them.
 fn survive_under_distrun(report: &mut CheckReport, stage: &StagedBuild) {
     report.run_check("example survive under distrun, 4 ranks, then 3", || {
         let program = SURVIVE.compile(stage)?;
@@ -203,7 +204,7 @@ fn readme_program(stage: &StagedBuild) -> CheckResult {
     Ok(PASSED)
 }
 
-/// Returns the output of a program on this number of ranks, which must succeed.
+/// Runs a program on this number of ranks, and returns its output. All ranks must succeed.
 fn output(
     stage: &StagedBuild,
     ranks: usize,

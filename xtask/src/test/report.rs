@@ -1,4 +1,4 @@
-//! The results of the checks, which are collected during the run and printed at the end.
+//! Collects the results of the checks during the run, and prints them at the end.
 
 use super::counts::TestCounts;
 use std::time::Instant;
@@ -8,14 +8,14 @@ pub(super) enum CheckVerdict {
     /// The check ran. It may consist of several tests.
     Ran {
         counts: TestCounts,
-        /// The names of the failed tests, as far as the output has them.
+        /// The names of the failed tests, if the output of the test runner contains them.
         failed: Vec<String>,
     },
-    /// The check could not run here, for this reason.
+    /// The check could not run on this machine. The text is the reason.
     Skipped(String),
 }
 
-/// The verdict of a check with a single test.
+/// The verdict of a check that consists of one test, which passed.
 pub(super) const PASSED: CheckVerdict = CheckVerdict::Ran {
     counts: TestCounts { passed: 1, failed: 0, skipped: 0 },
     failed: Vec::new(),
@@ -37,7 +37,7 @@ pub(super) struct CheckReport {
 }
 
 impl CheckReport {
-    /// Runs a check and keeps its result. Returns true if it did not fail.
+    /// Runs a check and stores its result. Returns true if the check did not fail.
     pub(super) fn run_check(&mut self, name: &str, check: impl FnOnce() -> CheckResult) -> bool {
         println!("\n== {name}");
         let start = Instant::now();
@@ -54,8 +54,8 @@ impl CheckReport {
         is_ok
     }
 
-    /// Prints a line for each check, the names of the failed tests, and the count of tests as the
-    /// last line. Returns whether none failed.
+    /// Prints a line for each check, the names of the failed tests, and the numbers of tests as the
+    /// last line. Returns true if no check failed.
     pub(super) fn print_summary(&self) -> bool {
         println!("\n== summary");
         let mut total = TestCounts::default();
@@ -73,7 +73,8 @@ impl CheckReport {
     }
 }
 
-/// The failed tests of a check, or the check itself if it names none.
+/// Returns the names of the failed tests of a check. If the check names no failed tests, returns
+/// the name of the check.
 fn failed_names(line: &ReportLine) -> Vec<String> {
     match &line.result {
         Ok(CheckVerdict::Ran { counts, failed }) if counts.failed > 0 && !failed.is_empty() => {

@@ -1,4 +1,5 @@
-//! The checks of the Rust code: format, lints, tests, documentation, and the second platform.
+//! The checks of the Rust code: the format, the lints, the tests, the documentation, and the build
+//! for a second platform.
 
 use super::counts::{self, TestCounts};
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
@@ -25,8 +26,8 @@ pub(super) fn run(report: &mut CheckReport) {
         });
     }
     report.run_check("documentation", || {
-        // This documentation is for developers of the library (its users read dist.h), so it
-        // includes private items.
+        // The readers of this documentation develop the library (its users read dist.h). So include
+        // private items.
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
         run_as_one_test(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });
@@ -91,12 +92,13 @@ fn run_tests() -> CheckResult {
 }
 
 fn run_doc_tests() -> CheckResult {
-    // With the whole workspace, cargo uses the library that it built for the tests.
+    // Name the whole workspace, so that cargo uses the library that it has built for the tests.
     let finished = workspace::run_cargo_checked(&mut cargo(&["test", "--doc", "--workspace"]))?;
     counted_result(&finished, TestCounts::of_cargo_test)
 }
 
-/// Returns the count that a test runner printed; the exit status decides about success.
+/// Returns the verdict of a test runner. The numbers of tests come from its output. Its exit status
+/// decides whether the check passed.
 pub(super) fn counted_result(
     finished: &run::FinishedProcess,
     read: fn(&str) -> Option<TestCounts>,

@@ -227,7 +227,7 @@ fn excessive_lengths_are_refused_from_the_header() {
     assert_eq!(LogRecord::decode(&head), Err(FileFormatError::InvalidLength));
     let header = [&MAGIC[..], &VERSION.to_le_bytes(), &head].concat();
     assert_eq!(FileHeader::decode(&header), Err(FileFormatError::InvalidLength));
-    // Zeros at the end, as in a file that was extended, are damage and no torn record.
+    // Zeros at the end, as in a file that was extended, are damage, not a torn record.
     assert_eq!(LogRecord::decode(&[0; 64]), Err(FileFormatError::InvalidLength));
     for (key, value) in [(MAX_KEY_BYTES + 1, 0), (0, MAX_VALUE_BYTES + 1)] {
         let (key, value) = (vec![0; key], vec![0; value]);

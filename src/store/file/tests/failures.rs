@@ -1,4 +1,5 @@
-//! Tests with files of another format, damaged and removed files, and a lock that is held for long.
+//! Tests with files of another format, with damaged and removed files, and with a process that
+//! holds the file lock for a long time.
 
 use super::{Folder, open, open_as, test_deadline};
 use crate::base::{Deadline, ErrorKind};
@@ -74,7 +75,8 @@ fn removed_or_truncated_file_fails_every_call() {
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("was removed while"), "{error}");
     }
-    // A file that another process has created there since is not removed.
+    // Another process has created a new file at this path. The drop of the first store does not
+    // remove the new file.
     let other = open(&path);
     drop(store);
     assert!(path.exists());

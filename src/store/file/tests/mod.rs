@@ -58,7 +58,8 @@ fn ended_process() -> ProcessIdentity {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    // No process started at boot time, so that a reused process id does not matter.
+    // If another process has got this process id by now, it has a different start time, because no
+    // process starts in the first tick after boot.
     ProcessIdentity { pid, start_ticks: Some(1), ..members::this_process() }
 }
 

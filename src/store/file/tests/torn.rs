@@ -1,4 +1,4 @@
-//! Tests with a writer that dies at any byte.
+//! Tests with a writer that dies during a write, after any number of bytes.
 
 use super::{Folder, open, test_deadline};
 use crate::store::Store as _;
@@ -7,7 +7,7 @@ use crate::store::file::replay::replay;
 use std::fs;
 
 /// Returns the bytes of a file with all kinds of records, and the end offset of each record. The
-/// member of the file is still alive.
+/// process that the file names as its member is alive.
 fn log_with_every_record_kind(folder: &Folder) -> (Vec<u8>, Vec<usize>) {
     let path = folder.file();
     let store = open(&path);
@@ -86,7 +86,7 @@ fn torn_record_is_ignored_by_readers_and_truncated() {
         assert_eq!(fs::read(&path).unwrap(), whole);
         assert_eq!(reader.get(b"k", &test_deadline()).unwrap(), b"whole");
     }
-    // The record becomes complete after all.
+    // The writer was only slow: the record becomes complete.
     fs::write(&path, &torn).unwrap();
     assert_eq!(waiter.get(b"k", &test_deadline()).unwrap(), [7; 100_000]);
     assert_eq!(reader.add(b"n", 1, &test_deadline()).unwrap(), 1);

@@ -1,4 +1,5 @@
-//! Tests of joining and leaving, of stale files of an earlier run, and of removing the file.
+//! Tests of how processes join and leave a file store, of stale files of an earlier run, and of the
+//! removal of the file.
 
 use super::{Folder, append_record, ended_process, open, open_as, remote_process, test_deadline};
 use crate::base::ErrorKind;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// Asserts that a file cannot be joined, and that the error has these parts.
+/// Asserts that a process cannot join the file, and that the error text contains these parts.
 fn assert_refused(path: &Path, world_size: Option<usize>, job_id: &str, parts: &[&str]) {
     let before = fs::read(path).unwrap();
     let error = open_as(path, world_size, job_id).unwrap_err();
@@ -125,7 +126,7 @@ fn file_without_world_size_lives_with_its_users() {
     append_record(&path, &LogRecord::Join(ended_process()));
     let other = open(&path);
     other.set(b"k", b"v", &test_deadline()).unwrap();
-    // Without its live members, the file is the stale file of an earlier run.
+    // If no member is alive, the file is a stale file of an earlier run.
     let bytes = fs::read(&path).unwrap();
     drop(store);
     drop(other);

@@ -1,8 +1,8 @@
-//! Fuzzes the client with a server that sends arbitrary bytes and then no more. Every call must
-//! end, and must return no more bytes than the server sent.
+//! Fuzzes the client with a server that sends arbitrary bytes and then stops. Every call of the
+//! client must end, and must return no more bytes than the server sent.
 //!
-//! The first byte of a script selects how the server ends and the level of the calls. Then follow
-//! the bytes that select the calls, and the server's bytes.
+//! The first byte of a script selects how the server stops, and whether the calls use a connection
+//! or a store. The next bytes select the calls. The last bytes are the bytes that the server sends.
 
 use super::super::client::TcpStore;
 use super::super::connection::StoreConnection;
@@ -17,9 +17,11 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 const CALL_COUNT: usize = 4;
-/// The client's initial PING number; fixed, so that runs do not depend on the process id.
+/// The number of the client's first PING. It is fixed, so that a run does not depend on the process
+/// id.
 const NONCE: u32 = 9059;
-/// A limit far above the time of any call, since the server has already ended.
+/// The time limit of each call. It is far above the time that a call needs, because the server has
+/// already stopped.
 const LIMIT_MS: u64 = 60_000;
 
 /// Runs a script.
@@ -32,7 +34,7 @@ pub fn client(input: &[u8]) {
     let calls = script.take_bytes(CALL_COUNT);
     let Some((connection, server)) = connection_with_input(script.0) else { return };
     if mode & 1 == 0 {
-        // To the client, the server still reads.
+        // The server stops sending, but keeps its receiving side open.
         let outcome = server.shutdown(Shutdown::Write);
         outcome.expect("cannot shut one direction down");
     } else {
@@ -65,7 +67,7 @@ fn total_len(values: &[Vec<u8>]) -> usize {
     values.iter().map(Vec::len).sum()
 }
 
-/// Makes calls on the connection until one fails. Returns the number of received bytes.
+/// Makes calls on the connection until a call fails. Returns the number of received bytes.
 fn call_connection(mut connection: StoreConnection, calls: &[u8], deadline: &Deadline) -> usize {
     let mut received = 0;
     for call in calls {
@@ -111,7 +113,7 @@ fn connection_call(
     })
 }
 
-/// Makes calls on a store that cannot reconnect once its connection is lost.
+/// Makes calls on a store that cannot connect again after it lost its connection.
 fn call_store(store: &TcpStore, calls: &[u8], deadline: &Deadline) -> usize {
     let mut received = 0;
     for call in calls {

@@ -1,8 +1,8 @@
-//! Entry points for the fuzz targets in `fuzz/`. Each takes arbitrary bytes as a script, and panics
-//! if an invariant is violated. The tests below run the committed corpus through the same
-//! functions.
+//! Entry points for the fuzz targets in `fuzz/`. Each entry point takes arbitrary bytes as a
+//! script, and panics if an invariant is violated. The tests in this module run the scripts of the
+//! committed corpus.
 //!
-//! Compiled only for fuzzing and for tests; not a part of the library.
+//! This module is compiled only for fuzzing and for tests. It is not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic reports a finding")]
 
 mod client;

@@ -1,6 +1,6 @@
-//! A second, minimal implementation of the store server as a reference model. It searches lists and
-//! recomputes sums. It shares no code with the tested server except the limits and the names of
-//! rejections.
+//! A reference model: a second, minimal implementation of the store server. It is simple and slow:
+//! it searches lists and recomputes sums. It shares no code with the tested server except the
+//! limits and the names of the rejections.
 
 use super::super::proto::{Bytes, StoreRequest};
 use super::super::request_handler::ClientRejection;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type KeyName = Vec<u8>;
 
-/// The memory of each entry in addition to its bytes.
+/// The memory that each key or queued item takes in addition to its bytes.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 pub(super) struct StoreModel {
@@ -47,8 +47,8 @@ impl StoreModel {
         }
     }
 
-    /// Returns the reply to a request, and the connections whose WAIT or BARRIER it completes, in
-    /// order.
+    /// Returns the reply to a request, and the connections whose WAIT or BARRIER the request
+    /// completes, in order.
     pub(super) fn serve(
         &mut self,
         connection: ConnectionId,
@@ -63,7 +63,7 @@ impl StoreModel {
         (answer, std::mem::take(&mut self.woken))
     }
 
-    /// Removes a client. Returns the connections whose wait completes by that.
+    /// Removes a client. Returns the connections whose wait this completes.
     pub(super) fn remove_connection(&mut self, connection: ConnectionId) -> Vec<ConnectionId> {
         self.waits.retain(|wait| wait.connection != connection);
         if let Some(queue) = self.offers.remove(&connection) {
@@ -143,7 +143,7 @@ impl StoreModel {
         Ok(self.set_value(key, value.to_vec()))
     }
 
-    /// Stores a value, and resolves the key for all waits.
+    /// Stores a value, and removes the key from the missing keys of all waits.
     fn set_value(&mut self, key: &[u8], value: Vec<u8>) -> Vec<u8> {
         self.values.insert(key.to_vec(), value);
         for wait in &mut self.waits {
@@ -234,8 +234,8 @@ impl StoreModel {
         answer
     }
 
-    /// Offers a queue's item. Resolves the queue for each waiter in order, up to the first waiter
-    /// that waits for nothing else.
+    /// Offers an item of a queue to the first connection that waits for this queue and for nothing
+    /// else. Removes the queue from the missing keys of this connection and of the earlier waiters.
     fn offer_item(&mut self, queue: &[u8]) {
         if self.queue_len(queue) == 0 {
             return;

@@ -1,10 +1,10 @@
-//! Fuzzes the request handler with valid requests of four clients, and compares it with a model.
-//! Both must give the same replies, wake the same clients in the same order, and reject the same
-//! requests for the same reason.
+//! Fuzzes the request handler with valid requests of four clients, and compares it with the
+//! reference model. The two must give the same replies, wake the same clients in the same order,
+//! and reject the same requests for the same reason.
 //!
 //! The first byte of a script selects the size of the store. In each step, the first byte selects
-//! the client and whether it disconnects, and the second byte selects the request. There are only a
-//! few names and values, so that requests interact.
+//! the client and whether it disconnects, and the second byte selects the request. The script can
+//! only select a few names and values, so that different requests often use the same name.
 
 use super::super::proto::{Bytes, StoreRequest};
 use super::super::request_handler::RequestHandler;
@@ -108,7 +108,7 @@ fn next_request(script: &mut FuzzScript<'_>) -> Option<StoreRequest<'static>> {
     })
 }
 
-/// Returns one of eight keys; one is empty and one is long.
+/// Returns one of eight keys. One of them is empty, and one is long.
 fn key(number: u8) -> Bytes<'static> {
     match number % KEY_COUNT {
         0 => Bytes::Borrowed(b""),
@@ -126,7 +126,8 @@ fn keys(first: Bytes<'static>, script: &mut FuzzScript<'_>) -> Vec<Bytes<'static
     std::iter::once(first).chain(others).collect()
 }
 
-/// Returns up to 15 bytes of the script, or a run of one byte; its first byte selects.
+/// Returns a value. Its length byte in the script selects one of two kinds: up to 15 bytes of the
+/// script, or a longer run of one byte.
 fn value(script: &mut FuzzScript<'_>) -> Bytes<'static> {
     let length = usize::from(script.next_byte().unwrap_or_default());
     if length < 16 {

@@ -1,6 +1,8 @@
-//! Fuzzes both sides of the handshake and an attacker between them. A run either sends a script's
-//! bytes in arbitrary pieces to a server, or runs an exchange of a client and a server with equal
-//! or different secrets, correct or with one changed byte.
+//! Fuzzes both sides of the handshake, and an attacker between them. A run is of one of two kinds:
+//!
+//! * It sends the bytes of the script to a server, in arbitrary pieces.
+//! * It runs an exchange of a client and a server, whose secrets are equal or different. The
+//!   attacker may change one byte of the exchange.
 //!
 //! A script's first byte selects the secrets and the kind of run.
 
@@ -14,7 +16,8 @@ const MAX_SERVER_BYTES: usize = 4 + ANSWER_BYTES;
 /// Runs a script.
 ///
 /// # Panics
-/// If a proof is accepted that was not given, or if both sides fail with the same secret.
+/// If a side accepts a wrong proof, or if an unchanged exchange fails although the secrets are
+/// equal.
 pub fn secret(input: &[u8]) {
     let mut script = FuzzScript(input);
     let Some(mode) = script.next_byte() else { return };
@@ -62,8 +65,8 @@ fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzS
     }
 }
 
-/// Runs the exchange of a client and a server. A script selects the changed byte, and how the
-/// client's messages are cut.
+/// Runs the exchange of a client and a server. The script selects the byte that the attacker
+/// changes, and the pieces in which the client's messages arrive.
 fn run_exchange(
     mut server: ServerHandshake,
     client_secret: &Secret,

@@ -1,9 +1,9 @@
 //! Fuzzes the server's parser and handler with three clients that send arbitrary bytes in arbitrary
-//! pieces. There are no sockets: this module is a minimal event loop.
+//! pieces. There are no sockets: this module replaces the event loop.
 //!
 //! A script is a sequence of steps. The low two bits of a step's first byte select the client. The
-//! other bits are the number of script bytes that it sends. Client 3 means another action of a
-//! client ([`FuzzServer::run_other_action`]).
+//! other bits are the number of script bytes that this client sends. The value 3, which is not a
+//! client, selects another action ([`FuzzServer::run_other_action`]).
 
 use super::super::handshake::ServerHandshake;
 use super::super::proto::{self, StoreRequest};
@@ -14,7 +14,7 @@ use crate::base::fuzz::FuzzScript;
 
 /// The memory limit of the store, low enough to be reached.
 const MAX_STORE_BYTES: usize = 8 << 10;
-/// The limit of generated text bytes per script, which bounds the memory of a run.
+/// The limit of the bytes that actions generate in one run. It bounds the memory of the run.
 const MAX_RUN_BYTES: usize = 64 << 10;
 
 /// Runs a script.
@@ -44,7 +44,7 @@ const CLIENTS: usize = 3;
 struct FuzzClient {
     id: ConnectionId,
     request_reader: RequestReader,
-    /// The bytes that were sent and are not yet part of a complete request.
+    /// The bytes that the client has sent and that are not yet part of a complete request.
     unparsed: Vec<u8>,
     is_validated: bool,
     /// True while a WAIT or BARRIER has no reply.
@@ -66,7 +66,7 @@ impl FuzzClient {
         }
     }
 
-    /// Checks that the front of the sent bytes is this request, byte for byte, and removes it.
+    /// Checks that the sent bytes begin with the bytes of this request, and removes these bytes.
     fn consume_request(&mut self, request: &StoreRequest<'_>) {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
@@ -79,7 +79,7 @@ struct FuzzServer {
     handler: RequestHandler,
     clients: [FuzzClient; CLIENTS],
     next_id: ConnectionId,
-    /// The remaining part of [`MAX_RUN_BYTES`].
+    /// The number of bytes that actions may still generate, out of [`MAX_RUN_BYTES`].
     run_bytes_left: usize,
 }
 
@@ -94,7 +94,7 @@ impl FuzzServer {
         }
     }
 
-    /// Runs an action of a client other than sending script bytes.
+    /// Runs an action of a client that does not send script bytes.
     fn run_other_action(&mut self, action: usize, script: &mut FuzzScript<'_>) {
         let client_index = action % CLIENTS;
         match action / CLIENTS % 4 {
@@ -126,7 +126,9 @@ impl FuzzServer {
             client.is_validated = true;
             client.consume_request(&StoreRequest::Validate(proto::MAGIC));
         }
-        // The count and the lengths take eight bytes each. The memory of a text is not much more.
+        // In the request, a string has its length (8 bytes) and its content. In memory, it takes a
+        // `Vec` (24 bytes) and its content. So the memory of an unfinished request is less than
+        // four times its bytes.
         let (buffered, unparsed) = (client.request_reader.buffered_bytes(), client.unparsed.len());
         assert!(buffered <= 4 * unparsed, "{unparsed} bytes of a request take {buffered}");
     }

@@ -1,4 +1,5 @@
-//! Tests of the client against a scripted server, byte by byte, and of its errors.
+//! Tests of the client against a scripted server that compares each byte of the requests, and tests
+//! of the client's errors.
 
 use super::{RawPeer, connect_store, hex_bytes, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
@@ -22,13 +23,13 @@ pub(super) fn accept(listener: &TcpListener) -> RawPeer {
     RawPeer::new(listener.accept().unwrap().0)
 }
 
-/// Expects VALIDATE and PING and replies. Returns the number in the PING.
+/// Expects VALIDATE and PING, and sends the reply. Returns the number in the PING.
 pub(super) fn answer_validation(raw: &mut RawPeer) -> u32 {
     raw.expect_hex("00 ce f7 85 3c");
     answer_ping(raw)
 }
 
-/// Expects a PING and replies.
+/// Expects a PING, and sends the reply. Returns the number in the PING.
 fn answer_ping(raw: &mut RawPeer) -> u32 {
     raw.expect_hex("0d");
     let mut nonce = [0; 4];
@@ -185,8 +186,8 @@ fn one_way_requests_complete_before_a_wait() {
         side.expect_hex(GET_K);
         side.send_hex(V1);
         main.expect_hex(SET_K);
-        // The client sends BARRIER on the side connection. First it confirms the primary
-        // connection.
+        // Before the client sends BARRIER on the side connection, it confirms the requests on the
+        // primary connection.
         main.expect_hex("0d");
         let mut nonce = [0; 4];
         main.0.read_exact(&mut nonce).unwrap();
@@ -234,7 +235,8 @@ fn get_waits_again_after_a_spurious_wakeup() {
         main.send_hex("01");
         main.send_hex(NOTHING);
         let mut side = accept_side_connection(listener);
-        // Woken and missing: the client waits again. Woken, existing and empty: it returns.
+        // In the first round, the client is woken but the key is missing, so it waits again. In the
+        // second round, the key exists with an empty value, so the client returns.
         for answer in ["01", "00"] {
             side.expect_hex(WAIT_K);
             side.send_hex("00");
@@ -368,11 +370,12 @@ fn connection_closed_while_idle_is_replaced() {
         reconnected.send_hex("01 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
-        // Wait until the close of the first connection has arrived.
+        // Wait until the client sees that the first connection is closed.
         while store.pool.is_main_usable() {
             std::thread::yield_now();
         }
-        // Wait longer than the interval in which the client does not check an idle connection.
+        // Wait longer than the idle time after which the client checks a connection before it uses
+        // it.
         crate::wait::pause(std::time::Duration::from_millis(20), &test_deadline());
         assert_eq!(store.add(b"k", 1, &test_deadline()).unwrap(), 1);
     });
@@ -401,7 +404,7 @@ fn a_client_with_a_world_size_counts_itself() {
     let server = start_server();
     let store = connect_store(server.address());
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
-    // It does not wait for the other client: only the process with the server does.
+    // This client does not wait for the other client. Only the process that hosts the server waits.
     let options = ClientOptions {
         host,
         port,
@@ -410,7 +413,7 @@ fn a_client_with_a_world_size_counts_itself() {
         ..ClientOptions::default()
     };
     TcpStore::connect(options, &test_deadline()).unwrap();
-    // The count is under a key without "/", which `num_keys` includes.
+    // The number of workers is under a key without "/" in front. `num_keys` counts this key.
     assert_eq!(store.num_keys(&test_deadline()).unwrap(), 1);
     assert_eq!(store.worker_count(&test_deadline()).unwrap(), 1);
     assert!(!store.check(&[b"init/"], &test_deadline()).unwrap());

@@ -1,5 +1,5 @@
-//! Tests of the handshake: both sides together with messages cut at any byte, and all kinds of
-//! messages that must be rejected.
+//! Tests of the handshake: exchanges of client and server whose messages are cut at any byte, and
+//! all kinds of messages that a side must reject.
 
 use super::super::Secret;
 use super::super::handshake::{
@@ -27,8 +27,8 @@ fn server() -> ServerHandshake {
 
 type AuthResult = Result<AuthProgress, AuthRefusal>;
 
-/// Feeds bytes to a server in pieces of these sizes, used cyclically. Returns the outcome, the
-/// reply and the remaining bytes.
+/// Feeds bytes to a server in pieces. The sizes of the pieces are `sizes`, repeated cyclically.
+/// Returns the outcome, the reply and the remaining bytes.
 fn feed_in_pieces(
     server: &mut ServerHandshake,
     bytes: &[u8],
@@ -61,7 +61,7 @@ fn challenge_server(server: &mut ServerHandshake) -> (ClientHandshake, Vec<u8>) 
     (client, answer)
 }
 
-/// Processes a complete answer of the server at the client.
+/// Passes a complete answer of the server to the client.
 fn process_answer(
     client: ClientHandshake,
     answer: &[u8],
@@ -128,7 +128,8 @@ fn server_without_secret_accepts_plain_clients() {
 
 #[test]
 fn wrong_secret_is_reported_to_both_sides() {
-    // A client with another secret closes the connection. If it continues, the server rejects it.
+    // A client with another secret would close the connection here. If the client continues
+    // nevertheless, the server rejects it.
     let mut server = server();
     let (client, challenge) = ClientHandshake::begin(&other_secret()).unwrap();
     let (_, answer) = feed(&mut server, &challenge);

@@ -1,5 +1,5 @@
-//! Tests of the server against peers that are no store clients or violate the protocol. Each test
-//! ends with a correct client that is served.
+//! Tests of the server against peers that are not store clients, or that violate the protocol. At
+//! the end of each test, the server must serve a correct client.
 
 use super::{
     HELLO, HELLO_ANSWER, RawPeer, Server, connect_store, hex_bytes, start_server, test_deadline,
@@ -111,7 +111,8 @@ fn client_that_never_reads_is_dropped_at_the_limit() {
     greedy.send(&get.repeat(40));
     assert_serves(&server);
     let mut sink = std::io::sink();
-    // The read ends after the bytes that were in the sockets.
+    // The server has closed the connection, so the read ends after the bytes that were in the
+    // socket buffers.
     let got = std::io::copy(&mut greedy.0, &mut sink).unwrap_or(0);
     assert!(got < 40 << 23, "{got}");
 }

@@ -198,7 +198,7 @@ fn port_in_use_by_a_store_is_joined_if_allowed() {
     assert!(store.server().is_none());
     store.set(b"k", b"v", &test_deadline()).unwrap();
     assert_eq!(connect_store(holder.address()).get(b"k", &test_deadline()).unwrap(), b"v");
-    // It does not join a listener that is no store.
+    // A process does not join a listener that is not a store.
     let other_listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other_listener.local_addr().unwrap().port();
     let error = TcpStore::host(join(port), client(port), &Deadline::after_ms(300)).unwrap_err();

@@ -1,4 +1,5 @@
-//! Tests of the protocol's limits: the server disconnects, and the client returns an error.
+//! Tests of the protocol's limits. If a request exceeds a limit, the server disconnects the client.
+//! A libdist client returns an error before it sends the request.
 
 use super::{RawPeer, connect_store, start_server, test_deadline};
 use crate::base::ErrorKind;

@@ -1,5 +1,5 @@
-//! Tests of both sides of the protocol: against captured traffic of torch, and against misbehaving
-//! peers. All use free ports of the loopback interface, and deadlines.
+//! Tests of the server and the client: with captured traffic of torch, and with misbehaving peers.
+//! All tests use free ports of the loopback interface, and deadlines.
 
 mod client;
 mod connecting;
@@ -22,8 +22,9 @@ fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
-/// VALIDATE and PING as torch sends them, and the reply.
+/// VALIDATE and PING, as torch sends them.
 const HELLO: &str = "00 ce f7 85 3c 0d 63 23 00 00";
+/// The reply to the PING in [`HELLO`].
 const HELLO_ANSWER: &str = "63 23 00 00";
 
 fn start_server() -> Arc<Server> {
@@ -80,7 +81,8 @@ impl RawPeer {
         assert_eq!(got, expected);
     }
 
-    /// Asserts that no other bytes are in flight: the next bytes are the reply to a PING.
+    /// Asserts that the other side has sent no further bytes: sends a PING, and expects its reply
+    /// as the next bytes.
     fn expect_nothing_more(&mut self) {
         self.send_hex("0d 01 02 03 04");
         self.expect_hex("01 02 03 04");

@@ -36,7 +36,7 @@ fn request() -> impl Strategy<Value = StoreRequest<'static>> {
     ]
 }
 
-/// Decodes bytes that arrive in pieces of these sizes, used cyclically.
+/// Decodes bytes that arrive in pieces. The sizes of the pieces are `sizes`, repeated cyclically.
 fn decode(bytes: &[u8], sizes: &[usize]) -> Result<Vec<StoreRequest<'static>>, ProtocolViolation> {
     let mut decoder = RequestDecoder::default();
     let mut requests = Vec::new();
@@ -98,7 +98,7 @@ fn request_size_limit_is_enforced() {
     StoreRequest::MultiSet(vec![value(400), value(598)]).encode(&mut bytes);
     let mut decoder = RequestDecoder::with_limit(1000);
     assert!(matches!(decoder.next(&mut &bytes[..]), Ok(Some(StoreRequest::MultiSet(_)))));
-    // The size count restarts with the next request.
+    // The sum of the string lengths begins at 0 with each request.
     assert!(matches!(decoder.next(&mut &bytes[..]), Ok(Some(StoreRequest::MultiSet(_)))));
     assert_eq!(
         RequestDecoder::with_limit(999).next(&mut &bytes[..]),

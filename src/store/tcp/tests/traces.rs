@@ -1,5 +1,5 @@
-//! Tests of the server, byte by byte, with captured requests of torch's clients and replies of
-//! torch's server.
+//! Tests of the server with captured traffic. The tests send requests that were captured from
+//! torch's clients, and compare each byte of the replies with the replies of torch's server.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn counters() {
     c.expect_hex("03 00 00 00 00 00 00 00");
     c.send_hex("03 02 00 00 00 00 00 00 00 2f 6e");
     c.expect_hex("01 00 00 00 00 00 00 00 33");
-    // A client that joins a world of two.
+    // ADD of 1 to "init/", as a client sends it that joins a world of two.
     c.send_hex("04 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00");
     c.expect_hex("01 00 00 00 00 00 00 00");
     c.expect_nothing_more();

@@ -1,26 +1,27 @@
-//! Computes how close an all_reduce between two ranks is to the machine's limits. The functions do
-//! no I/O.
+//! Compares the time of an all_reduce between two ranks with its lower bound on this machine. The
+//! functions do no I/O.
 
 use crate::cell::{BufferKind, CellResult};
 use crate::ops::BenchOp;
 use crate::result_files::BenchResults;
 use crate::text::{microseconds_text, size_text};
 
-/// The shortest all_reduce in cache line transfers. Each rank writes its value into a line of its
-/// own and reads the other rank's line. Both do this simultaneously and without knowing the other's
-/// time, which costs half a transfer more than two. The call itself has an overhead before and
-/// after.
+/// The time of the shortest all_reduce, in transfers of a cache line from core to core. Each rank
+/// writes its value into its own cache line and reads the cache line of the other rank. This takes
+/// at least two transfers. It takes half a transfer more, because the two ranks write at the same
+/// time, and neither knows when the other writes.
 const CACHE_LINES_PER_CALL: f64 = 2.5;
+/// The time of a call in addition to the transfers, in nanoseconds.
 const CALL_OVERHEAD_NS: f64 = 60.0;
 
 /// The largest all_reduce that fits into a cache line together with its control data.
 const INLINE_BYTES: usize = 4;
 
-/// The comparison of one cell with its bound.
+/// The comparison of one cell (one measured case) with its lower bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BoundShare {
     pub(crate) cell_name: String,
-    /// The name of the bound.
+    /// The name of the method that gives the bound.
     pub(crate) bound_label: String,
     pub(crate) bound_ns: f64,
     pub(crate) libdist_ns: f64,
@@ -33,7 +34,7 @@ impl BoundShare {
     }
 }
 
-/// Returns the shares of all cells with a bound.
+/// Returns the comparisons of all cells that have a bound.
 pub(crate) fn bound_shares(results: &BenchResults) -> Vec<BoundShare> {
     let line = results.limits.as_ref().and_then(|limits| limits.cache_line_ns());
     let share = |measured: &CellResult| {
@@ -63,7 +64,7 @@ pub(crate) const fn bound_name(buffers: BufferKind) -> &'static str {
     }
 }
 
-/// Formats the shares for users. Returns an empty text if there are none.
+/// Formats the comparisons for users. Returns an empty text if no cell has a bound.
 pub(crate) fn shares_text(results: &BenchResults) -> String {
     let shares = bound_shares(results);
     if shares.is_empty() {

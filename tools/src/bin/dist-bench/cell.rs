@@ -1,5 +1,5 @@
-//! A cell: one operation with one size and one way to call it, and the times of the engines. The
-//! module does no I/O.
+//! A cell: one measured case, which is an operation, a number of ranks, a size and a variant (a way
+//! to call the operation). A cell result also has the times of all engines. The module does no I/O.
 
 use crate::against::{BASELINE, CELL_LIMIT};
 use crate::ops::BenchOp;
@@ -10,22 +10,25 @@ use clap::ValueEnum;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// The largest size for calls without barriers between them.
+/// Calls up to this size in bytes are short: a run makes many of them, without barriers between
+/// them.
 const SHORT_CALL_BYTES: usize = 8 << 10;
 
-/// The number of such calls in a run.
+/// The number of short calls in a run.
 const SHORT_CALLS_PER_RUN: usize = 1000;
 
-/// For larger sizes, a run passes this number of bytes, within limits for the number of calls.
+/// For larger sizes, the number of calls in a run is this number of bytes divided by the size, but
+/// at least [`MIN_CALLS`] and at most [`MAX_CALLS`].
 const BYTES_PER_RUN: usize = 128 << 20;
 const MIN_CALLS: usize = 3;
 const MAX_CALLS: usize = 200;
 
-/// The calls of a trial, which shows the time of a call, and whether a peer is fast enough to
-/// compare.
+/// The number of calls in a trial. The trial before the measurement shows how long a call takes,
+/// and which peers are too slow to compare.
 const TRIAL_CALLS: usize = 11;
 
-/// The longest run in nanoseconds, unless it has no more calls than a trial.
+/// A run has fewer calls if it would take longer than this time in nanoseconds, but at least as
+/// many calls as a trial.
 const MAX_RUN_NS: f64 = 1e9;
 
 /// Whether callers write new values before each call.
@@ -80,7 +83,7 @@ impl CallVariant {
 pub(crate) struct BenchCell {
     pub(crate) ranks: usize,
     pub(crate) op: BenchOp,
-    /// The elements of all blocks together.
+    /// The number of elements: the sum over all blocks if the operation has one block per rank.
     pub(crate) count: usize,
     pub(crate) dtype: DataType,
     pub(crate) redop: ReduceOp,
@@ -105,7 +108,7 @@ impl BenchCell {
     }
 
     /// Returns the request for one run of an engine whose calls take `call_ns` nanoseconds. `calls`
-    /// is the number of calls that the user gave.
+    /// is the number of calls on the command line, if given.
     pub(crate) fn request(&self, calls: Option<usize>, call_ns: f64) -> BenchRequest {
         let bytes = self.bytes();
         let is_short = bytes <= SHORT_CALL_BYTES;
@@ -139,7 +142,7 @@ impl BenchCell {
         }
     }
 
-    /// Returns the first request: a verified call and some timed calls.
+    /// Returns the request of the trial: one call whose result is verified, and some timed calls.
     pub(crate) fn trial_request(&self, calls: Option<usize>) -> BenchRequest {
         let request = self.request(calls, 0.0);
         let calls = request.calls.min(TRIAL_CALLS);
@@ -175,20 +178,21 @@ impl EngineTimes {
         self.median_of(|times| times.mean)
     }
 
-    /// Returns the median of the root's own calls, if the time rule uses another rank's end.
+    /// Returns the median time of the root's calls, for operations whose time rule ends with the
+    /// last rank.
     pub(crate) fn root_p50(&self) -> Option<f64> {
         let has_root = self.runs.iter().any(|times| times.root_p50.is_some());
         has_root.then(|| self.median_of(|times| times.root_p50.unwrap_or(0.0)))
     }
 }
 
-/// The result of a cell against the best peer.
+/// The result of the comparison of libdist with the best peer in one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CellVerdict {
     Won,
     /// The peer is faster.
     Slower,
-    /// The interval is too wide to decide.
+    /// The confidence interval of the ratio is too wide to decide.
     Uncertain,
 }
 
@@ -208,12 +212,12 @@ impl CellVerdict {
 pub(crate) struct CellResult {
     pub(crate) cell: BenchCell,
     pub(crate) libdist: EngineTimes,
-    /// The peers that took part. A peer that was far behind after a round has fewer runs than
-    /// libdist.
+    /// The peers that took part. A peer that was clearly slower than the best one has fewer runs
+    /// than libdist.
     pub(crate) peers: Vec<EngineTimes>,
     /// The lower bound from a handwritten program, if there is one.
     pub(crate) bound: Option<EngineTimes>,
-    /// The engines that failed.
+    /// The names of the engines that failed.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -223,7 +227,8 @@ impl CellResult {
         self.peers.iter().min_by(|a, b| a.p50().total_cmp(&b.p50()))
     }
 
-    /// Returns the ratio of libdist's time to the best peer's, from paired runs.
+    /// Returns the ratio of libdist's time to the time of the best peer. Each pair of runs gives
+    /// one ratio, and the result is their median.
     pub(crate) fn ratio(&self) -> Option<MedianEstimate> {
         let best_peer = self.best_peer()?;
         let pairs = self.libdist.runs.iter().zip(&best_peer.runs);
@@ -232,12 +237,14 @@ impl CellResult {
         ))
     }
 
-    /// Returns the ratio of the means, which includes queueing between successive calls.
+    /// Returns the ratio of the mean times. Unlike the medians, the means include the time that
+    /// calls wait for earlier calls.
     pub(crate) fn ratio_of_means(&self) -> Option<f64> {
         Some(self.libdist.mean() / self.best_peer()?.mean().max(1.0))
     }
 
-    /// Returns the verdict, if there is a peer. A comparison with another tree has its own rule.
+    /// Returns the verdict, if there is a peer. If the peer is another tree of libdist, the limit
+    /// is [`CELL_LIMIT`].
     pub(crate) fn verdict(&self) -> Option<CellVerdict> {
         let ratio = self.ratio()?;
         if self.best_peer()?.engine == BASELINE {

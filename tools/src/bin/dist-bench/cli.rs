@@ -13,11 +13,12 @@ use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use std::path::PathBuf;
 
-/// The default sizes. With few ranks, the largest size is added.
+/// The default sizes in bytes.
 const DEFAULT_SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
+/// The size in bytes that is added to the default sizes if there are few ranks.
 const LARGEST_SIZE: usize = 256 << 20;
 
-/// The largest number of ranks with which the largest size is measured.
+/// The largest number of ranks for which [`LARGEST_SIZE`] is added.
 const MAX_RANKS_FOR_LARGEST_SIZE: usize = 4;
 
 /// The sizes of `--quick`.
@@ -25,23 +26,24 @@ const QUICK_SIZES: [usize; 3] = [4, 8 << 10, 512 << 10];
 const QUICK_PAIRS: usize = 2;
 const DEFAULT_PAIRS: usize = 10;
 
-/// The sizes at which algorithms are compared, and the number of runs of each.
+/// The sizes in bytes at which `--tune` compares algorithms.
 const TUNED_SIZES: [usize; 11] =
     [4, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+/// The number of runs of each algorithm with `--tune`.
 const TUNED_PAIRS: usize = 5;
 
 /// The number of operations that are measured by default.
 const DEFAULT_OP_COUNT: usize = 7;
 
-/// The default and the smallest number of pairs against another tree: fewer ratios have no
-/// interval.
+/// The default number of pairs of runs with `--against`.
 const AGAINST_PAIRS: usize = 60;
+/// The smallest number of pairs with `--against`. Fewer ratios have no confidence interval.
 const MIN_AGAINST_PAIRS: usize = 6;
 
-/// The options that name a file.
+/// The options whose value is the path of a file.
 const FILE_OPTIONS: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
 
-/// The option that names another tree.
+/// The option whose value is the path of another source tree.
 const AGAINST_OPTION: &str = "--against";
 
 /// Measures what the operations of libdist cost on this host, alone or against other libraries.
@@ -171,7 +173,7 @@ pub(crate) enum DeviceBackend {
 }
 
 impl DeviceBackend {
-    /// Returns the map of back ends.
+    /// Returns the map of back ends for `dist_init`.
     pub(crate) const fn backend(self) -> &'static str {
         match self {
             Self::Nccl => "cpu:native,cuda:nccl",
@@ -181,7 +183,7 @@ impl DeviceBackend {
 }
 
 impl Transport {
-    /// Returns the name for the back end.
+    /// Returns the name of the transport in the options of the native back end.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -267,7 +269,7 @@ impl Options {
         Ok(())
     }
 
-    /// Returns the command line without the files that it names.
+    /// Returns the command line without the paths of files, so that it can be published.
     pub(crate) fn shareable_command_line() -> String {
         without_files(std::env::args().skip(1))
     }

@@ -1,9 +1,10 @@
-//! An engine: rank processes that stay alive and execute requests, so that libdist and its peers
-//! can alternate without restarts.
+//! An engine: a library and its rank processes. The rank processes stay alive between requests, so
+//! that libdist and its peers can alternate without restarts.
 //!
-//! An idle rank waits in the kernel for its next request and uses no CPU time, whatever its library
-//! does during waits. Each rank has a named pipe for its requests. All ranks respond through one
-//! common pipe, and each rank writes its stamps into a file.
+//! The driver sends requests to each rank through a named pipe of this rank. All ranks respond
+//! through one common pipe. Each rank writes its stamps (the start and end times of the calls) into
+//! a file. A rank without a request sleeps in the kernel on its pipe and uses no CPU time, even if
+//! its library spins during waits.
 
 use crate::cell::BenchCell;
 use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
@@ -21,15 +22,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The suffixes of file names: of a rank's requests and samples, after its number, and of the
-/// common files.
+/// The suffix of the request pipe of a rank. It follows the rank's number.
 pub(crate) const REQUEST_SUFFIX: &str = ".orders";
+/// The suffix of the stamps file of a rank. It follows the rank's number.
 pub(crate) const SAMPLE_SUFFIX: &str = ".sample";
+/// The suffix of the common response pipe.
 pub(crate) const RESPONSE_SUFFIX: &str = ".answers";
+/// The suffix of the common log file.
 const LOG_SUFFIX: &str = ".log";
 
-/// The timeout for the ranks to start and connect: Python loads many files, and there may be more
-/// ranks than cores.
+/// The timeout for the ranks to start and connect. It is long, because Python loads many files, and
+/// there may be more ranks than cores.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The timeout for one request.
@@ -38,25 +41,26 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 /// The timeout for the ranks to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The interval at which the driver checks for exited processes.
+/// The interval at which the driver checks whether a process has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The number of log lines of an engine that are shown after a failure.
+/// After a failure, the driver shows this number of lines from the end of the engine's log.
 const LOG_TAIL_LINES: usize = 12;
 
-/// Starts the processes of an engine, and knows which cells it supports.
+/// Starts the processes of an engine, and knows which cells the engine supports.
 pub(crate) trait EngineLauncher: fmt::Debug {
     /// Returns the name in tables.
     fn name(&self) -> &str;
 
-    /// Returns the commands that start all ranks. A rank finds its files at `path_prefix`, followed
-    /// by its number and a suffix.
+    /// Returns the commands that start all ranks. The path of a rank's file is `path_prefix`, the
+    /// rank's number and a suffix.
     fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure>;
 
     /// Returns true if the engine takes part in a cell.
     fn supports_cell(&self, cell: &BenchCell) -> bool;
 
-    /// Returns true if the engine is a lower bound from a handwritten program and no library.
+    /// Returns true if the engine is not a library, but a handwritten program whose time is a lower
+    /// bound.
     fn is_bound_engine(&self) -> bool {
         false
     }
@@ -83,12 +87,12 @@ impl BenchEngine {
         ranks: usize,
         context: &mut RunContext,
     ) -> Result<Self, Failure> {
-        // The number makes the path unique if the same engine is started again.
+        // The number of processes makes the path unique if the same engine is started again.
         let name_prefix = format!("{}-{ranks}-{}", launch.name(), context.process_count());
         let path_prefix = context.folder().join(name_prefix);
         let name = launch.name().to_owned();
-        // Open the pipe for reading and writing, which does not wait for the other side. A rank
-        // reads the end of the pipe when the driver exits.
+        // Open the pipe for reading and writing: unlike an open for one direction, this does not
+        // wait for the other side. When the driver exits, a rank reads the end of the pipe.
         let open = |path: PathBuf| {
             let opened = create_fifo(&path)
                 .and_then(|()| File::options().read(true).write(true).open(&path));
@@ -123,13 +127,14 @@ impl BenchEngine {
     }
 
     /// Lets all ranks execute a request, and returns their stamps. Returns `None` if the library
-    /// does not support it.
+    /// does not support the request.
     pub(crate) fn run_request(
         &mut self,
         request: &BenchRequest,
         context: &mut RunContext,
     ) -> Result<Option<Vec<RankStamps>>, Failure> {
-        // Check the processes even if all responses arrive immediately.
+        // Check for signals and exited processes here, because the wait below does not check if all
+        // responses arrive immediately.
         context.poll_processes()?;
         self.is_unsupported = false;
         self.send_line(&request.to_line())?;
@@ -150,7 +155,7 @@ impl BenchEngine {
         (0..self.request_pipes.len()).map(read).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Lets the ranks exit, and terminates ranks that do not exit in time.
+    /// Tells the ranks to exit. Terminates the ranks that do not exit in time.
     pub(crate) fn shut_down(mut self, context: &mut RunContext) -> Result<(), Failure> {
         self.send_line(&format!("{QUIT_WORD}\n"))?;
         if !context.await_exits(&self.process_indices, &Deadline::after(EXIT_TIMEOUT))? {

@@ -1,4 +1,5 @@
-//! Gloo as a peer: through PyTorch, like most of its users, and from C++ without Python and torch.
+//! Two engines of Gloo: one calls Gloo through PyTorch, as most users do, and one calls it from C++
+//! without Python and torch.
 
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
@@ -12,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The program for torch.
+/// The Python program that calls Gloo through torch.
 const SCRIPT: &str = include_str!("peers/gloo.py");
 
-/// The program in C++.
+/// The C++ program that calls Gloo.
 const SOURCE: ProgramSource = ProgramSource {
     name: "gloo-cpp",
     files: &[("gloo.cc", include_str!("peers/gloo.cc")), ("rank.h", include_str!("peers/rank.h"))],
@@ -33,7 +34,7 @@ const PYTHON: EnvVariable = EnvVariable {
 /// A Python command that checks whether torch is installed, without loading it.
 const TORCH_PROBE: &str = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)";
 
-/// The timeout of this command, for a slow disk.
+/// The timeout of [`TORCH_PROBE`]. It is long, because the disk may be slow.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TORCH_REMEDY: &str =
@@ -59,8 +60,8 @@ pub(crate) fn torch_engines(
     Ok(vec![Box::new(TorchGlooEngine { python, program })])
 }
 
-/// Returns the Python in DIST_BENCH_PYTHON, or python3, if it has torch. Otherwise the error
-/// contains `remedy`.
+/// Returns the path of a Python interpreter that has torch: the one in DIST_BENCH_PYTHON, or
+/// python3. If it has no torch, returns an error with `remedy`.
 pub(crate) fn python_with_torch(
     context: &mut RunContext,
     remedy: &str,
@@ -80,7 +81,8 @@ pub(crate) fn python_with_torch(
     Ok(python)
 }
 
-/// Limits torch to one thread, like all engines, and Gloo to the loopback interface.
+/// Limits torch to one thread, because all engines use one thread per rank, and limits Gloo to the
+/// loopback interface.
 pub(crate) fn limit_threads_and_interface(command: &mut Command) {
     command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
 }

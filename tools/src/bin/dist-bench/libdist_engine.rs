@@ -1,4 +1,4 @@
-//! The engine of libdist: this program itself, started once for each rank.
+//! The engine of libdist. Its ranks are processes of this program, one for each rank.
 
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
@@ -6,24 +6,25 @@ use dist_tools::Failure;
 use std::path::Path;
 use std::process::Command;
 
-/// The first argument on the command line of a rank.
+/// The first command line argument of a rank of libdist.
 pub(crate) const AS_RANK: &str = "--as-rank";
 
-/// The name in tables.
+/// The name of the engine in tables.
 pub(crate) const ENGINE_NAME: &str = "libdist";
 
-/// libdist's engine of this tree.
+/// The engine of libdist in this source tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LibdistEngine {
     /// The transport of the native back end.
     pub(crate) transport: &'static str,
-    /// The map of back ends for buffers in memory of GPUs; otherwise empty.
+    /// The map of back ends for a group with buffers on GPUs. Empty if the buffers are in host
+    /// memory.
     pub(crate) device: &'static str,
 }
 
 impl LibdistEngine {
-    /// Returns the commands that start one dist-bench process per rank. The dist-bench of any tree
-    /// since 0.1 accepts these arguments.
+    /// Returns the commands that start one process of `program` per rank. `program` may be the
+    /// dist-bench of another source tree: every version since 0.1 accepts these arguments.
     pub(crate) fn rank_commands(
         &self,
         program: &Path,

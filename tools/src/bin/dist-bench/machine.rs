@@ -1,5 +1,5 @@
-//! The machine of a measurement, as a report describes it. The description contains nothing that
-//! distinguishes one host from another host of the same kind.
+//! The description of the machine of a measurement. The description for users contains nothing that
+//! distinguishes the host from other hosts of the same kind.
 
 use dist::sys::host;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ impl HostMachine {
         format!("{cores} cores of {processor}, {} GiB, {system}", memory.div_ceil(1 << 30))
     }
 
-    /// Formats the description for programs.
+    /// Returns the description as JSON.
     pub(crate) fn json(&self) -> Value {
         let Self { cores, processor, memory, system } = self;
         json!({
@@ -45,7 +45,7 @@ impl HostMachine {
         })
     }
 
-    /// Parses the JSON that `json` returns.
+    /// Parses the result of [`HostMachine::json`].
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let text = |name: &str| value[name].as_str().map(str::to_owned);
         Some(Self {
@@ -57,7 +57,8 @@ impl HostMachine {
     }
 }
 
-/// Returns a version without the suffixes of a distribution or a host.
+/// Returns the digits and points at the beginning of a version, without the suffix of a
+/// distribution.
 fn version_digits(version: &str) -> &str {
     let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     version.get(..end.unwrap_or(version.len())).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Measures the limits of the machine: the rates of copies and additions, the latency of a write
-//! until another core reads it, and the latency of a wake-up. The threads are pinned to cores like
-//! ranks.
+//! Measures the limits of the machine. They are the rates of copies and additions, the time from a
+//! write until another core reads the value, and the time from a wake-up until the woken thread
+//! runs. Each thread is pinned to a core, like a rank.
 
 use crate::stats::median;
 use crate::text::{microseconds_text, size_text};
@@ -13,17 +13,19 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The vector sizes in bytes: for the first cache, the second, the last, and for memory.
+/// The vector sizes in bytes. They fit into the first-level cache, the second-level cache, the
+/// last-level cache, and memory.
 const VECTOR_SIZES: [usize; 4] = [16 << 10, 512 << 10, 8 << 20, 128 << 20];
 
 /// The duration of each measurement.
 const MEASURE_TIME: Duration = Duration::from_millis(150);
 
-/// The round trips in a run, and the number of runs.
+/// The number of round trips in a run.
 const ROUND_TRIPS: u64 = 1000;
+/// The number of runs.
 const RUNS: usize = 21;
 
-/// A rate for a size.
+/// The rate of an operation for one vector size and one number of cores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct MemoryRate {
     operation: &'static str,
@@ -37,14 +39,15 @@ struct MemoryRate {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MachineLimits {
     cores: usize,
-    /// The time from a write until another core has read it, in nanoseconds; `None` with one core.
+    /// The time from a write until another core has read the value, in nanoseconds. `None` if the
+    /// machine has one core.
     cache_line_ns: Option<f64>,
-    /// The time from a wake-up until the sleeper runs on another core, in nanoseconds.
+    /// The time from a wake-up until the woken thread runs on another core, in nanoseconds.
     wake_up_ns: Option<f64>,
     rates: Vec<MemoryRate>,
 }
 
-/// Measures the limits, which takes several seconds.
+/// Measures the limits. This takes several seconds.
 pub(crate) fn measure_limits() -> Result<MachineLimits, Failure> {
     let cores = host::cores();
     let (mut line, mut wake_up) = (None, None);
@@ -85,7 +88,7 @@ impl MachineLimits {
         text
     }
 
-    /// Formats the limits for programs.
+    /// Returns the limits as JSON.
     pub(crate) fn json(&self) -> Value {
         let rates = self.rates.iter().map(|rate| {
             json!({
@@ -103,7 +106,7 @@ impl MachineLimits {
 }
 
 impl MachineLimits {
-    /// Parses the JSON that `json` returns.
+    /// Parses the result of [`MachineLimits::json`].
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let time = |name: &str| match &value[name] {
             Value::Null => Some(None),
@@ -127,7 +130,7 @@ impl MachineLimits {
         })
     }
 
-    /// Returns the time from a write until another core has read it, in nanoseconds.
+    /// Returns the time from a write until another core has read the value, in nanoseconds.
     pub(crate) const fn cache_line_ns(&self) -> Option<f64> {
         self.cache_line_ns
     }
@@ -145,7 +148,8 @@ fn limits_failure(cause: &io::Error) -> Failure {
     Failure::new(format!("cannot measure the limits of the machine: {cause}"))
 }
 
-/// A barrier for threads that start simultaneously, each pinned to its core, or fail together.
+/// A barrier at which threads start simultaneously, each pinned to its core. If one thread cannot
+/// be pinned, all threads fail.
 struct StartBarrier {
     barrier: Barrier,
     threads: usize,
@@ -162,7 +166,7 @@ impl StartBarrier {
         if pinned.is_ok() {
             self.pinned_threads.fetch_add(1, Ordering::Relaxed);
         }
-        // The barrier orders the counter updates.
+        // After the barrier, every thread sees the counter updates of all threads.
         self.barrier.wait();
         pinned.map_err(io::Error::other)?;
         match self.pinned_threads.load(Ordering::Relaxed) == self.threads {
@@ -172,16 +176,17 @@ impl StartBarrier {
     }
 }
 
-/// A channel from one core to another and back.
+/// A channel between two threads on different cores. The threads send numbers back and forth.
 trait PingPongChannel: Sync {
     /// Sends a number and waits for the reply.
     fn send_and_await(&self, number: u64) -> io::Result<()>;
 
-    /// Waits for a number and replies.
+    /// Waits for `number` and sends the reply.
     fn await_and_reply(&self, number: u64) -> io::Result<()>;
 }
 
-/// Returns half of a round trip between two cores in nanoseconds: the median of several runs.
+/// Returns half of the time of a round trip between two cores in nanoseconds. It is the median of
+/// several runs.
 fn one_way_ns(channel: &dyn PingPongChannel) -> Result<f64, Failure> {
     let calls = 1..=ROUND_TRIPS * RUNS as u64;
     let start = StartBarrier::new(2);
@@ -233,7 +238,7 @@ impl PaddedWord {
     }
 }
 
-/// Two words, one for each direction.
+/// A channel of two words, one for each direction. The receiver spins.
 #[derive(Default)]
 struct CacheLineChannel {
     request: PaddedWord,
@@ -254,7 +259,7 @@ impl PingPongChannel for CacheLineChannel {
     }
 }
 
-/// Two pipes, one for each direction; the reader sleeps.
+/// A channel of two pipes, one for each direction. The receiver sleeps.
 struct PipeChannel {
     request: (PipeReader, PipeWriter),
     reply: (PipeReader, PipeWriter),
@@ -278,7 +283,7 @@ impl PingPongChannel for PipeChannel {
     }
 }
 
-/// A kernel that computes the first vector from both.
+/// A function that computes the first vector from both vectors.
 type VectorKernel = fn(&mut [f32], &[f32]);
 
 const VECTOR_KERNELS: [(&str, VectorKernel); 2] = [("copy", copy), ("sum", sum)];
@@ -293,7 +298,8 @@ fn sum(into: &mut [f32], from: &[f32]) {
     }
 }
 
-/// Returns the rate of result bytes of `cores` cores with private memory, in GB/s.
+/// Returns how many result bytes `cores` cores compute per time together, in GB/s. Each core has
+/// its own vectors.
 fn measure_rate(kernel: VectorKernel, bytes: usize, cores: usize) -> Result<f64, Failure> {
     let start = StartBarrier::new(cores);
     let body = |core: usize| -> io::Result<f64> {

@@ -4,7 +4,7 @@
 //! | file | content |
 //! |---|---|
 //! | `cli`, `help` | the command line |
-//! | `ops`, `values` | the operations, and the values by which results are verified |
+//! | `ops`, `values` | the operations, and the values that verify results |
 //! | `request` | the requests to ranks, and their responses |
 //! | `engine` | rank processes that stay alive and execute requests |
 //! | `libdist_engine`, `rank` | libdist's engine, and its ranks |
@@ -24,7 +24,10 @@
 //! | `results_reader`, `report` | reading written files, and building the report |
 //! | `text` | formatting and parsing sizes and times |
 //!
-//! The driver computes all figures of all engines with the same code from the same raw stamps.
+//! The *driver* is the process that the user starts. It starts rank processes. An *engine* is a
+//! library and a way to start its ranks, for example libdist or an MPI library. The ranks of every
+//! engine record the start and the end of each call as raw time stamps. The driver computes all
+//! results from these stamps, with the same code for all engines.
 
 mod against;
 mod bound;

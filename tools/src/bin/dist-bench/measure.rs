@@ -1,5 +1,7 @@
-//! The measurement: starts the engines for each number of ranks. They alternate at each cell until
-//! the comparison is conclusive, or until all extra rounds of pairs are used.
+//! The measurement. For each number of ranks, it starts all engines. In each cell, the engines make
+//! runs in turn. One run of libdist and one run of a peer form a pair, which gives a ratio. If the
+//! confidence interval of the ratios is too wide, more pairs are added, up to [`EXTRA_ROUNDS`]
+//! times.
 
 use crate::bound::BoundEngine;
 use crate::bound_share::{self, bound_name};
@@ -22,13 +24,14 @@ use crate::text::size_text;
 use dist::sys::host;
 use dist_tools::{Failure, write_output};
 
-/// The number of times that pairs are added if the interval is too wide.
+/// The number of times that pairs are added if the confidence interval is too wide.
 const EXTRA_ROUNDS: usize = 2;
 
-/// A peer that is slower than the best peer by this factor in a trial gets one run, which is shown.
+/// If a peer is slower than the best peer by this factor in the trial, it gets only one run. The
+/// tables show this run.
 const FAR_BEHIND_RATIO: f64 = 4.0;
 
-/// A peer that is slower by this factor after a round gets no further runs.
+/// If a peer is slower than the best peer by this factor after a round, it gets no further runs.
 const DROP_RATIO: f64 = 1.25;
 
 /// Measures all selected cells, prints the results, and writes the files.
@@ -55,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     drop(ballast);
     bench.progress.clear();
     let results = bench.into_results();
-    // The files keep partial results, whatever ended the measurement.
+    // Write the files even if the measurement ended early. They then contain partial results.
     write_files(options, &results)?;
     outcome?;
     write_output(table::summary_text(&results.cells) + &bound_share::shares_text(&results))?;
@@ -63,11 +66,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells have wrong results")));
     }
-    // Only correct and complete results replace a report.
+    // Replace the report only if the results are correct and complete.
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))
 }
 
-/// Writes the files for other programs.
+/// Writes the JSON and the CSV file, if the options name them.
 pub(crate) fn write_files(options: &Options, results: &BenchResults) -> Result<(), Failure> {
     if let Some(path) = &options.json {
         result_files::write_file(path, &result_files::results_json(results))?;
@@ -78,13 +81,13 @@ pub(crate) fn write_files(options: &Options, results: &BenchResults) -> Result<(
     Ok(())
 }
 
-/// True if a checked call had a wrong result.
+/// Returns true if a verified call had a wrong result.
 pub(crate) fn has_wrong_results(measured: &CellResult) -> bool {
     measured.libdist.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
 }
 
-/// Returns the cells for this number of ranks, in order. Sizes with the same element count are
-/// merged.
+/// Returns the cells for this number of ranks, in order. If two sizes give the same number of
+/// elements, the cell exists only once.
 pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
     let (dtype, redop) = (options.dtype, options.redop);
     let mut cells: Vec<BenchCell> = Vec::new();
@@ -105,12 +108,12 @@ pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
 
 /// An engine that takes part in a cell.
 struct CellParticipant {
-    /// The index in the list of engines; libdist is the first.
+    /// The index in the list of engines. libdist has index 0.
     engine_index: usize,
     request: BenchRequest,
     figures: EngineTimes,
     is_bound: bool,
-    /// The largest number of runs.
+    /// The number of runs after which the engine is not run again.
     max_runs: usize,
 }
 
@@ -189,46 +192,51 @@ impl PeerBenchmark<'_> {
         if !self.has_memory(cell) {
             return Ok(None);
         }
-        let (mut parts, mut left_out) = self.run_trial(cell, engines)?;
+        let (mut participants, mut left_out) = self.run_trial(cell, engines)?;
         for round in 0..=EXTRA_ROUNDS {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
-                // The first engine rotates, since each run leaves the machine in a different state.
+                // Each pair begins with another engine, because a run may influence the run after
+                // it.
                 let mut run_order: Vec<usize> =
-                    (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
+                    (0..participants.len()).filter(|&i| participants[i].has_runs_left()).collect();
                 let first = turn % run_order.len();
                 run_order.rotate_left(first);
                 for index in run_order {
-                    let Some(part) = parts.get_mut(index) else { continue };
-                    let name = part.figures.engine.clone();
+                    let Some(participant) = participants.get_mut(index) else { continue };
+                    let name = participant.figures.engine.clone();
                     self.progress.show_turn(cell, turn + 1, &name);
-                    let outcome =
-                        run_engine(engines, part.engine_index, &part.request, &mut self.context);
+                    let outcome = run_engine(
+                        engines,
+                        participant.engine_index,
+                        &participant.request,
+                        &mut self.context,
+                    );
                     let refused = || {
                         Failure::new(format!("{name}: refused a request that it supported before"))
                     };
                     match outcome.and_then(|done| done.ok_or_else(refused)) {
-                        Ok((times, _)) => part.figures.runs.push(times),
+                        Ok((times, _)) => participant.figures.runs.push(times),
                         Err(failure) => {
-                            self.drop_peer(engines, part.engine_index, failure)?;
+                            self.drop_peer(engines, participant.engine_index, failure)?;
                             left_out.push(name);
                         }
                     }
                 }
-                parts.retain(|part| engines[part.engine_index].is_some());
+                participants.retain(|participant| engines[participant.engine_index].is_some());
             }
-            let so_far = cell_result(cell, &parts, &left_out)?;
+            let so_far = cell_result(cell, &participants, &left_out)?;
             if is_conclusive(&so_far) {
                 break;
             }
             let limit = so_far.best_peer().map_or(f64::INFINITY, EngineTimes::p50) * DROP_RATIO;
-            for part in parts.iter_mut().filter(|part| part.is_peer()) {
-                if part.figures.p50() > limit {
-                    part.max_runs = part.figures.runs.len();
+            for participant in participants.iter_mut().filter(|participant| participant.is_peer()) {
+                if participant.figures.p50() > limit {
+                    participant.max_runs = participant.figures.runs.len();
                 }
             }
         }
-        cell_result(cell, &parts, &left_out).map(Some)
+        cell_result(cell, &participants, &left_out).map(Some)
     }
 
     /// Returns true if this host has memory for the buffers of all engines.
@@ -240,7 +248,8 @@ impl PeerBenchmark<'_> {
         false
     }
 
-    /// Verifies all engines' results and finds the peers that are fast enough to compare.
+    /// Runs the trial of a cell: verifies the results of all engines, and finds the peers that are
+    /// fast enough to compare. Also returns the names of the engines that failed.
     fn run_trial(
         &mut self,
         cell: &BenchCell,
@@ -278,14 +287,20 @@ impl PeerBenchmark<'_> {
                 }
             }
         }
-        let peers = trial_results.iter().filter(|(_, part)| part.is_peer()).map(|(p50, _)| *p50);
+        let peers = trial_results
+            .iter()
+            .filter(|(_, participant)| participant.is_peer())
+            .map(|(p50, _)| *p50);
         let best = peers.fold(f64::INFINITY, f64::min);
-        let with_run_limits = trial_results.into_iter().map(|(p50, part)| {
-            let is_far_behind = part.is_peer() && p50 > FAR_BEHIND_RATIO * best;
-            CellParticipant { max_runs: if is_far_behind { 1 } else { part.max_runs }, ..part }
+        let with_run_limits = trial_results.into_iter().map(|(p50, participant)| {
+            let is_far_behind = participant.is_peer() && p50 > FAR_BEHIND_RATIO * best;
+            CellParticipant {
+                max_runs: if is_far_behind { 1 } else { participant.max_runs },
+                ..participant
+            }
         });
-        let parts = with_run_limits.collect();
-        Ok((parts, left_out))
+        let participants = with_run_limits.collect();
+        Ok((participants, left_out))
     }
 
     /// Continues without a peer that has failed. If libdist failed or a signal arrived, returns the
@@ -315,7 +330,7 @@ impl PeerBenchmark<'_> {
     }
 }
 
-/// Returns the part of the results that is the same for all cells.
+/// Returns the properties of the run that are the same for all cells.
 pub(crate) fn run_info(options: &Options) -> RunInfo {
     RunInfo {
         transport: options.transport.name().to_owned(),
@@ -325,15 +340,15 @@ pub(crate) fn run_info(options: &Options) -> RunInfo {
     }
 }
 
-/// Checks that this host has memory for the buffers of `engines` engines. They keep the buffers
-/// until the next request with another size.
+/// Checks that this host has memory for the buffers of `engines` engines. All engines hold their
+/// buffers at the same time, because an engine keeps its buffers until a request with another size.
 ///
 /// # Errors
 /// The message about the skipped cell.
 pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), String> {
     let needed = cell.buffer_bytes().saturating_mul(engines);
     let available = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
-    // Leave a quarter free, since the engines need memory themselves.
+    // Leave a quarter of the memory free for the engines themselves.
     match available {
         Some(available) if needed > available / 4 * 3 => {
             let (op, bytes) = (cell.op.name(), size_text(cell.bytes()));
@@ -346,8 +361,8 @@ pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), Strin
     }
 }
 
-/// Lets one engine execute a request. Returns its times and the number of wrong elements, or `None`
-/// if it does not support the request.
+/// Lets one engine execute a request. Returns the engine's times and the number of wrong elements,
+/// or `None` if the engine does not support the request.
 pub(crate) fn run_engine(
     engines: &mut [Option<BenchEngine>],
     index: usize,
@@ -363,9 +378,11 @@ pub(crate) fn run_engine(
     times.map(|times| Some((times, wrong))).ok_or_else(|| Failure::new("a rank reported no times"))
 }
 
-/// Returns true if more pairs would not change the verdict: the interval is narrow, or it is
-/// entirely above 1, so that libdist is slower. If the user chose too few pairs for an interval,
-/// also returns true.
+/// Returns true if more pairs are not needed:
+///
+/// * The confidence interval is narrow.
+/// * The interval is entirely above 1, so libdist is certainly slower.
+/// * There is no interval, because the user chose too few pairs.
 fn is_conclusive(measured: &CellResult) -> bool {
     let Some(ratio) = measured.ratio() else { return true };
     ratio.is_narrow() || ratio.interval.is_none_or(|(low, _)| low > 1.0)
@@ -373,17 +390,19 @@ fn is_conclusive(measured: &CellResult) -> bool {
 
 fn cell_result(
     cell: &BenchCell,
-    parts: &[CellParticipant],
+    participants: &[CellParticipant],
     left_out: &[String],
 ) -> Result<CellResult, Failure> {
-    let ours = parts.iter().find(|part| part.engine_index == 0);
+    let ours = participants.iter().find(|participant| participant.engine_index == 0);
     let ours =
         ours.ok_or_else(|| Failure::new("libdist has no times for the cell"))?.figures.clone();
-    let peers = parts.iter().filter(|part| part.is_peer());
-    let peers = peers.map(|part| part.figures.clone()).collect();
-    let bound = parts.iter().find(|part| part.is_bound).map(|part| EngineTimes {
-        engine: bound_name(cell.variant.buffers).to_owned(),
-        ..part.figures.clone()
+    let peers = participants.iter().filter(|participant| participant.is_peer());
+    let peers = peers.map(|participant| participant.figures.clone()).collect();
+    let bound = participants.iter().find(|participant| participant.is_bound).map(|participant| {
+        EngineTimes {
+            engine: bound_name(cell.variant.buffers).to_owned(),
+            ..participant.figures.clone()
+        }
     });
     Ok(CellResult { cell: *cell, libdist: ours, peers, bound, left_out: left_out.to_vec() })
 }
@@ -417,8 +436,8 @@ mod tests {
                     rewritten,untouched";
         let options = Options::parse_from(line.split(' '));
         let cells = cells(&options, 4);
-        // 4 and 8 bytes of all_gather are both one element for each of four ranks, and a barrier
-        // has no size.
+        // With four ranks, 4 and 8 bytes of all_gather are both one element per rank, so they are
+        // one cell. A barrier has no size, so it has one cell.
         let of = |op: BenchOp| cells.iter().filter(|cell| cell.op == op).count();
         assert_eq!([BenchOp::AllReduce, BenchOp::AllGather, BenchOp::Barrier].map(of), [6, 4, 2]);
         let gathered: Vec<usize> =

@@ -1,27 +1,29 @@
-//! Holds the fragmented free memory during the runs. The kernel gives small free fragments to the
-//! first allocations. Another process reads memory with few contiguous pages about 10 % more
-//! slowly. Without this module, the ranks that start first would get such memory.
+//! Allocates and holds the fragmented free memory during the measurement, so that no rank gets it.
+//! The kernel serves the first allocations from small free fragments. If a rank's buffer consists
+//! of such fragments, other processes read it about 10 % more slowly than a buffer of contiguous
+//! pages. Without this module, the ranks that start first would get such buffers.
 
 use dist::sys::host;
 use dist::sys::thread::pin_to_core;
 use std::{fs, thread};
 
-/// Free fragments smaller than this are held.
+/// The size of a huge page in bytes. Free fragments that are smaller are held.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// The share of the available memory that is held at most is 1 divided by this number.
+/// At most the available memory divided by this number is held.
 const MEMORY_DIVISOR: u64 = 8;
 
-/// The held memory, touched by one thread per core, because each core caches pages of its own.
+/// The held memory. One thread on each core allocates a part of it, because the kernel caches free
+/// pages separately for each core.
 #[derive(Debug)]
 pub(crate) struct HeldFragments {
     _held: Vec<Vec<u8>>,
 }
 
 impl HeldFragments {
-    /// Allocates as much memory as is free in small fragments, up to the limit. Holds nothing if
-    /// the system does not report it.
+    /// Allocates as much memory as is free in small fragments, up to the limit. If the system does
+    /// not report its fragments, holds nothing.
     pub(crate) fn new() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let max_bytes = host::memory_available().unwrap_or(0) / MEMORY_DIVISOR;
@@ -48,8 +50,8 @@ impl HeldFragments {
     }
 }
 
-/// Returns the memory in small free fragments. Each line has, for a zone, the numbers of free
-/// fragments of 1, 2, 4, ... pages.
+/// Returns the number of bytes in small free fragments. Each line of `buddyinfo` describes a memory
+/// zone: it contains the numbers of free fragments of 1, 2, 4, ... pages.
 fn fragmented_bytes(buddyinfo: &str) -> u64 {
     let counts = |line: &str| -> u64 {
         let (_, zone) = line.split_once("zone").unwrap_or_default();
@@ -61,7 +63,7 @@ fn fragmented_bytes(buddyinfo: &str) -> u64 {
     buddyinfo.lines().map(counts).sum()
 }
 
-/// Returns the memory in per-CPU page lists.
+/// Returns the number of bytes in the free pages that the kernel caches for each core.
 fn per_cpu_list_bytes(zoneinfo: &str) -> u64 {
     let counts = zoneinfo.lines().filter_map(|line| line.trim().strip_prefix("count:"));
     counts

@@ -1,5 +1,6 @@
-//! Peers that use MPI: one C program, compiled with each implementation's compiler wrapper and
-//! started by its launcher, with the settings that were measured as the best.
+//! The engines that use MPI. Their ranks run one C program. For each MPI implementation, the
+//! program is compiled with the compiler wrapper of this implementation and started by its
+//! launcher, with the settings that were the fastest in measurements.
 
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
@@ -11,7 +12,7 @@ use dist_tools::Failure;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The files of the program.
+/// The source files of the program.
 const FILES: &[(&str, &str)] =
     &[("mpi.c", include_str!("peers/mpi.c")), ("rank.h", include_str!("peers/rank.h"))];
 
@@ -19,7 +20,7 @@ const FILES: &[(&str, &str)] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MpiImplementation {
     Openmpi,
-    /// Open MPI without reads from the memory of other processes.
+    /// Open MPI that does not read the memory of other processes directly (no single copy).
     OpenmpiStaged,
     Mpich,
 }
@@ -27,17 +28,19 @@ pub(crate) enum MpiImplementation {
 /// The settings of a launcher.
 #[derive(Clone, Copy, Debug)]
 struct LauncherSetting {
-    /// The suffix of the implementation's name.
+    /// The suffix that the setting adds to the engine's name.
     name: &'static str,
     arguments: &'static [&'static str],
-    /// The only operation that the setting changes, and the size from which it can be faster.
+    /// If the setting only affects one operation, this operation and the smallest size in bytes for
+    /// which the setting can be faster.
     only_op_and_min_bytes: Option<(BenchOp, usize)>,
 }
 
 const DEFAULT_SETTING: LauncherSetting =
     LauncherSetting { name: "", arguments: &[], only_op_and_min_bytes: None };
 
-/// Shared memory only. The next argument selects direct reads from the other process or none.
+/// Makes Open MPI use shared memory only. The caller adds the single-copy mechanism as the next
+/// argument: "cma" for direct reads from the other process, or "none".
 const SHARED_MEMORY_ARGUMENTS: &[&str] = &[
     "--mca",
     "pml",
@@ -49,7 +52,8 @@ const SHARED_MEMORY_ARGUMENTS: &[&str] = &[
     "btl_vader_single_copy_mechanism",
 ];
 
-/// The best all-reduce for long vectors: a ring. The next argument is the segment size.
+/// Selects a segmented ring, the fastest all_reduce of Open MPI for long vectors. The caller adds
+/// the segment size as the next argument.
 const SEGMENTED_RING_ARGUMENTS: &[&str] = &[
     "--mca",
     "coll_tuned_use_dynamic_rules",
@@ -61,7 +65,7 @@ const SEGMENTED_RING_ARGUMENTS: &[&str] = &[
     "coll_tuned_allreduce_algorithm_segmentsize",
 ];
 
-/// Waiting ranks yield their core, which is faster with more ranks than cores.
+/// Makes waiting ranks yield their core. This is faster if there are more ranks than cores.
 const YIELD_ARGUMENTS: &[&str] = &["--mca", "mpi_yield_when_idle", "1"];
 
 const OPENMPI_SETTINGS: &[LauncherSetting] = &[
@@ -87,7 +91,8 @@ impl MpiImplementation {
         }
     }
 
-    /// Returns Open MPI's mechanism for long vectors, or `None` for another implementation.
+    /// Returns the single-copy mechanism that Open MPI uses for long vectors, or `None` for another
+    /// implementation.
     fn single_copy_mechanism(self) -> Option<&'static str> {
         match self {
             Self::Openmpi => Some("cma"),
@@ -117,10 +122,10 @@ impl MpiImplementation {
         }
     }
 
-    /// Adds the launcher arguments that all programs use.
+    /// Adds the launcher arguments that are the same for all programs.
     pub(crate) fn add_arguments(self, command: &mut Command, ranks: usize) {
         if let Some(single_copy) = self.single_copy_mechanism() {
-            // The program pins its ranks itself, like libdist's ranks.
+            // The program pins its ranks to cores itself, like libdist's ranks.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
             command.args(SHARED_MEMORY_ARGUMENTS).arg(single_copy);
             if ranks > host::cores() {
@@ -129,9 +134,9 @@ impl MpiImplementation {
         }
     }
 
-    /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring
-    /// with segments of 1 MiB, and ranks that yield. A rank has other threads besides the thread
-    /// that calls MPI.
+    /// Adds the arguments that were the fastest for a training step of two ranks: a ring with
+    /// segments of 1 MiB, and ranks that yield their core during waits. Yielding helps here,
+    /// because a rank has other threads in addition to the thread that calls MPI.
     pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
         Self::Openmpi.add_arguments(command, ranks);
         command.args(SEGMENTED_RING_ARGUMENTS).arg("1048576").args(YIELD_ARGUMENTS);
@@ -144,7 +149,7 @@ impl MpiImplementation {
         }
     }
 
-    /// Returns the remedy if a part of the implementation is missing.
+    /// Returns the remedy for the error that a part of the implementation is missing.
     fn remedy(self) -> String {
         let (name, packages) = (self.name(), self.packages());
         format!(
@@ -152,14 +157,14 @@ impl MpiImplementation {
         )
     }
 
-    /// Returns the program.
+    /// Returns the source of the program.
     fn source(self) -> ProgramSource {
         let name = if self == Self::Mpich { "mpi-mpich" } else { "mpi-openmpi" };
         ProgramSource { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
     }
 }
 
-/// An implementation with a setting and its compiled program.
+/// An MPI implementation with a setting and the compiled program.
 #[derive(Debug)]
 pub(crate) struct MpiEngine {
     name: String,
@@ -169,7 +174,7 @@ pub(crate) struct MpiEngine {
     program: PathBuf,
 }
 
-/// Returns the engines of all settings of an implementation. Compiles the program unless it is
+/// Returns one engine for each setting of an implementation. Compiles the program, unless it is
 /// cached.
 pub(crate) fn mpi_engines(
     implementation: MpiImplementation,

@@ -1,4 +1,5 @@
-//! The measured operations: their names, the meaning of their sizes, and their time rules.
+//! The measured operations: their names, the meaning of their sizes, and the rule that defines
+//! their time.
 
 use std::str::FromStr;
 
@@ -27,14 +28,17 @@ pub(crate) enum BenchOp {
     Scatter,
 }
 
-/// The rule that selects an operation's time from the times of its ranks.
+/// The rule that computes the time of an operation from the start and end times of the calls on its
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeRule {
-    /// From a rank's call to its return, on the rank with the largest median.
+    /// The time from the start to the end of a rank's call. The rank with the largest median
+    /// counts.
     SlowestRank,
-    /// From the root's call until the last rank has returned.
+    /// The time from the start of the root's call until the calls of all ranks have ended.
     LastAfterRoot,
-    /// Half of the time from the call to the return of the rank that starts.
+    /// Half of the time from the start to the end of the call on the rank that starts the
+    /// ping-pong.
     HalfRoundTrip,
 }
 
@@ -74,7 +78,8 @@ impl BenchOp {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Returns true if the size covers the blocks of all ranks together.
+    /// Returns true if the operation has one block per rank. The size of the operation is then the
+    /// sum over all blocks.
     pub(crate) const fn has_blocks(self) -> bool {
         matches!(
             self,
@@ -82,8 +87,10 @@ impl BenchOp {
         )
     }
 
-    /// Returns true if a rank may be several calls ahead of another rank. Without a barrier before
-    /// each call, the time of one call would include a queue of calls.
+    /// Returns true if a rank may make several calls before another rank makes its first one. The
+    /// root of a broadcast, for example, need not wait for the receivers. Such an operation needs a
+    /// barrier before each measured call. Otherwise a call could include the wait for earlier
+    /// calls.
     pub(crate) const fn may_run_ahead(self) -> bool {
         matches!(self, Self::Broadcast | Self::Scatter | Self::Reduce | Self::Gather)
     }
@@ -97,8 +104,9 @@ impl BenchOp {
         }
     }
 
-    /// Returns the number of elements for a size: complete blocks with at least one element each. A
-    /// barrier has none.
+    /// Returns the number of elements for a size in bytes: at least one element, and for an
+    /// operation with blocks, equal blocks with at least one element each. A barrier has no
+    /// elements.
     pub(crate) fn elements(self, bytes: usize, element: usize, ranks: usize) -> usize {
         let count = (bytes / element).max(1);
         match self {
@@ -108,13 +116,14 @@ impl BenchOp {
         }
     }
 
-    /// Returns the count as nccl-tests defines it: the elements of one rank's block if there are
-    /// blocks.
+    /// Returns the count as nccl-tests defines it: the number of elements in one block for an
+    /// operation with blocks, otherwise the number of all elements.
     pub(crate) const fn shown_count(self, elements: usize, ranks: usize) -> usize {
         if self.has_blocks() { elements / ranks } else { elements }
     }
 
-    /// Returns the factor from the algorithm bandwidth to the bus bandwidth.
+    /// Returns the factor that converts the algorithm bandwidth to the bus bandwidth, as nccl-tests
+    /// defines the two.
     #[allow(clippy::cast_precision_loss, reason = "the number of ranks is small")]
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;

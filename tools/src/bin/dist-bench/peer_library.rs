@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use dist::base::dtype::DataType;
 use dist_tools::Failure;
 
-/// A library.
+/// A library to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PeerLibrary {
     Openmpi,
@@ -36,8 +36,8 @@ impl PeerLibrary {
         }
     }
 
-    /// Returns true if the library's program supports an element type. torch reports this itself
-    /// for each operation.
+    /// Returns true if the library's program supports an element type. For Gloo through torch,
+    /// always returns true, because torch reports an unsupported type itself for each operation.
     pub(crate) const fn supports_dtype(self, dtype: DataType) -> bool {
         use DataType::*;
         match self {

@@ -1,4 +1,5 @@
-//! The programs of peers: finds installed programs, and compiles the programs that are not cached.
+//! The programs of the peer libraries. The module finds installed programs, and compiles the peer
+//! programs of dist-bench unless they are cached.
 
 use crate::run_context::RunContext;
 use dist::base::config::{self, EnvVariable};
@@ -34,7 +35,8 @@ const PATH: EnvVariable = EnvVariable {
     meaning: "The folders in which dist-bench searches for programs.",
 };
 
-/// Returns the path of a program; the error contains `remedy` if it is missing.
+/// Returns the path of an installed program. If the program is missing, returns an error with
+/// `remedy`.
 pub(crate) fn find_program(program: &str, remedy: &str) -> Result<PathBuf, Failure> {
     let path = config::read_text(PATH)?.unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
@@ -47,10 +49,12 @@ pub(crate) fn find_program(program: &str, remedy: &str) -> Result<PathBuf, Failu
 pub(crate) struct ProgramSource {
     /// The name of the program in the cache.
     pub(crate) name: &'static str,
-    /// The files by name; the first one is compiled.
+    /// The names and contents of the source files. The first file is compiled, and the others are
+    /// headers.
     pub(crate) files: &'static [(&'static str, &'static str)],
-    /// The compiler's arguments before and after the file names.
+    /// The arguments of the compiler before the file name.
     pub(crate) options: &'static [&'static str],
+    /// The arguments of the compiler after the file name.
     pub(crate) libraries: &'static [&'static str],
 }
 
@@ -63,7 +67,8 @@ impl ProgramSource {
         context: &mut RunContext,
     ) -> Result<PathBuf, Failure> {
         let mut hasher = DefaultHasher::new();
-        // A changed modification time means another version of the compiler.
+        // If the modification time of the compiler has changed, its version may have changed, so
+        // compile again.
         let changed = fs::metadata(compiler).and_then(|data| data.modified()).ok();
         (self.files, self.options, self.libraries, compiler, changed).hash(&mut hasher);
         let name = format!("{}-{:016x}", self.name, hasher.finish());
@@ -76,8 +81,8 @@ impl ProgramSource {
             |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
         fs::create_dir_all(&folder).map_err(folder_failure)?;
         let compiled = self.compile(&name, compiler, remedy, context)?;
-        // The cache may be on another file system. Rename the program into place atomically, since
-        // other processes may do the same.
+        // Copy the program into the cache folder, which may be on another file system. Then rename
+        // it, so that the program appears atomically: other processes may do the same at this time.
         let temporary_path = folder.join(format!("{name}.{}", host::pid()));
         fs::copy(&compiled, &temporary_path)
             .and_then(|_| fs::rename(&temporary_path, &program))
@@ -85,7 +90,7 @@ impl ProgramSource {
         Ok(program)
     }
 
-    /// Compiles the program in a folder of its own.
+    /// Compiles the program in a new folder.
     fn compile(
         &self,
         name: &str,
@@ -117,7 +122,7 @@ impl ProgramSource {
     }
 }
 
-/// Returns the cache folder. Without a user's cache folder, the cache exists only for this run.
+/// Returns the cache folder. If the user has no cache folder, returns the folder of this run.
 fn cache_folder(context: &RunContext) -> Result<PathBuf, Failure> {
     let program_cache = |name: OsString| PathBuf::from(name).join("dist-bench");
     if let Some(folder) = config::read_text(CACHE)? {

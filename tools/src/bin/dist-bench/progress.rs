@@ -5,7 +5,7 @@ use crate::text::size_text;
 use dist_tools::{Failure, write_error, write_output};
 use std::io::IsTerminal as _;
 
-/// The line; it is only shown on a terminal.
+/// The progress line. It is only shown if standard error is a terminal.
 #[derive(Debug)]
 pub(crate) struct ProgressLine {
     is_shown: bool,
@@ -25,7 +25,7 @@ impl ProgressLine {
         self.started += 1;
     }
 
-    /// Shows the engine that runs and its cell.
+    /// Shows the cell, the number of the current pair, and the engine that runs now.
     pub(crate) fn show_turn(&self, cell: &BenchCell, turn: usize, engine: &str) {
         if self.is_shown {
             let line = self.turn_line(cell, turn, engine);

@@ -1,19 +1,22 @@
-//! A request to the ranks of an engine: the operation, its size, the number of calls, and the way
-//! to call. A request is a line of words, which `peers/rank.h` and `peers/gloo.py` parse too. A
-//! rank writes its stamps into a file of 64-bit little-endian numbers.
+//! The protocol between the driver and the ranks of an engine. A request names the operation, its
+//! size, the number of calls, and how to call. It is a line of words. `peers/rank.h` and
+//! `peers/gloo.py` implement the same protocol. A rank writes its stamps into a file of 64-bit
+//! little-endian numbers: the number of wrong elements, and then the start and end time of each
+//! call.
 
 use crate::ops::BenchOp;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-/// The word that ends a rank.
+/// The word that tells a rank to exit.
 pub(crate) const QUIT_WORD: &str = "quit";
 
 /// The response of a rank that has executed a request.
 pub(crate) const DONE_RESPONSE: &str = "ok";
 
-/// The response if the library does not support the request, which is the same on all ranks.
+/// The response of a rank whose library does not support the request. All ranks of an engine give
+/// the same response.
 pub(crate) const UNSUPPORTED_RESPONSE: &str = "not offered";
 
 /// The first word of a request.
@@ -25,31 +28,34 @@ pub(crate) struct BenchRequest {
     pub(crate) op: BenchOp,
     pub(crate) dtype: DataType,
     pub(crate) redop: ReduceOp,
-    /// The elements of all blocks together.
+    /// The number of elements: the sum over all blocks if the operation has one block per rank.
     pub(crate) count: usize,
     /// The number of untimed calls before the timed calls.
     pub(crate) warm_up: usize,
     /// The number of timed calls.
     pub(crate) calls: usize,
-    /// All ranks synchronise before each call.
+    /// True if all ranks synchronise before each call.
     pub(crate) has_barrier: bool,
-    /// The word with which a rank fills its buffer before each call; 0: it does not.
+    /// The word with which a rank fills its buffer before each call. If it is 0, the rank does not
+    /// write the buffer.
     pub(crate) rewrite_word: u64,
-    /// The result replaces the input.
+    /// True if the result replaces the input.
     pub(crate) is_in_place: bool,
-    /// The buffers are memory of the library.
+    /// True if the buffers are allocated by the library.
     pub(crate) uses_arena: bool,
-    /// Calls return a work, and the rank waits for it.
+    /// True if each call is asynchronous, so that it returns a work and the rank waits for this
+    /// work.
     pub(crate) is_asynchronous: bool,
-    /// A call on known values precedes the timed calls, and its result is verified.
+    /// True if the rank makes a call on known values before the timed calls, and verifies its
+    /// result.
     pub(crate) is_verified: bool,
-    /// The algorithm of libdist. If the library chooses, the line has no word for it, so that peers
-    /// need not know this word.
+    /// The algorithm of libdist, or `None` if the library chooses. If it is `None`, the line has no
+    /// word for it, so that the programs of peers need not parse this word.
     pub(crate) algorithm: Option<String>,
 }
 
 impl BenchRequest {
-    /// Returns the line with its line end.
+    /// Returns the request as a line with its line end.
     pub(crate) fn to_line(&self) -> String {
         let Self { op, dtype, redop, count, warm_up, calls, rewrite_word: rewrite, .. } = self;
         let flags = [
@@ -149,7 +155,7 @@ impl RankStamps {
             times.iter().map(|[start, end]| (u64::from_le_bytes(*start), u64::from_le_bytes(*end)));
         let stamps =
             Self { wrong_elements: u64::from_le_bytes(*wrong), call_times: calls_are.collect() };
-        // A rank without a part in an operation has no times.
+        // A rank that does not take part in an operation has no times.
         let is_whole = rest.is_empty() && half.is_empty();
         (is_whole && [0, calls].contains(&stamps.call_times.len())).then_some(stamps)
     }
@@ -191,8 +197,8 @@ mod tests {
         }
     }
 
-    /// Ranks of another tree parse these names (`--against`): a change would break every comparison
-    /// with older trees.
+    /// With `--against`, the ranks of another source tree parse these names. A changed name would
+    /// break every comparison with older trees.
     #[test]
     fn type_and_operator_names_are_stable() {
         let dtypes: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();

@@ -1,4 +1,4 @@
-//! Writes the results for other programs: everything as JSON, and the times as CSV.
+//! Writes the results for other programs: all results as JSON, and the times as CSV.
 
 use crate::against;
 use crate::cell::{BenchCell, CellResult, CellVerdict, EngineTimes};
@@ -16,7 +16,7 @@ use std::path::Path;
 pub(crate) struct RunInfo {
     pub(crate) transport: String,
     pub(crate) pairs: usize,
-    /// The command line, without the files that it names.
+    /// The command line without the paths of files.
     pub(crate) command: String,
     pub(crate) machine: HostMachine,
 }

@@ -1,5 +1,6 @@
-//! Reads the files of `--json`. A file may have been changed, so that the reader checks everything
-//! it uses. It computes all figures again, with the same code as a run.
+//! Reads the files that `--json` wrote. A user may have changed a file, so the reader checks
+//! everything that it uses. It computes all derived results again, with the same code as a
+//! measurement.
 
 use crate::cell::{BenchCell, BufferKind, BufferMode, CallVariant, CellResult, EngineTimes};
 use crate::machine::HostMachine;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// The size limit of a result file in bytes.
+/// The largest accepted size of a result file in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Reads a result file.
@@ -44,7 +45,7 @@ pub(crate) fn read_failure(path: &Path, reason: impl std::fmt::Display) -> Failu
     Failure::new(format!("{}: {reason}", path.display()))
 }
 
-/// Parses all results; the error names the invalid part.
+/// Parses all results. The error names the invalid part.
 pub(crate) fn parse_results(value: &Value) -> Result<BenchResults, String> {
     let run = parse_run_info(value).ok_or("the description of the run")?;
     let limits = match &value["limits"] {
@@ -105,7 +106,8 @@ fn parse_variant(value: &Value) -> Option<CallVariant> {
     })
 }
 
-/// Parses the times of an engine. Except for the medians, a file has one value for all runs.
+/// Parses the times of an engine. A file has the median of each run, but only one value for all
+/// runs of the other times.
 fn parse_times(value: &Value) -> Option<EngineTimes> {
     let ns = |value: &Value| {
         let us = value.as_f64().filter(|us| us.is_finite() && *us >= 0.0);

@@ -1,5 +1,5 @@
-//! The child processes of the driver, and the folder for the files that it exchanges with them.
-//! Both are removed when the driver ends, for any reason.
+//! The child processes of the driver, and the folder for the files that the driver exchanges with
+//! them. When the driver ends for any reason, the processes are killed and the folder is removed.
 
 use crate::signal_failure;
 use dist::base::deadline::Deadline;
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The signals by which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
+/// The signals with which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
 const END_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// The time between the request to end and the kill of a process.
+/// The time between SIGTERM and SIGKILL for a process that must end.
 const KILL_DELAY: Duration = Duration::from_secs(3);
 
 /// A folder for this run.
@@ -36,7 +36,7 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // If the removal fails, the files remain in the folder for temporary files.
+        // If the removal fails, the files remain in the system's folder for temporary files.
         drop(fs::remove_dir_all(&self.0));
     }
 }
@@ -49,11 +49,11 @@ pub(crate) struct RunContext {
 }
 
 impl RunContext {
-    /// Creates the context. The caller does this before it starts threads, because the guard
-    /// process of the process group is a fork.
+    /// Creates the context. The caller must create it before it starts threads, because the process
+    /// group forks a guard process (which kills the children when the driver dies).
     pub(crate) fn new() -> Result<Self, Failure> {
-        // The parent process may ignore this signal. Children of a process that ignores it cannot
-        // be waited for.
+        // Set the default action of SIGCHLD. The driver inherits the action of its parent process,
+        // and if the action is to ignore the signal, the driver cannot wait for its children.
         signal::set_default(signal::CHILD);
         Ok(Self { processes: ChildProcessGroup::new(&END_SIGNALS)?, folder: RunFolder::new()? })
     }
@@ -63,7 +63,7 @@ impl RunContext {
         &self.folder.0
     }
 
-    /// Starts a process with its output in a log file, and returns its number.
+    /// Starts a process whose output goes to a log file. Returns the number of the process.
     pub(crate) fn start(&mut self, command: &mut Command, log: &Path) -> Result<usize, Failure> {
         let failed = |cause| Failure::new(format!("{}: {cause}", log.display()));
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -80,8 +80,8 @@ impl RunContext {
         self.processes.members().len()
     }
 
-    /// Records events of the processes without waiting. Returns an error if a signal must end the
-    /// driver.
+    /// Records exits of processes without waiting. Returns an error if the driver has received a
+    /// signal that ends it.
     pub(crate) fn poll_processes(&mut self) -> Result<(), Failure> {
         self.wait_for_event(&Deadline::after_ms(0))
     }
@@ -98,7 +98,7 @@ impl RunContext {
         self.processes.members().get(number).and_then(|member| member.exit())
     }
 
-    /// Waits until these processes have exited. Returns false if the deadline passed first.
+    /// Waits until these processes have exited. Returns false if the deadline passes before.
     pub(crate) fn await_exits(
         &mut self,
         numbers: &[usize],
@@ -113,7 +113,7 @@ impl RunContext {
         Ok(true)
     }
 
-    /// Terminates processes. Sends SIGTERM first, because a launcher must end its own children, and
+    /// Terminates processes. First sends SIGTERM, so that a launcher can end its own children, and
     /// then SIGKILL.
     pub(crate) fn terminate(&mut self, numbers: &[usize]) -> Result<(), Failure> {
         for signal in [signal::TERMINATE, signal::KILL] {
@@ -122,7 +122,7 @@ impl RunContext {
             }
             for member in numbers.iter().filter_map(|&number| self.processes.members().get(number))
             {
-                // A missing process group is the intended result.
+                // If the process group does not exist any more, this is the intended result.
                 drop(child::signal_group(member.pid(), signal));
             }
             self.await_exits(numbers, &Deadline::after(KILL_DELAY))?;

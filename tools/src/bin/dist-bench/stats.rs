@@ -1,10 +1,10 @@
-//! Statistics of times: medians, percentiles, and ratios with confidence intervals of their median.
-//! The functions do no I/O, and all engines use them.
+//! Statistics of times: medians, percentiles, and confidence intervals for the median of ratios.
+//! The functions do no I/O. The times of all engines are computed here.
 
 use crate::ops::{BenchOp, ROOT, TimeRule};
 use crate::request::RankStamps;
 
-/// The significance level: 2.5 % on each side.
+/// The significance level of confidence intervals: 2.5 % on each side.
 const SIGNIFICANCE: f64 = 0.05;
 
 /// The times of one run of calls, in nanoseconds.
@@ -14,9 +14,10 @@ pub(crate) struct RunTimes {
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
-    /// The mean of the calls, which includes queueing between successive calls.
+    /// The mean of the calls. Unlike the median, it includes the time that calls wait for earlier
+    /// calls.
     pub(crate) mean: f64,
-    /// The median of the root's own calls, if the time rule uses another rank's end.
+    /// The median time of the root's calls, for operations whose time rule ends with the last rank.
     pub(crate) root_p50: Option<f64>,
 }
 
@@ -27,7 +28,7 @@ impl RunTimes {
     }
 }
 
-/// A median with its 95 % confidence interval, if there are enough pairs.
+/// A median and its 95 % confidence interval. There is no interval if there are too few values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MedianEstimate {
     pub(crate) value: f64,
@@ -35,7 +36,7 @@ pub(crate) struct MedianEstimate {
 }
 
 impl MedianEstimate {
-    /// Returns true if the interval reaches at most 10 % of the value to each side, on average.
+    /// Returns true if the width of the interval is at most 20 % of the value (10 % to each side).
     pub(crate) fn is_narrow(&self) -> bool {
         self.interval.is_some_and(|(low, high)| high - low <= 0.2 * self.value)
     }
@@ -84,8 +85,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Returns the median, which is the mean of the middle two for an even number of values. 0 without
-/// values.
+/// Returns the median. For an even number of values, it is the mean of the two middle values.
+/// Without values, it is 0.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     let half = sorted.len() / 2;
@@ -96,8 +97,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the smallest value that at least `of_hundred` percent of the values do not exceed. 0
-/// without values.
+/// Returns a percentile: the smallest value such that at least `of_hundred` percent of the values
+/// are not larger. Without values, it is 0.
 pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
     let rank_index = (values.len() * of_hundred).div_ceil(100);
     sorted(values).get(rank_index.saturating_sub(1)).copied().unwrap_or(0.0)
@@ -116,10 +117,14 @@ pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
 }
 
-/// Returns the median of paired ratios and its confidence interval, whose ends are two of the
-/// ratios. The method is the sign test, which holds for any distribution: the probability that the
-/// true median is outside equals the probability of a correspondingly uneven series of coin tosses.
-/// Fewer than six ratios have no interval.
+/// Returns the median of ratios and its confidence interval. The method is the sign test, which
+/// holds for any distribution. Each ratio is above or below the true median with equal probability,
+/// like the toss of a fair coin. The interval is from the k-th smallest to the k-th largest ratio.
+/// It misses the true median only if at most k - 1 ratios are on one side of it. This is as
+/// probable as at most k - 1 heads, or at most k - 1 tails, in a series of coin tosses.
+/// `binomial_cut` returns the largest k for which the probability of this is at most 5 %. For
+/// example, the interval of ten ratios is from the second smallest to the second largest. Fewer
+/// than six ratios have no interval.
 pub(crate) fn estimate(ratios: &[f64]) -> MedianEstimate {
     let value = median(ratios);
     let (sorted, rank_cut) = (sorted(ratios), binomial_cut(ratios.len()));

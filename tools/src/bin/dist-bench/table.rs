@@ -1,4 +1,4 @@
-//! Formats the table for users, and the summary. The functions do no I/O.
+//! Formats the table and the summary for users. The functions do no I/O.
 
 use crate::cell::{BenchCell, CellResult, CellVerdict};
 use crate::ops::BenchOp;
@@ -7,10 +7,11 @@ use crate::stats::{MedianEstimate, geometric_mean};
 use crate::text::{microseconds_text, size_text};
 use dist_tools::count_text;
 
-/// The largest share of cells in which libdist's 99th percentile may be above the best peer's.
+/// The project's limit for the share of cells in which libdist's 99th percentile is above that of
+/// the best peer.
 const ALLOWED_TAIL_SHARE: f64 = 0.05;
 
-/// Formats the lines above an operation's rows: the way to call, and the names of the columns.
+/// Formats the lines above the rows of an operation: the variant, and the names of the columns.
 pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     let mut columns = format!(
@@ -38,7 +39,7 @@ pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -
     format!("\n{op}, {ranks} ranks, {words}, transport {transport}\n{}\n", columns.trim_end())
 }
 
-/// Returns true if the table also shows the root's own calls.
+/// Returns true if the table also shows the times of the root's calls.
 fn has_root(op: BenchOp) -> bool {
     op.time_rule() == crate::ops::TimeRule::LastAfterRoot
 }
@@ -87,13 +88,14 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// Returns the number of ranks, the variant and the operation. Cells with equal keys have a common
-/// geometric mean.
+/// Returns the number of ranks, the variant and the operation of a cell. All cells with the same
+/// key have one geometric mean.
 pub(crate) fn mean_key(cell: &BenchCell) -> (usize, [&'static str; 4], &'static str) {
     (cell.ranks, cell.variant.describe(), cell.op.name())
 }
 
-/// The mean of one operation in one variant against the best peers of its cells.
+/// The geometric mean over the cells of one operation in one variant: in each cell, libdist is
+/// compared with the best peer of this cell.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpMean {
     pub(crate) ranks: usize,
@@ -101,13 +103,13 @@ pub(crate) struct OpMean {
     pub(crate) op: &'static str,
     /// The geometric mean of the ratios.
     pub(crate) ratio: f64,
-    /// The geometric mean of the ratios of means.
+    /// The geometric mean of the ratios of the mean times.
     pub(crate) ratio_of_means: f64,
     pub(crate) cells: usize,
     pub(crate) lost: usize,
 }
 
-/// Returns the means in the order of measurement; empty without a peer.
+/// Returns the means of all operations, in the order of measurement. Empty if there is no peer.
 pub(crate) fn op_means(all: &[CellResult]) -> Vec<OpMean> {
     let mut kinds: Vec<(usize, [&str; 4], &str)> = Vec::new();
     for measured in all.iter().filter(|measured| measured.ratio().is_some()) {
@@ -137,8 +139,8 @@ pub(crate) fn op_means(all: &[CellResult]) -> Vec<OpMean> {
     kinds.into_iter().map(mean).collect()
 }
 
-/// Returns the number of cells with libdist's 99th percentile above the best peer's, and the number
-/// of compared cells.
+/// Returns the number of cells in which libdist's 99th percentile is above that of the best peer,
+/// and the number of compared cells.
 pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
     let pairs = all
         .iter()
@@ -146,7 +148,7 @@ pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
     pairs.fold((0, 0), |(above, cells), (ours, peer)| (above + usize::from(ours > peer), cells + 1))
 }
 
-/// Formats the summary; empty without a peer.
+/// Formats the summary. Empty if there is no peer.
 pub(crate) fn summary_text(all: &[CellResult]) -> String {
     let means = op_means(all);
     if means.is_empty() {

@@ -1,6 +1,7 @@
-//! Tuning: every algorithm of libdist alternates with the library's own choice. An algorithm that
-//! is clearly faster gets a row of a tuning file (docs/tuning.md). `DIST_TUNING_FILE` gives this
-//! file to the library.
+//! `--tune`: compares the algorithms of libdist with each other, and with the algorithm that the
+//! library chooses itself. The runs of all of them alternate. If an algorithm is clearly faster
+//! than the library's own choice, it gets a row in a tuning file (docs/tuning.md). The library
+//! reads this file if `DIST_TUNING_FILE` names it.
 
 use crate::cell::BenchCell;
 use crate::cli::Options;
@@ -21,14 +22,15 @@ use dist_tools::{Failure, write_output};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The largest ratio of an algorithm's time to the library's own choice for a row; a smaller gain
-/// is noise.
+/// An algorithm gets a row if the ratio of its time to the time of the library's own choice is at
+/// most this number. A smaller gain may be noise.
 const WIN_RATIO: f64 = 0.95;
 
 /// The name of the library's own choice.
 const OWN_CHOICE: &str = "own choice";
 
-/// Returns the library's kind of the operation, or `None` for messages, which have no algorithms.
+/// Returns the library's name for the operation, or `None` for send and receive, which have no
+/// algorithms.
 fn op_kind(op: BenchOp) -> Option<OpKind> {
     OpKind::ALL.into_iter().find(|kind| kind.name() == op.name())
 }
@@ -74,7 +76,8 @@ struct Tuner<'a> {
     rows: Vec<Value>,
 }
 
-/// The times of one algorithm for a cell: its name, and the median of each run in nanoseconds.
+/// One algorithm in a cell: its name, its request, and the median of each of its runs in
+/// nanoseconds.
 struct AlgorithmTimes {
     name: &'static str,
     request: BenchRequest,
@@ -102,7 +105,7 @@ impl Tuner<'_> {
                 let algorithm_times = self.measure_algorithms(cell, kind, engine, context)?;
                 let winner = fastest_algorithm(&algorithm_times);
                 self.progress.print_text(&result_line(cell, &algorithm_times, winner))?;
-                // A tuning file uses the bytes of the count argument.
+                // In a tuning file, the size of a call is its count argument, in bytes.
                 fastest.push((op.shown_count(cell.count, ranks) * cell.dtype.size(), winner));
             }
             self.add_rows(op, &fastest, ranks);
@@ -110,7 +113,7 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Lets all algorithms that support a cell alternate.
+    /// Measures all algorithms that support a cell, in alternating runs.
     fn measure_algorithms(
         &self,
         cell: &BenchCell,
@@ -140,7 +143,8 @@ impl Tuner<'_> {
             algorithm_times.push(AlgorithmTimes { name, request, medians_ns: Vec::new() });
         }
         for turn in 0..self.options.pairs() {
-            // The first algorithm rotates, since each run leaves the machine in a different state.
+            // Each round begins with another algorithm, because a run may influence the run after
+            // it.
             let first = turn % algorithm_times.len();
             algorithm_times.rotate_left(first);
             for contender in &mut algorithm_times {
@@ -179,7 +183,8 @@ impl Tuner<'_> {
     }
 }
 
-/// Returns the fastest algorithm, or the own choice unless an algorithm is clearly faster.
+/// Returns the fastest algorithm if it is clearly faster than the library's own choice, otherwise
+/// the own choice.
 fn fastest_algorithm(contenders: &[AlgorithmTimes]) -> &'static str {
     let time =
         |name: &str| contenders.iter().find(|it| it.name == name).map(|it| median(&it.medians_ns));
@@ -191,7 +196,7 @@ fn fastest_algorithm(contenders: &[AlgorithmTimes]) -> &'static str {
     }
 }
 
-/// Formats a line of the table with the times of all algorithms; marks the fastest one.
+/// Formats a line of the table with the times of all algorithms. Marks `winner`.
 fn result_line(cell: &BenchCell, contenders: &[AlgorithmTimes], winner: &str) -> String {
     let mut sorted: Vec<&AlgorithmTimes> = contenders.iter().collect();
     sorted.sort_by(|a, b| median(&a.medians_ns).total_cmp(&median(&b.medians_ns)));
@@ -202,8 +207,9 @@ fn result_line(cell: &BenchCell, contenders: &[AlgorithmTimes], winner: &str) ->
     format!("{:>10}  {}\n", size_text(cell.bytes()), columns.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns the ranges of bytes in which one algorithm is fastest, without the ranges of the own
-/// choice. The border between two sizes with different winners is their geometric mean.
+/// Returns the ranges of sizes in which one algorithm is the fastest, without the ranges of the own
+/// choice. If two neighbouring sizes have different winners, the border between their ranges is the
+/// geometric mean of the sizes.
 fn winning_ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut found = Vec::new();
     let mut least = 0;

@@ -1,25 +1,27 @@
-//! The values by which results are verified: small whole numbers that depend on rank and index,
-//! with sums that every element type can represent. `peers/rank.h` and `peers/gloo.py` use the same
-//! values.
+//! The values that verify results. The inputs are small whole numbers that depend on the rank and
+//! the index. They are so small that every element type can represent their sums. `peers/rank.h`
+//! and `peers/gloo.py` use the same values.
 
 use crate::ops::{BenchOp, ROOT};
 use crate::request::BenchRequest;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// The byte that fills buffers before a verified call; no result has an element of such bytes.
+/// The byte that fills buffers before a verified call. No element of a right result consists of
+/// such bytes.
 pub(crate) const POISON: u8 = 0xa5;
 
-/// Returns the largest number of ranks whose values a type can sum up without rounding.
+/// Returns the largest number of ranks whose input values a type can sum without rounding.
 pub(crate) const fn max_exact_ranks(dtype: DataType) -> usize {
     match dtype {
-        // The narrower type represents whole numbers up to 8.
+        // The type with the smaller mantissa represents all whole numbers up to 8.
         DataType::F8E4M3 | DataType::F8E5M2 => 8,
         _ => 60,
     }
 }
 
-/// Returns the bound below which the values of a type are.
+/// Returns the number of different input values of a type. The input values are the whole numbers
+/// below it.
 const fn value_count(dtype: DataType) -> u32 {
     match dtype {
         DataType::F8E4M3 | DataType::F8E5M2 | DataType::Bool => 2,
@@ -53,7 +55,7 @@ fn float_bits(number: u32, mantissa: u32, bias: u32) -> u64 {
     (u64::from(exponent + bias) << mantissa) | (scaled & (one - 1))
 }
 
-/// Returns a small number as the bytes of an element, which come first.
+/// Returns a small number as an element of a type. The element is at the beginning of the result.
 fn element_bytes(dtype: DataType, number: u32) -> [u8; 16] {
     let (single, double) = (float_bits(number, 23, 127), float_bits(number, 52, 1023));
     let bits = match dtype {
@@ -69,12 +71,12 @@ fn element_bytes(dtype: DataType, number: u32) -> [u8; 16] {
     };
     let mut element = [0; 16];
     element[..8].copy_from_slice(&bits.to_le_bytes());
-    // The second part of the widest type.
+    // The widest type has two equal halves.
     element[8..].copy_from_slice(&bits.to_le_bytes());
     element
 }
 
-/// Returns eight bytes of ones, to fill buffers.
+/// Returns a word of eight bytes that fills a buffer with elements of value 1.
 pub(crate) fn ones_word(dtype: DataType) -> u64 {
     let (one, size) = (element_bytes(dtype, 1), dtype.size().min(8));
     let mut word = [0; 8];
@@ -108,7 +110,7 @@ pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, res
         BenchOp::SendRecv => input_value(base, 1 - rank.min(1), index),
         BenchOp::Barrier => 0,
     };
-    // Sums are the largest possible values.
+    // A sum is the largest value that a result can have.
     let code_count = base * u32::try_from(ranks).unwrap_or(u32::MAX);
     let codes: Vec<[u8; 16]> = (0..code_count).map(|number| element_bytes(dtype, number)).collect();
     let (size, mut wrong) = (dtype.size(), 0);
@@ -148,7 +150,7 @@ mod tests {
             let half = half::bf16::from_f64(number.into());
             assert_eq!(element_bytes(DataType::Bf16, number)[..2], half.to_le_bytes());
         }
-        // The exponents of 8 and 1, and the mantissas of 3 and 7, from the formats' specifications.
+        // The expected bits follow from the specifications of the two formats.
         assert_eq!(
             [1, 3, 7, 8].map(|n| element_bytes(DataType::F8E4M3, n)[0]),
             [0x38, 0x44, 0x4e, 0x50]

@@ -1,7 +1,8 @@
-//! Finds the input files of a command, and reads them with bounds.
+//! Finds the input files of a command, and reads them. The number and the size of the files are
+//! limited.
 //!
-//! A file that cannot be used is reported and skipped, so that an incomplete file does not hide the
-//! other files.
+//! If a file cannot be used, for example because it is incomplete, it is reported and skipped, and
+//! the other files are used.
 
 use crate::recorder_dump::Dump;
 use crate::report_error;
@@ -12,13 +13,14 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The largest file that is read; a dump has about 1 MB.
+/// The largest number of bytes in a file. A dump has about 1 MB.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// The largest number of files that are read.
 const MAX_FILES: usize = 1 << 16;
 
-/// The dumps that were read, and the files that could not be used.
+/// The dumps (flight recorder contents of one process each) that were read, and the files that
+/// could not be used.
 #[derive(Debug)]
 pub(crate) struct LoadedDumps {
     pub(crate) dumps: Vec<Dump>,
@@ -29,7 +31,7 @@ pub(crate) struct LoadedDumps {
 /// Reads all dumps that the inputs name.
 ///
 /// # Errors
-/// An input without a matching file, or no dump at all.
+/// The message if an input has no matching file, or if there is no dump at all.
 pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     if inputs.is_empty() {
         let message =
@@ -63,8 +65,9 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     Ok(loaded)
 }
 
-/// Returns a file, the files of a folder, or the files with a name that is the input and a rank
-/// number.
+/// Returns the files that an input names. If the input is a folder, returns the files in it. If it
+/// is a file, returns this file. Otherwise returns the files whose names are the input followed by
+/// a rank number.
 pub(crate) fn matching_files(input: &OsStr) -> Result<Vec<PathBuf>, String> {
     let path = Path::new(input);
     let shown = path.display();
@@ -120,7 +123,7 @@ fn list_files(
 }
 
 fn read_dump(path: &Path) -> Result<Dump, String> {
-    // Reading a pipe, for example, could block forever.
+    // Read only regular files. A read from a pipe, for example, could block forever.
     let metadata = fs::metadata(path).map_err(|cause| cause.to_string())?;
     if !metadata.is_file() {
         return Err("not a regular file".to_owned());

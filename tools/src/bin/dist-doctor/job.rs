@@ -1,7 +1,9 @@
-//! The dumps of the ranks of one job, combined by group.
+//! The dumps (flight recorder contents of one process each) of the ranks of one job. The module
+//! combines them by group.
 //!
-//! A group's id differs in every attempt of a job. So dumps of an earlier attempt in the same
-//! folder have no group in common with the newest dumps. They are skipped and named in a remark.
+//! Every attempt of a job creates its groups with new ids. So if the folder contains dumps of an
+//! earlier attempt, these have no group in common with the newest dumps. They are skipped, and a
+//! remark names them.
 //!
 //! This module does not diagnose faults.
 
@@ -9,7 +11,7 @@ use crate::recorder_dump::{Dump, GroupFailure, GroupMember, OperationRecord};
 use crate::text;
 use std::collections::{BTreeMap, HashMap};
 
-/// The largest assumed difference between two hosts' clocks.
+/// The largest difference between the clocks of two hosts that the diagnosis allows for.
 const MAX_CLOCK_SKEW_NS: u64 = 100_000_000;
 
 /// The newest job among the dumps.
@@ -21,15 +23,15 @@ pub(crate) struct JobDumps {
     pub(crate) remarks: Vec<String>,
 }
 
-/// A group, combined from the dumps of its ranks.
+/// A group, as the dumps of its ranks describe it.
 #[derive(Debug)]
 pub(crate) struct JobGroup {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) size: usize,
-    /// The members by rank; empty if no dump lists them.
+    /// The members in order of their ranks. Empty if no dump lists them.
     pub(crate) members: Vec<GroupMember>,
-    /// The timelines of the ranks with a dump.
+    /// The timeline of each rank that has a dump.
     pub(crate) timelines: BTreeMap<usize, RankTimeline>,
 }
 
@@ -38,10 +40,11 @@ pub(crate) struct JobGroup {
 pub(crate) struct RankTimeline {
     /// The index of the rank's dump in the job.
     pub(crate) dump_index: usize,
-    /// The indexes of its collectives in the dump's entries by sequence number, up to the first
-    /// failed one. Calls in a failed group do not show why it failed.
+    /// For each collective of the rank, its sequence number and its index in the dump's entries.
+    /// The timeline ends with the first collective that failed, because later calls in a failed
+    /// group do not show why it failed.
     pub(crate) entry_by_sequence: BTreeMap<u64, usize>,
-    /// True if the last of these calls was issued after the group had failed.
+    /// True if the last collective of the timeline was issued after the group had failed.
     pub(crate) is_last_call_after_failure: bool,
     pub(crate) failure: Option<GroupFailure>,
 }
@@ -91,7 +94,8 @@ impl JobDumps {
             for (entry_index, entry) in dump.entries.iter().enumerate() {
                 let group = index_by_group_id.get(&entry.group).map(|&at| &mut job.groups[at]);
                 let timeline = group.and_then(|group| group.timelines.get_mut(&entry.rank));
-                // An entry of a group that is not in the dump has no timeline.
+                // If the dump does not contain the group of an entry, there is no timeline for the
+                // entry.
                 if let Some(timeline) = timeline
                     .filter(|timeline| timeline.dump_index == number && entry.message.is_none())
                 {
@@ -123,7 +127,7 @@ impl JobDumps {
         self.groups.iter().find(|group| group.id == entry.group)
     }
 
-    /// Describes the current activity of a process: "it has been in ...".
+    /// Describes the current activity of a process, as a text that begins with "it has been in".
     pub(crate) fn current_activity(&self, dump: usize) -> String {
         let dump = &self.dumps[dump];
         let describe = |entry: &OperationRecord| match self.group_of(entry) {
@@ -174,7 +178,7 @@ impl OperationRecord {
 
 impl JobGroup {
     fn drop_calls_after_failure(&mut self, dumps: &[Dump]) {
-        // The time and host of the first failed call.
+        // The time at which the first failed call ended, and its host.
         let mut first_failure: Option<(u64, &str)> = None;
         for timeline in self.timelines.values_mut() {
             let dump = &dumps[timeline.dump_index];
@@ -215,14 +219,14 @@ impl JobGroup {
         }
     }
 
-    /// Returns the ranks without a dump.
+    /// Returns the ranks that have no dump.
     pub(crate) fn ranks_without_dump(&self) -> Vec<usize> {
         (0..self.size).filter(|rank| !self.timelines.contains_key(rank)).collect()
     }
 }
 
-/// Keeps the newest dump of each process, which may have written several dumps under different
-/// names.
+/// Keeps only the newest dump of each process. A process may have written several dumps under
+/// different names.
 fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     dumps.sort_by_key(|dump| std::cmp::Reverse(dump.taken_unix_ns()));
     let mut file_by_process: HashMap<(String, u64), String> = HashMap::new();
@@ -242,8 +246,8 @@ fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Ve
     dumps
 }
 
-/// Keeps the dumps that are connected with the newest dump by common groups, directly or through
-/// other dumps.
+/// Keeps only the dumps of the newest job. These are the newest dump and all dumps that have a
+/// group in common with it, directly or through other dumps.
 fn newest_job(dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     let mut of_group: HashMap<u64, Vec<usize>> = HashMap::new();
     for (number, dump) in dumps.iter().enumerate() {
@@ -254,7 +258,7 @@ fn newest_job(dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     let mut pending: Vec<usize> = if dumps.is_empty() { Vec::new() } else { vec![0] };
     while let Some(number) = pending.pop() {
         if !std::mem::replace(&mut is_in_newest_job[number], true) {
-            // Each group is followed once.
+            // `remove` ensures that each group is followed only once.
             let groups = dumps[number].groups.iter();
             pending.extend(groups.filter_map(|group| of_group.remove(&group.id)).flatten());
         }

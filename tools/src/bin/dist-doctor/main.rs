@@ -11,7 +11,8 @@
 //! | `trace` | merging the traces of all ranks |
 //! | `text` | formatting ranks, times and untrusted texts |
 //!
-//! It trusts no file: it reads every file with bounds, and names the file in each error.
+//! The input files may be damaged or manipulated. So the program limits how much it reads, and each
+//! error names the file.
 
 mod cli;
 mod input_files;

@@ -1,25 +1,26 @@
-//! Parses and checks one dump of a flight recorder. For any input, the result is bounded, and every
-//! index in it is in range.
+//! Parses and checks one dump: the contents of the flight recorder of one process. For any input,
+//! the size of the result is limited, and every rank and index in it is valid.
 //!
-//! This module does not know other dumps, and does not diagnose faults.
+//! This module does not compare dumps, and does not diagnose faults.
 
 use crate::text;
 use serde_json::Value;
 
-/// The value of the first field of every dump.
+/// The value of the first field, which every dump has.
 const FORMAT_NAME: &str = "libdist flight recorder";
 
 /// The supported version of the format.
 const FORMAT_VERSION: u64 = 2;
 
-/// The largest number of entries and groups that are taken from one dump; a recorder keeps fewer.
+/// The largest number of entries in a dump. A recorder keeps fewer.
 const MAX_ENTRIES: usize = 10_000;
+/// The largest number of groups in a dump. A recorder keeps fewer.
 const MAX_GROUPS: usize = 10_000;
 
 /// The largest number of ranks in a group.
 const MAX_RANKS: usize = 1 << 16;
 
-/// The number of characters that are kept of a text.
+/// A longer text is shortened to this number of characters.
 const MAX_TEXT_CHARS: usize = 2048;
 
 /// The dump of one process.
@@ -31,7 +32,7 @@ pub(crate) struct Dump {
     pub(crate) pid: u64,
     /// The process's rank in the job, if it has one.
     pub(crate) rank: Option<usize>,
-    /// The wall clock at time 0 of the other times.
+    /// The time on the wall clock at which the clock of all other times shows 0.
     origin_unix_ns: u64,
     pub(crate) taken_ns: u64,
     pub(crate) groups: Vec<GroupRecord>,
@@ -45,7 +46,7 @@ pub(crate) struct GroupRecord {
     pub(crate) name: String,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// The members by rank; empty if the dump does not list them.
+    /// The members in order of their ranks. Empty if the dump does not list them.
     pub(crate) members: Vec<GroupMember>,
     pub(crate) failure: Option<GroupFailure>,
 }
@@ -83,7 +84,7 @@ pub(crate) struct OperationRecord {
     pub(crate) group: u64,
     pub(crate) rank: usize,
     pub(crate) sequence: u64,
-    /// The description in errors: "all_reduce #57 (f32, SUM, count 1000)".
+    /// The description that errors use, for example "all_reduce #57 (f32, SUM, count 1000)".
     pub(crate) description: String,
     pub(crate) operation: String,
     /// The label of the call, if any.
@@ -95,10 +96,11 @@ pub(crate) struct OperationRecord {
     pub(crate) ended_ns: Option<u64>,
 }
 
-/// The details that only messages have.
+/// The details that only a message (a send or a receive) has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageDetails {
-    /// The peer's rank, if the call names it.
+    /// The rank of the peer. `None` if the call does not name it, for example in a receive from any
+    /// rank.
     pub(crate) peer: Option<usize>,
 }
 
@@ -106,7 +108,7 @@ impl Dump {
     /// Parses a dump.
     ///
     /// # Errors
-    /// The defect, without the file's name.
+    /// The defect. The text does not name the file.
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|cause| match cause.is_eof() {
             true => format!("truncated, or not JSON: {cause}"),
@@ -135,12 +137,12 @@ impl Dump {
         })
     }
 
-    /// Converts a time of this process to the wall clock.
+    /// Converts a time in this dump to the wall clock.
     pub(crate) fn to_unix_ns(&self, ns: u64) -> u64 {
         self.origin_unix_ns.saturating_add(ns)
     }
 
-    /// Returns the time of the dump on the wall clock.
+    /// Returns the time on the wall clock at which the dump was taken.
     pub(crate) fn taken_unix_ns(&self) -> u64 {
         self.to_unix_ns(self.taken_ns)
     }
@@ -222,7 +224,7 @@ impl OperationRecord {
         })
     }
 
-    /// Returns true if the operation waits or runs.
+    /// Returns true if the operation has not ended: it waits or runs.
     pub(crate) fn is_under_way(&self) -> bool {
         matches!(self.state, OperationState::Waiting | OperationState::Running)
     }
@@ -233,7 +235,7 @@ impl OperationRecord {
     }
 }
 
-/// Parses all values of a list; the error names the index.
+/// Parses all values of a list. The error names the index of the defective value.
 fn parse_all<T>(
     name: &str,
     values: &[Value],
@@ -301,7 +303,7 @@ mod tests {
             let parse_error = Dump::parse("f", bytes).unwrap_err();
             assert!(parse_error.contains(reason), "{parse_error}");
         }
-        // The nesting is deeper than in any dump; the parser has a limit.
+        // The nesting is deeper than in any dump. The parser must stop at a limit.
         assert!(Dump::parse("f", "[".repeat(1 << 20).as_bytes()).is_err());
     }
 

@@ -3,7 +3,7 @@
 use crate::recorder_dump::Dump;
 use serde_json::{Value, json};
 
-/// The wall clock at time 0 of a dump.
+/// The time on the wall clock at which the clock of a dump shows 0.
 const ORIGIN_UNIX_NS: u64 = 1_790_000_000_000_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -58,7 +58,7 @@ impl SampleDump {
         self.list_mut("groups")[at]["failure"] = failure;
     }
 
-    /// Adds a collective that has been running since 5 s.
+    /// Adds a collective that started at 5 s and still runs.
     pub(crate) fn add_collective(
         &mut self,
         id: u64,
@@ -77,7 +77,7 @@ impl SampleDump {
         self.list_mut("entries").push(entry);
     }
 
-    /// Sets the label of the last operation; an empty text removes it.
+    /// Sets the label of the last operation. An empty text removes the label.
     pub(crate) fn set_label(&mut self, label: &str) {
         let Some(entry) = self.list_mut("entries").last_mut() else { return };
         let Some(description) = entry["description"].as_str().map(str::to_owned) else { return };
@@ -99,7 +99,7 @@ impl SampleDump {
         }
     }
 
-    /// Adds a receive from a rank that has been running since 5 s.
+    /// Adds a receive from rank `peer`. It started at 5 s and still runs.
     pub(crate) fn add_receive(&mut self, id: u64, rank: usize, peer: usize) {
         let entry = json!({
             "group": format!("{id:016x}"), "rank": rank, "kind": "message", "operation": "recv",

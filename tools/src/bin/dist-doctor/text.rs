@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Formats an untrusted text as one line without terminal control characters, at most `longest`
-/// characters.
+/// Formats an untrusted text as one line of at most `longest` characters, without control
+/// characters that a terminal could interpret.
 pub(crate) fn printable_line(text: &str, longest: usize) -> String {
     let mut line = String::with_capacity(text.len().min(longest));
     let mut characters = text.chars();
@@ -19,7 +19,7 @@ pub(crate) fn printable_line(text: &str, longest: usize) -> String {
     line
 }
 
-/// Formats ascending rank numbers: "rank 3", "ranks 0, 2-5".
+/// Formats ascending rank numbers, for example "rank 3" or "ranks 0, 2-5".
 pub(crate) fn ranks_text(numbers: &[usize]) -> String {
     let noun = if numbers.len() == 1 { "rank" } else { "ranks" };
     format!("{noun} {}", dist_tools::ranges_text(numbers))

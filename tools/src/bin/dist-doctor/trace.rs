@@ -6,7 +6,8 @@
 //! | [`clock_alignment`] | estimates clock differences from operations that all ranks were in |
 //! | [`merged_trace`] | writes the merged file, ordered by time |
 //!
-//! The memory is bounded: 24 bytes per event, and at most [`trace_reader::MAX_EVENTS`] events.
+//! The memory is limited: an event takes 24 bytes, and there are at most
+//! [`trace_reader::MAX_EVENTS`] events.
 
 mod clock_alignment;
 mod merged_trace;
@@ -36,11 +37,12 @@ pub(crate) struct TraceOptions {
     pub(crate) output: OsString,
 }
 
-/// Merges the traces, and prints the accuracy of the clocks. The status is 0 if a file was written.
+/// Merges the traces, writes the output file, and prints how accurately the clocks were aligned.
+/// Returns the exit status 0.
 ///
 /// # Errors
-/// An input without a matching file, a given file that is no trace, or an output that cannot be
-/// written.
+/// The message if an input has no matching file, if a file that the user named is not a trace, or
+/// if the output cannot be written.
 pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let output = Path::new(&options.output);
     let mut index = TraceIndex::default();
@@ -51,7 +53,7 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
             if path != output && paths.insert(path.clone()) {
                 match index.read_file(&path) {
                     Ok(()) => {}
-                    // A folder may contain files that are no traces.
+                    // A folder or a prefix may include files that are not traces. Skip them.
                     Err(error) if !is_named && error.is_not_a_trace => {}
                     Err(error) => {
                         let message = format!("{}: {}", path.display(), error.message);

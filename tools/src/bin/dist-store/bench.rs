@@ -1,4 +1,4 @@
-//! Measures the latency of calls: one client makes one call after another.
+//! The command bench: measures the latency of calls. One client makes one call after another.
 
 use crate::client::StoreClient;
 use crate::formatting::format_duration;
@@ -11,22 +11,23 @@ use dist_tools::write_error;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-/// The signals that end a measurement early, after its keys are removed.
+/// The signals SIGHUP, SIGINT and SIGTERM. They end a measurement early. The program then removes
+/// its keys and exits.
 const TERMINATION_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// The number of calls of a kind that are kept for the percentiles: the last ones.
+/// The program computes the percentiles from this number of the latest calls of a kind.
 const MAX_SAMPLES: usize = 1 << 20;
 
 /// The interval of progress updates.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A kind of call: its name and its function.
+/// A kind of call: its name and a function that makes one call.
 type BenchCall<'a> = (&'static str, &'a dyn Fn() -> Result<()>);
 
 pub(crate) fn run(options: &cli::BenchArgs) -> CommandResult {
     let client = StoreClient::connect(&options.location)?;
-    // Intercept signals only after the connection exists. Before, a signal ends the program
-    // immediately.
+    // Intercept signals only after the connection exists, so that a signal during the connect ends
+    // the program immediately.
     let signals = SignalFd::intercept(&TERMINATION_SIGNALS)?;
     let key_prefix = format!("dist-store-bench/{}", host::random_nonce()?);
     let (key, counter) = (format!("{key_prefix}/value"), format!("{key_prefix}/counter"));
@@ -62,9 +63,9 @@ fn measure_all(
     print(format!("{:<6} {:>10} {:>11} {:>11}\n", "call", "calls/s", "median", "99 %"))?;
     for (name, call) in calls {
         let mut progress = ProgressLine::new(name, limit);
-        let (sample, signal) = measure(client, call, signals, limit, &mut progress)?;
+        let (samples, signal) = measure(client, call, signals, limit, &mut progress)?;
         progress.clear();
-        print(sample.format_row(name))?;
+        print(samples.format_row(name))?;
         if let Some(signal) = signal {
             write_error(&format!("dist-store: {} received\n", signal_name(signal)));
             return Ok(u8::try_from(128 + signal).unwrap_or(u8::MAX));
@@ -73,7 +74,8 @@ fn measure_all(
     Ok(0)
 }
 
-/// Repeats a call. Returns its times, and the signal that ended the measurement early, if any.
+/// Repeats a call for the time `limit`. Returns the times of the calls, and the signal that ended
+/// the measurement early, if any.
 fn measure(
     client: &StoreClient,
     call: &dyn Fn() -> Result<()>,
@@ -81,15 +83,15 @@ fn measure(
     limit: Duration,
     progress: &mut ProgressLine,
 ) -> std::result::Result<(CallSamples, Option<i32>), Failure> {
-    // The first call may create the key that the other calls find.
+    // Make one call before the measurement. It creates the key for the calls after it.
     call()?;
     client.flush()?;
-    let mut sample = CallSamples::default();
+    let mut samples = CallSamples::default();
     let started_at = Instant::now();
     let signal = loop {
         let call_start = Instant::now();
         call()?;
-        sample.add(call_start.elapsed());
+        samples.add(call_start.elapsed());
         progress.update(started_at.elapsed());
         let signal = signals.next_signal();
         if signal.is_some() || started_at.elapsed() >= limit {
@@ -97,8 +99,8 @@ fn measure(
         }
     };
     client.flush()?;
-    sample.elapsed = started_at.elapsed();
-    Ok((sample, signal))
+    samples.elapsed = started_at.elapsed();
+    Ok((samples, signal))
 }
 
 /// The times of the measured calls.
@@ -119,7 +121,7 @@ impl CallSamples {
         self.count += 1;
     }
 
-    /// Formats a row of the table; at least one call was measured.
+    /// Formats a row of the table. At least one call must have been measured.
     fn format_row(mut self, name: &str) -> String {
         self.times.sort_unstable();
         let last = self.times.len() - 1;

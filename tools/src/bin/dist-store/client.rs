@@ -11,25 +11,27 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of values per fetch. Values of the largest size that can be set still fit into one
+/// The number of values that one request fetches. So many values of the largest size fit into one
 /// reply.
 const VALUE_BATCH_LEN: usize = 24;
-/// The time limit for fetching several values together whose keys existed just before.
+/// The time limit for one request for several values. All keys existed a moment before, so a
+/// timeout means that a key was deleted.
 const VANISHED_KEY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connected store.
 #[derive(Debug)]
 pub(crate) struct StoreClient {
-    /// The keys of the request: the whole store, or the part under the prefix.
+    /// The store as the command sees it: the whole store, or only the keys under the prefix of the
+    /// command line.
     pub(crate) store: Arc<dyn Store>,
     /// The same store without the prefix.
     pub(crate) tcp: Arc<TcpStore>,
-    /// The time that connecting took.
+    /// The time that it took to connect.
     pub(crate) connect_time: Duration,
     timeout: Duration,
 }
 
-/// Builds the connection options; all commands use this function.
+/// Builds the connection options from the command line.
 fn client_options(location: &StoreLocation) -> Result<ClientOptions> {
     let secret = location.secret.read()?;
     Ok(ClientOptions {
@@ -48,7 +50,7 @@ impl StoreClient {
         let started_at = Instant::now();
         let tcp = open_tcp(None, options, &Deadline::after(timeout));
         let tcp = Arc::new(tcp.map_err(|error| match error.kind() {
-            // A timeout at this place means that there is no store.
+            // A timeout during the connect means that there is no store.
             ErrorKind::Timeout => Failure::new(EXIT_UNREACHABLE, error.to_string()),
             _ => error.into(),
         })?);
@@ -59,8 +61,8 @@ impl StoreClient {
         Ok(Self { store, tcp, connect_time: started_at.elapsed(), timeout })
     }
 
-    /// Returns after the server has processed all earlier requests. Without this, a set is not
-    /// confirmed.
+    /// Waits until the server has processed all earlier requests. `Store::set` returns before the
+    /// server has processed the request, and so before an error can be detected.
     pub(crate) fn flush(&self) -> Result<()> {
         self.store.check(&[], &self.deadline()).map(drop)
     }
@@ -91,8 +93,8 @@ impl StoreClient {
         Ok(missing)
     }
 
-    /// Calls `visit` with key and value for each existing key in order, without holding all values
-    /// in memory.
+    /// Calls `visit` with the key and the value of each existing key, in order. Fetches the values
+    /// in batches, so that they need not all fit into memory.
     pub(crate) fn for_each_value(
         &self,
         keys: &[Vec<u8>],
@@ -116,11 +118,12 @@ impl StoreClient {
         {
             return Ok(values.into_iter().map(Some).collect());
         }
-        // A key was deleted, or the values are too long together: APPEND can make values longer.
+        // A key was deleted, or the values do not fit into one reply, because APPEND can create a
+        // value that is longer than SET allows. Fetch the values one by one.
         borrowed.into_iter().map(|key| self.fetch_value(key)).collect()
     }
 
-    /// Fetches the value of a key, if it exists.
+    /// Fetches the value of a key. Returns `None` if the key does not exist.
     fn fetch_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let exists = || self.store.check(&[key], &self.deadline());
         if !exists()? {

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Formats bytes as one line: printable characters unchanged, the rest escaped.
+/// Formats bytes as one line. Printable characters are unchanged, and all other characters are
+/// escaped.
 pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -21,8 +22,8 @@ pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// Formats bytes like [`escape_bytes`], in quotes. If they exceed `limit`, shortens them and adds
-/// the size.
+/// Formats bytes like [`escape_bytes`], in quotes. If there are more than `limit` bytes, shortens
+/// them and adds the size.
 pub(crate) fn quote_bytes(bytes: &[u8], limit: usize) -> String {
     if bytes.len() <= limit {
         return format!("\"{}\"", escape_bytes(bytes));

@@ -1,5 +1,5 @@
-//! dist-store: inspects the store of a job that does not start, changes it, hosts a store, or
-//! measures one.
+//! dist-store: shows and changes the contents of a job's store (for example of a job that does not
+//! start), hosts a store, or measures the latency of a store.
 //!
 //! | file | content |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `serve` | hosting a store |
 //! | `formatting` | formatting bytes, keys, ranks and times for users |
 //!
-//! The library implements the stores.
+//! The library `dist` implements the stores.
 
 mod bench;
 mod cli;
@@ -37,7 +37,7 @@ const EXIT_TIMED_OUT: u8 = 4;
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// The message for the user; empty if there is nothing to print.
+    /// The message for the user. An empty message is not printed.
     pub(crate) message: String,
 }
 
@@ -66,7 +66,7 @@ impl From<Failure> for dist_tools::Failure {
     }
 }
 
-/// The result of a command: its exit status. Status 1 also means that a condition is false.
+/// The result of a command. `Ok` contains its exit status.
 pub(crate) type CommandResult = Result<u8, Failure>;
 
 /// Writes to standard output and flushes it.

@@ -1,4 +1,4 @@
-//! Hosts a store.
+//! The command serve: hosts a store until a signal ends the program.
 
 use crate::{CommandResult, Failure, cli, print};
 use dist::base::deadline::Deadline;
@@ -11,7 +11,7 @@ use dist::wait::io::ready_within;
 use dist_tools::EXIT_FAILURE;
 use std::os::fd::AsFd as _;
 
-/// The signals by which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
+/// The signals with which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
 const TERMINATION_SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// An upper bound for the descriptors that the server needs in addition to its connections.

@@ -11,13 +11,13 @@ use dist_tools::{count_text, ranges_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The number of measured round trips; the median is shown.
+/// The number of measured round trips. The program shows their median.
 const PING_COUNT: usize = 100;
-/// The number of keys with the largest values that are named.
+/// The program names the keys of this number of values, the largest ones.
 const LARGEST_VALUES_SHOWN: usize = 5;
-/// The number of ranks of a group that are named with their processes.
+/// The program shows the processes of this number of ranks of each group.
 const PROCESSES_NAMED: usize = 16;
-/// The number of bytes of a key that are shown.
+/// A longer key is shortened to this number of bytes.
 const KEY_BYTES_SHOWN: usize = 128;
 
 pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
@@ -33,7 +33,8 @@ pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
     let keys = match client.keys(b"") {
         Ok(keys) => keys,
         Err(error) => {
-            // A server that still replies but cannot list its keys is an older torch's.
+            // If the server replies to other requests, it is an older version of torch, which
+            // cannot list its keys.
             let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
             print(format!("keys: {number} (this server cannot list them)\n"))?;
             return Ok(0);
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
     Ok(0)
 }
 
-/// Measures the median time of an empty request.
+/// Measures the median time of a CHECK without keys.
 fn measure_round_trip(client: &StoreClient) -> Result<Duration> {
     let mut times = Vec::with_capacity(PING_COUNT);
     for _ in 0..PING_COUNT {
@@ -66,7 +67,7 @@ fn measure_round_trip(client: &StoreClient) -> Result<Duration> {
 struct StoreContents {
     keys: usize,
     bytes: usize,
-    /// The largest values, the largest first.
+    /// The sizes and keys of the largest values, in descending order.
     largest: Vec<(usize, Vec<u8>)>,
     /// The rendezvous entries of ranks.
     rendezvous_entries: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -108,13 +109,13 @@ impl StoreContents {
     }
 }
 
-/// Formats which ranks of a group have joined, and problems with them.
+/// Formats which ranks of a group have arrived at the rendezvous, and the problems of the group.
 fn format_group(group: &RendezvousStatus) -> String {
     let (present, missing): (Vec<usize>, _) =
         (group.arrived.keys().copied().collect(), group.missing());
     let name = escape_bytes(group.group.as_bytes());
     let mut text = match group.size {
-        // No entry is readable.
+        // No rank's entry is readable, so the size of the group is unknown.
         0 => format!("{name} of unknown size: "),
         size => format!("{name} of {size}: "),
     };

@@ -1,5 +1,5 @@
-//! The command watch: prints changes in the store. It polls, because the protocol has no
-//! subscriptions.
+//! The command watch: prints the changes in the store. The program polls the store, because the
+//! protocol has no subscriptions.
 
 use crate::client::StoreClient;
 use crate::formatting::{escape_bytes, format_time_of_day, quote_bytes};
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
 
-/// The number of bytes of a value that are shown.
+/// A longer value is shortened to this number of bytes.
 const VALUE_BYTES_SHOWN: usize = 60;
 
-/// The contents of the store.
+/// The keys and values of the store at one time.
 type StoreSnapshot = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) fn run(options: &cli::WatchArgs) -> CommandResult {

@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The timeouts for ending a job. They ensure that a job ends within 2 s after a rank was killed.
+/// The timeouts of the phases in which a job ends. With these defaults, a job ends within 2 s after
+/// a rank was killed.
 const DEFAULT_SHUTDOWN_TIMEOUTS: SupervisionTimeouts = SupervisionTimeouts {
     settle: Duration::from_millis(100),
     failure: Duration::from_secs(1),
@@ -29,9 +30,9 @@ const DEFAULT_SHUTDOWN_TIMEOUTS: SupervisionTimeouts = SupervisionTimeouts {
     kill: Duration::from_secs(5),
 };
 
-/// The time limit for forwarding the rest of an attempt's output before the next attempt starts.
-/// Output that the readers have not taken by then is still written before the output of the next
-/// attempt.
+/// Before the next attempt starts, distrun waits up to this time until the readers of its output
+/// have taken the output of the last attempt. Output that is still left is written later, but
+/// before the output of the next attempt.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 const OMP_NUM_THREADS: EnvVariable = EnvVariable {
@@ -57,9 +58,9 @@ pub(crate) struct JobPlan<'a> {
 /// The output that the forwarder threads have not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingOutput {
-    /// To standard output.
+    /// The pending output to standard output.
     pub(crate) out: QueuedOutput,
-    /// To standard error.
+    /// The pending output to standard error.
     pub(crate) err: QueuedOutput,
 }
 
@@ -76,9 +77,9 @@ pub(crate) struct JobAttempt {
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptOutcome {
-    /// Why the attempt ended.
+    /// The cause of the end of the attempt.
     pub(crate) cause: SupervisionOutcome,
-    /// True if a signal arrived: the user or the job manager wants the job to end.
+    /// True if distrun has received a signal, with which the user or the job manager ends the job.
     pub(crate) has_signal: bool,
 }
 
@@ -137,8 +138,8 @@ impl JobPlan<'_> {
         let mut command = Command::new(program);
         command.args(args);
         if !self.options.use_env {
-            // The last argument: if the program is an interpreter, its first argument is the
-            // script.
+            // Add the flag as the last argument: if the program is an interpreter, its first
+            // argument must be the script.
             command.arg(format!("--local-rank={local_rank}"));
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -165,8 +166,8 @@ impl JobPlan<'_> {
 }
 
 impl JobAttempt {
-    /// Starts the ranks after `restart_count` earlier attempts. Forwards their output after the
-    /// output that is still pending.
+    /// Starts the ranks. There were `restart_count` attempts before. The output of the ranks is
+    /// written after `pending_output`, the output of earlier attempts that is not written yet.
     ///
     /// # Errors
     /// The reason why a rank cannot be started.
@@ -200,7 +201,7 @@ impl JobAttempt {
     /// Supervises the ranks until they exit, and reads their errors.
     ///
     /// # Errors
-    /// `System`.
+    /// `System` if a system call fails.
     pub(crate) fn supervise_ranks(
         &mut self,
         plan: &JobPlan<'_>,
@@ -247,9 +248,10 @@ impl JobAttempt {
         (AttemptRecord { ranks, members, rank_errors, started_at }, PendingOutput { out, err })
     }
 
-    /// Finishes the last attempt, after all standard error output of the ranks is forwarded.
-    /// Returns its record and the forwarder of standard output. This forwarder may wait for a slow
-    /// reader, and the report must not.
+    /// Finishes the last attempt. Waits until the standard error output of the ranks is written,
+    /// but not for their standard output: its reader may be slow, and the report must not wait for
+    /// this reader. Returns the record of the attempt, and the forwarder that still writes standard
+    /// output.
     pub(crate) fn finish(
         self,
         members: Vec<ChildProcess>,
@@ -290,7 +292,7 @@ fn start_rank(
         error_file: plan.errors.prepare(number, log_folder.as_deref())?,
         log_folder,
     };
-    // Open the logs first, so that a rank whose log cannot be created is not started.
+    // Open the logs before the rank starts, so that a rank without a log is never started.
     let files =
         [open_log(options, &rank, rank.tails[0].0)?, open_log(options, &rank, rank.tails[1].0)?];
     plan.secret.set_environment(&mut command);
@@ -320,7 +322,8 @@ fn stream_route(options: &Options, rank: &RankInfo, stream: OutputStream) -> Str
     StreamRoute { console: route.console && is_shown, ..route }
 }
 
-/// Opens the log of a stream, if it is to be logged. Returns the file and its name.
+/// Opens the log file of a stream. Returns the file and its name, or `None` if the stream is not
+/// logged.
 fn open_log(
     options: &Options,
     rank: &RankInfo,

@@ -1,5 +1,5 @@
-//! The command line: torchrun's flags, so that a user only replaces the first word of the start
-//! line.
+//! The command line. It has torchrun's flags, so that a user of torchrun only replaces the name of
+//! the program.
 //!
 //! This module only parses and checks options.
 
@@ -12,8 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The default port of the store (torchrun's), for jobs in which the ranks must know the port in
-/// advance.
+/// The default port of the store, which is also torchrun's default. It is used if the nodes of a
+/// job must agree on a port before the start.
 const DEFAULT_PORT: u16 = 29500;
 
 /// Starts the ranks of a job on this host, forwards their output, and reports the rank that failed
@@ -105,8 +105,9 @@ pub(crate) struct Options {
     torchrun: TorchrunOptions,
 
     /// The program, looked up in PATH, and its arguments
-    // One list for program and arguments: clap does not interpret arguments after the first value
-    // of a trailing list, but it interprets arguments between two of its own values.
+    // The program and its arguments are one list. Clap does not interpret the words after the first
+    // value of a trailing list, so they can be flags of the program. With separate lists, clap
+    // would interpret a word between the program and the second list.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -160,7 +161,7 @@ fn nnodes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Counts the NVIDIA GPUs of this host by their device files.
+/// Counts the NVIDIA GPUs of this host: one for each device file `/dev/nvidiaN`.
 fn count_gpus() -> usize {
     std::fs::read_dir("/dev").map_or(0, |entries| {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -174,7 +175,7 @@ fn count_gpus() -> usize {
 pub(crate) struct MasterAddress {
     /// The host's name or address.
     pub(crate) address: String,
-    /// The port; 0 for any free one.
+    /// The port. 0 means any free port.
     pub(crate) port: u16,
 }
 
@@ -194,7 +195,7 @@ impl Options {
         self.torchrun.rdzv_id.as_deref()
     }
 
-    /// Returns true if the job has one node and no given store address.
+    /// Returns true if the job has one node and the options give no address or port of the store.
     pub(crate) fn is_standalone(&self) -> bool {
         let is_named = self.master_addr.is_some() || self.master_port.is_some();
         self.nnodes == 1 && !is_named && self.torchrun.rdzv_endpoint.is_none()
@@ -212,7 +213,7 @@ impl Options {
         }
     }
 
-    /// Checks that the options are consistent; the error is a message for the user.
+    /// Checks that the options are consistent. The error is a message for the user.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (nnodes, node_rank) = (self.nnodes, self.node_rank());
         self.torchrun.check(nnodes, self.node_rank.is_some())?;

@@ -1,6 +1,8 @@
-//! The ranks' error files: their paths and their contents.
+//! The error files. Each rank gets the path of a file, and writes its error there before it exits.
+//! distrun reads the file for its report.
 //!
-//! A rank may write anything there, so the reader assumes neither a short nor a well-formed file.
+//! A rank may write anything to its file. So the reader limits the number of bytes, and accepts
+//! files that are not well-formed.
 
 use crate::cli::Options;
 use dist::sys::{host, small_file};
@@ -24,8 +26,8 @@ pub(crate) struct ErrorFiles {
 }
 
 impl ErrorFiles {
-    /// Places the error files in the log folders, if the job has logs. Otherwise it creates a
-    /// temporary folder that is removed on drop.
+    /// Places the error files in the log folders, if the job has logs. Otherwise creates a
+    /// temporary folder, which the drop removes.
     ///
     /// # Errors
     /// The reason why the folder cannot be created.
@@ -43,9 +45,9 @@ impl ErrorFiles {
         Ok(Self { own_folder: Some(folder) })
     }
 
-    /// Returns the absolute path of a rank's error file, since ranks may change their working
-    /// directory. Removes the file of an earlier job. `log_folder` is the rank's log folder, if
-    /// any.
+    /// Removes the error file of an earlier job, and returns the path of a rank's error file.
+    /// `log_folder` is the rank's log folder, if any. The path is absolute, because a rank may
+    /// change its working directory.
     ///
     /// # Errors
     /// The reason why the file cannot be written.
@@ -75,7 +77,7 @@ impl ErrorFiles {
 impl Drop for ErrorFiles {
     fn drop(&mut self) {
         if let Some(folder) = &self.own_folder {
-            // A folder that remains is no reason for a job to fail.
+            // If the folder cannot be removed, the job does not fail.
             drop(fs::remove_dir_all(folder));
         }
     }
@@ -90,7 +92,7 @@ pub(crate) struct RankError {
     pub(crate) culprit: Option<usize>,
 }
 
-/// Reads a rank's error file. Returns `None` without a readable error.
+/// Reads a rank's error file. Returns `None` if the file contains no readable error.
 pub(crate) fn read_error_file(path: &Path) -> Option<RankError> {
     let file = small_file::open(path).ok()?;
     let mut bytes = vec![0; MAX_ERROR_FILE_BYTES];

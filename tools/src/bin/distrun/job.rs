@@ -1,8 +1,9 @@
-//! One job on this node: runs attempts, each with a store of its own, until one succeeds or no
-//! restart is left.
+//! One job on this node. It runs attempts until an attempt succeeds or no restart is left. Each
+//! attempt has its own store.
 //!
-//! The store of an attempt starts empty, at the given port or any free one, so that no entry of an
-//! earlier attempt can be used. All ranks of an attempt have exited before the next store starts.
+//! The store of an attempt starts empty, so that no rank reads an entry of an earlier attempt. It
+//! listens on the given port, or on any free port. The next store starts only when all ranks of the
+//! attempt have exited.
 
 use crate::attempt::{AttemptOutcome, JobAttempt, JobPlan, PendingOutput};
 use crate::cli::{MasterAddress, Options};
@@ -16,7 +17,7 @@ use dist::sys::{host, signal};
 use dist_tools::{Failure, write_error};
 use std::sync::Arc;
 
-/// The signals by which a user or a job manager ends a job: SIGHUP, SIGINT, SIGQUIT, SIGTERM.
+/// The signals with which a user or a job manager ends a job: SIGHUP, SIGINT, SIGQUIT, SIGTERM.
 const FORWARDED_SIGNALS: [i32; 4] = [1, 2, 3, 15];
 
 /// The signal that reports the exit of a child.
@@ -27,8 +28,8 @@ const SIGCHLD: i32 = 17;
 /// # Errors
 /// The reason why the job cannot start.
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
-    // The parent of distrun may ignore this signal. Children of a process that ignores it cannot be
-    // waited for.
+    // Set the default action of SIGCHLD. distrun inherits the action of its parent process, and if
+    // the action is to ignore the signal, distrun cannot wait for its children.
     signal::set_default(SIGCHLD);
     // Fork the guard process before any thread exists.
     let mut process_group = ChildProcessGroup::new(&FORWARDED_SIGNALS)?;
@@ -48,10 +49,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
             None
         };
         let Some(members) = finished_members else {
-            // Remove the error files while signals cannot end distrun.
+            // Remove the error files now, while distrun still intercepts signals. Later, a signal
+            // could end distrun before the removal.
             drop(plan);
             let status = finish_last_attempt(attempt, process_group, outcome.cause);
-            // Stop the store last: ranks may use it until they exit.
+            // Stop the store after everything else, because ranks may use it until they exit.
             drop(store);
             return Ok(status);
         };
@@ -64,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
             let summary = finished_job.summary(cause);
             let report = finished_job.report(cause);
             let text = format!("{report}distrun: attempt {next} of {all} begins: {summary}\n");
-            // Write it immediately, unless earlier output is still pending.
+            // Write the text immediately, unless earlier output is still pending.
             match next_pending_output.err.forwarder {
                 None => write_error(&text),
                 Some(_) => next_pending_output.err.text = text,
@@ -81,13 +83,14 @@ fn may_restart(options: &Options, outcome: AttemptOutcome, restart_count: u32) -
     has_failed && !outcome.has_signal && restart_count < options.max_restarts
 }
 
-/// Forwards the rest of the last attempt's output and reports. Returns the exit status.
+/// Forwards the rest of the last attempt's output, and prints the report. Returns the exit status.
 fn finish_last_attempt(
     attempt: JobAttempt,
     process_group: ChildProcessGroup,
     cause: SupervisionOutcome,
 ) -> u8 {
-    // From here on a signal ends distrun, like any program that waits for its reader.
+    // `into_members` ends the interception of signals. While distrun waits for a slow reader below,
+    // a signal ends it.
     let started_at = process_group.started();
     let members = process_group.into_members();
     let (record, out) = attempt.finish(members, started_at);
@@ -110,8 +113,9 @@ fn finish_last_attempt(
     status
 }
 
-/// Returns the job's id, which all attempts share. The launchers of several nodes have a common id
-/// only if the user gives one.
+/// Returns the job's id, which is the same for all attempts. For a job of several nodes, the id is
+/// "none" unless the user gives an id, because the launchers of the nodes could not agree on a
+/// random id.
 fn choose_run_id(options: &Options) -> Result<String, Failure> {
     match options.run_id() {
         Some(id) => Ok(id.to_owned()),
@@ -120,7 +124,7 @@ fn choose_run_id(options: &Options) -> Result<String, Failure> {
     }
 }
 
-/// Hosts the store on node 0, and returns it with its actual port.
+/// Hosts the store if this is node 0. Returns the store, and its address with the actual port.
 fn host_store(
     options: &Options,
     secret: &JobSecret,

@@ -1,7 +1,7 @@
-//! Splits output into lines, adds a prefix for the console, and keeps the last lines for the
-//! report.
+//! Splits the output of a rank into lines, adds a prefix to each line for the console, and keeps
+//! the last lines for the report.
 //!
-//! Memory is bounded for any output of a rank.
+//! The memory is bounded, even if a rank writes very long lines.
 
 use dist::base::sync::lock;
 use std::collections::VecDeque;
@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 /// size.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// The number of last lines that are kept per stream, and the bytes of each.
+/// The number of last lines that are kept of each stream.
 const TAIL_LINES: usize = 20;
+/// The number of bytes that are kept of such a line.
 const TAIL_LINE_BYTES: usize = 1000;
 
 /// The last lines of a stream, shared between the thread that reads it and the report.
@@ -62,8 +63,8 @@ impl LineSplitter {
                 let (piece, rest) = bytes.split_at(bytes.len().min(room));
                 self.pending.extend_from_slice(piece);
                 bytes = rest;
-                // A line of exactly the maximum length waits for the next byte, which may be its
-                // line end.
+                // The pending line has exactly the maximum length. If no byte follows, wait for the
+                // next byte, which may be the line end.
                 if !bytes.is_empty() {
                     self.emit_line(out);
                 }

@@ -13,7 +13,7 @@
 //! | `error_files` | the files into which ranks write their errors |
 //! | `report` | the report of a failure, with times of day |
 //!
-//! The library's `process` layer starts, supervises and ends processes.
+//! The layer `process` of the library starts, supervises and ends processes.
 
 mod attempt;
 mod cli;

@@ -1,9 +1,10 @@
 //! The threads that forward the ranks' output: one for standard output and one for standard error.
 //! So a slow reader of one stream blocks neither the other stream nor the supervision of ranks.
 //!
-//! Each thread is the only writer of its stream, and writes complete lines. A rank that writes
-//! faster than the reader reads blocks, as without a launcher. After a restart, the threads of the
-//! next attempt write only after the earlier threads have written everything.
+//! Each thread is the only writer of its stream, and writes complete lines. If a rank writes faster
+//! than the reader of distrun's output reads, the rank blocks, as it would without a launcher.
+//! After a restart, the threads of the new attempt write only when the threads of the earlier
+//! attempt have written everything.
 
 use crate::line_splitter::{LineSplitter, MAX_LINE_BYTES, OutputTail};
 use crate::report_error;
@@ -18,24 +19,26 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The largest number of bytes that are read from a stream after the ranks have exited. A pipe
-/// rarely holds more. A process that left a rank's process group may write forever and must not
-/// keep distrun alive.
+/// After the ranks have exited, the thread reads up to this number of bytes from each stream. A
+/// pipe rarely holds more. There is a limit, because a process that left a rank's process group may
+/// write forever, and must not keep distrun alive.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// The longest single wait for output before the wait is repeated.
+/// The time limit of one wait for output. The thread repeats the wait.
 const POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// The interval of attempts to write to a non-blocking stream that is full.
+/// If distrun's output stream is non-blocking and full, the thread tries to write again after this
+/// time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The poll token of the pipe from the launcher to the thread.
+/// The poll token of the control pipe, through which the main thread sends messages to the
+/// forwarder thread.
 const CONTROL_TOKEN: u64 = u64::MAX;
 
 /// One output stream of one rank.
 #[derive(Debug)]
 pub(crate) struct RankOutput {
-    /// The read end; `None` after the stream has ended, so that it is no longer watched.
+    /// The read end of the stream's pipe. `None` after the stream has ended.
     pipe: Option<File>,
     splitter: LineSplitter,
     to_console: bool,
@@ -44,8 +47,8 @@ pub(crate) struct RankOutput {
 }
 
 impl RankOutput {
-    /// Creates the stream of `rank` that is read from `pipe`. It is forwarded if `to_console` is
-    /// set, and written to the log (a file and its name) if there is one.
+    /// Creates the stream of `rank` that is read from `pipe`. If `to_console` is true, the stream
+    /// is forwarded. If there is a log (a file and its name), the stream is written to it.
     pub(crate) fn new(
         rank: usize,
         pipe: OwnedFd,
@@ -62,23 +65,24 @@ impl RankOutput {
 #[derive(Debug)]
 pub(crate) struct OutputForwarder {
     thread: JoinHandle<()>,
-    /// The pipe to the thread; closed after the ranks have exited.
+    /// The write end of the control pipe. It is closed after the ranks have exited.
     control: Option<PipeWriter>,
-    /// Disconnects when the thread ends.
+    /// The channel that is disconnected when the thread ends.
     finished: Receiver<()>,
 }
 
-/// Output that must be written before the thread's own output.
+/// The output of an earlier attempt. A new forwarder thread writes nothing before it is written.
 #[derive(Debug, Default)]
 pub(crate) struct QueuedOutput {
-    /// A forwarder of an earlier attempt that still runs.
+    /// The forwarder of the earlier attempt, if it still runs.
     pub(crate) forwarder: Option<OutputForwarder>,
-    /// A message of distrun itself, written after that forwarder's output.
+    /// A message of distrun itself, which is written after the output of `forwarder`.
     pub(crate) text: String,
 }
 
 impl OutputForwarder {
-    /// Starts a thread that forwards the output of `sources` to `sink`, after the queued output.
+    /// Starts a thread that writes the queued output of an earlier attempt, and then forwards the
+    /// output of `sources` to `sink`.
     ///
     /// # Errors
     /// `System`.
@@ -109,15 +113,17 @@ impl OutputForwarder {
         Ok(Self { thread, control: Some(control), finished })
     }
 
-    /// Writes a message between the lines of ranks. Does not wait for the reader.
+    /// Writes a message of distrun between the lines of the ranks. Does not wait until it is
+    /// written.
     pub(crate) fn write_message(&mut self, text: &str) {
         if let Some(control) = &mut self.control {
             drop(control.write_all(format!("distrun: {text}\n").as_bytes()));
         }
     }
 
-    /// Lets the thread forward the remaining output. Returns the forwarder if the reader has not
-    /// taken the output within the limit. The caller calls this after the ranks have exited.
+    /// Waits until the thread has forwarded the remaining output. If this takes longer than
+    /// `limit`, because the reader is slow, returns the forwarder. The caller calls this after the
+    /// ranks have exited.
     pub(crate) fn close(mut self, limit: Duration) -> Option<Self> {
         self.control = None;
         match self.finished.recv_timeout(limit) {
@@ -129,8 +135,8 @@ impl OutputForwarder {
         }
     }
 
-    /// Forwards the remaining output and ends the thread. The caller calls this after the ranks
-    /// have exited. Waits for the reader without a limit.
+    /// Waits without a limit until the thread has forwarded the remaining output and has ended. The
+    /// caller calls this after the ranks have exited.
     pub(crate) fn finish(self) {
         drop(self.control);
         drop(self.thread.join());
@@ -141,8 +147,8 @@ impl OutputForwarder {
 struct ForwarderThread {
     poller: Poller,
     events: PollEvents,
-    /// The pipe from the launcher; `None` after it was closed. From then on the thread does not
-    /// wait.
+    /// The read end of the control pipe. `None` after the pipe was closed. The thread then reads
+    /// only the output that is available, and does not wait for more.
     control: Option<PipeReader>,
     sources: Vec<RankOutput>,
     sink: OutputSink,
@@ -169,7 +175,8 @@ impl ForwarderThread {
         }
     }
 
-    /// Returns the token of the source that has been ready longest.
+    /// Waits for an event, and returns its token. Of several ready sources, takes the one that has
+    /// been ready for the longest time.
     fn next_token(&mut self, limit: Duration) -> Option<u64> {
         self.poller.wait(&mut self.events, Some(limit)).ok()?;
         self.events.iter().next().map(|event| event.token)
@@ -207,7 +214,7 @@ impl ForwarderThread {
         }
     }
 
-    /// Closes a stream that has ended, and emits its unfinished last line.
+    /// Closes a stream that has ended, and forwards its unfinished last line.
     fn close_source(&mut self, index: usize) {
         let Some(source) = self.sources.get_mut(index) else { return };
         if source.pipe.take().is_none() {
@@ -222,7 +229,8 @@ impl ForwarderThread {
 }
 
 impl RankOutput {
-    /// Stops writing a log after an error and reports it once, because the job must continue.
+    /// Writes to the log. After an error, reports it once and stops writing this log, because the
+    /// job must continue.
     fn write_log(&mut self, bytes: &[u8]) {
         let Some((file, name)) = &mut self.log else { return };
         if let Err(cause) = file.write_all(bytes) {
@@ -252,7 +260,7 @@ impl OutputSink {
     }
 }
 
-/// Writes like `Write::write_all`, but also to a stream that another process has made non-blocking.
+/// Writes like `Write::write_all`. Also works if another process has made the stream non-blocking.
 fn write_all(sink: &mut dyn Write, mut text: &[u8]) -> std::io::Result<()> {
     while !text.is_empty() {
         match sink.write(text) {

@@ -13,18 +13,19 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const SIGKILL: i32 = 9;
 
-/// The number of lines of an error that are shown, from its end, where a traceback has the error.
+/// The report shows this number of lines from the end of an error. In a traceback, the error itself
+/// is at the end.
 const ERROR_LINES: usize = 30;
 
-/// The largest number of characters that are shown of a line.
+/// A longer line is shortened to this number of characters.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// The information about a rank in addition to its process.
+/// The information about a rank that its [`ChildProcess`] does not contain.
 #[derive(Debug)]
 pub(crate) struct RankInfo {
-    /// The rank in the job.
+    /// The number of the rank in the job.
     pub(crate) rank: usize,
-    /// The rank on this node.
+    /// The number of the rank on this node.
     pub(crate) local_rank: usize,
     /// The last lines on standard output and standard error.
     pub(crate) tails: [(OutputStream, OutputTail); 2],
@@ -39,7 +40,7 @@ pub(crate) struct RankInfo {
 pub(crate) struct FinishedJob<'a> {
     /// The ranks of this node.
     pub(crate) ranks: &'a [RankInfo],
-    /// Their processes.
+    /// The processes of the ranks, in the same order.
     pub(crate) members: &'a [ChildProcess],
     /// The contents of the ranks' error files.
     pub(crate) rank_errors: &'a [Option<RankError>],
@@ -49,9 +50,10 @@ pub(crate) struct FinishedJob<'a> {
 
 impl FinishedJob<'_> {
     /// Returns the index of the rank whose failure is the root cause. `first` is the index of the
-    /// rank whose exit was observed first. A rank that fails because of another rank names it in
-    /// its error. It may exit earlier than the other rank, because the kernel reports a process's
-    /// death after the end of its connections.
+    /// rank whose exit was observed first. If rank A fails because rank B died, A names B in its
+    /// error. A may exit before the death of B is observed: when a process dies, the kernel first
+    /// closes its connections, and reports the death later. So this function follows the names in
+    /// the errors, from rank to rank.
     pub(crate) fn root_cause(&self, first: usize) -> usize {
         let mut cause = first;
         for _ in 0..self.ranks.len() {
@@ -69,7 +71,8 @@ impl FinishedJob<'_> {
         self.ranks.iter().position(|rank| rank.rank == culprit)
     }
 
-    /// Returns true if a rank failed, and not because distrun ended it.
+    /// Returns true if a rank failed by itself. Returns false if it succeeded, or if a signal of
+    /// distrun ended it.
     fn has_failed_independently(&self, index: usize) -> bool {
         let Some(member) = self.members.get(index) else { return false };
         let Some(ending) = member.exit() else { return false };
@@ -206,7 +209,8 @@ impl FinishedJob<'_> {
         text
     }
 
-    /// Returns ": " and the last line of a rank's error, which is the error itself in a traceback.
+    /// Returns ": " and the last line of a rank's error. In a traceback, the last line is the error
+    /// itself.
     fn last_line_of_error(&self, index: usize) -> String {
         let error = self.rank_errors.get(index).and_then(Option::as_ref);
         error.map_or_else(String::new, |error| {

@@ -1,5 +1,6 @@
-//! The secret of the job's store: reads or generates it, and passes it to the ranks. The secret
-//! itself never appears in an environment variable or on a command line.
+//! The secret of the job's store. distrun reads or generates the secret, and passes its location (a
+//! file or a descriptor) to the ranks. The secret itself never appears in an environment variable
+//! or on a command line.
 
 use crate::cli::Options;
 use dist::base::config::{self, SECRET_FD, SECRET_FILE};
@@ -11,7 +12,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The environment variable with the location of the secret.
+/// The name and value of the environment variable with the location of the secret.
 type EnvVariable = (&'static str, String);
 
 /// The job's secret, and its location for the ranks of this node.
@@ -23,11 +24,11 @@ pub(crate) struct JobSecret {
 
 impl JobSecret {
     /// Loads the secret. If the options or the environment name a file, reads the file. Otherwise,
-    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. For a job
-    /// of several nodes there is none, since the other nodes could not know it.
+    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. A job of
+    /// several nodes then has no secret, because the other nodes could not know a generated one.
     ///
     /// # Errors
-    /// The reason why the file is no valid secret file.
+    /// The reason why the file is not a valid secret file.
     pub(crate) fn load(
         options: &Options,
         process_group: &mut ChildProcessGroup,
@@ -50,7 +51,7 @@ impl JobSecret {
 
     fn from_file(path: PathBuf) -> Result<Self, Failure> {
         let secret = Secret::from_file(&path).context(|| "the job's secret")?;
-        // The path is absolute, since ranks may change their working directory.
+        // Pass an absolute path, because ranks may change their working directory.
         let absolute_path = std::path::absolute(&path).map_err(|cause| {
             Failure::new(format!(
                 "cannot get the absolute path of the secret file {}: {cause}",
@@ -78,8 +79,9 @@ impl JobSecret {
     }
 }
 
-/// Returns the secret file that the options or the environment name. A secret descriptor in
-/// distrun's own environment belongs to another job, in which distrun itself is a rank.
+/// Returns the path of the secret file that the options or the environment name. Ignores a secret
+/// descriptor in the environment of distrun: it belongs to another job, which has started distrun
+/// as one of its ranks.
 fn secret_file_path(options: &Options) -> Result<Option<PathBuf>, Failure> {
     match &options.secret_file {
         Some(path) => Ok(Some(path.clone())),

@@ -1,4 +1,5 @@
-//! The routes of the ranks' output streams: torchrun's specs, and the log files.
+//! The routes of the ranks' output streams. Each stream goes to the console, to a log file, or to
+//! both, as torchrun's specs (`--tee` and `--redirects`) select.
 
 use std::fs::File;
 use std::io;
@@ -39,12 +40,13 @@ impl OutputStream {
     }
 }
 
-/// The selected streams per local rank: 0 none, 1 standard output, 2 standard error, 3 both.
+/// The selected streams of each local rank. The number 0 means none, 1 standard output, 2 standard
+/// error, and 3 both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamSpec {
     /// The same streams for all ranks.
     All(u8),
-    /// Streams for the listed ranks; none for the other ranks.
+    /// Pairs of a local rank and its streams. The other ranks have no selected streams.
     Each(Vec<(usize, u8)>),
 }
 
@@ -106,14 +108,14 @@ impl FromStr for LocalRankList {
 /// The destinations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamRoute {
-    /// The stream is forwarded to the same stream of distrun.
+    /// True if the stream is forwarded to the same stream of distrun.
     pub(crate) console: bool,
-    /// The stream is written to the rank's log file.
+    /// True if the stream is written to the rank's log file.
     pub(crate) file: bool,
 }
 
 /// Returns the destinations of a stream. Like in torchrun, a stream in `tee` is forwarded even if
-/// it is also in `redirects`. A log folder without either spec logs all streams.
+/// it is also in `redirects`. If there is a log folder but neither spec, all streams are logged.
 pub(crate) fn route_stream(
     has_log_dir: bool,
     tee: Option<&StreamSpec>,
@@ -130,7 +132,7 @@ pub(crate) fn route_stream(
     StreamRoute { console: teed || !redirected, file: teed || redirected }
 }
 
-/// Creates an empty log file in a rank's folder, and the folder if it is missing.
+/// Creates an empty log file in a rank's folder. Creates the folder if it is missing.
 ///
 /// # Errors
 /// The reason, with the name of the file.

@@ -1,10 +1,10 @@
-//! Flags of torchrun with little or no effect here. distrun accepts flags that a start line may
-//! contain without harm. It refuses flags that would change the program's run, with the reason, so
-//! that no flag is silently ignored.
+//! Flags of torchrun that have little or no effect in distrun. distrun accepts a flag without
+//! effect if the job runs as the user expects. For a flag that would change how the job runs,
+//! distrun returns an error with the reason, so that no important flag is silently ignored.
 
 use std::str::FromStr;
 
-/// The address of torchrun's rendezvous, which is the address of the job's store here.
+/// The address of torchrun's rendezvous. distrun uses it as the address of the job's store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RendezvousEndpoint {
     /// The host's name or address.
@@ -17,7 +17,7 @@ impl FromStr for RendezvousEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // An IPv6 address contains colons, and is in brackets if a port follows.
+        // An IPv6 address contains colons. If a port follows, the address is in brackets.
         let (address, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, "")) => (address, None),
             Some((address, rest)) => (address, rest.strip_prefix(':')),
@@ -97,7 +97,7 @@ pub(crate) struct TorchrunOptions {
 }
 
 impl TorchrunOptions {
-    /// Checks the flags; the error is the reason why they cannot be used.
+    /// Checks the flags. The error is the reason why a flag cannot be used.
     pub(crate) fn check(&self, nnodes: usize, is_node_named: bool) -> Result<(), String> {
         let refused = [
             (

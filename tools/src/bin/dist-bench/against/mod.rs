@@ -1,16 +1,16 @@
 //! `--against TREE`: the ranks of this program and the ranks of another tree's program take turns.
-//! The ratio of their times in each cell shows whether a change has made the library slower.
+//! The ratio of their times in each cell (operation, size and variant) shows whether a change has
+//! made the library slower.
 //!
-//! A pair is one run of calls by each side, one after the other; who goes first alternates. The
 //! A pair is one run of calls by each side, one after the other. The side that goes first
 //! alternates. The pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks
 //! of both sides again, in alternating order. The reason is that the memory placement of a process
-//! changes its times by percents as long as the process lives. Both sides get the same requests
-//! (`request`). A request has the names of operations and types, never numbers of constants, which
-//! differ between trees.
+//! changes its times by several percent as long as the process lives. Both sides get the same
+//! requests (`request`). A request contains the names of operations and types, not their numbers,
+//! because the numbers may differ between trees.
 //!
-//! Cells and operations above their limit are measured again with as many pairs, at most
-//! [`REPEATS`] times. All pairs count.
+//! If a cell or an operation is above its limit, it is measured again with the same number of
+//! pairs, at most [`REPEATS`] times. The ratio is then computed from all pairs.
 
 mod text;
 mod tree;
@@ -37,17 +37,18 @@ use verdict::TreeVerdict;
 /// The name of the other tree's engine in tables and files.
 pub(crate) const BASELINE: &str = "baseline";
 
-/// The exit status if this tree is slower than the other one, or a cell has no conclusive ratio.
+/// The exit status if this tree is slower than the other tree, or if a cell has too few pairs for a
+/// confidence interval.
 const EXIT_SLOWER: u8 = 3;
 
-/// The number of times that the ranks of both sides are started for the pairs of a cell.
+/// The number of passes of a cell. Each pass starts the ranks of both sides again.
 const PASSES: usize = 6;
 
-/// The number of times that as many pairs are added for a cell or an operation above its limit.
+/// The number of times that a cell or an operation above its limit is measured again.
 const REPEATS: usize = 2;
 
-/// Measures all cells that the options ask for, prints them, writes the files, and fails with
-/// status 3 if this tree is slower.
+/// Measures all cells that the options select, prints the results, and writes the files. If this
+/// tree is slower, fails with status 3.
 pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check_target)?;
     let context = RunContext::new()?;
@@ -70,7 +71,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
         limits: None,
         cells: comparison.samples.iter().filter_map(CellSamples::measured).collect(),
     };
-    // The results so far are kept, even if the comparison was cut short.
+    // Write the files even if the comparison ended early. They then contain partial results.
     write_files(options, &results)?;
     outcome?;
     let verdict = TreeVerdict::of(&results.cells);
@@ -83,7 +84,7 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))?;
     match is_tree_no_slower {
         true => Ok(()),
-        // The summary has the reasons.
+        // The message is empty, because the summary contains the reasons.
         false => Err(Failure { status: EXIT_SLOWER, message: String::new() }),
     }
 }
@@ -104,8 +105,8 @@ struct ComparedEngines {
 }
 
 impl ComparedEngines {
-    /// Starts the ranks of both sides; libdist's engine of this tree comes first in the result. The
-    /// start order alternates with `number`.
+    /// Starts the ranks of both sides. The engine of this tree comes first in the result. Which
+    /// side starts first depends on whether `number` is even.
     fn start(
         &self,
         ranks: usize,
@@ -127,9 +128,9 @@ impl ComparedEngines {
 #[derive(Debug)]
 struct CellSamples {
     cell: BenchCell,
-    /// The request for both sides, once a trial has shown the time of a call.
+    /// The request for both sides. It is set after the first trial, which shows the time of a call.
     request: Option<BenchRequest>,
-    /// The times of this tree and of the other one.
+    /// The times of this tree and of the other tree.
     figures: [EngineTimes; 2],
     is_offered: bool,
 }
@@ -197,7 +198,8 @@ impl<'a> TreeComparison<'a> {
         Ok(())
     }
 
-    /// Adds as many pairs as the options ask for to each of these cells, and prints them.
+    /// Measures each of these cells with as many pairs as the options select, in addition to
+    /// earlier pairs, and prints the results.
     fn measure(&mut self, cell_indices: &[usize]) -> Result<(), Failure> {
         let pairs = self.options.pairs();
         let passes = PASSES.min(pairs);
@@ -233,7 +235,8 @@ impl<'a> TreeComparison<'a> {
         Ok(())
     }
 
-    /// Prints a cell, below a head if its operation differs from the cell printed before.
+    /// Prints the result of a cell. If its operation differs from the cell that was printed before,
+    /// prints a table header above it.
     fn print_cell(
         &self,
         index: usize,
@@ -282,8 +285,8 @@ impl<'a> TreeComparison<'a> {
         Ok(())
     }
 
-    /// Checks the results of both sides, and sets the request of the cell. Returns `None` if the
-    /// other tree does not support it.
+    /// Verifies the results of both sides, and sets the request of the cell. Returns `None` if the
+    /// other tree does not support the cell.
     fn run_trial(
         &mut self,
         index: usize,
@@ -307,13 +310,13 @@ impl<'a> TreeComparison<'a> {
             samples.figures[side].wrong += wrong;
             slowest = slowest.max(times.p50);
         }
-        // Both sides make the same number of calls, the same in each pass.
+        // Both sides make the same number of calls in all passes.
         let request = samples.request.get_or_insert_with(|| samples.cell.request(calls, slowest));
         Ok(Some(request.clone()))
     }
 }
 
-/// Returns the number of pairs of a pass, so that all passes together have all pairs.
+/// Returns the number of pairs in the pass number `pass`. The sum over all passes is `pairs`.
 fn pairs_in_pass(pairs: usize, passes: usize, pass: usize) -> usize {
     pairs * (pass + 1) / passes - pairs * pass / passes
 }

@@ -9,7 +9,7 @@ use crate::table::OpMean;
 use crate::text::{microseconds_text, size_text};
 use dist_tools::count_text;
 
-/// Formats the text before the measurement.
+/// Formats the message at the start of the measurement.
 pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> String {
     let mut text = format!(
         "This tree against {}: {}, {} of runs each\n",
@@ -23,7 +23,7 @@ pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> Stri
     text
 }
 
-/// Formats the text before cells are measured again.
+/// Formats the message that cells are measured again.
 pub(super) fn repetition_text(cells: usize) -> String {
     format!("\nAbove a limit: {} measured again\n", count_text(cells, "cell"))
 }

@@ -1,5 +1,6 @@
-//! Finds the program in the other tree's release build, and starts it as ranks. Only the rank mode
-//! of the program is used. So any tree can be compared whose ranks accept the same requests.
+//! Finds dist-bench in the other tree's release build, and starts its processes as ranks. This
+//! tree's program is the driver of both sides. So any tree can be compared whose ranks accept the
+//! same requests.
 
 use crate::cell::BenchCell;
 use crate::engine::EngineLauncher;
@@ -18,7 +19,7 @@ const PROGRAM_NAME: &str = "dist-bench";
 #[derive(Debug)]
 pub(super) struct OtherTree {
     pub(super) program: PathBuf,
-    /// The engine of this tree; the other tree's ranks get the same arguments.
+    /// The engine of this tree. The other tree's ranks get the same arguments.
     libdist: LibdistEngine,
 }
 

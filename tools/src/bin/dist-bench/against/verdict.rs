@@ -1,14 +1,14 @@
-//! The rule by which this tree is not slower than the other one: no cell has an interval entirely
-//! above [`CELL_LIMIT`], and no operation has a geometric mean above [`MEAN_LIMIT`]. The functions
-//! do no I/O.
+//! The rule that decides whether this tree is slower than the other tree. This tree is not slower
+//! if no cell has a confidence interval that is entirely above [`CELL_LIMIT`], and no operation has
+//! a geometric mean above [`MEAN_LIMIT`]. The functions do no I/O.
 
 use crate::cell::{self, CellResult};
 use crate::table::{OpMean, mean_key, op_means};
 
-/// A cell is slower if the whole interval of its ratio is above this.
+/// A cell is slower if the whole confidence interval of its ratio is above this limit.
 pub(crate) const CELL_LIMIT: f64 = 1.03;
 
-/// An operation is slower if the geometric mean of its cells' ratios is above this.
+/// An operation is slower if the geometric mean of the ratios of its cells is above this limit.
 pub(super) const MEAN_LIMIT: f64 = 1.005;
 
 /// The result of the comparison with the other tree.
@@ -51,7 +51,7 @@ impl<'a> TreeVerdict<'a> {
     }
 
     /// Returns true if no limit is exceeded and every compared cell has an interval. Returns false
-    /// without any compared cell.
+    /// if no cell was compared.
     pub(crate) fn is_no_slower(&self) -> bool {
         let is_exceeded = !self.slower_cells.is_empty() || self.slower_means().next().is_some();
         self.compared_cells > 0 && self.inconclusive.is_empty() && !is_exceeded
@@ -63,7 +63,8 @@ pub(super) fn is_above_mean_limit(mean: &OpMean) -> bool {
     mean.ratio > MEAN_LIMIT
 }
 
-/// Returns the indices of the cells above their limit, and of all cells of operations above theirs.
+/// Returns the indices of the cells above [`CELL_LIMIT`], and of all cells of the operations above
+/// [`MEAN_LIMIT`].
 pub(super) fn cells_above_limit(all: &[Option<CellResult>]) -> Vec<usize> {
     let present: Vec<CellResult> = all.iter().flatten().cloned().collect();
     let slow_ops: Vec<OpMean> =

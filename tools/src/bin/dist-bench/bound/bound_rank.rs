@@ -12,24 +12,25 @@ use dist::sys::{cma, shm::Segment};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-/// The piece sizes for reads from the other process, and the number of trials per size.
+/// The sizes in bytes of one read from the other process. A trial selects the fastest size.
 const PIECE_SIZES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// The number of trials with each size.
 const TRIALS_PER_SIZE: usize = 5;
 
 const ELEMENT_BYTES: usize = size_of::<f32>();
 
-/// One rank, which is connected to the other rank.
+/// One rank, after it has connected to the other rank.
 #[derive(Debug)]
 pub(super) struct BoundRank {
     rank: usize,
     control: ControlSegment,
     buffers: Option<PairBuffers>,
-    /// The number of result pieces that each rank has reduced so far.
+    /// For each rank, the number of pieces of the result that it has reduced so far.
     pieces_reduced: [u64; RANKS],
     scratch: Vec<f32>,
 }
 
-/// The buffers, and the kind of request that they fit.
+/// The buffers of the two ranks. They fit all requests with the same `count` and `is_shared`.
 #[derive(Debug)]
 struct PairBuffers {
     count: usize,
@@ -56,21 +57,22 @@ impl BoundRank {
         Ok(Self { rank, control, buffers: None, pieces_reduced: [0; RANKS], scratch })
     }
 
-    /// Executes a request. Returns `None` if the memory of the other process cannot be read.
+    /// Executes a request. Returns `None` if this process may not read the memory of the other
+    /// process.
     pub(super) fn execute(&mut self, request: &BenchRequest) -> Result<Option<RankStamps>, String> {
-        let is_right = |kept: &PairBuffers| {
-            (kept.count, kept.is_shared) == (request.count, request.uses_arena)
+        let fits = |pair: &PairBuffers| {
+            (pair.count, pair.is_shared) == (request.count, request.uses_arena)
         };
-        if !self.buffers.as_ref().is_some_and(is_right) {
-            // Free the previous buffers first, since both may not fit in memory.
+        if !self.buffers.as_ref().is_some_and(fits) {
+            // Free the previous buffers before the allocation, because both may not fit in memory.
             self.buffers = None;
             let pair_buffers = if request.uses_arena {
                 self.map_shared_buffers(request)?
             } else {
                 self.attach_remote_buffers(request)?
             };
-            let Some(kept) = pair_buffers else { return Ok(None) };
-            self.buffers = Some(kept);
+            let Some(pair_buffers) = pair_buffers else { return Ok(None) };
+            self.buffers = Some(pair_buffers);
         }
         let Some(mut pair_buffers) = self.buffers.take() else {
             return Err("the request has no buffers".into());
@@ -88,7 +90,7 @@ impl BoundRank {
         request: &BenchRequest,
         pair_buffers: &mut PairBuffers,
     ) -> Result<RankStamps, String> {
-        let PairBuffers { count, buffers, peer: other, piece, .. } = pair_buffers;
+        let PairBuffers { count, buffers, peer, piece, .. } = pair_buffers;
         let (output, rank) = (buffers.output(), self.rank);
         let work = ReduceSlice { local: output.cast(), count: *count, piece: *piece };
         let this = std::cell::RefCell::new(self);
@@ -99,7 +101,7 @@ impl BoundRank {
             RankPosition { rank, ranks: RANKS },
             barrier,
             barrier,
-            || this.borrow_mut().all_reduce(work, other),
+            || this.borrow_mut().all_reduce(work, peer),
         )
     }
 
@@ -117,22 +119,23 @@ impl BoundRank {
             self.control.peer_word(ControlWord::ProcessId),
             self.control.peer_word(ControlWord::BufferLocation),
         );
-        let other = open_segment(process, peer_descriptor, own.len())?;
+        let peer_segment = open_segment(process, peer_descriptor, own.len())?;
         let buffers = RankBuffers::in_segment(request, self.rank, RANKS, own);
-        // The peer must have opened this segment before the next one is created.
+        // Wait until the peer has opened this segment. After that, the word for its location may
+        // change.
         self.control.barrier()?;
         let (count, piece) = (request.count, 0);
         Ok(Some(PairBuffers {
             count,
             is_shared: true,
             buffers,
-            peer: PeerBuffer::SharedMapping(other),
+            peer: PeerBuffer::SharedMapping(peer_segment),
             piece,
         }))
     }
 
-    /// Creates private buffers for each rank. Returns `None` if the other rank's buffer cannot be
-    /// read.
+    /// Creates a private buffer for each rank. Returns `None` if a rank may not read the buffer of
+    /// the other rank.
     fn attach_remote_buffers(
         &mut self,
         request: &BenchRequest,
@@ -154,11 +157,11 @@ impl BoundRank {
             return Ok(None);
         }
         let (count, piece) = (request.count, PIECE_SIZES[0]);
-        let other = PeerBuffer::RemoteAddress(process, peer_address);
-        Ok(Some(PairBuffers { count, is_shared: false, buffers, peer: other, piece }))
+        let peer = PeerBuffer::RemoteAddress(process, peer_address);
+        Ok(Some(PairBuffers { count, is_shared: false, buffers, peer, piece }))
     }
 
-    /// Tries all piece sizes. Both ranks use the fastest size of rank 0.
+    /// Measures all piece sizes. Both ranks then use the size that was the fastest on rank 0.
     fn choose_piece_size(&mut self, pair_buffers: &mut PairBuffers) -> Result<(), String> {
         let mut best = (Duration::MAX, PIECE_SIZES[0]);
         let local_buffer = pair_buffers.buffers.output().cast();
@@ -180,13 +183,13 @@ impl BoundRank {
             let piece = self.control.peer_word(ControlWord::Proposal);
             pair_buffers.piece = usize::try_from(piece).map_err(|error| error.to_string())?;
         }
-        // The peer must have read this word before it changes.
+        // Wait until the peer has read the proposed size. After that, the word may change.
         self.control.barrier()
     }
 
-    fn all_reduce(&mut self, work: ReduceSlice, other: &PeerBuffer) -> Result<(), String> {
+    fn all_reduce(&mut self, work: ReduceSlice, peer: &PeerBuffer) -> Result<(), String> {
         self.control.barrier()?;
-        match other {
+        match peer {
             PeerBuffer::SharedMapping(segment) => self.reduce_half(work, segment),
             PeerBuffer::RemoteAddress(process, address) => {
                 self.cma_reduce_half(work, *process, *address)?
@@ -195,16 +198,18 @@ impl BoundRank {
         self.control.barrier()
     }
 
-    /// Adds one half of the vectors, and stores the sums in both buffers.
-    fn reduce_half(&self, work: ReduceSlice, other: &Segment) {
+    /// Adds this rank's half of the two vectors, and stores the sums in both buffers.
+    fn reduce_half(&self, work: ReduceSlice, peer_segment: &Segment) {
         let (from, to) = work.half_range(self.rank);
-        let (local, remote) = (work.local.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
-        // SAFETY: both buffers have `count` elements; the other rank uses the other half until the
-        // barrier.
+        let (local, remote) =
+            (work.local.wrapping_add(from), peer_segment.as_mut_ptr().cast::<f32>());
+        // SAFETY: both buffers have `count` elements. Until the next barrier, the other rank only
+        // uses the other half of both.
         unsafe { sum_kernels::add_into_both(local, remote.wrapping_add(from), to - from) };
     }
 
-    /// Reads and adds one half, then reads the sums of the other half.
+    /// Reads this rank's half from the other process and adds it to the local half. Then reads the
+    /// sums of the other half from the other process.
     fn cma_reduce_half(
         &mut self,
         work: ReduceSlice,
@@ -212,8 +217,8 @@ impl BoundRank {
         address: u64,
     ) -> Result<(), String> {
         let read = |at: usize, bytes: usize, into: *mut u8| {
-            // SAFETY: `bytes` bytes of a buffer or of the scratch, which no other code uses during
-            // the call.
+            // SAFETY: `into` points to `bytes` bytes of the buffer or of `scratch`. No other code
+            // uses them during the call.
             let into = unsafe { Dst::new(into, bytes) };
             match cma::read(process, address + at as u64, into) {
                 Ok(got) if got == bytes => Ok(()),
@@ -226,18 +231,18 @@ impl BoundRank {
         for (from, to) in work.piece_ranges(self.rank) {
             let scratch = self.scratch.as_mut_ptr();
             read(from * ELEMENT_BYTES, (to - from) * ELEMENT_BYTES, scratch.cast())?;
-            // SAFETY: the scratch holds a piece, which is inside the buffer; the other rank only
-            // reads it, later.
+            // SAFETY: `scratch` holds a whole piece. The piece is inside the buffer. The other rank
+            // reads the piece only after `PiecesReduced` is set, and never writes it.
             unsafe {
                 sum_kernels::add_into_first(work.local.wrapping_add(from), scratch, to - from)
             };
             self.pieces_reduced[self.rank] += 1;
             self.control.set_word(ControlWord::PiecesReduced, self.pieces_reduced[self.rank]);
         }
-        let other = 1 - self.rank;
-        for (from, to) in work.piece_ranges(other) {
-            self.pieces_reduced[other] += 1;
-            self.control.wait_for(ControlWord::PiecesReduced, self.pieces_reduced[other])?;
+        let other_rank = 1 - self.rank;
+        for (from, to) in work.piece_ranges(other_rank) {
+            self.pieces_reduced[other_rank] += 1;
+            self.control.wait_for(ControlWord::PiecesReduced, self.pieces_reduced[other_rank])?;
             let into = work.local.wrapping_add(from).cast();
             read(from * ELEMENT_BYTES, (to - from) * ELEMENT_BYTES, into)?;
         }
@@ -245,7 +250,7 @@ impl BoundRank {
     }
 }
 
-/// The vector of this rank.
+/// The vector of this rank and its division into pieces.
 #[derive(Clone, Copy, Debug)]
 struct ReduceSlice {
     local: *mut f32,
@@ -255,13 +260,13 @@ struct ReduceSlice {
 }
 
 impl ReduceSlice {
-    /// Returns the range of elements that a rank adds.
+    /// Returns the range of elements that a rank reduces: its half of the vector.
     const fn half_range(&self, rank: usize) -> (usize, usize) {
         let middle = self.count / 2;
         if rank == 0 { (0, middle) } else { (middle, self.count) }
     }
 
-    /// Divides this range into pieces.
+    /// Divides the half of a rank into pieces.
     fn piece_ranges(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let ((from, to), step) = (self.half_range(rank), (self.piece / ELEMENT_BYTES).max(1));
         (from..to).step_by(step).map(move |at| (at, to.min(at + step)))

@@ -1,6 +1,7 @@
-//! The control words by which the two ranks of the lower bound synchronise: a small shared memory
-//! segment. Rank 0 creates it and writes its location into a file. Rank 1 opens it through /proc.
-//! Waiters spin, which is fastest, with a timeout.
+//! The control segment: a small shared memory segment with control words, by which the two ranks of
+//! the lower bound synchronise. Rank 0 creates the segment, and writes its process id and
+//! descriptor into a file. Rank 1 reads the file and opens the segment through /proc. A rank that
+//! waits for a word spins, because this is the fastest way to wait. The wait has a timeout.
 #![allow(unsafe_code, reason = "raw pointers access memory that another process writes")]
 
 use dist::base::deadline::Deadline;
@@ -12,16 +13,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The timeout of a wait for the peer, and the number of spins between two checks of the clock.
+/// The timeout of a wait for the peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of spins between two checks of the clock.
 const SPINS_PER_CHECK: u32 = 1 << 16;
 
-/// The distance of words in bytes, so that no two words are in cache lines that are fetched
-/// together.
+/// The distance of two words in bytes. It is two cache lines, because processors may fetch the
+/// neighbour of a cache line too, and two words must not disturb each other.
 const WORD_STRIDE: usize = 128;
 const SEGMENT_BYTES: usize = 4096;
 
-/// The words of each rank.
+/// The words that each rank has in the segment. Only the rank itself writes its words.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlWord {
     /// The number of barriers that the rank has entered.
@@ -30,16 +32,17 @@ pub(super) enum ControlWord {
     PiecesReduced,
     /// The rank's process id.
     ProcessId,
-    /// The location of the rank's buffer: its address or its descriptor.
+    /// The location of the rank's buffer: its address, or the descriptor of its segment.
     BufferLocation,
-    /// The value that the rank proposes.
+    /// A value that the rank proposes to the other rank: whether it can read the other process, or
+    /// the piece size.
     Proposal,
 }
 
 /// The number of words per rank.
 const WORDS_PER_RANK: usize = 5;
 
-/// The words of both ranks, as seen by one rank.
+/// The control segment, as one rank uses it.
 #[derive(Debug)]
 pub(super) struct ControlSegment {
     rank: usize,
@@ -49,7 +52,7 @@ pub(super) struct ControlSegment {
 }
 
 impl ControlSegment {
-    /// Connects both ranks through the files at `path_prefix`.
+    /// Connects the two ranks through the file `path_prefix`.control.
     pub(super) fn connect(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let path = format!("{path_prefix}.control");
         let segment =
@@ -63,12 +66,13 @@ impl ControlSegment {
     fn word_of(&self, rank: usize, word: ControlWord) -> &AtomicU64 {
         let offset = WORD_STRIDE * (rank * WORDS_PER_RANK + word as usize);
         let ptr = self.segment.as_mut_ptr().wrapping_add(offset).cast();
-        // SAFETY: the pointer is aligned and inside the segment, which lives as long as `self`; the
-        // word is only accessed as an atomic.
+        // SAFETY: the pointer is aligned and inside the segment, which lives as long as `self`. All
+        // accesses to the word are atomic.
         unsafe { AtomicU64::from_ptr(ptr) }
     }
 
-    /// Sets a word of this rank. A rank that reads the word also sees all earlier writes.
+    /// Sets a word of this rank. If the other rank reads the new value with `peer_word` or
+    /// `wait_for`, it also sees everything that this rank wrote before.
     pub(super) fn set_word(&self, word: ControlWord, value: u64) {
         self.word_of(self.rank, word).store(value, Ordering::Release);
     }
@@ -133,7 +137,7 @@ fn await_segment(path: &Path) -> Result<Segment, String> {
     }
 }
 
-/// Maps a segment of another process.
+/// Maps a segment that another process has created.
 pub(super) fn open_segment(process: u64, descriptor: u64, len: usize) -> Result<Segment, String> {
     let path = format!("/proc/{process}/fd/{descriptor}");
     let file = File::options().read(true).write(true).open(&path);

@@ -1,14 +1,17 @@
-//! The time of a handwritten program for an all_reduce between two ranks, as a lower bound for
-//! libraries. It is an engine like any other, for this operation only. It gives no guarantee of a
-//! library: no deadline, no argument check, no handling of failed peers.
+//! A handwritten all_reduce between two ranks. Its time is a lower bound for the time of a library.
+//! It is an engine (like libdist or an MPI library) that supports only this operation. Unlike a
+//! library, it has no deadlines, no checks of arguments, and no handling of failed peers.
 //!
-//! - In shared memory (*direct*): each rank adds one half of both vectors, and stores the sums in
-//!   both.
-//! - In private memory (*cma_read*): each rank reads the other rank's values of its half from the
-//!   other process, piece by piece, and adds them to its own. Then it reads the sums of the other
-//!   half.
+//! There are two methods:
 //!
-//! Both are `bound_allreduce` in the project's baseline. A trial selects the best piece size.
+//! - For buffers in shared memory (*direct*): each rank adds one half of the two vectors, and
+//!   stores the sums in both vectors.
+//! - For buffers in private memory (*cma_read*): each rank reduces one half. It reads the other
+//!   rank's values of this half from the other process, piece by piece, and adds them to its own
+//!   values. Then it reads the sums of the other half from the other process.
+//!
+//! A trial before the measurement selects the fastest piece size. Both methods are the program
+//! `bound_allreduce` of the project's baseline.
 
 mod bound_rank;
 mod control_segment;
@@ -26,13 +29,14 @@ use dist_tools::Failure;
 use std::path::Path;
 use std::process::Command;
 
-/// The first argument on the command line of a rank.
+/// The first command line argument of a rank of this engine.
 pub(crate) const AS_BOUND: &str = "--as-bound";
 
 /// The number of ranks.
 const RANKS: usize = 2;
 
-/// The smallest size; below it, a library has faster methods.
+/// The smallest size in bytes. For smaller sizes, a library has faster methods, so this program is
+/// not a lower bound.
 const MIN_BYTES: usize = 4096;
 
 /// The engine.
@@ -71,7 +75,7 @@ impl EngineLauncher for BoundEngine {
 /// Runs a rank until the driver ends it.
 ///
 /// # Errors
-/// The reason why it ended early; the driver has received it too, if possible.
+/// The reason why the rank ended early. The rank has sent it to the driver too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     let [rank, path_prefix] = words else {
         return Err(

@@ -1,19 +1,20 @@
-//! The additions of the lower bound: plain loops, compiled for the widest vectors of the processor.
+//! The additions of the lower bound. They are plain loops that the compiler vectorises. At run
+//! time, the functions select the version for the widest vector extension of the processor.
 #![allow(unsafe_code, reason = "raw pointers access vectors that other processes use too")]
 
-/// Adds two vectors and stores the sums in both.
+/// Adds two vectors, and stores the sums in both vectors.
 ///
 /// # Safety
-/// Both have `count` elements, which no other code uses during the call.
+/// Both vectors have `count` elements, and no other code uses them during the call.
 pub(super) unsafe fn add_into_both(a: *mut f32, b: *mut f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512; the caller ensures the rest.
+            // SAFETY: the processor has AVX-512. The caller ensures the other conditions.
             return unsafe { x86::add_into_both_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2; the caller ensures the rest.
+            // SAFETY: the processor has AVX2. The caller ensures the other conditions.
             return unsafe { x86::add_into_both_avx2(a, b, count) };
         }
     }
@@ -21,15 +22,15 @@ pub(super) unsafe fn add_into_both(a: *mut f32, b: *mut f32, count: usize) {
     unsafe { add_into_both_loop(a, b, count) }
 }
 
-/// Adds a vector to another one.
+/// Adds two vectors, and stores the sums in the first vector.
 ///
 /// # Safety
-/// As for [`add_into_both`]; the second vector is only read.
+/// As for [`add_into_both`]. The second vector is only read.
 pub(super) unsafe fn add_into_first(a: *mut f32, b: *const f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512; the caller ensures the rest.
+            // SAFETY: the processor has AVX-512. The caller ensures the other conditions.
             return unsafe { x86::add_into_first_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
@@ -71,7 +72,7 @@ unsafe fn add_into_first_loop(a: *mut f32, b: *const f32, count: usize) {
     }
 }
 
-/// The loops, compiled for vector extensions that not every processor has.
+/// The same loops, compiled for vector extensions that not every processor has.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{add_into_both_loop, add_into_first_loop};
@@ -117,7 +118,7 @@ mod tests {
     fn sums_replace_one_or_both_vectors() {
         let (a, b): (Vec<f32>, Vec<f32>) = (0..100u8).map(|n| (f32::from(n), 1.0)).unzip();
         let (mut one, mut two) = (a.clone(), b.clone());
-        // SAFETY: two vectors of this function, of that length.
+        // SAFETY: both vectors belong to this function and have 100 elements.
         unsafe { add_into_both(one.as_mut_ptr(), two.as_mut_ptr(), 100) };
         assert_eq!(one, two);
         assert_eq!((one[0], one[99]), (1.0, 100.0));

@@ -4,8 +4,8 @@
  *     gloo RANK RANKS PREFIX
  *
  * The ranks connect through files in a folder, so that no port can be in use by another process.
- * Gloo has reduce_scatter only in an older form with one fixed order of blocks. This program does
- * not support it.
+ * Gloo only has an older reduce_scatter with one fixed order of blocks. This program does not
+ * support reduce_scatter.
  */
 #include "rank.h"
 #include <exception>

@@ -78,7 +78,7 @@ class World:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
 
     def sync_participants(self, request):
-        """Synchronises the ranks that take part: in a ping-pong these are its two ranks."""
+        """Synchronises the ranks that take part: all ranks, or the two ranks of a ping-pong."""
         if request.op != "sendrecv":
             dist.barrier()
         elif self.is_root:
@@ -91,7 +91,7 @@ class World:
         a, b, redop = buffers.first, buffers.second, REDOPS.get(request.redop)
         if request.op in ("all_reduce", "reduce") and not request.in_place:
             raise UnsupportedRequest
-        # If the operation has a root, only the root has a result.
+        # In an operation with a root, only the root has a result.
         parts = [list(whole.chunk(self.ranks)) if self.is_root else None for whole in (a, b)]
         return {
             "all_reduce": lambda: dist.all_reduce(a, redop),
@@ -152,7 +152,7 @@ def memory(size):
 
 
 class Buffers:
-    """The buffers of one rank for one kind of request."""
+    """The buffers of one rank. They fit all requests of one kind."""
 
     def __init__(self, request, world):
         dtype = TYPES.get(request.type)
@@ -165,7 +165,7 @@ class Buffers:
         self.words = self.memories[0].view(torch.int64)
 
     def rewrite(self, word):
-        """Rewrites the whole first buffer, like a caller with new values."""
+        """Overwrites the first buffer, as a program does that computes new values."""
         self.words.fill_(word)
 
     def fill(self, request, world):
@@ -226,7 +226,7 @@ def execute(request, world, cache):
         return [0]
     kind = (request.op, request.type, request.count)
     if cache.get("kind") != kind:
-        # Free the previous buffers first, since both may not fit in memory.
+        # Free the previous buffers before the allocation, because both may not fit in memory.
         cache.clear()
         cache.update(kind=kind, buffers=Buffers(request, world))
     buffers = cache["buffers"]
@@ -249,7 +249,7 @@ def execute(request, world, cache):
         end = now()
         if number >= request.warm_up:
             stamps += (start, end)
-    # No rank may sleep while another rank still needs it.
+    # After this, the rank sleeps until a request arrives. No other rank may need it then.
     if request.op != "sendrecv":
         dist.barrier()
     return stamps

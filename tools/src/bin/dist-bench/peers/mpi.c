@@ -19,7 +19,7 @@ static void fail(const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* In MPI, types and operators are run-time values and no constants. */
+/* In MPI, types and operators are not constants, so functions return them. */
 static MPI_Datatype type_of(const struct request *request)
 {
     switch (request->dtype->kind) {

@@ -68,10 +68,10 @@ static const char *path_prefix;
 /* Ends all ranks and prints the reason. */
 static void fail(const char *what);
 
-/* Makes one call. Returns 0 on all ranks if the library does not support it. */
+/* Makes one call. Returns 0, on all ranks alike, if the library does not support the call. */
 static int call(const struct request *request, struct buffers *buffers);
 
-/* Synchronises the ranks that take part: in a ping-pong these are its two ranks. */
+/* Synchronises the ranks that take part: all ranks, or the two ranks of a ping-pong. */
 static void sync_participants(const struct request *request);
 
 /* Synchronises all ranks. */
@@ -203,7 +203,7 @@ static size_t whole_words(size_t bytes)
     return (bytes + 7) / 8 * 8;
 }
 
-/* Provides buffers. Keeps the buffers of the previous request if they have the required size. */
+/* Allocates the buffers, unless those of the previous request have the required size. */
 static void provide(struct buffers *buffers, const struct request *request)
 {
     size_t first, second;
@@ -310,7 +310,7 @@ static size_t execute(const struct request *request, struct buffers *buffers, ui
             stamps[used++] = end;
         }
     }
-    /* No rank may sleep while another rank still needs it. */
+    /* After this, the rank sleeps until a request arrives. No other rank may need it then. */
     if (request->op != SENDRECV) {
         sync_all();
     }

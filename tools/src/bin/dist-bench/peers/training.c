@@ -6,8 +6,8 @@
  * The plan is in the file PREFIX.plan (format: training/plan.rs). Each rank writes a sample to
  * PREFIX.RANK.sample. The program has two schemes:
  *
- * openmpi: all gradients are in one vector. One all-reduce sums it after the backward pass. Then
- * the rank divides it.
+ * openmpi: all gradients are in one vector. After the backward pass, one all-reduce sums the
+ * vectors of all ranks. Then each rank divides the sums by the number of ranks.
  *
  * horovod: a thread of each rank wakes once per millisecond. The ranks agree on the gradients that
  * all ranks have computed, by a bitwise AND of one bit per gradient. The thread copies these

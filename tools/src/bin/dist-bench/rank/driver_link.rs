@@ -1,5 +1,6 @@
-//! The link between a rank and the driver: requests arrive through one pipe, responses leave
-//! through another, and stamps go into a file.
+//! The link between a rank and the driver (the dist-bench process that starts all ranks). The rank
+//! reads requests from one pipe and writes responses to another pipe. It writes its stamps (the
+//! start and end times of the calls) into a file.
 
 use crate::engine::{REQUEST_SUFFIX, RESPONSE_SUFFIX, SAMPLE_SUFFIX};
 use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
@@ -17,7 +18,7 @@ pub(crate) struct DriverLink {
 }
 
 impl DriverLink {
-    /// Opens the pipes at `path_prefix`.
+    /// Opens the pipes that the driver has created. Their paths begin with `path_prefix`.
     ///
     /// # Errors
     /// The reason for the failure.
@@ -44,14 +45,14 @@ impl DriverLink {
     ) -> Result<(), String> {
         let outcome = body(&mut self);
         if let Err(message) = &outcome {
-            // Ignore a driver that no longer reads.
+            // If the driver no longer reads, ignore the error.
             drop(self.respond(&format!("error: {message}")));
         }
         outcome
     }
 
-    /// Executes requests until the driver ends the rank. `None` means that the library does not
-    /// support a request.
+    /// Reads and executes requests until the driver ends the rank. `execute` returns `None` if the
+    /// library does not support the request.
     ///
     /// # Errors
     /// The error of `execute`, or the reason why a request cannot be read.
@@ -66,7 +67,7 @@ impl DriverLink {
             self.request_pipe
                 .read_line(&mut line)
                 .map_err(|cause| format!("cannot read a request: {cause}"))?;
-            // An empty read: the driver has exited.
+            // If the line is empty, the pipe is closed, so the driver has exited.
             if line.is_empty() || line.trim_end() == QUIT_WORD {
                 return Ok(());
             }

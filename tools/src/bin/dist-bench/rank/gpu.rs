@@ -1,4 +1,4 @@
-//! The GPU of a rank: device memory, and copies to and from it.
+//! The GPU of a rank. It allocates device memory, and copies bytes between host and device memory.
 #![allow(unsafe_code, reason = "device copies take raw pointers to host memory")]
 
 use dist::base::buffer::{Dst, Src};
@@ -7,7 +7,7 @@ use dist::device::{CudaContext, CudaEvent, CudaStream, driver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The timeout of a copy.
+/// The time limit of a copy.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A GPU, and a stream for copies.
@@ -22,15 +22,16 @@ pub(crate) struct RankGpu {
 pub(super) struct GpuBuffer {
     gpu: RankGpu,
     memory: DeviceMemory,
-    /// The bytes of the last upload or download in host memory.
+    /// The copy in host memory. `upload` copies these bytes to the device, and `download` copies
+    /// the bytes of the device here.
     pub(super) host_copy: Vec<u8>,
 }
 
 impl RankGpu {
-    /// Returns the GPU of a rank.
+    /// Returns the GPU of a rank. If there are more ranks than GPUs, several ranks share a GPU.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why the rank has no GPU.
     pub(crate) fn for_rank(rank: usize) -> Result<Self, String> {
         let device_count = driver::get_or_load().and_then(|driver| driver.device_count());
         let count = device_count.map_err(|error| error.to_string())?;
@@ -52,7 +53,7 @@ impl RankGpu {
         Ok(GpuBuffer { gpu: self.clone(), memory, host_copy: vec![0; bytes] })
     }
 
-    /// Waits for the copies.
+    /// Waits until all copies on the stream have ended.
     fn synchronize(&self) -> Result<(), String> {
         let begun = Instant::now();
         let event = CudaEvent::new(&self.context).map_err(|error| error.to_string())?;
@@ -77,11 +78,11 @@ impl GpuBuffer {
         std::ptr::with_exposed_provenance_mut(address)
     }
 
-    /// Copies the host copy to the device.
+    /// Copies `host_copy` to the device.
     pub(super) fn upload(&mut self) -> Result<(), String> {
         let len = self.host_copy.len();
-        // SAFETY: device memory of this length, which exists until the copy has ended; no code on
-        // the host dereferences the address.
+        // SAFETY: this is device memory of this length, and it exists until the copy has ended. No
+        // code on the host dereferences the address.
         let into = unsafe { Dst::new(self.device_ptr(), len) };
         let from = Src::from(&self.host_copy[..]);
         // SAFETY: both exist until the copy has ended, because `synchronize` waits for it.
@@ -90,10 +91,10 @@ impl GpuBuffer {
         self.gpu.synchronize()
     }
 
-    /// Copies the device memory to the host copy.
+    /// Copies the device memory to `host_copy`.
     pub(super) fn download(&mut self) -> Result<(), String> {
         let (start, len) = (self.device_ptr(), self.host_copy.len());
-        // SAFETY: device memory of this length, as in `upload`.
+        // SAFETY: this is device memory of this length, as in `upload`.
         let from = unsafe { Src::new(start, len) };
         let into = Dst::from(&mut self.host_copy[..]);
         // SAFETY: both exist until the copy has ended, because `synchronize` waits for it.

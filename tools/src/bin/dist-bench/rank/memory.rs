@@ -1,5 +1,6 @@
-//! The buffers of one cell, in memory of the process, the library or a device. They are filled,
-//! rewritten and verified between calls.
+//! The buffers of one cell (one measured combination of operation, size and options). They are in
+//! memory of the process, of the library or of a device. Between two calls, a rank fills, rewrites
+//! or verifies them.
 #![allow(unsafe_code, reason = "C functions take raw pointers to the buffers")]
 
 use super::gpu::{GpuBuffer, RankGpu};
@@ -10,10 +11,10 @@ use crate::values::{self, POISON};
 use dist::sys::shm::Segment;
 use std::alloc::Layout;
 
-/// Page alignment, so that the buffers of all engines have the same alignment.
+/// The page size. All engines align their buffers to pages, so that no engine has an advantage.
 const ALIGNMENT: usize = 4096;
 
-/// The size of a word; memory is written in words.
+/// The size in bytes of a word. `RankBuffers::rewrite` writes memory in words.
 const WORD: usize = 8;
 
 /// The owner of a piece of memory.
@@ -23,7 +24,7 @@ enum MemoryOwner {
     Allocator(Layout),
     /// `dist_mem_alloc`.
     Library,
-    /// CUDA; the memory is on a device.
+    /// CUDA. The memory is on a device.
     Device(GpuBuffer),
     /// A shared segment, which another rank may have created.
     Segment(#[allow(dead_code, reason = "the field keeps the memory mapped")] Segment),
@@ -51,8 +52,8 @@ impl AlignedMemory {
         }
         if arena {
             let ptr = op_calls::allocate(len)?;
-            // The content is undefined until it is written. SAFETY: the library has returned `len`
-            // bytes, which no other code uses.
+            // Write the memory, because its content is undefined. SAFETY: the library has returned
+            // `len` bytes, which no other code uses.
             unsafe { ptr.write_bytes(0, len) };
             return Ok(Self { ptr, len, owner: MemoryOwner::Library });
         }
@@ -70,12 +71,13 @@ impl AlignedMemory {
         Self { ptr, len, owner: MemoryOwner::Segment(segment) }
     }
 
-    /// Returns the content; for device memory, the content of the last copy.
+    /// Returns the content. For device memory, returns the host copy.
     fn bytes(&self) -> &[u8] {
         if let MemoryOwner::Device(memory) = &self.owner {
             return &memory.host_copy;
         }
-        // SAFETY: `len` initialised bytes of this object, which no call uses between calls.
+        // SAFETY: the object has `len` initialised bytes. No operation of the library uses them
+        // now, because this function is only called between two calls.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
@@ -83,7 +85,7 @@ impl AlignedMemory {
         if let MemoryOwner::Device(memory) = &mut self.owner {
             return &mut memory.host_copy;
         }
-        // SAFETY: as in `bytes`, and exclusively borrowed.
+        // SAFETY: as in `bytes`. The borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 }
@@ -101,7 +103,7 @@ impl AlignedMemory {
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match self.owner {
-            // SAFETY: allocated with this layout, and freed once.
+            // SAFETY: the memory was allocated with this layout, and is freed once.
             MemoryOwner::Allocator(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
             MemoryOwner::Library => op_calls::free(self.ptr),
             MemoryOwner::Device(_) | MemoryOwner::Segment(_) | MemoryOwner::Empty => {}
@@ -109,19 +111,26 @@ impl Drop for AlignedMemory {
     }
 }
 
-/// A part of a buffer in elements.
+/// A range of elements in a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BufferRange {
     offset: usize,
     len: usize,
 }
 
-/// The parts of the two buffers that an operation uses on one rank.
+/// The sizes of a rank's two buffers, and the ranges that hold the input and the result of an
+/// operation. For example, with 3 ranks and 12 elements, an all_gather has this layout on rank 2:
+///
+/// | in place | first buffer | second buffer | input | result |
+/// |---|---|---|---|---|
+/// | yes | 12 elements | empty | elements 8 to 11 of the first buffer | the first buffer |
+/// | no | 4 elements | 12 elements | the first buffer | the second buffer |
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BufferLayout {
-    /// The number of elements of the first buffer, which has the input.
+    /// The number of elements of the first buffer, which always contains the input.
     first_len: usize,
-    /// The number of elements of the second buffer, which has the result unless the first has it.
+    /// The number of elements of the second buffer. It contains the result, unless the result is in
+    /// the first buffer.
     second_len: usize,
     input: BufferRange,
     result: BufferRange,
@@ -179,7 +188,8 @@ impl BufferLayout {
     }
 }
 
-/// The buffers of one rank for one kind of request.
+/// The buffers of one rank. They fit all requests with the same operation, type, count and
+/// placement.
 #[derive(Debug)]
 pub(crate) struct RankBuffers {
     first: AlignedMemory,
@@ -201,8 +211,8 @@ impl RankBuffers {
         Ok(Self { first, second, layout: shape, element_bytes: element })
     }
 
-    /// Creates buffers with the first one in `segment`, which has the required size. The second
-    /// buffer is empty.
+    /// Creates the buffers of an operation that uses only the first buffer. This buffer is in
+    /// `segment`, which has the required size.
     pub(crate) fn in_segment(
         request: &BenchRequest,
         rank: usize,
@@ -231,10 +241,11 @@ impl RankBuffers {
         memory.ptr.wrapping_add(self.layout.result.offset * self.element_bytes)
     }
 
-    /// Fills the input with known values, and all other elements with a value that no result has.
+    /// Fills the input with known values, and all other elements with [`POISON`] bytes, which do
+    /// not occur in a result.
     ///
     /// # Errors
-    /// The reason why the buffers cannot be copied to the device.
+    /// The reason why a copy to the device failed.
     pub(crate) fn fill(&mut self, request: &BenchRequest, rank: usize) -> Result<(), String> {
         self.first.bytes_mut().fill(POISON);
         self.second.bytes_mut().fill(POISON);
@@ -246,7 +257,7 @@ impl RankBuffers {
         self.second.upload()
     }
 
-    /// Copies the result of a call from the device.
+    /// If the buffers are on a device, copies the result of a call to the host.
     ///
     /// # Errors
     /// The reason for a failed copy.
@@ -256,14 +267,15 @@ impl RankBuffers {
         memory.download()
     }
 
-    /// Returns the result of a call, after `download`.
+    /// Returns the result of a call. The caller calls `download` before.
     pub(crate) fn result(&self) -> &[u8] {
         let memory = if self.layout.is_result_in_first { &self.first } else { &self.second };
         let BufferRange { offset: at, len } = self.layout.result;
         &memory.bytes()[at * self.element_bytes..][..len * self.element_bytes]
     }
 
-    /// Rewrites the whole first buffer, like a caller with new values.
+    /// Overwrites the whole first buffer with `word`, as a program does that computes new values
+    /// between two calls.
     pub(crate) fn rewrite(&mut self, word: u64) {
         let word = word.to_le_bytes();
         for chunk in self.first.bytes_mut().chunks_exact_mut(WORD) {
@@ -314,7 +326,8 @@ mod tests {
         let mut buffers = RankBuffers::new(&request, 1, 3, None).unwrap();
         buffers.fill(&request, 1).unwrap();
         let wrong = values::count_wrong(&request, 1, 3, buffers.result());
-        // The rank's own block is already there.
+        // In place, the rank's own block (4 elements) is already right. The other 8 elements are
+        // wrong.
         assert_eq!(wrong, 8);
         buffers.rewrite(0x0102_0304_0506_0708);
         assert!(buffers.result().chunks(4).all(|e| e == [8, 7, 6, 5] || e == [4, 3, 2, 1]));

@@ -1,5 +1,6 @@
-//! A rank of libdist's engine: a dist-bench process that executes the driver's requests, and waits
-//! for the next request without using CPU time.
+//! A rank of libdist's engine. A rank is a dist-bench process that another dist-bench process, the
+//! driver, starts. It executes the driver's requests. While it waits for the next request, it uses
+//! no CPU time.
 
 mod driver_link;
 mod gpu;
@@ -16,15 +17,18 @@ pub(crate) use memory::RankBuffers;
 use op_calls::{AlgorithmOptions, OpCall};
 pub(crate) use op_calls::{RankWorld, check};
 
-/// The arguments of a rank after the first one.
+/// The command line arguments of a rank, without the first argument, which selects the kind of
+/// process.
 #[derive(Debug)]
 struct RankArguments {
     rank: usize,
     ranks: usize,
     transport: String,
-    /// The path prefix of the request and response pipes and of the stamps file.
+    /// The beginning of the paths of the pipes to and from the driver, and of the file for the
+    /// stamps (the start and end times of the calls).
     path_prefix: String,
-    /// The map of back ends for buffers in memory of GPUs; otherwise empty.
+    /// The map of back ends for a group with buffers on GPUs (the option `backend` of `dist_init`).
+    /// Empty if the buffers are in host memory.
     device: String,
 }
 
@@ -41,7 +45,7 @@ impl RankArguments {
 /// Runs a rank until the driver ends it.
 ///
 /// # Errors
-/// The reason why it ended early; the driver has received it too, if possible.
+/// The reason why the rank ended early. The rank has sent it to the driver too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     let task = RankArguments::parse(words)
         .ok_or("only dist-bench itself starts ranks; run dist-bench without this argument")?;
@@ -54,8 +58,8 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
         let position = RankPosition { rank: task.rank, ranks: task.ranks };
         let on_device = gpu.as_ref().map(|gpu| (gpu.device(), &*task.device));
         let world = RankWorld::join(&store_url, position, &task.transport, on_device)?;
-        // Pin only after the start: a rank that starts pinned to one core would make the library
-        // see only one core.
+        // Pin the rank to its core only after the library has started. If the rank were already
+        // pinned, the library would see a machine with one core.
         thread::pin_to_core(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
         link.serve_requests(&mut |request| execute(&world, gpu.as_ref(), request, &mut buffers))?;
@@ -64,7 +68,8 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     })
 }
 
-/// The cached buffers, and the request that they fit.
+/// The buffers of the previous request, and this request. The next request can use the same buffers
+/// if it needs the same layout.
 type CachedBuffers = Option<(BenchRequest, RankBuffers)>;
 
 fn execute(
@@ -78,7 +83,7 @@ fn execute(
         return Ok(Some(RankStamps::default()));
     }
     if !cached_buffers.as_ref().is_some_and(|(previous, _)| can_reuse_buffers(previous, request)) {
-        // Free the previous buffers first, since both may not fit in memory.
+        // Free the previous buffers before the allocation, because both may not fit in memory.
         *cached_buffers = None;
         *cached_buffers = Some((request.clone(), RankBuffers::new(request, rank, ranks, gpu)?));
     }
@@ -91,8 +96,7 @@ fn execute(
     if algorithm.is_some() && !world.supports_algorithm(&call)? {
         return Ok(None);
     }
-    // The ranks that take part. In a ping-pong these are only its two ranks, so that the other
-    // ranks need not wait.
+    // A ping-pong has only two ranks, so the barriers must not wait for the other ranks.
     let is_ping_pong = request.op == BenchOp::SendRecv;
     let start_barrier = || if is_ping_pong { world.await_peer() } else { world.barrier() };
     let end_barrier = || if is_ping_pong { Ok(()) } else { world.barrier() };
@@ -107,9 +111,9 @@ fn execute(
     .map(Some)
 }
 
-/// Makes the calls of a request: a verified call if requested, then the timed calls.
-/// `start_barrier` synchronises the ranks that take part. `end_barrier` synchronises all ranks at
-/// the end.
+/// Makes the calls of a request: one call whose result is verified, if requested, and then the
+/// timed calls. `start_barrier` synchronises the participating ranks before the calls.
+/// `end_barrier` synchronises them after the last call.
 ///
 /// # Errors
 /// The first error of any step.
@@ -132,7 +136,7 @@ pub(crate) fn measure_calls(
     if request.rewrite_word != 0 {
         buffers.rewrite(request.rewrite_word);
     }
-    // Synchronise, however late the ranks received the request.
+    // The ranks may have received the request at different times, so synchronise them.
     start_barrier()?;
     for number in 0..request.warm_up + request.calls {
         if request.rewrite_word != 0 {
@@ -148,7 +152,8 @@ pub(crate) fn measure_calls(
             stamps.call_times.push((start, end));
         }
     }
-    // No rank may sleep while another rank still needs it.
+    // After this function, a rank sleeps until the next request. It must not sleep while another
+    // rank still needs it to complete its last call.
     end_barrier()?;
     Ok(stamps)
 }

@@ -1,5 +1,6 @@
-//! The calls through the C interface. The measured time is the time for a C caller, including
-//! arguments and handles.
+//! How a rank of libdist's engine calls the measured operations. It uses the C interface, so that
+//! the measured time is the time that a C program sees. This time includes the checks of the
+//! arguments and the lookup of the handles.
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::memory::RankBuffers;
@@ -14,21 +15,22 @@ use dist::ffi::{collective, group, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
-/// The root as the type of ranks in the interface.
+/// [`ROOT`] with the type that ranks have in the C interface.
 const ROOT_RANK: i32 = 0;
 const _: () = assert!(ROOT == 0, "both constants name the root rank");
 
-/// The tags of ping-pong messages, and of the messages that synchronise its ranks.
+/// The tag of the measured messages of a ping-pong.
 const PING_PONG_TAG: i32 = 0;
+/// The tag of the message with which a rank reports that it is ready for a ping-pong.
 const READY_TAG: i32 = 1;
 
-/// Returns the world group, or NULL if this process has joined none.
+/// Returns the world group, or NULL if this process has not joined a world group.
 fn world() -> *mut dist_group_t {
     // SAFETY: the function has no arguments.
     unsafe { group::dist_world() }
 }
 
-/// Allocates memory of the library.
+/// Allocates `bytes` bytes with `dist_mem_alloc`.
 ///
 /// # Errors
 /// The library's error.
@@ -42,12 +44,12 @@ pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
 
 /// Frees memory from `allocate`.
 pub(super) fn free(ptr: *mut u8) {
-    // SAFETY: memory from `allocate`, freed once, and no operation uses it any more.
+    // SAFETY: the memory is from `allocate` and is freed once. No operation uses it any more.
     let status = unsafe { memory::dist_mem_free(ptr.cast()) };
     debug_assert_eq!(status, DIST_OK);
 }
 
-/// The error of a call.
+/// The error of a call: its status and its message.
 #[derive(Debug)]
 pub(crate) struct CallError {
     status: dist_status_t,
@@ -55,8 +57,8 @@ pub(crate) struct CallError {
 }
 
 impl From<CallError> for String {
-    fn from(refusal: CallError) -> Self {
-        refusal.message
+    fn from(error: CallError) -> Self {
+        error.message
     }
 }
 
@@ -68,9 +70,11 @@ pub(crate) fn check(status: dist_status_t) -> Result<(), CallError> {
     if status == DIST_OK {
         return Ok(());
     }
-    // SAFETY: valid until the next failing call of this thread.
+    // SAFETY: the function has no arguments. The text is valid until the next failing call of this
+    // thread.
     let message = unsafe { runtime::dist_last_error() };
-    // SAFETY: a C string that is valid until the next failing call of this thread.
+    // SAFETY: `message` is a C string. It is valid until the next failing call of this thread, and
+    // it is copied before.
     let message = unsafe { CStr::from_ptr(message) };
     Err(CallError { status, message: message.to_string_lossy().into_owned() })
 }
@@ -78,7 +82,7 @@ pub(crate) fn check(status: dist_status_t) -> Result<(), CallError> {
 /// Call options that select an algorithm by name.
 pub(super) struct AlgorithmOptions {
     options: dist_call_options_t,
-    /// The name that the options point to.
+    /// The name of the algorithm. `options` points to it.
     _name: CString,
 }
 
@@ -86,13 +90,14 @@ impl AlgorithmOptions {
     /// Creates options for this algorithm.
     ///
     /// # Errors
-    /// The error for a name that is no C string.
+    /// The reason why the name is not a C string.
     pub(super) fn for_algorithm(name: &str) -> Result<Self, String> {
         let name = CString::new(name).map_err(|error| error.to_string())?;
         let options = dist_call_options_t {
             struct_size: size_of::<dist_call_options_t>(),
             flags: 0,
             timeout_ms: 0,
+            // The factor of a sum of scaled elements. dist-bench does not use this operator.
             premul_scale: 0.0,
             algorithm: name.as_ptr(),
             device: DIST_DEVICE_HOST,
@@ -104,13 +109,14 @@ impl AlgorithmOptions {
     }
 }
 
-/// The arguments of an operation that are the same in each call.
+/// An operation and its arguments. They are the same in all calls of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpCall {
     op: BenchOp,
     input: *const c_void,
     output: *mut c_void,
-    /// The elements of all blocks together.
+    /// The number of elements, as [`BenchOp::elements`] counts them: the sum over all blocks if the
+    /// operation has one block per rank.
     count: usize,
     dtype: i32,
     redop: i32,
@@ -119,7 +125,8 @@ pub(super) struct OpCall {
 }
 
 impl OpCall {
-    /// Creates the call of a request. `algorithm` must live as long as the call is used.
+    /// Creates the call of a request. `buffers` and `algorithm` must live as long as the call is
+    /// used.
     pub(super) fn new(
         request: &BenchRequest,
         buffers: &RankBuffers,
@@ -137,7 +144,9 @@ impl OpCall {
         }
     }
 
-    /// Calls a function that takes a pointer for its work, which is NULL for a blocking call.
+    /// Makes a call, and returns when the operation is complete. `function` takes a `dist_work_t
+    /// **` (the address at which the C function stores the handle of the operation). For a blocking
+    /// call, this pointer is NULL. For an asynchronous call, waits for the work and releases it.
     fn issue(
         &self,
         function: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
@@ -147,9 +156,9 @@ impl OpCall {
         }
         let mut issued: *mut dist_work_t = null_mut();
         check(function(&raw mut issued))?;
-        // SAFETY: a work of this process.
+        // SAFETY: `issued` is a work of this process that was not released.
         let wait_result = check(unsafe { work::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
-        // SAFETY: a work of this process; released once.
+        // SAFETY: as above. The work is released once.
         check(unsafe { work::dist_work_release(issued) })?;
         wait_result
     }
@@ -205,7 +214,7 @@ impl RankWorld {
             device,
             reserved: 0,
         };
-        // SAFETY: the structure and its texts live until the call returns.
+        // SAFETY: the structure, and the texts that it points to, live until the call returns.
         check(unsafe { runtime::dist_init(&raw const options) })?;
         Ok(Self { rank, ranks, group: world() })
     }
@@ -233,7 +242,8 @@ impl RankWorld {
         Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
     }
 
-    /// Lets the rank that starts a ping-pong wait until the other rank is ready.
+    /// Synchronises the two ranks of a ping-pong: the rank that starts it waits for a message of
+    /// the other rank.
     ///
     /// # Errors
     /// The library's error.
@@ -245,7 +255,7 @@ impl RankWorld {
         Ok(check(exchange(self, message, null_mut()))?)
     }
 
-    /// Returns the other rank of a ping-pong.
+    /// Returns the number of the other rank of a ping-pong.
     fn peer(&self) -> i32 {
         if self.rank == ROOT { 1 } else { ROOT_RANK }
     }
@@ -266,25 +276,25 @@ impl RankWorld {
         }
     }
 
-    /// Returns true if the library supports the algorithm that a call names. Makes the call once,
-    /// on the current content of its buffers.
+    /// Returns true if the library supports the algorithm that the options of a call name. To find
+    /// out, makes the call once, with the current content of the buffers.
     ///
     /// # Errors
     /// Any other error of the call.
     pub(super) fn supports_algorithm(&self, call: &OpCall) -> Result<bool, String> {
         match self.issue_call(call) {
             Ok(()) => Ok(true),
-            // All ranks get the same error before any communication.
-            Err(refusal)
-                if [DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED].contains(&refusal.status) =>
+            // All ranks get the same error, before they communicate.
+            Err(error)
+                if [DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED].contains(&error.status) =>
             {
                 Ok(false)
             }
-            Err(refusal) => Err(refusal.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Makes one call. Its buffers hold the elements that the operation needs on this rank.
+    /// Makes one call.
     ///
     /// # Errors
     /// The library's error.
@@ -297,8 +307,9 @@ impl RankWorld {
         let (world, block) = (self.group, count / self.ranks);
         match op {
             // SAFETY: `RankBuffers` has enough memory for the elements that the operation reads and
-            // writes on this rank, in place if both are in one buffer. It keeps the memory until
-            // the call, or the wait for its work, has returned.
+            // writes on this rank. If input and result overlap, they overlap as the in-place rule
+            // of the operation demands. The memory exists until the call, or the wait for its work,
+            // has returned.
             BenchOp::AllReduce => call.issue(|work| unsafe {
                 collective::dist_all_reduce(
                     world, input, output, count, dtype, redop, options, work,
@@ -348,7 +359,8 @@ impl RankWorld {
         }
     }
 
-    /// Makes one round trip on the starting rank, or the reply on the other rank.
+    /// Makes one round trip: the rank that starts sends a message and receives the reply. The other
+    /// rank receives the message and sends the reply.
     fn ping_pong(&self, call: &OpCall) -> Result<(), CallError> {
         let OpCall { input, output, count, dtype, .. } = *call;
         let message = |buf| PeerMessage { buf, count, dtype, tag: PING_PONG_TAG };

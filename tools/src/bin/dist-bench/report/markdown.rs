@@ -13,8 +13,8 @@ use crate::text::{microseconds_text, size_text};
 /// The name of the engine of Gloo through torch.
 const TORCH_ENGINE: &str = "gloo";
 
-/// Returns the whole report. `parts` are the merged result files, and `plots` is the folder of
-/// plots.
+/// Returns the whole report. `results` are the merged results of `parts`, and `plots` is the folder
+/// of the plots.
 pub(super) fn report(results: &BenchResults, parts: &[BenchResults], plots: &str) -> String {
     let run = &results.run;
     let commands: String = parts.iter().map(|part| format!("{}\n", part.run.command)).collect();
@@ -33,7 +33,8 @@ pub(super) fn report(results: &BenchResults, parts: &[BenchResults], plots: &str
     text.trim_end().to_owned() + "\n"
 }
 
-/// Formats column names and the line under them: texts are left-aligned, numbers right-aligned.
+/// Formats the column names and the line under them. Columns of text are left-aligned, and columns
+/// of numbers are right-aligned. Each column is its name and true for numbers.
 fn table_header(columns: &[(&str, bool)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let lines: Vec<&str> =
@@ -45,7 +46,7 @@ fn table_row(words: &[String]) -> String {
     format!("| {} |\n", words.join(" | "))
 }
 
-/// Formats geometric means, tail latencies, and lost cells.
+/// Formats the geometric means, the comparison of the 99th percentiles, and the lost cells.
 fn summary_section(results: &BenchResults) -> String {
     let means = op_means(&results.cells);
     if means.is_empty() {
@@ -100,8 +101,8 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// Formats the speed-up of an all_reduce in ordinary memory over Gloo through torch. Returns an
-/// empty text if that engine took no part.
+/// Formats how much faster an all_reduce in ordinary memory is than Gloo through torch. Returns an
+/// empty text if this engine took no part.
 fn torch_section(results: &BenchResults) -> String {
     let times = |measured: &CellResult| {
         let BenchCell { op, ranks, variant, .. } = measured.cell;
@@ -138,7 +139,7 @@ fn speedup_text(times: f64) -> String {
     if times < 9.95 { format!("{times:.1}") } else { format!("{times:.0}") }
 }
 
-/// Formats the machine's limits, and the shares of them.
+/// Formats the machine's limits, and how close libdist is to them.
 fn limits_section(results: &BenchResults) -> String {
     let mut text = String::new();
     if let Some(limits) = &results.limits {

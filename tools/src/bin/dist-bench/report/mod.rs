@@ -1,6 +1,6 @@
-//! The report: Markdown tables between two marker lines of an existing file, and one plot per
-//! operation. The results come from this run or from files, so that a long measurement can be done
-//! in parts.
+//! The report. It consists of Markdown tables, which replace the text between two marker lines of
+//! an existing file, and of one plot per operation. The results come from this run or from result
+//! files, so that a long measurement can be done in parts.
 
 mod markdown;
 mod plot;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use plot::STYLE;
 
-/// The marker lines of a Markdown file around a report.
+/// The marker lines in a Markdown file before and after a report.
 #[derive(Debug)]
 pub(crate) struct MarkerLines {
     begin: &'static str,
@@ -36,7 +36,8 @@ pub(crate) const TRAINING_MARKERS: MarkerLines = MarkerLines {
 /// The folder of the plots, relative to the folder of the file.
 pub(crate) const PLOT_FOLDER: &str = "docs/plots";
 
-/// Checks that a file can take the report. The caller checks this before a measurement of hours.
+/// Checks that a file has the markers of the report. The caller checks this before the measurement,
+/// which may take hours.
 pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
     check_markers(path, &OP_MARKERS)
 }
@@ -71,7 +72,7 @@ fn read_text(path: &Path) -> Result<String, Failure> {
     text.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
 }
 
-/// Builds the report from result files, in this order.
+/// Builds the report from result files. If several files have a cell, the last file counts.
 pub(crate) fn write_report_from_files(path: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let parts = files
         .iter()
@@ -106,7 +107,7 @@ fn replace_between(text: &str, markers: &MarkerLines, report: &str) -> Option<St
     Some(format!("{head}{begin}{report}{end}{tail}"))
 }
 
-/// Returns the measured operations in their order.
+/// Returns the measured operations, in the order of [`BenchOp::ALL`].
 fn measured_ops(results: &BenchResults) -> Vec<BenchOp> {
     let has = |op: &BenchOp| results.cells.iter().any(|measured| measured.cell.op == *op);
     BenchOp::ALL.into_iter().filter(has).collect()

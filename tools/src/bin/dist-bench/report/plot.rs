@@ -1,6 +1,6 @@
-//! Draws a plot as SVG: panels in a row, logarithmic axes, and a legend. Text is stored as text.
-//! The colours follow the reader's light or dark mode. Each line has its own marker shape, so that
-//! the plot is readable without colours. The functions do no I/O.
+//! Draws a plot as SVG: panels in a row with logarithmic axes, and a legend. Labels are SVG text,
+//! not shapes. The colours follow the reader's light or dark mode. Each line has its own marker
+//! shape, so that the plot is readable without colours. The functions do no I/O.
 
 use crate::text::size_text;
 
@@ -10,8 +10,8 @@ pub(super) struct PlotSeries {
     pub(super) name: String,
     /// The index of the colour.
     pub(super) colour: usize,
-    /// The points as bytes and microseconds, both above 0. Operations without a size are an
-    /// exception.
+    /// The points: the size in bytes and the time in microseconds. Both are above 0, except that an
+    /// operation without a size has the size 0.
     pub(super) points: Vec<(f64, f64)>,
 }
 
@@ -31,7 +31,7 @@ const TOP: f64 = 52.0;
 const BOTTOM: f64 = 46.0;
 const LEGEND: f64 = 20.0;
 
-/// The step between two labels of the size axis, as a power of two.
+/// Two neighbouring labels of the size axis differ by the factor 2 to the power of this number.
 const LABEL_STEP_LOG2: i32 = 4;
 
 /// The style of all plots.
@@ -104,7 +104,8 @@ fn series_names(panels: &[PlotPanel]) -> Vec<(String, usize)> {
     names
 }
 
-/// Returns the range of all points, extended if it is a single value.
+/// Returns the smallest and the largest value of all points. If they are equal, returns a larger
+/// range.
 fn value_range(panels: &[PlotPanel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
     let series = panels.iter().flat_map(|panel| &panel.series);
     let values = series.flat_map(|series| series.points.iter().map(|&point| of(point)));

@@ -1,6 +1,6 @@
 //! Selects the lines of a plot: for each number of ranks, the times of each library over the sizes.
-//! If a library ran with several settings, the best one counts, as in tables. The functions do no
-//! I/O.
+//! If a library ran with several settings, the fastest setting counts, as in the tables. The
+//! functions do no I/O.
 
 use super::plot::{PlotPanel, PlotSeries};
 use crate::cell::{BenchCell, BufferMode, CellResult, EngineTimes};
@@ -9,11 +9,11 @@ use crate::ops::BenchOp;
 use crate::result_files::BenchResults;
 use dist_tools::count_text;
 
-/// The libraries, by the prefix of their engines' names; the first match counts. The index selects
-/// the colour.
+/// The libraries, as prefixes of the names of their engines. The first prefix that matches counts.
+/// Its index selects the colour.
 const LIBRARIES: [&str; 4] = ["openmpi", "mpich", "gloo-cpp", "gloo"];
 
-/// The colour of all other lines, mainly of libdist with unusual variants.
+/// The colour of all other lines, mainly of libdist's unusual variants.
 const OTHER_COLOUR: usize = LIBRARIES.len() + 1;
 
 /// Returns the panels of an operation's plot.
@@ -43,7 +43,8 @@ pub(super) fn op_panels(results: &BenchResults, op: BenchOp) -> Vec<PlotPanel> {
     panels
 }
 
-/// Returns the name of libdist's line, with its unusual properties.
+/// Returns the name of libdist's line: "libdist" and the properties of the variant that are not the
+/// usual ones.
 fn libdist_series_name(cell: &BenchCell) -> String {
     let words = cell.variant.describe().into_iter().skip(1);
     let usual = ["ordinary", "in place", "blocking"];
@@ -51,7 +52,7 @@ fn libdist_series_name(cell: &BenchCell) -> String {
     std::iter::once(libdist_engine::ENGINE_NAME).chain(unusual).collect::<Vec<&str>>().join(", ")
 }
 
-/// Adds a point. If a size has several points, the lowest one remains.
+/// Adds a point to a line. If the line already has a point of this size, the faster one remains.
 #[allow(clippy::cast_precision_loss, reason = "a coordinate in a plot needs few digits")]
 fn add_point(
     panel: &mut PlotPanel,

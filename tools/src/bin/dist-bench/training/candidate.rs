@@ -1,4 +1,5 @@
-//! The candidates of `--training`, and the commands that start their ranks.
+//! The candidates of `--training` (the compared ways to average gradients), and the commands that
+//! start their ranks.
 
 use crate::gloo;
 use crate::mpi::MpiImplementation;
@@ -10,13 +11,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first argument on the command line of a rank of libdist.
+/// The first command line argument of a training rank of libdist.
 pub(crate) const AS_TRAINER: &str = "--as-trainer";
 
-/// The program for torch.
+/// The Python program of the candidate torch-gloo.
 const SCRIPT: &str = include_str!("../peers/training.py");
 
-/// The program for Open MPI.
+/// The C program of the candidates that use Open MPI.
 const SOURCE: ProgramSource = ProgramSource {
     name: "training-openmpi",
     files: &[("training.c", include_str!("../peers/training.c"))],
@@ -86,7 +87,7 @@ impl Candidate {
         }
     }
 
-    /// Returns true for the reducer of libdist.
+    /// Returns true if the candidate uses libdist's reducer.
     pub(super) const fn is_ours(self) -> bool {
         matches!(self, Self::Arena | Self::Ordinary | Self::Retryable | Self::Bf16)
     }
@@ -94,7 +95,7 @@ impl Candidate {
     /// Finds or compiles the program of the candidate.
     ///
     /// # Errors
-    /// The message that names the missing program.
+    /// The message about the missing program.
     pub(super) fn find_program(self, context: &mut RunContext) -> Result<TrainingProgram, Failure> {
         match self {
             Self::TorchGloo => {
@@ -128,7 +129,7 @@ impl Candidate {
     }
 }
 
-/// A program whose ranks train.
+/// The program of a candidate. Each of its processes is a training rank.
 #[derive(Clone, Debug)]
 pub(super) enum TrainingProgram {
     /// This program.
@@ -144,7 +145,7 @@ pub(super) enum TrainingProgram {
 }
 
 impl TrainingProgram {
-    /// Returns the commands that start all ranks. The ranks find the plan at `path_prefix` with the
+    /// Returns the commands that start all ranks. The path of their plan is `path_prefix` and the
     /// plan's suffix.
     pub(super) fn commands(&self, ranks: usize, path_prefix: &Path) -> Vec<Command> {
         let numbers = |rank: usize| [rank.to_string(), ranks.to_string()];

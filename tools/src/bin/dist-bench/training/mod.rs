@@ -1,15 +1,18 @@
-//! `--training`: how much of the gradients' communication a training step exposes, in libdist's
-//! reducer and in other libraries.
+//! `--training`: measures how long a training step waits for the communication of its gradients,
+//! with libdist's reducer and with other libraries.
 //!
-//! A rank computes gradients one by one, and each candidate averages them over the ranks in its own
-//! way. The exposed communication is the time of a step minus the time of the same step without
-//! communication, in the same process. Steps of both kinds alternate, so that a change of the
-//! machine's speed reaches both. All ranks begin a step together, and the rank with the largest
-//! median counts.
+//! A rank computes the gradients one by one. Each candidate (a library and a way to use it)
+//! averages them over the ranks in its own way, while the rank computes further gradients. The
+//! *exposed communication* is the time of a step minus the time of the same step without
+//! communication, in the same process. For example, if a step takes 110 ms, and 100 ms without
+//! communication, 10 ms are exposed. Steps with and without communication alternate, so that a
+//! change of the machine's speed affects both kinds. All ranks begin a step together. The rank with
+//! the largest median counts.
 //!
-//! A pair is one process group of each candidate, in shuffled order. Every group has new processes,
-//! since the memory placement of a process changes its times as long as the process lives. Ranks
-//! verify the averages after each step.
+//! A process group is the set of ranks that one candidate starts. A *pair* is one process group of
+//! each candidate, in shuffled order. Every group has new processes, because the memory placement
+//! of a process changes its times as long as the process lives. Ranks verify the averages after
+//! each step.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -55,17 +58,17 @@ use std::time::Duration;
 use training_files::TrainingResults;
 use training_results::{CandidateResult, WorkloadResult};
 
-/// The time limit of one process group in addition to its computation.
+/// The time limit of a process group, in addition to the time that its ranks compute.
 const GROUP_LIMIT: Duration = Duration::from_secs(300);
 
-/// The name of the plot.
+/// The file name of the plot.
 const PLOT: &str = "training.svg";
 
-/// Measures all workloads that the options ask for, prints the tables, and writes the files. With
-/// `--report-from` it only makes a report of files.
+/// Measures all workloads that the options select, prints the tables, and writes the files. With
+/// `--report-from`, only writes a report from result files.
 ///
 /// # Errors
-/// The reason.
+/// The reason for the failure.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let target = options.report.as_deref();
     target.map_or(Ok(()), |path| report::check_markers(path, &report::TRAINING_MARKERS))?;
@@ -81,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         machine: HostMachine::current(),
         workloads: bench.workload_results,
     };
-    // The results so far are kept, even if the measurement was cut short.
+    // Write the file even if the measurement ended early. It then contains partial results.
     if let Some(path) = &options.json {
         write_file(path, &training_files::results_text(&results))?;
     }
@@ -189,7 +192,7 @@ impl<'a> TrainingBenchmark<'a> {
         Ok(())
     }
 
-    /// Measures a workload. The pairs so far are kept if it fails.
+    /// Measures a workload. If this fails, the results of the complete pairs are kept.
     fn measure_workload(&mut self, workload: &Workload) -> Result<(), Failure> {
         let steps = self.options.training.steps(self.options.quick);
         let new = |&(candidate, _): &(Candidate, TrainingProgram)| CandidateResult {
@@ -250,8 +253,8 @@ impl<'a> TrainingBenchmark<'a> {
         }
     }
 
-    /// Continues without a candidate that failed. Its runs are dropped, since pairs are compared
-    /// one by one.
+    /// Continues without a candidate that failed. Drops its runs, because a ratio needs the runs of
+    /// both candidates in each pair.
     fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
         report_error(&format!(
@@ -273,7 +276,7 @@ impl<'a> TrainingBenchmark<'a> {
     ) -> Result<GroupRun, Failure> {
         let Self { context, programs, .. } = self;
         let (candidate, program) = &programs[index];
-        // The number makes the name unique.
+        // The number of processes makes the name unique.
         let name = format!("training-{}-{}", candidate.name(), context.process_count());
         let path_prefix = context.folder().join(name);
         let plan = GroupPlan::new(workload, *candidate, steps);
@@ -295,15 +298,15 @@ impl<'a> TrainingBenchmark<'a> {
     }
 }
 
-/// Returns the total computation time of the ranks in the plan.
+/// Returns the time that the slowest rank computes in all steps of the plan.
 fn total_computation(plan: &GroupPlan) -> Duration {
     let steps = 2 * (plan.steps + plan.warm_up) * plan.counts.len();
     Duration::from_nanos(plan.last_rank_ns.max(plan.gradient_ns))
         .saturating_mul(steps.try_into().unwrap_or(u32::MAX))
 }
 
-/// Waits until all processes have succeeded. If one fails or the deadline passes, terminates the
-/// other processes.
+/// Waits until all processes have succeeded. If a process fails or the deadline passes, terminates
+/// all processes.
 fn await_group(
     context: &mut RunContext,
     process_indices: &[usize],
@@ -320,7 +323,7 @@ fn await_group(
             return Err(Failure::new(format!("one of its processes ended with status {status}")));
         }
         if context.await_exits(process_indices, &deadline.capped(POLL_INTERVAL))? {
-            // A last check of their exit statuses.
+            // All processes have exited. Check the status of each one again.
             if process_indices
                 .iter()
                 .all(|&number| context.exit_status(number).is_some_and(|exit| exit.is_success()))
@@ -346,7 +349,7 @@ fn with_suffix(path_prefix: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path_prefix.display()))
 }
 
-/// Adds the candidate and the last lines of its output to a failure.
+/// Adds the name of the candidate and the last lines of its output to a failure.
 fn with_log_tail(failure: Failure, candidate: Candidate, log: &Path) -> Failure {
     if failure.is_signal() {
         return failure;

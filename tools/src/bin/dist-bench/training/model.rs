@@ -19,11 +19,11 @@ pub(crate) enum TrainingModel {
     Tiny,
 }
 
-/// The bytes of a gradient's element: f32.
+/// The size of an element of a gradient in bytes. The type is f32.
 pub(super) const ELEMENT_BYTES: usize = 4;
 
 impl TrainingModel {
-    /// The models with published figures.
+    /// The models of the published results.
     pub(super) const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
 
     /// Returns the name on the command line and in files.
@@ -62,14 +62,16 @@ impl TrainingModel {
     }
 }
 
-/// Returns ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning", table 1).
+/// Returns the parameters of ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning",
+/// table 1).
 fn resnet50() -> Vec<usize> {
-    /// The blocks of each stage and the channels inside them; a block's output has four times as
-    /// many.
+    /// For each stage, the number of blocks and the number of channels inside a block. The output
+    /// of a block has [`EXPANSION`] times as many channels.
     const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];
     const EXPANSION: usize = 4;
     let mut counts = Vec::new();
-    // A convolution without bias, and the weight and bias of the batch normalisation after it.
+    // Adds a convolution without bias, and the weight and the bias of the batch normalisation after
+    // it.
     let mut convolution = |input: usize, output: usize, kernel: usize| {
         counts.extend([input * output * kernel * kernel, output, output]);
     };
@@ -82,7 +84,8 @@ fn resnet50() -> Vec<usize> {
             convolution(width, width, 3);
             convolution(width, output, 1);
             if block == 0 {
-                // The shortcut changes the number of channels.
+                // In the first block of a stage, the shortcut is a convolution that changes the
+                // number of channels.
                 convolution(channels, output, 1);
             }
             channels = output;
@@ -92,8 +95,8 @@ fn resnet50() -> Vec<usize> {
     counts
 }
 
-/// Returns GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the
-/// embedding's weights. So the gradient of the embedding, which the forward pass uses first, is
+/// Returns the parameters of GPT-2 small (Radford et al.; 12 layers, width 768). The output layer
+/// uses the weights of the embedding. The forward pass uses the embedding first, so its gradient is
 /// ready last.
 fn gpt2_small() -> Vec<usize> {
     const LAYERS: usize = 12;
@@ -102,7 +105,8 @@ fn gpt2_small() -> Vec<usize> {
     const POSITIONS: usize = 1024;
     let mut counts = vec![VOCABULARY * WIDTH, POSITIONS * WIDTH];
     for _ in 0..LAYERS {
-        // Two normalisations, attention, and the feed-forward layers; each a weight and a bias.
+        // A layer consists of a normalisation, the attention, a normalisation and the feed-forward
+        // part. Each weight is followed by its bias.
         counts.extend([WIDTH, WIDTH]);
         counts.extend([WIDTH * 3 * WIDTH, 3 * WIDTH, WIDTH * WIDTH, WIDTH]);
         counts.extend([WIDTH, WIDTH]);

@@ -87,7 +87,7 @@ impl TrainingOptions {
         self.steps.map_or(if is_quick { 3 } else { 10 }, Into::into)
     }
 
-    /// Returns the candidates, each once.
+    /// Returns the selected candidates without duplicates.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for &candidate in &self.candidates {
@@ -131,7 +131,8 @@ mod tests {
         )
         .unwrap();
         let workloads = options.training.workloads(&options.ranks());
-        // Without computation there is no gradient time.
+        // Without computation, the time per gradient does not matter, so there is one workload
+        // instead of two.
         assert_eq!(workloads.len(), 3 * 2 * 3);
         assert!(workloads.iter().all(|workload| workload.has_slow_rank));
         assert_eq!(options.training.candidates(), [Candidate::Arena, Candidate::Horovod]);

@@ -1,5 +1,6 @@
-//! The plan of one process group, which all its ranks read from a file, and the sample that each
-//! rank writes. Both are text files, which `peers/training.c` and `peers/training.py` use too.
+//! The plan and the samples of a process group. The driver writes the plan to a file, and all ranks
+//! of the group read it. Each rank writes its measurements, the sample, to a file. Both are text
+//! files. `peers/training.c` and `peers/training.py` use the same formats.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
@@ -7,8 +8,9 @@ use crate::stats::median;
 use clap::ValueEnum;
 use std::str::FromStr;
 
-/// The suffixes of the plan, and of the samples after the rank number.
+/// The suffix of the plan's file.
 pub(super) const PLAN_SUFFIX: &str = ".plan";
+/// The suffix of a rank's sample file. It follows the rank's number.
 pub(super) const SAMPLE_SUFFIX: &str = ".sample";
 
 /// How a rank computes a gradient.
@@ -23,7 +25,7 @@ pub(crate) enum ComputeKind {
 }
 
 impl ComputeKind {
-    /// Returns the word in plans and files.
+    /// Returns the name on the command line, in plans and in files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Sleep => "sleep",
@@ -38,15 +40,16 @@ impl ComputeKind {
     }
 }
 
-/// A model, a number of ranks and a computation, without a candidate.
+/// A workload: a model, a number of ranks and a kind of computation. All candidates are measured
+/// with the same workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Workload {
     pub(super) model: TrainingModel,
     pub(super) ranks: usize,
     pub(super) compute: ComputeKind,
-    /// The time for one gradient; 0 with [`ComputeKind::None`].
+    /// The time to compute one gradient, in microseconds. It is 0 for [`ComputeKind::None`].
     pub(super) gradient_us: u64,
-    /// The last rank takes 30 % longer for each gradient.
+    /// True if the last rank takes 30 % longer for each gradient.
     pub(super) has_slow_rank: bool,
 }
 
@@ -63,12 +66,14 @@ impl Workload {
 pub(super) struct GroupPlan {
     pub(super) candidate: Candidate,
     pub(super) compute: ComputeKind,
-    /// The time for a gradient on the last rank, and on all other ranks.
+    /// The time to compute a gradient on the last rank, in nanoseconds.
     pub(super) last_rank_ns: u64,
+    /// The time to compute a gradient on all other ranks, in nanoseconds.
     pub(super) gradient_ns: u64,
-    /// The number of measured steps with communication, and of steps without it.
+    /// The number of measured steps with communication. The number of measured steps without
+    /// communication is the same.
     pub(super) steps: usize,
-    /// The number of steps of each kind before the measured ones.
+    /// The number of steps of each kind before the measured steps.
     pub(super) warm_up: usize,
     /// The number of elements of each parameter.
     pub(super) counts: Vec<usize>,
@@ -77,7 +82,8 @@ pub(super) struct GroupPlan {
 impl GroupPlan {
     /// Creates a candidate's plan for a workload.
     pub(super) fn new(workload: &Workload, candidate: Candidate, steps: usize) -> Self {
-        /// torch and libdist's reducer rebuild their buckets after the first step.
+        /// The number of warm-up steps. It is 2, because torch and libdist's reducer rebuild their
+        /// buckets after the first step.
         const WARM_UP: usize = 2;
         Self {
             candidate,
@@ -128,22 +134,23 @@ impl GroupPlan {
 /// The measurements of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RankSample {
-    /// Checked elements of averaged gradients that have a wrong value.
+    /// The number of verified elements of averaged gradients that are wrong.
     pub(super) wrong_elements: u64,
-    /// Bytes that the last step copied between gradients and buckets; `None` if the candidate does
-    /// not count them.
+    /// The number of bytes that the last step copied between gradients and buckets. `None` if the
+    /// candidate does not count them.
     pub(super) copied_bytes: Option<u64>,
     /// The largest resident memory of the process, in bytes.
     pub(super) peak_bytes: u64,
     /// The time of each step with communication, in nanoseconds.
     pub(super) step_ns: Vec<u64>,
-    /// The time of each step without communication.
+    /// The time of each step without communication, in nanoseconds.
     pub(super) local_ns: Vec<u64>,
 }
 
 impl RankSample {
-    /// Returns the text: wrong elements, copied bytes (-1 if not counted), the peak memory, and the
-    /// times of the steps in pairs.
+    /// Returns the sample as text. The first line contains the wrong elements, the copied bytes (-1
+    /// if not counted) and the peak memory. Each further line contains the time of a step with
+    /// communication and of the step without communication after it.
     pub(super) fn text(&self) -> String {
         let copied = self.copied_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
         let mut text = format!("{} {copied} {}\n", self.wrong_elements, self.peak_bytes);
@@ -153,7 +160,7 @@ impl RankSample {
         text
     }
 
-    /// Parses the text of a rank that made `steps` steps.
+    /// Parses the sample of a rank that measured `steps` steps of each kind.
     pub(super) fn parse(text: &str, steps: usize) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let wrong = parse_number(words.next()?)?;
@@ -180,12 +187,14 @@ fn parse_number<T: FromStr>(word: &str) -> Option<T> {
     word.parse().ok()
 }
 
-/// The figures of one process group.
+/// The results of one process group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct GroupRun {
-    /// The median step with communication, on the rank where it is largest, in nanoseconds.
+    /// The median time of a step with communication, on the rank with the largest median, in
+    /// nanoseconds.
     pub(super) step_ns: f64,
-    /// The median step without communication, on the rank where it is largest.
+    /// The median time of a step without communication, on the rank with the largest median, in
+    /// nanoseconds.
     pub(super) local_ns: f64,
     pub(super) wrong_elements: u64,
     pub(super) copied_bytes: Option<u64>,
@@ -194,7 +203,7 @@ pub(crate) struct GroupRun {
 }
 
 impl GroupRun {
-    /// The figures of a group from the samples of its ranks.
+    /// Computes the results of a group from the samples of its ranks.
     pub(super) fn from_samples(samples: &[RankSample]) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "a time below 2^53 ns, 104 days")]
         let middle = |times: &[u64]| -> f64 {
@@ -210,8 +219,8 @@ impl GroupRun {
         }
     }
 
-    /// The exposed communication, in nanoseconds: by how much a step with communication takes
-    /// longer than one without.
+    /// Returns the exposed communication in nanoseconds: the time of a step with communication
+    /// minus the time of a step without communication.
     pub(super) fn exposed_ns(&self) -> f64 {
         self.step_ns - self.local_ns
     }

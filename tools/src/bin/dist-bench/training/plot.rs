@@ -1,5 +1,6 @@
-//! Draws the plot of `--training`: a panel per workload with a bar per candidate, which shows the
-//! exposed communication and its interval. The functions do no I/O.
+//! Draws the plot of `--training`. Each workload has a panel, with one bar per candidate. A bar
+//! shows the exposed communication (the time that a step waits for communication) and its
+//! confidence interval. The functions do no I/O.
 
 use super::table::describe;
 use super::training_results::{CandidateResult, WorkloadResult};
@@ -49,13 +50,13 @@ fn measured_candidates(measured: &WorkloadResult) -> impl Iterator<Item = &Candi
     measured.candidates.iter().filter(|figures| !figures.runs.is_empty())
 }
 
-/// Returns the right end of a bar or of its interval.
+/// Returns the value at the right end of a bar or of its interval, whichever is larger.
 fn largest_exposed_ns(figures: &CandidateResult) -> f64 {
     let exposed = figures.exposed_ns();
     exposed.interval.map_or(exposed.value, |(_, high)| high.max(exposed.value))
 }
 
-/// Draws the bar of a candidate; `scale` is the number of pixels per nanosecond.
+/// Draws the bar of a candidate. `scale` is the number of pixels per nanosecond.
 fn draw_bar(text: &mut String, figures: &CandidateResult, y: f64, scale: f64) {
     let exposed = figures.exposed_ns();
     let length = exposed.value.max(0.0) * scale;

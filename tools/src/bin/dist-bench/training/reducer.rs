@@ -1,4 +1,5 @@
-//! The reducer through the C interface, as a C trainer calls it, and the memory of a model.
+//! libdist's reducer and the gradients of a model. The calls go through the C interface, as in a C
+//! program.
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::candidate::Candidate;
@@ -12,12 +13,12 @@ use dist::ffi::{reducer, reducer_step};
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 
-/// The gradients of a model, where the trainer writes them.
+/// The addresses and lengths of the gradients of a model. The trainer writes its gradients there.
 #[derive(Debug)]
 pub(super) struct GradientBuffers {
     gradients: Vec<(*mut c_void, usize)>,
     is_bf16: bool,
-    /// The memory of the gradients, unless the reducer provides it.
+    /// The memory of the gradients. Empty if the reducer provides the memory.
     _own: Vec<Vec<f32>>,
 }
 
@@ -26,19 +27,21 @@ impl GradientBuffers {
     pub(super) fn fill(&mut self, param: usize, value: f32) {
         let (address, count) = self.gradients[param];
         if self.is_bf16 {
-            // SAFETY: the reducer gave `count` elements of bf16, which no operation uses now.
+            // SAFETY: the reducer returned the address of `count` elements of bf16. No operation
+            // uses them now.
             let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<u16>(), count) };
             values.fill(to_bf16(value));
         } else {
-            // SAFETY: `count` elements of f32 in the reducer or in `_own`, which no operation uses
-            // now.
+            // SAFETY: the address is that of `count` elements of f32, which the reducer or `_own`
+            // holds. No operation uses them now.
             let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), count) };
             values.fill(value);
         }
     }
 }
 
-/// Returns the upper half of an f32; the trainer's values have no lower bits.
+/// Converts an f32 to bf16 by taking its upper half. This is exact, because the lower bits of the
+/// trainer's values are 0.
 const fn to_bf16(value: f32) -> u16 {
     let [_, _, low, high] = value.to_bits().to_le_bytes();
     u16::from_le_bytes([low, high])
@@ -49,12 +52,12 @@ const fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from_le_bytes([0, 0, low, high]))
 }
 
-/// A reducer and the values of its parameters.
+/// A reducer, and the values of the model's parameters.
 #[derive(Debug)]
 pub(super) struct BenchReducer {
     reducer: *mut dist_reducer_t,
     is_bf16: bool,
-    /// The values, which the reducer borrows.
+    /// The values of the parameters. The reducer borrows them.
     _values: Vec<Vec<f32>>,
 }
 
@@ -116,8 +119,8 @@ impl BenchReducer {
             hook_user: null_mut(),
         };
         let mut handle: *mut dist_reducer_t = null_mut();
-        // SAFETY: the parameters and their names live until the call returns, the values and
-        // gradients as long as the reducer.
+        // SAFETY: the parameter list and the names live until the call returns. The values and
+        // gradients live as long as the reducer.
         check(unsafe {
             reducer::dist_reducer_create(
                 group,
@@ -144,16 +147,16 @@ impl BenchReducer {
 
     /// Marks a gradient as complete.
     pub(super) fn mark_ready(&self, param: usize) -> Result<(), String> {
-        // SAFETY: a reducer that was not released; the trainer does not write the gradient until
-        // the step has ended.
+        // SAFETY: the reducer was not released. The trainer does not write the gradient until the
+        // step has ended.
         Ok(check(unsafe { reducer_step::dist_reducer_ready(self.reducer, param) })?)
     }
 
     /// Ends the step and waits for the averages.
     pub(super) fn end_step(&self) -> Result<(), String> {
         let mut votes = 0;
-        // SAFETY: a reducer that was not released; the call waits, so that `votes` lives long
-        // enough.
+        // SAFETY: the reducer was not released. The call returns only when the step has ended, so
+        // that `votes` lives long enough.
         Ok(check(unsafe {
             reducer_step::dist_reducer_end(self.reducer, 0, &raw mut votes, null_mut())
         })?)
@@ -192,7 +195,8 @@ impl BenchReducer {
             rebuilds: 0,
             retries: 0,
         };
-        // SAFETY: a reducer that was not released, and a struct of the size that it names.
+        // SAFETY: the reducer was not released, and `stats` has the size that its field
+        // `struct_size` gives.
         check(unsafe { reducer::dist_reducer_stats(self.reducer, &raw mut stats) })?;
         Ok(stats.bytes_copied)
     }
@@ -200,20 +204,20 @@ impl BenchReducer {
     /// Releases the reducer. Its values and the gradients may be freed afterwards.
     pub(super) fn release(&mut self) -> Result<(), String> {
         let reducer = std::mem::replace(&mut self.reducer, null_mut());
-        // SAFETY: released once, between steps.
+        // SAFETY: the reducer is released once, and no step is in progress.
         Ok(check(unsafe { reducer::dist_reducer_release(reducer) })?)
     }
 
-    /// Returns the gradient of a parameter, or its average after a step, and the number of
-    /// elements.
+    /// Returns the address of a parameter's gradient, or of its average after a step if `is_result`
+    /// is true, and the number of elements.
     fn gradient(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
         let (mut address, mut count): (*mut c_void, usize) = (null_mut(), 0);
         let (to_address, to_count) = (&raw mut address, &raw mut count);
         let status = if is_result {
-            // SAFETY: a reducer that was not released, and variables that take the results.
+            // SAFETY: the reducer was not released, and the variables receive the results.
             unsafe { reducer::dist_reducer_result(self.reducer, param, to_address, to_count) }
         } else {
-            // SAFETY: a reducer that was not released, and variables that receive the results.
+            // SAFETY: as above.
             unsafe { reducer::dist_reducer_grad(self.reducer, param, to_address, to_count) }
         };
         check(status)?;

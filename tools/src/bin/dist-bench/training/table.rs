@@ -7,7 +7,7 @@ use crate::machine::HostMachine;
 use crate::stats::MedianEstimate;
 use dist_tools::count_text;
 
-/// The columns: the title, and whether it is a number.
+/// The columns: the title, and true if the column contains numbers.
 const COLUMNS: [(&str, bool); 10] = [
     ("candidate", false),
     ("local ms", true),
@@ -52,7 +52,7 @@ fn row_cells(measured: &WorkloadResult, figures: &CandidateResult) -> [String; 1
     ]
 }
 
-/// Formats a ratio; "-" for a candidate against itself.
+/// Formats the ratio of a candidate to another candidate. Returns "-" if they are the same.
 fn ratio_text(measured: &WorkloadResult, candidate: Candidate, other: Candidate) -> String {
     let ratio = measured.ratio(candidate, other).filter(|_| candidate != other);
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}", ratio.value))
@@ -70,7 +70,7 @@ fn mib_text(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
 
-/// Formats the table for the terminal, with the verdicts below.
+/// Formats the table for the terminal, and the verdicts below it.
 pub(super) fn workload_text(measured: &WorkloadResult) -> String {
     const WIDTHS: [usize; 10] = [27, 9, 9, 11, 15, 16, 9, 11, 11, 9];
     let row = |words: &[String]| {
@@ -186,7 +186,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // The only candidate has no ratios.
+        // A single candidate has no ratios.
         assert!(rows[7].contains(" | - | - | 100 | 300 |"), "{text}");
     }
 

@@ -1,4 +1,5 @@
-//! A rank of `--training` with libdist's reducer: one process of this program per rank.
+//! A training rank of `--training` that uses libdist's reducer. Each rank is a process of this
+//! program.
 
 use super::plan::{ComputeKind, GroupPlan, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX};
 use super::reducer::{BenchReducer, GradientBuffers};
@@ -8,8 +9,8 @@ use dist::sys::clock;
 use std::fs;
 use std::time::Duration;
 
-/// Trains as the plan specifies, and writes a sample. The arguments are the rank, the number of
-/// ranks, and the path prefix of the files.
+/// Makes the training steps of the plan, and writes the measurements to the sample file. `words`
+/// are the rank, the number of ranks, and the path prefix of the files.
 ///
 /// # Errors
 /// The reason for the failure.
@@ -47,8 +48,8 @@ impl<'w> TrainerRank<'w> {
         Ok(Self { world, plan, reducer, grads })
     }
 
-    /// Alternates steps with and without communication, so that a change of the machine's speed
-    /// affects both.
+    /// Makes all steps. Steps with and without communication alternate, so that a change of the
+    /// machine's speed affects both kinds.
     fn train(&mut self) -> Result<RankSample, String> {
         let mut sample = RankSample::default();
         for number in 0..self.plan.warm_up + self.plan.steps {
@@ -65,7 +66,7 @@ impl<'w> TrainerRank<'w> {
         Ok(sample)
     }
 
-    /// Runs one step, and returns its time in nanoseconds. All ranks begin together.
+    /// Makes one step together with all other ranks. Returns its time in nanoseconds.
     fn run_step(&mut self, number: usize, communicates: bool) -> Result<u64, String> {
         self.world.barrier()?;
         let start = clock::monotonic_ns();
@@ -103,7 +104,7 @@ impl<'w> TrainerRank<'w> {
     /// Counts the wrong elements among three elements of each averaged gradient.
     fn count_wrong(&self, number: usize) -> Result<u64, String> {
         let mut wrong = 0;
-        // The mean of 1, 2, ..., ranks.
+        // The mean of the rank factors 1, 2, ..., `ranks`.
         let mean = rank_factor(self.world.ranks) / 2.0;
         for param in 0..self.plan.counts.len() {
             let expected = mean * base_value(number, param);
@@ -114,19 +115,19 @@ impl<'w> TrainerRank<'w> {
     }
 }
 
-/// Returns the factor of a rank's gradients.
+/// Returns the factor of a rank. An element of its gradients is this factor times [`base_value`].
 #[allow(clippy::cast_precision_loss, reason = "the number is at most 61")]
 fn rank_factor(rank: usize) -> f32 {
     (rank + 1) as f32
 }
 
-/// Returns the value of all elements of a gradient without the rank's factor. It differs in four
-/// consecutive steps.
+/// Returns the value of the elements of a gradient without the rank's factor. The value is
+/// different in four consecutive steps, so that a stale average is detected.
 fn base_value(step: usize, param: usize) -> f32 {
     [1.0, 2.0, 3.0, 4.0][(step + param) % 4]
 }
 
-/// Returns true if a value is correct up to the rounding of bf16.
+/// Returns true if a value equals the expected value within the precision of bf16.
 fn is_near(value: f32, expected: f32) -> bool {
     (value - expected).abs() < 0.01 * expected
 }

@@ -1,5 +1,5 @@
-//! Writes and reads the JSON of `--training`. The reader computes figures again from the runs of
-//! each process group.
+//! Writes and reads the JSON files of `--training`. The reader computes all derived results again,
+//! from the runs of each process group.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
@@ -14,7 +14,7 @@ use std::path::Path;
 /// The results of one run of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrainingResults {
-    /// The command line, without the files that it names.
+    /// The command line without the paths of files.
     pub(super) command: String,
     pub(super) machine: HostMachine,
     pub(super) workloads: Vec<WorkloadResult>,

@@ -1,15 +1,17 @@
-//! The results of `--training`, and the figures that follow from them. The module does no I/O.
+//! The results of `--training`: the runs of all process groups, and the medians and ratios that are
+//! computed from them. The module does no I/O.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
 use super::plan::{ComputeKind, GroupRun, Workload};
 use crate::stats::{MedianEstimate, estimate, median};
 
-/// The figures of one candidate for a workload.
+/// The results of one candidate for a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CandidateResult {
     pub(super) candidate: Candidate,
-    /// One entry per process group, in the order of the pairs.
+    /// The results of each process group, in the order of the pairs. A pair is one process group of
+    /// each candidate.
     pub(super) runs: Vec<GroupRun>,
 }
 
@@ -18,17 +20,17 @@ impl CandidateResult {
         self.runs.iter().map(of).collect()
     }
 
-    /// Returns the median step without communication, in nanoseconds.
+    /// Returns the median time of a step without communication, in nanoseconds.
     pub(super) fn local_ns(&self) -> f64 {
         median(&self.values_of_runs(|run| run.local_ns))
     }
 
-    /// Returns the median step with communication.
+    /// Returns the median time of a step with communication, in nanoseconds.
     pub(super) fn step_ns(&self) -> f64 {
         median(&self.values_of_runs(|run| run.step_ns))
     }
 
-    /// Returns the median exposed communication over the pairs, and its interval.
+    /// Returns the median of the exposed communication over all pairs, and its confidence interval.
     pub(super) fn exposed_ns(&self) -> MedianEstimate {
         estimate(&self.values_of_runs(GroupRun::exposed_ns))
     }
@@ -56,7 +58,7 @@ impl CandidateResult {
     }
 }
 
-/// A workload with the figures of all candidates.
+/// The results of all candidates for a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WorkloadResult {
     pub(super) workload: Workload,
@@ -67,7 +69,8 @@ pub(crate) struct WorkloadResult {
     pub(super) left_out: Vec<String>,
 }
 
-/// A limit on the exposed communication of the reducer, as a share of another candidate's.
+/// The verdict on a limit: the exposed communication of `candidate`, divided by that of `other`,
+/// must be at most `limit`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimitVerdict {
     pub(super) candidate: Candidate,
@@ -81,18 +84,20 @@ impl LimitVerdict {
         self.ratio.value <= self.limit
     }
 
-    /// Returns true if the interval of the ratio reaches above the limit, or there is none.
+    /// Returns true if the interval of the ratio reaches above the limit, or if there is no
+    /// interval.
     pub(super) fn is_uncertain(&self) -> bool {
         self.ratio.interval.is_none_or(|(_, high)| high > self.limit)
     }
 }
 
-/// The candidates for which ratios are shown, with the largest ratio that the project accepts.
+/// The candidates with which the reducer is compared, and the largest ratio of the exposed
+/// communication that the project accepts.
 pub(super) const EXPOSED_LIMITS: [(Candidate, f64); 2] =
     [(Candidate::TorchGloo, 0.10), (Candidate::Horovod, 0.25)];
 
 impl WorkloadResult {
-    /// Returns the figures of a candidate that took part.
+    /// Returns the results of a candidate, or `None` if it has no runs.
     pub(super) fn candidate_result(&self, candidate: Candidate) -> Option<&CandidateResult> {
         self.candidates
             .iter()
@@ -100,8 +105,8 @@ impl WorkloadResult {
     }
 
     /// Returns the median ratio of a candidate's exposed communication to another candidate's, over
-    /// the pairs. A pair in which the other candidate exposes nothing counts as an infinite ratio.
-    /// Returns `None` if the median is infinite.
+    /// the pairs. If the other candidate exposes nothing in a pair, the ratio of this pair counts
+    /// as infinite. Returns `None` if the median is infinite.
     pub(super) fn ratio(&self, candidate: Candidate, other: Candidate) -> Option<MedianEstimate> {
         let (of, by) = (self.candidate_result(candidate)?, self.candidate_result(other)?);
         let ratio = |(of, by): (&GroupRun, &GroupRun)| match by.exposed_ns() {
@@ -112,7 +117,8 @@ impl WorkloadResult {
         Some(estimate(&ratios)).filter(|ratio| ratio.value.is_finite())
     }
 
-    /// Returns the verdicts on the reducer with f32 gradients. Only one workload has limits.
+    /// Returns the verdicts on the candidates of libdist. Only one workload has limits. For all
+    /// other workloads, the list is empty.
     pub(super) fn verdicts(&self) -> Vec<LimitVerdict> {
         let limited = Workload {
             model: TrainingModel::A,
@@ -145,7 +151,8 @@ impl WorkloadResult {
 pub(super) mod samples {
     use super::*;
 
-    /// Builds ten pairs with these medians of the exposed communication, in milliseconds.
+    /// Builds the results of ten pairs in which the candidates expose about these times, in
+    /// milliseconds.
     pub(in crate::training) fn measured(exposed_ms: &[(Candidate, f64)]) -> WorkloadResult {
         let figures = |&(candidate, exposed): &(Candidate, f64)| CandidateResult {
             candidate,
@@ -218,7 +225,8 @@ mod tests {
             |horovod: f64| measured(&[(Candidate::Arena, 3.0), (Candidate::Horovod, horovod)]);
         let by_horovod = |horovod| with(horovod).ratio(Candidate::Arena, Candidate::Horovod);
         assert!(by_horovod(-1.0).is_none());
-        // One of ten pairs is below 0: the exposed communication grows with the number of the pair.
+        // The exposed communication grows with the number of the pair. So only in one of ten pairs
+        // it is below 0.
         let ratio = by_horovod(-0.005).unwrap();
         assert!(ratio.value > 30.0 && ratio.value.is_finite(), "{ratio:?}");
         let inverse = with(-1.0).ratio(Candidate::Horovod, Candidate::Arena).unwrap();

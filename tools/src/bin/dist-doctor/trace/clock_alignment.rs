@@ -1,20 +1,28 @@
 //! Estimates the differences between the hosts' clocks from common operations. The functions do no
 //! I/O.
 //!
-//! In a barrier, and in every collective whose result depends on all ranks, no rank ends before all
-//! ranks have begun. Let x be the correction that must be added to the second host's clock. Then
-//! each operation gives an interval:
+//! In a barrier, and in every collective whose result depends on all ranks, no rank ends the
+//! operation before all ranks have begun it. Let x be the number that must be added to the second
+//! host's clock so that it agrees with the first host's clock. The second host ends (at `end on the
+//! second + x`) after the first host has begun, and the other way round. So each operation limits x
+//! to an interval:
 //!
 //! ```text
 //! begin on the first - end on the second  <=  x  <=  end on the first - begin on the second
 //! ```
 //!
-//! With constant x, all intervals contain x. The estimate is the middle of their intersection, and
-//! its maximum error is half of the width. If the intersection is empty, the clocks have different
-//! rates. Then a line is fitted to the middles of shorter periods.
+//! If x is constant, all intervals contain x. The estimate is then the middle of their
+//! intersection, and its maximum error is half of the width of the intersection. For example, the
+//! intersection of the intervals 3 to 9 us and 5 to 12 us is 5 to 9 us. So x is 7 us, with an error
+//! of at most 2 us.
 //!
-//! A host without an operation in common with the first host is aligned through another host.
-//! Without such a host, it is aligned by the wall clock.
+//! If the intersection is empty, the clocks have different rates, so x changes with time. The trace
+//! is then divided into shorter periods, and a line is fitted to the middles of the intersections
+//! of the periods.
+//!
+//! If a host has no operation in common with the first host, its clock is aligned to the clock of
+//! another host that is already aligned. If it has no operation in common with such a host either,
+//! it is aligned by its wall clock.
 
 use super::trace_reader::TraceSource;
 use std::collections::{BTreeMap, HashMap};
@@ -25,14 +33,14 @@ const MAX_FIT_PARTS: usize = 32;
 /// The smallest number of operations in a period.
 const MIN_OPERATIONS_PER_PART: usize = 4;
 
-/// How a clock was aligned.
+/// The method by which a clock was aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockSource {
     /// The reference clock, to which all other clocks are aligned.
     Reference,
-    /// By `count` common operations, with this maximum error.
+    /// The clock was aligned by `count` common operations. The error is at most `max_error_ns`.
     CommonOperations { count: usize, max_error_ns: i64 },
-    /// By the wall clocks.
+    /// The clock was aligned by the wall clocks of the hosts.
     WallClock,
 }
 
@@ -51,8 +59,9 @@ pub(crate) struct HostClock {
     pub(crate) source: ClockSource,
     /// The correction in the middle of the trace.
     pub(crate) offset_ns: i64,
-    /// The corrections in sequence: first to the host by which this clock was aligned, then to the
-    /// host by which that clock was aligned, and so on.
+    /// The corrections that are applied in sequence. The first one converts to the clock of the
+    /// host to which this host was aligned. The second one converts to the clock to which that host
+    /// was aligned, and so on up to the reference clock.
     corrections: Vec<ClockCorrection>,
 }
 
@@ -62,7 +71,8 @@ pub(crate) struct ClockAlignment {
     pub(crate) hosts: Vec<HostClock>,
 }
 
-/// The bounds for x from one operation, at a time of the second host.
+/// The bounds for x that one operation gives. `at` is the time of the operation on the second
+/// host's clock.
 #[derive(Clone, Copy, Debug)]
 struct OffsetBounds {
     at: i64,
@@ -70,7 +80,7 @@ struct OffsetBounds {
     high: i64,
 }
 
-/// For each operation: the last begin and the first end on a host.
+/// For each operation, the last begin and the first end on the ranks of one host.
 type OperationSpans = HashMap<(u128, u64), (i64, i64)>;
 
 impl ClockCorrection {
@@ -86,7 +96,8 @@ impl ClockCorrection {
 }
 
 impl ClockAlignment {
-    /// Converts a time of a clock domain to the common clock.
+    /// Converts a time on the clock of a domain (the processes that share a clock) to the common
+    /// clock.
     pub(crate) fn to_common_clock(&self, domain: &str, ns: i64) -> i64 {
         let host = self.hosts.iter().find(|host| host.domain == domain);
         host.map_or(ns, |host| {
@@ -95,7 +106,7 @@ impl ClockAlignment {
     }
 }
 
-/// Aligns all clocks to the clock of the lowest rank's host.
+/// Aligns all clocks to the clock of the host with the lowest rank.
 pub(crate) fn align_clocks(sources: &[TraceSource]) -> ClockAlignment {
     let mut of_domain: BTreeMap<&str, Vec<&TraceSource>> = BTreeMap::new();
     for source in sources {
@@ -110,8 +121,8 @@ pub(crate) fn align_clocks(sources: &[TraceSource]) -> ClockAlignment {
     unplaced.sort_by_key(|(_, sources, _)| lowest(sources).unwrap_or(usize::MAX));
     let mut aligned: Vec<(HostClock, OperationSpans, i64)> = Vec::new();
     while !unplaced.is_empty() {
-        // The first unaligned host with an operation in common with an aligned host, else the
-        // first.
+        // Take the first unaligned host that has an operation in common with an aligned host. If
+        // there is no such host, take the first unaligned host.
         let link = unplaced.iter().enumerate().find_map(|(i, (_, _, operations))| {
             let meets =
                 |(_, other, _): &(HostClock, OperationSpans, i64)| offset_bounds(other, operations);
@@ -200,7 +211,7 @@ fn offset_bounds(first: &OperationSpans, second: &OperationSpans) -> Vec<OffsetB
     bounds
 }
 
-/// Returns the intersection: the largest lower and the smallest upper bound.
+/// Returns the intersection of the intervals: the largest lower bound and the smallest upper bound.
 fn intersection(bounds: &[OffsetBounds]) -> (i64, i64) {
     let low = bounds.iter().map(|bounds| bounds.low).max().unwrap_or(0);
     let high = bounds.iter().map(|bounds| bounds.high).min().unwrap_or(0);
@@ -230,7 +241,8 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     } else {
         fit_line(bounds.chunks(bounds.len().div_ceil(part_count)), origin)
     };
-    // The worst distance outside any interval, plus the usual half width.
+    // The maximum error is the largest distance of the line from an interval that does not contain
+    // it, plus the usual half width of an intersection.
     let added = |at: i64| correction.offset + correction.rate * (at.saturating_sub(origin)) as f64;
     let outside = bounds.iter().map(|one| {
         let x = added(one.at);
@@ -243,7 +255,8 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     (correction, (worst as i64).saturating_add(widths[widths.len() / 2]))
 }
 
-/// Fits a least-squares line through the middles of periods; narrow periods have a larger weight.
+/// Fits a least-squares line through the middles of the intersections of the periods. A period with
+/// a narrow intersection has a larger weight.
 #[allow(clippy::cast_precision_loss, reason = "differences of times are far below 2^53 ns")]
 fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) -> ClockCorrection {
     let (mut weights, mut times, mut values) = (0.0, 0.0, 0.0);
@@ -252,7 +265,7 @@ fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) ->
         let (low, high) = intersection(part);
         let at = (part[part.len() / 2].at.saturating_sub(origin)) as f64;
         let value = (low as f64 + high as f64) / 2.0;
-        // The width in microseconds, at least 1.
+        // The width of the intersection in microseconds, at least 1.
         let width = ((high as f64 - low as f64).abs() / 1000.0).max(1.0);
         let weight = 1.0 / (width * width);
         weights += weight;

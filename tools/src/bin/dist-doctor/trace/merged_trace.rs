@@ -1,8 +1,8 @@
-//! Writes the merged trace: every event of every trace, ordered by time on the common clock, which
-//! starts at 0.
+//! Writes the merged trace. It contains every event of every trace, ordered by time on the common
+//! clock. The first event has the time 0.
 //!
-//! The file is first written under a temporary name, so that the requested path never has an
-//! incomplete file.
+//! The file is written under a temporary name and then renamed, so that the requested path never
+//! has an incomplete file.
 
 use super::clock_alignment::ClockAlignment;
 use super::trace_reader::{EventLocation, NO_TIME, TraceIndex};
@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 /// The largest number of simultaneously open traces.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Writes the merged trace. Returns the number of its events without names.
+/// Writes the merged trace. Returns the number of its events, without the events that only give
+/// names to processes and threads.
 ///
 /// # Errors
-/// The failed action, with the file if it is not the output.
+/// The action that failed, with the name of the file if it is not the output file.
 pub(crate) fn write_merged(
     index: &TraceIndex,
     alignment: &ClockAlignment,
@@ -41,7 +42,7 @@ pub(crate) fn write_merged(
             fs::rename(&partial_path, output).map(|()| count).map_err(|cause| cause.to_string())
         });
     if written.is_err() {
-        // Remove an incomplete file.
+        // The file is incomplete, so remove it.
         drop(fs::remove_file(&partial_path));
     }
     written
@@ -83,8 +84,8 @@ fn microseconds_since(first: i64, ns: i64) -> f64 {
     ns.saturating_sub(first) as f64 / 1000.0
 }
 
-/// Returns replacement ranks, by file and rank, for processes that share a rank with an earlier
-/// process: after a restart, or in different jobs.
+/// Returns a replacement rank for each process that has the same rank as an earlier process, for
+/// example after a restart or in another job. The key is the file and the rank.
 fn replacement_pids(index: &TraceIndex) -> HashMap<(u32, u64), u64> {
     let mut process_by_rank: HashMap<u64, (&str, u64)> = HashMap::new();
     let mut numbers = HashMap::new();
@@ -111,7 +112,7 @@ struct TraceFiles<'a> {
 }
 
 impl TraceFiles<'_> {
-    /// Reads an event again.
+    /// Reads an event from its file a second time. The index only contains its location.
     fn read_event(&mut self, entry: &EventLocation) -> Result<Value, String> {
         let path = &self.index.sources[entry.source as usize].path;
         let failed =
@@ -127,7 +128,8 @@ impl TraceFiles<'_> {
         if let Some(file) = self.open.get(&entry.source) {
             file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| failed(&cause))?;
         }
-        // The event was a valid object at the first read.
+        // The event was a valid object when the index was built. If it is not valid now, the file
+        // has changed.
         serde_json::from_slice(&bytes)
             .ok()
             .filter(Value::is_object)

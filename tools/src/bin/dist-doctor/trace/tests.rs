@@ -1,4 +1,4 @@
-//! Tests of merging sample traces of hosts with known clock differences.
+//! Tests that merge sample traces of hosts with known clock differences.
 
 use super::*;
 use serde_json::{Value, json};
@@ -155,7 +155,7 @@ fn clock_drift_is_corrected() {
 fn merged_events_are_ordered_by_true_time_from_zero() {
     let folder = TraceFolder::new("order");
     let far = SampleRank { rank: 1, host: "far", clock_offset: -6 * MS, clock_rate: 1.0 };
-    // A larger clock offset, so that no time is negative.
+    // Increase the clock offset, so that no time is negative.
     let far = SampleRank { clock_offset: far.clock_offset + 20 * MS, ..far };
     write_two_traces(&folder, [NEAR_RANK, far], 100, MS);
     let merged = folder.merge(&["tr_"]).unwrap();

@@ -1,8 +1,9 @@
-//! Reads the traces of ranks line by line, checks them, and keeps an index in memory.
+//! Reads the traces of the ranks line by line, checks them, and builds an index of their events in
+//! memory.
 //!
-//! A trace is a JSON array with one event per line. The first event names the clock. The trace of a
-//! killed process has no end, and its last line may be incomplete. Every other deviation is an
-//! error.
+//! A trace is a JSON array with one event per line. The first event names the clock of the process.
+//! If a process was killed, the end of the array is missing, and the last line may be incomplete.
+//! Every other deviation from the format is an error.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -10,14 +11,14 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The largest number of events that are merged; their index takes half a gigabyte.
+/// The largest number of events that are merged. The index of so many events takes half a gigabyte.
 pub(crate) const MAX_EVENTS: usize = 20_000_000;
 
-/// The longest line. An event has a few hundred bytes, and the event of a failure includes its
-/// message.
+/// The largest number of bytes in a line. An event usually has a few hundred bytes, but the event
+/// of a failure includes the error message.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The largest number of operations of a file that are used for the clock.
+/// The largest number of operations of a file that are used to align its clock.
 const MAX_CLOCK_SAMPLES: usize = 1 << 16;
 
 /// The supported version of the format.
@@ -32,14 +33,15 @@ const SYNCHRONISING_COLLECTIVES: &[&str] =
 pub(crate) struct TraceClock {
     pub(crate) host: String,
     pub(crate) pid: u64,
-    /// Equal for all processes that share the clock.
+    /// The name of the clock domain. It is equal for all processes that share the clock.
     pub(crate) domain: String,
-    /// One moment on this clock and on the wall clock.
+    /// A time on this clock.
     pub(crate) monotonic_ns: i64,
+    /// The same moment as `monotonic_ns` on the wall clock.
     pub(crate) wall_ns: i64,
 }
 
-/// The begin and end of one operation by the rank's clock.
+/// The begin and end of one operation on the clock of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockSample {
     /// The group's id and the sequence number, which are the same on all ranks.
@@ -55,7 +57,8 @@ pub(crate) struct TraceSource {
     pub(crate) clock: TraceClock,
     pub(crate) ranks: BTreeSet<usize>,
     pub(crate) clock_samples: Vec<ClockSample>,
-    /// Only operations with a sequence number that is a multiple of this are kept.
+    /// `clock_samples` contains only the operations whose sequence number is a multiple of
+    /// `stride`.
     stride: u64,
     pub(crate) is_complete: bool,
     pub(crate) dropped_records: u64,
@@ -64,14 +67,15 @@ pub(crate) struct TraceSource {
 /// The location of an event in its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventLocation {
-    /// The time by the clock of its file, or [`NO_TIME`].
+    /// The time of the event on the clock of its file, or [`NO_TIME`].
     pub(crate) ns: i64,
     pub(crate) offset: u64,
     pub(crate) source: u32,
     pub(crate) len: u32,
 }
 
-/// The time of events that give names, which come first.
+/// The time of an event that only gives a name to a process or thread. Because it is the smallest
+/// time, these events come first in the merged trace.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
 /// The index of all traces that have been read.
@@ -85,7 +89,7 @@ pub(crate) struct TraceIndex {
 #[derive(Debug)]
 pub(crate) struct TraceError {
     pub(crate) message: String,
-    /// True if the file is no libdist trace at all.
+    /// True if the file is not a trace of libdist. False if it is a defective trace.
     pub(crate) is_not_a_trace: bool,
 }
 
@@ -101,7 +105,7 @@ impl TraceIndex {
     /// Reads one file.
     ///
     /// # Errors
-    /// The defect and its line.
+    /// The defect and its line number.
     pub(crate) fn read_file(&mut self, path: &Path) -> Result<(), TraceError> {
         let failed = |cause: std::io::Error| trace_error(cause.to_string());
         let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -185,7 +189,8 @@ fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceErr
     let mut clock =
         clock().ok_or_else(|| trace_error("the first event lacks a field of the clock"))?;
     if clock.domain.is_empty() {
-        // Without a clock domain, no other process is known to share the clock.
+        // The trace names no clock domain. Use the path as the domain, because no other process is
+        // known to share the clock.
         clock.domain = path.display().to_string();
     }
     Ok(TraceSource {
@@ -221,8 +226,9 @@ impl TraceSource {
         Ok(Some(ns))
     }
 
-    /// Keeps the operations whose sequence numbers are multiples of a power of two. So all files
-    /// keep the same operations.
+    /// Adds a sample. If there are too many, doubles `stride` and keeps only the operations whose
+    /// sequence number is a multiple of it. So `stride` is a power of two in all files, and
+    /// different files keep common operations.
     fn add_clock_sample(&mut self, sample: ClockSample) {
         if sample.key.1.is_multiple_of(self.stride) {
             self.clock_samples.push(sample);
@@ -235,13 +241,14 @@ impl TraceSource {
     }
 }
 
-/// Returns the clock sample of an operation that synchronises its ranks.
+/// Returns the clock sample of an event, or `None` if the event is not an operation that
+/// synchronises its ranks.
 fn clock_sample(event: &Value, ns: i64) -> Option<ClockSample> {
     let args = &event["args"];
     // The name of the operation, before the label.
     let name = event["name"].as_str().and_then(|name| name.split(' ').next());
     let name = name.filter(|name| SYNCHRONISING_COLLECTIVES.contains(name))?;
-    // An operation without data need not wait for other ranks.
+    // An operation without data need not wait for other ranks, except a barrier.
     let is_synchronising = name == "barrier" || args["bytes"].as_u64()? > 0;
     if !is_synchronising
         || event["ph"] != "X"
@@ -273,12 +280,12 @@ struct EventReader {
 
 struct EventLine {
     line_number: u64,
-    /// The position of the event's object in the file.
+    /// The position of the event's JSON object in the file.
     offset: u64,
     len: u32,
     /// `None` if the line is not valid JSON.
     event: Option<Value>,
-    /// True if no byte follows, not even the end of the line.
+    /// True if the file ends directly after the event, without the end of the line.
     is_last: bool,
 }
 

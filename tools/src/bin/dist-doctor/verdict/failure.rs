@@ -1,14 +1,14 @@
-//! Finds failures that a group itself reports in the dumps of its ranks.
+//! Finds groups that have failed. The dumps of their ranks contain the failure.
 
 use super::{Finding, FindingClass};
 use crate::job::JobDumps;
 use crate::recorder_dump::GroupFailure;
 use crate::text;
 
-/// The kind of a timeout failure, for which the dumps may show a more specific cause.
+/// The kind of a timeout failure. For a timeout, other findings may show a more specific cause.
 const TIMEOUT_KIND: &str = "Timeout";
 
-/// Returns a failure of the group that is no timeout.
+/// Returns the failure of a group, unless all its ranks report a timeout.
 pub(super) fn find_except_timeout(job: &JobDumps, number: usize) -> Option<Finding> {
     find_any(job, number).filter(|_| {
         failures_by_ranks(job, number).iter().any(|(fault, _)| fault.kind != TIMEOUT_KIND)
@@ -36,7 +36,8 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     let mut culprits: Vec<usize> = culprits.collect();
     culprits.sort_unstable();
     culprits.dedup();
-    // The first call that failed; otherwise a rank noticed the failure outside of a call.
+    // The failure began when the first call failed. If no call failed, a rank detected the failure
+    // outside of a call, so take the time of its dump.
     let failed = group.timelines.values().filter_map(|timeline| {
         let dump = &job.dumps[timeline.dump_index];
         let ended = job.calls(timeline).filter(|(_, entry)| entry.has_failed());
@@ -47,7 +48,8 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     Some(Finding { class: FindingClass::Failure, group: number, text, culprits, since })
 }
 
-/// Returns the different failures with the ranks that report each, most frequent first.
+/// Returns the different failures of a group. Each failure comes with the ranks that report it, and
+/// the failure with the most ranks comes first.
 fn failures_by_ranks(job: &JobDumps, number: usize) -> Vec<(&GroupFailure, Vec<usize>)> {
     let mut failures: Vec<(&GroupFailure, Vec<usize>)> = Vec::new();
     for (&rank, timeline) in &job.groups[number].timelines {

@@ -1,17 +1,18 @@
-//! Finds the first operation of a group in which ranks made different calls under one sequence
-//! number.
+//! Finds the first sequence number of a group under which ranks made different calls. For example,
+//! rank 0 called all_reduce as operation 57 of the group, and the other ranks called broadcast.
 
 use super::{Finding, FindingClass};
 use crate::job::JobDumps;
 use crate::text;
 use std::collections::BTreeMap;
 
-/// The largest number of differing parties that are shown.
+/// A party is the set of ranks that made the same call. The report shows at most this number of
+/// parties.
 const PARTIES_SHOWN: usize = 4;
 
 pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
-    // The ranks by sequence number and call.
+    // For each sequence number and each call, the ranks that made the call.
     let mut calls: BTreeMap<u64, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
     for (&rank, timeline) in &group.timelines {
         let late_sequence = timeline
@@ -27,8 +28,8 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
         }
     }
     let (sequence, mut parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
-    // A call that was issued after the failure is no mismatch itself, but it counts for the
-    // majority.
+    // A call that was issued after the failure of the group is not a mismatch. But it shows which
+    // call the rank would have made, so it counts for the majority.
     for (&rank, timeline) in
         group.timelines.iter().filter(|(_, timeline)| timeline.is_last_call_after_failure)
     {
@@ -38,7 +39,8 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     parties.values_mut().for_each(|party| party.sort_unstable());
     let mut parties: Vec<(&str, Vec<usize>)> = parties.into_iter().collect();
     parties.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks[0]));
-    // Without a largest party, the differing ranks are unknown: all are culprits.
+    // If there is no largest party, it is unknown which ranks made the wrong call, so all ranks are
+    // culprits.
     let has_majority = parties[0].1.len() > parties[1].1.len();
     let culprit_ranks: Vec<usize> = if has_majority {
         parties.iter().skip(1).flat_map(|(_, ranks)| ranks.iter().copied()).collect()

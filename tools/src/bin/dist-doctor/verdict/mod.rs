@@ -1,4 +1,4 @@
-//! The verdict on a job, from the dumps of its ranks.
+//! The verdict: which ranks of a job caused a fault, according to the dumps of all ranks.
 //!
 //! | file | findings |
 //! |---|---|
@@ -24,13 +24,14 @@ use crate::{CommandResult, input_files, write_output};
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     class: FindingClass,
-    /// The index of the job's group.
+    /// The index of the group in the job.
     group: usize,
     /// A description in one line.
     text: String,
     /// The culprits, as ranks of the group.
     culprits: Vec<usize>,
-    /// The start of the fault on the wall clock. An earlier fault may be the cause of a later one.
+    /// The start of the fault on the wall clock. Findings are sorted by it, because an earlier
+    /// fault may be the cause of a later fault.
     since: u64,
 }
 
@@ -102,8 +103,8 @@ fn diagnose(job: &JobDumps) -> Vec<Finding> {
             );
         }
     }
-    // A slow rank may have been slow from the start, and is the least severe finding: it comes
-    // last.
+    // A slow rank is the least severe finding, and it may have been slow from the start. So this
+    // finding comes last.
     findings
         .sort_by_key(|finding| (finding.class == FindingClass::Slow, finding.since, finding.class));
     findings

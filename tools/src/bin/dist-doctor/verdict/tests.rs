@@ -1,5 +1,5 @@
-//! Tests of the verdicts on sample jobs: one test for each kind of fault, and a test that no input
-//! causes a panic.
+//! Tests of the verdicts on sample jobs. There is a test for each kind of fault, and a test with
+//! arbitrary input that must not cause a panic.
 
 use super::*;
 use crate::recorder_dump::Dump;
@@ -23,7 +23,8 @@ fn sample_job(dumps: &[SampleDump]) -> JobDumps {
     JobDumps::from_dumps(dumps.iter().map(SampleDump::to_dump).collect())
 }
 
-/// Returns the class, the culprits and the text of the first finding. Builds both reports, too.
+/// Returns the class, the culprits and the text of the first finding. Also builds both reports, and
+/// compares them with the finding.
 fn first_finding(job: &JobDumps) -> (&'static str, Vec<usize>, String) {
     let findings = diagnose(job);
     let text = report::report_text(job, &findings);
@@ -113,7 +114,7 @@ fn mismatch_names_both_calls() {
         "mismatch in group world: rank 1 (pid 101, host a) called barrier #17 and ranks 0, 2 called all_reduce \
          #17 (f32, SUM, count 10)"
     );
-    // Of two differing ranks, neither has the majority.
+    // If two ranks differ, there is no majority, so both are culprits.
     let (class, culprits, _) = first_finding(&sample_job(&mismatched[..2]));
     assert_eq!((class, culprits), ("mismatch", vec![0, 1]));
 }

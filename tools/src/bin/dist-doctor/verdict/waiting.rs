@@ -1,10 +1,14 @@
-//! Finds the ranks that are behind: builds the graph of waits, and follows it to ranks that do not
-//! wait.
+//! Finds the ranks that are behind. The module builds a graph in which an edge from A to B means
+//! that A waits for B. It follows the edges to the ranks that do not wait.
 //!
-//! A rank in a collective waits for every rank that has not entered it. An awaited rank that does
-//! not wait itself is the culprit: it is elsewhere, or it has no dump. If all ranks wait for each
-//! other, they called operations on different groups in different orders (a deadlock). Messages
-//! count only if no collective waits, because receives are posted long before their data is needed.
+//! A rank in a collective waits for every rank that has not entered it. If a rank is awaited and
+//! does not wait itself, it is the culprit: it is not in an operation, or it has no dump. If every
+//! awaited rank waits itself, the ranks called operations on different groups in different orders,
+//! which is a deadlock. For example, if rank 0 waits for rank 1, rank 1 waits for rank 2, and rank
+//! 2 does not wait, then rank 2 is the culprit.
+//!
+//! Waits for messages count only if no rank waits in a collective, because programs often post
+//! receives long before they need the data.
 
 use super::{Finding, FindingClass};
 use crate::job::{JobDumps, JobGroup, RankTimeline};
@@ -13,28 +17,31 @@ use crate::text;
 use dist_tools::count_text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The shortest wait that counts: the dumps of a running job are not taken simultaneously.
+/// The shortest wait that counts, in nanoseconds. The dumps of a running job are not taken
+/// simultaneously, so a short wait is normal.
 const MIN_WAIT_NS: u64 = 1_000_000_000;
 
-/// The time in one operation after which the operation counts as stalled.
+/// If all ranks have been in one operation for this time in nanoseconds, the operation counts as
+/// stalled.
 const STALLED_NS: u64 = 5_000_000_000;
 
-/// One process waits for another.
+/// An edge of the graph: the process `from` waits for the process `to`.
 #[derive(Debug)]
 struct WaitEdge<'a> {
     from: usize,
     to: usize,
     group: usize,
-    /// The ranks of both processes in the group.
+    /// The rank of `from` in the group.
     waiter: usize,
+    /// The rank of `to` in the group.
     awaited: usize,
     entry: &'a OperationRecord,
     /// The start of the wait on the wall clock.
     since: u64,
 }
 
-/// The graph of waits. Its first nodes are the job's dumps, the other nodes are processes without a
-/// dump.
+/// The graph of waits. A node is the index of a process. The first nodes are the processes with a
+/// dump, in the order of the job's dumps. The other nodes are processes without a dump.
 #[derive(Debug)]
 struct WaitGraph<'a> {
     job: &'a JobDumps,
@@ -42,7 +49,8 @@ struct WaitGraph<'a> {
     processes_without_dump: HashMap<(String, u64), usize>,
 }
 
-/// Returns the causes of the waits in groups that no other finding explains.
+/// Returns the causes of the waits. `explained` is true for each group that another finding
+/// explains; such a group is skipped.
 pub(super) fn find_wait_causes(job: &JobDumps, explained: &[bool]) -> Vec<Finding> {
     let mut graph = WaitGraph { job, edges: Vec::new(), processes_without_dump: HashMap::new() };
     let mut stalled = Vec::new();
@@ -73,9 +81,10 @@ fn unfinished_call<'a>(
         .filter(|_| !timeline.is_last_call_after_failure)
 }
 
-/// Returns true if a rank has entered an operation before a failure of the group.
+/// Returns true if a rank entered an operation before the group failed, if it failed at all.
 fn has_entered(timeline: &RankTimeline, sequence: u64) -> bool {
-    // An operation may have several sequence numbers; the first one is recorded.
+    // An operation may take several sequence numbers, but the recorder only stores the first one.
+    // So compare with the last entry.
     let last = timeline.entry_by_sequence.keys().next_back();
     last.is_some_and(|&last| {
         last > sequence || last == sequence && !timeline.is_last_call_after_failure
@@ -103,7 +112,7 @@ impl<'a> WaitGraph<'a> {
                 ))
             })
             .collect();
-        // For each operation, the time at which the first rank entered it.
+        // For each operation, the time at which its first rank entered.
         let mut first_entry_by_sequence: BTreeMap<u64, u64> = BTreeMap::new();
         for &(_, sequence, _, since) in &ranks_in_calls {
             let first = first_entry_by_sequence.entry(sequence).or_insert(since);
@@ -111,7 +120,8 @@ impl<'a> WaitGraph<'a> {
         }
         for (waiter, sequence, entry, since) in ranks_in_calls {
             let min_wait = if entry.has_failed() { 0 } else { MIN_WAIT_NS };
-            // A dump from before the wait cannot show whether its rank entered later.
+            // If a dump was taken before the wait was long enough, its rank may have entered the
+            // operation after the dump. Such a dump does not count.
             let min_dump_time = first_entry_by_sequence[&sequence].saturating_add(min_wait);
             let is_dump_recent =
                 |it: &RankTimeline| job.dumps[it.dump_index].taken_unix_ns() >= min_dump_time;
@@ -120,7 +130,7 @@ impl<'a> WaitGraph<'a> {
             };
             let mut awaited: Vec<usize> =
                 group.timelines.iter().filter(absent).map(|(&rank, _)| rank).collect();
-            // Consider ranks without dumps only if no other rank is known to be absent.
+            // Only if no rank with a dump is absent, blame the ranks without a dump.
             if awaited.is_empty() && is_dump_recent(&group.timelines[&waiter]) {
                 awaited = group.ranks_without_dump();
                 if awaited.is_empty() {
@@ -137,7 +147,7 @@ impl<'a> WaitGraph<'a> {
         stalled_finding(job, number, &stalled_ranks)
     }
 
-    /// Adds the waits for messages in a group by ranks without a pending collective.
+    /// Adds the waits for messages in a group. Only ranks that are not in a collective count.
     fn add_messages(&mut self, number: usize) {
         let job = self.job;
         let group = &job.groups[number];
@@ -169,13 +179,13 @@ impl<'a> WaitGraph<'a> {
     ) {
         let (waiter, awaited) = ranks;
         let (from, to) = (self.process_node(group, waiter), self.process_node(group, awaited));
-        // Several ranks may be threads of one process.
+        // If the ranks are threads of one process, there is no edge.
         if from != to {
             self.edges.push(WaitEdge { from, to, group, waiter, awaited, entry, since });
         }
     }
 
-    /// Returns the node of a rank's process.
+    /// Returns the node of the process that a rank belongs to.
     fn process_node(&mut self, number: usize, rank: usize) -> usize {
         let group = &self.job.groups[number];
         if let Some(timeline) = group.timelines.get(&rank) {
@@ -204,10 +214,11 @@ impl<'a> WaitGraph<'a> {
         findings
     }
 
-    /// Builds the finding for a process that is elsewhere.
+    /// Builds the finding for a process that has a dump but has not entered the awaited operation.
     fn behind_finding(&self, edges: &[&WaitEdge<'_>]) -> Finding {
         let job = self.job;
-        // The first operation that the process has missed; it may be awaited in several groups.
+        // Other processes may wait for this process in operations of several groups. Take the first
+        // of these operations.
         let first = edges.iter().min_by_key(|edge| (edge.entry.sequence, edge.since));
         let WaitEdge { group: number, awaited, entry, .. } = **first.unwrap_or(&edges[0]);
         let group = &job.groups[number];
@@ -277,10 +288,11 @@ impl<'a> WaitGraph<'a> {
         findings.collect()
     }
 
-    /// Returns the cycle of waits, if every process waits.
+    /// Returns a finding with a cycle of waits. The caller has checked that every awaited process
+    /// waits itself.
     fn deadlock_finding(&self) -> Option<Finding> {
         let mut path: Vec<&WaitEdge<'_>> = vec![self.edges.first()?];
-        // Each step leads to another node, until a node repeats.
+        // Each step follows an edge to the next node, until a node repeats.
         let cycle = loop {
             let last = path[path.len() - 1];
             if let Some(at) = path.iter().position(|edge| edge.from == last.to) {
@@ -310,7 +322,7 @@ impl<'a> WaitGraph<'a> {
     }
 }
 
-/// Describes one rank with its process, or several ranks by their numbers.
+/// Describes a single rank with its process, and several ranks only by their numbers.
 fn ranks_description(group: &JobGroup, ranks: &[usize]) -> String {
     match ranks {
         [rank] => group.describe_rank(*rank),
