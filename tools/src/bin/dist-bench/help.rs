@@ -31,7 +31,16 @@ Method:
 GPUs:
   --device nccl and --device native put the buffers into GPU memory from the CUDA driver. dist-bench
   copies known values to the GPU, and copies the result of the checked call back. The timed calls
-  use the values that the previous call left. A call ends when the GPU has completed it. NCCL needs one GPU per rank, or NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1. The native back end supports any number of ranks per GPU.  Tuning: --tune measures every algorithm that supports a call, in alternating runs with the library's own choice, for all operations. If an algorithm takes at most 95 % of the time of the own choice, dist-bench writes a row into a tuning file. The row applies to this number of ranks on one host. Its size range ends at the geometric means with the neighbouring measured sizes. To use the file, set DIST_TUNING_FILE=FILE; only rank 0 needs it. The table has the times of all algorithms for each
+  use the values that the previous call left. A call ends when the GPU has completed it. NCCL needs
+  one GPU per rank, or NCCL 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1. The native back end
+  supports any number of ranks per GPU.
+
+Tuning:
+  --tune measures every algorithm that supports a call, in alternating runs with the library's own
+  choice, for all operations. If an algorithm takes at most 95 % of the time of the own choice,
+  dist-bench writes a row into a tuning file. The row applies to this number of ranks on one host.
+  Its size range ends at the geometric means with the neighbouring measured sizes. To use the file,
+  set DIST_TUNING_FILE=FILE; only rank 0 needs it. The table has the times of all algorithms for each
   size; * marks the algorithm of the row.
 
 Peers:
