@@ -1,8 +1,8 @@
 //! Creation of a group whose ranks meet in a store.
 //!
 //! [`Group::create`] checks the options, brings the ranks together in the store (rendezvous),
-//! creates the back end and assembles the group. Derived groups (subgroups, shrunk groups) get
-//! their back end from their parent, so they use only the checks of this file.
+//! creates the back end and assembles the group. Derived groups (subgroups, shrunk groups) are
+//! created in `membership` and use only the checks of this file.
 
 use crate::api::group::activity;
 use crate::api::group::group_keys;

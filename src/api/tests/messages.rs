@@ -32,7 +32,7 @@ fn a_message_arrives_with_its_source_tag_and_count() {
         (Some(0), Some(7), Some(5))
     );
     assert_eq!((sent.tag(), sent.received_count()), (Some(7), None));
-    // Messages have a sequence of their own.
+    // Messages have sequence numbers of their own, independent of collectives.
     assert_eq!((received.sequence(), sent.sequence()), (Some(1), Some(2)));
     assert_eq!(issue_barrier(&group).sequence(), Some(1));
     let record = group.flight_record().to_string();

@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn overlapping_writes_conflict_unless_ordered() {
         let outstanding = in_flight_use(1, true, 100, true);
-        // The new operation is of another group or a message. It writes or only reads; it overlaps
-        // partly, fully, or not.
+        // The new operation is a collective of another group, or a message. It writes or only
+        // reads. It overlaps partly, fully, or not.
         for (group, is_collective) in [(2, true), (1, false), (2, false)] {
             for is_written in [true, false] {
                 for from in [91, 100, 109] {

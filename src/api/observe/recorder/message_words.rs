@@ -7,7 +7,7 @@
 //! | 2 | the sequence number |
 //! | 3 | the tag + 1 |
 //!
-//! A peer or tag of 0 means any peer or any tag.
+//! If the field of the peer or of the tag is 0, the receive accepts any peer or any tag.
 
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;

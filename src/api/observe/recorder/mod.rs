@@ -70,7 +70,7 @@ mod tests {
     fn entry_has_only_the_label_of_its_own_call() {
         let group = Nonce(*b"recorder-label-i");
         let label = Label::new("layer3.weight").unwrap();
-        // Entries that had a label before are reused, too.
+        // The ring also reuses entries that had a label before.
         for sequence in 1..=u64::try_from(MAX_ENTRIES).unwrap() * 2 + 2 {
             let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
             let label = if sequence % 3 == 0 { label } else { Label::NONE };
