@@ -9,9 +9,9 @@
 //! An overlap may exist on a single rank only, because buffers are local to a rank. For example,
 //! only the root of a reduction writes its output buffer. Therefore a rank that finds an overlap
 //! cannot solve it alone:
-//! * It cannot omit calls, because other ranks would wait for them.
-//! * It cannot change the fusion plan, because the other ranks do not see the overlap and would use
-//!   another plan.
+//! * The rank cannot omit calls, because other ranks would wait for them.
+//! * The rank cannot change the fusion plan, because the other ranks do not see the overlap and
+//!   would use another plan.
 //!
 //! Therefore the rank fails the groups of the two calls. All ranks get the error, and no rank
 //! waits. The buffer of a broadcast counts as written on all ranks including the root, which only
@@ -30,7 +30,7 @@ struct CallBufferRange {
     call: usize,
 }
 
-/// Searches a collective of the batch that uses a buffer which another collective of the batch
+/// Searches for two collectives of the batch that conflict: one uses a buffer that the other
 /// writes. If there is such a pair, fails the groups of both.
 pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     let collectives: Vec<&PreparedCall> =

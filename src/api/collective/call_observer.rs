@@ -1,6 +1,6 @@
 //! The progress observer of one blocking call. The back end reports the progress of the operation
-//! to it. It forwards the reports to the group's observer, and owns the call's entry in the flight
-//! recorder.
+//! to this observer. The observer forwards the reports to the group's observer, and owns the call's
+//! entry in the flight recorder.
 //!
 //! The entry is written when the back end reports the start of the operation. To save time, a back
 //! end may first send the data that other ranks wait for, and then report the start. Then the entry

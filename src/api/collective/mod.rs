@@ -1,5 +1,5 @@
-//! Collective calls: their checks, batches and fusion, the fast path, operators of the caller, and
-//! operations that are enqueued on a device.
+//! Collective calls: arguments and checks, batches and fusion, the fast path, operators of the
+//! caller, and operations that are enqueued on a device.
 
 mod all_equal;
 pub(in crate::api) mod barrier_messages;

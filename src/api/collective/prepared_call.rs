@@ -272,8 +272,8 @@ impl Group {
     }
 
     /// Issues a collective and returns immediately. When all earlier collectives of the group have
-    /// ended on this rank, the collective runs. It runs on a thread that waits for it or for
-    /// another operation of the group, or on the group's worker thread.
+    /// ended on this rank, the collective runs. The collective runs on a thread that waits for an
+    /// operation of the group, or on the group's worker thread.
     ///
     /// # Errors
     /// `InvalidArgument`; `Unsupported`; `OutOfMemory` if too many works are outstanding; `System`

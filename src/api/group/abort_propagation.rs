@@ -1,5 +1,5 @@
-//! Propagation of aborts: if a group is aborted, all groups derived from it are aborted, and so are
-//! the groups derived from those.
+//! Propagation of aborts: if a group is aborted, all groups derived from it are also aborted,
+//! directly and in several steps.
 //!
 //! The steps, for a group P and a group D that was derived from P:
 //! 1. P's back end informs the process of each rank of P about the abort.

@@ -1,7 +1,7 @@
 //! The observer of a group. It records the group's operations in the flight recorder, and also in
-//! the trace if a trace is running. Algorithms report to it through [`ProgressObserver`]: the
-//! observer forwards the waits for other ranks to the trace, and the late arrivals of ranks to the
-//! straggler detector.
+//! the trace if a trace is running. Algorithms report their progress to the observer
+//! ([`ProgressObserver`]). The observer forwards the waits for other ranks to the trace, and the
+//! late arrivals of ranks to the straggler detector.
 
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;

@@ -1,7 +1,7 @@
 //! A group of ranks: its parts, its properties and its release.
 //!
-//! The group owns its parts: the back end, the queue of collectives, the observer. It does not
-//! depend on the modules that use the parts. Higher modules add the operations in `impl Group`
+//! The group owns its parts: the back end, the queue of collectives, the observer. The group does
+//! not depend on the modules that use the parts. Higher modules add the operations in `impl Group`
 //! blocks, and [`GroupExtensions`] keeps their state. [`Group::create`] and the creation of derived
 //! groups call `Group::assemble`.
 
@@ -83,8 +83,8 @@ pub struct Group {
     /// The queue in which collectives wait for their turn. The waiting works and the queue's worker
     /// thread share the queue and must not hold a reference to the group.
     pub(in crate::api) queue: Arc<RunQueue>,
-    /// The number of issued messages. Messages have sequence numbers of their own, independent of
-    /// those of collectives.
+    /// The number of issued messages. Messages have sequence numbers that are independent of the
+    /// sequence numbers of collectives.
     messages_issued: AtomicU64,
     pub(in crate::api) origin: GroupOrigin,
     pub(in crate::api) abort_propagator: Arc<AbortPropagator>,
@@ -112,8 +112,8 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Assembles a group from its parts. Its ranks have already agreed on the id and created the
-    /// back end.
+    /// Assembles a group from its parts. The ranks have already agreed on the group's id and
+    /// created the back end.
     pub(in crate::api) fn assemble(
         identity: GroupIdentity,
         origin: GroupOrigin,

@@ -20,8 +20,8 @@
 //! library's file. If the file cannot be written, no call fails.
 //!
 //! torchrun treats the failure with the earliest time as the cause of all failures. If a rank is
-//! killed, torchrun uses the time at which it notices the death. This may be later than the errors
-//! of the surviving ranks, which are only consequences. Therefore, if an error names another rank
+//! killed, torchrun uses the time at which it notices the death. The errors of the surviving ranks,
+//! which are only consequences, may have an earlier time. Therefore, if an error names another rank
 //! as its culprit, `timestamp` is 1 s later than the real time.
 
 use crate::base::config::{self, ERROR_FILE};

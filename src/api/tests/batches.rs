@@ -1,3 +1,5 @@
+//! Tests of batches: the order in which their calls are issued, their errors, and their limits.
+
 use super::*;
 use crate::api::collective::batch;
 use crate::api::collective::prepared_call::PreparedCall;

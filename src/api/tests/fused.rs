@@ -1,3 +1,5 @@
+//! Tests of batches with small collectives, which are fused to one operation.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::batch;

@@ -1,3 +1,5 @@
+//! Tests of asynchronous messages between two ranks, over the fake back end.
+
 use super::*;
 
 fn send(group: &Arc<Group>, bytes: &[u8], tag: u32, options: CallOptions) -> Result<Arc<Work>> {

@@ -1,3 +1,5 @@
+//! Tests of monitored barriers, which name the missing ranks.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::barrier_messages::{BarrierFailure, BarrierNotice};

@@ -41,8 +41,9 @@ pub enum AnyWorkDone {
 /// Waits until all works of a list are done.
 ///
 /// # Errors
-/// If operations have failed: the error of the first of them in the list, after all works are done.
-/// Also the errors of [`Work::wait`] for a wait that is not permitted.
+/// * If operations have failed: the error of the first failed work in the list. It is returned when
+///   all works are done.
+/// * The errors of [`Work::wait`] for a wait that is not permitted.
 pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     let mut first: Result<()> = Ok(());
     for (index, work) in works_of(works) {

@@ -80,8 +80,8 @@ fn panic_error() -> Error {
 }
 
 /// Runs the arrival checks of the groups that have this check on. Several checks run concurrently,
-/// each on a thread of its own. One after the other, they could deadlock, because this process may
-/// have several ranks of the same group.
+/// each on its own thread. If they ran one after the other, they could deadlock, because this
+/// process may have several ranks of the same group.
 fn wait_for_arrivals(group_batches: &[&GroupBatch]) -> Vec<Result<()>> {
     let wanted =
         group_batches.iter().filter(|group_batch| group_batch.group().has_arrival_check).count();

@@ -44,7 +44,8 @@ enum GroupBatchState {
     Ready(GroupBatch),
     /// A thread is enqueuing the group batch.
     Enqueuing,
-    /// The group batch was enqueued, or failed with this error. Its job can finish it.
+    /// The group batch was enqueued, or failed with this error. The job of the group batch can
+    /// finish it.
     Returned(GroupBatch, Result<()>),
     /// The group batch no longer takes part: it has finished, or it has failed before the enqueue.
     Withdrawn,
@@ -210,8 +211,8 @@ impl JointEnqueue {
         messages.into_iter().for_each(|(group_batch, outcome)| group_batch.finish(&outcome, None));
     }
 
-    /// Returns the group batches of failed groups to their jobs. This happens before the enqueue of
-    /// the others, which may wait. Returns the others.
+    /// Returns the group batches of failed groups to their jobs, before the enqueue of the other
+    /// group batches may wait. The result has these other group batches.
     fn return_failed(&self, group_batches: Vec<(usize, GroupBatch)>) -> Vec<(usize, GroupBatch)> {
         let mut left = Vec::with_capacity(group_batches.len());
         let mut states = self.lock_states();

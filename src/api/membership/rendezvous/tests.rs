@@ -1,3 +1,6 @@
+//! Tests of the rendezvous and of the bootstrap exchange through the store, with ranks that are
+//! threads of this process.
+
 use super::*;
 use crate::backend::BootstrapExchange as _;
 use crate::store::HashStore;

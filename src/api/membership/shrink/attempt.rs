@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time that a follower waits before it joins a candidate again that abandoned its call. Also
-/// the interval at which the coordinator polls a pending connection.
+/// The time that a follower waits before it tries again to join a candidate that has abandoned its
+/// shrink call. Also the interval at which the coordinator polls a pending connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of wait notices ("I am alive, keep waiting") that a rank sends to its followers in

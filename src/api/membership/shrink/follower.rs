@@ -99,7 +99,7 @@ impl ShrinkAttempt<'_> {
                 // if no lower rank does.
                 ShrinkMessage::Wait => message_limit = self.deadline.capped(self.window),
                 // The candidate coordinates. It waits for the other ranks to join, and then for all
-                // members to accept. Each may take one window.
+                // members to accept. Each of these two waits may take one window.
                 ShrinkMessage::Welcome => {
                     message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE)
                 }

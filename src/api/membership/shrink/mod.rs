@@ -27,9 +27,9 @@
 //!
 //! **Death during the ready notice.** If the coordinator dies while it sends the ready notice, some
 //! members may not get it. Such a member keeps the group that it has prepared ([`attempt`]) and
-//! starts another round. There it meets another member. If that member got the notice, it reports
-//! the formed group, and the group is formed for this member, too. If no member got the notice, the
-//! round creates another group.
+//! starts another round. There it meets another member. If the other member got the notice, it
+//! reports that the group is formed, and the member without the notice uses the group that it has
+//! prepared. If no member got the notice, the round creates another group.
 //!
 //! This module does not depend on how ranks connect or on the data that back ends exchange.
 

@@ -391,8 +391,8 @@ pub(super) struct NameReservation<'a> {
 }
 
 impl NameReservation<'_> {
-    /// Converts the reservation of the name to a lease, which lives as long as the agreed group.
-    /// The name is not free in between.
+    /// Converts the reservation of the name to a lease, which lives as long as the agreed group. No
+    /// other thread can take the name between the reservation and the lease.
     pub(super) fn into_lease(mut self) -> NameLease {
         self.is_leased = true;
         let name = self.definition.name().to_owned();

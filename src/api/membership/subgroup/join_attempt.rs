@@ -60,7 +60,8 @@ use std::time::Duration;
 /// immediately.
 const CONFLICT_GRACE: Duration = Duration::from_millis(100);
 
-/// One attempt of this rank to create a group by name together with the other members.
+/// An attempt of this rank to create a group. In the attempt, the rank finds the other members by
+/// the group's name.
 #[derive(Debug)]
 pub(super) struct JoinAttempt<'a> {
     parent: &'a Group,

@@ -1,6 +1,6 @@
 //! A quota for the memory in which a rank keeps data that other ranks (senders) have sent. The
-//! quota bounds the bytes of each sender and the total of all senders. It also reserves some bytes
-//! for each sender, which other senders cannot use up.
+//! quota bounds the bytes of each sender and the total of all senders. The quota also reserves some
+//! bytes for each sender, which other senders cannot use up.
 //!
 //! This module does not depend on the kind of data.
 

@@ -135,7 +135,8 @@ pub(in crate::api) fn start_from_environment(rank: Rank) {
     if active_buffer().is_some() {
         return;
     }
-    // A process may create several world groups one after the other. Each gets a file of its own.
+    // A process may create several world groups one after the other. The trace of each has a
+    // separate file.
     let path = match TRACES.fetch_add(1, Ordering::Relaxed) {
         0 => format!("{prefix}{rank}.json"),
         earlier => format!("{prefix}{rank}.{earlier}.json"),

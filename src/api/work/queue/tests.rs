@@ -1,3 +1,5 @@
+//! Tests of the run queue: the order of turns, the threads that run jobs, and the deadlines of jobs.
+
 use super::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 

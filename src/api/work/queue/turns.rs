@@ -11,9 +11,9 @@ use crate::wait::doorbell::Doorbell;
 /// The counters that determine which ticket has the turn.
 #[derive(Debug, Default)]
 pub(super) struct TurnCounters {
-    /// The number of numbers that were given to tickets. This is also the next number.
+    /// The count of numbers that tickets have taken. It is also the next number to take.
     pub(super) issued: AtomicU64,
-    /// The number of numbers whose turns have ended. This is also the number of the ticket that has
+    /// The count of numbers whose turns have ended. It is also the number of the ticket that has
     /// the turn.
     ended: AtomicU64,
     /// All threads that wait for a turn, for a work or for a job sleep on this doorbell. It is
