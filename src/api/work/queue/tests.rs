@@ -1,4 +1,4 @@
-//! Tests of the run queue: the order of turns, the threads that run jobs, and the deadlines of jobs.
+//! Tests of the run queue: the order of turns, the threads that run jobs, and deadlines of jobs.
 
 use super::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
