@@ -1,5 +1,5 @@
-//! Resolves the rendezvous method, the rank and the world size of a process: from an init method
-//! URL, or from the environment variables of a launcher.
+//! Resolves the rendezvous method (how the ranks find their store), the rank and the world size of
+//! a process. The source is an init method URL or the environment variables of a launcher.
 
 use crate::base::config::{self, EnvVariable};
 use crate::base::error::{Error, ErrorContext as _, Result};
@@ -24,7 +24,7 @@ pub struct RankAndSize {
 /// The method by which the ranks find the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RendezvousMethod {
-    /// At a TCP address. Rank 0 hosts the store unless `is_agent_hosted` is set.
+    /// The store is at a TCP address. Rank 0 hosts it unless `is_agent_hosted` is set.
     Tcp {
         /// The host name or address.
         host: String,
@@ -35,15 +35,16 @@ pub enum RendezvousMethod {
     },
     /// No rendezvous: the world has a single rank.
     SingleRank,
-    /// In a file that all ranks can access.
+    /// The store is a file that all ranks can access.
     File {
         /// The path of the file.
         path: PathBuf,
-        /// The name of the job, or empty if it is unknown. The file of another job is refused.
+        /// The name of the job, or empty if it is unknown. If the file was created by a job of
+        /// another name, opening it fails.
         job: String,
     },
-    /// Rank 0 hosts the store on any port, and publishes the port to the ranks of this host under
-    /// the name of the job.
+    /// All ranks are on this host. Rank 0 hosts the store on any free port, and publishes the port
+    /// to the other ranks under the name of the job.
     Local {
         /// The name of the job.
         job: String,
@@ -77,13 +78,17 @@ const LAUNCHERS: &[Launcher] = &[
 const INIT_METHOD_FORMS: &str =
     "env://, tcp://host:port?rank=R&world_size=N, or file:///path?rank=R&world_size=N";
 
-/// Resolves an init method: `env://` (also if it is empty), `tcp://host:port?rank=R&world_size=N`,
-/// or `file:///path?rank=R&world_size=N`. With `env://`, a world of one rank needs no address;
-/// `size` takes precedence over the environment. With `file://`, values that the URL omits come
-/// from the environment.
+/// Resolves an init method. `size` is the world size that the caller has set, if any.
+///
+/// * `env://`, or an empty text: rank, world size and address come from the environment. If `size`
+///   is set, it decides instead of the environment's world size whether the world has a single
+///   rank. A world of a single rank needs no address.
+/// * `tcp://host:port?rank=R&world_size=N`: all values come from the URL.
+/// * `file:///path?rank=R&world_size=N`: a rank or world size that the URL omits comes from the
+///   environment.
 ///
 /// # Errors
-/// `InvalidArgument` that names the invalid part and the valid forms.
+/// `InvalidArgument`. The message names the invalid part and the valid forms.
 pub fn resolve(init_method: &str, size: Option<usize>) -> Result<ResolvedInitMethod> {
     let (scheme, rest) = init_method.split_once("://").unwrap_or((init_method, ""));
     match scheme {
@@ -137,8 +142,8 @@ pub fn identity_from_environment() -> Result<RankAndSize> {
     Ok(RankAndSize::default())
 }
 
-/// Reads the secret of the job's store from the file or descriptor that the environment names, if
-/// any.
+/// Reads the secret of the job's store from the file or the descriptor that the environment names.
+/// Returns `None` if it names neither.
 ///
 /// # Errors
 /// `InvalidArgument` if two sources are named or the content is not a valid secret; `System` if the
@@ -170,6 +175,7 @@ fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMetho
     if let Some(job) = local_job(identity)? {
         return Ok(RendezvousMethod::Local { job });
     }
+    // MASTER_ADDR is unset here, so this call always returns the error that names the variable.
     config::read_required(
         config::MASTER_ADDR,
         "start the program with distrun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR \
@@ -178,8 +184,12 @@ fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMetho
     .map(|host| RendezvousMethod::Tcp { host, port: DEFAULT_PORT, is_agent_hosted: false })
 }
 
-/// Returns the name of a job whose ranks an MPI launcher or Slurm has all started on this host.
-/// Returns `None` if the job spans hosts or the number of hosts is unknown.
+/// Returns a name for the job if an MPI launcher or Slurm started all its ranks on this host. The
+/// ranks of one job get the same name. Returns `None` if the job spans hosts or the number of hosts
+/// is unknown.
+///
+/// Open MPI and MPICH do not always set a job name. Therefore the name has `sibling_group_name`,
+/// which is equal for the processes that one parent (the launcher) has started.
 fn local_job(identity: &RankAndSize) -> Result<Option<String>> {
     let size = identity.size;
     let is_single_host = |local: EnvVariable| -> Result<bool> {
@@ -246,8 +256,8 @@ fn from_file_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
     })
 }
 
-/// Returns the launcher's name for the job, which is equal on all its ranks; empty if there is
-/// none.
+/// Returns the launcher's name for the job, which is equal on all ranks of the job. Returns an
+/// empty text if the launcher sets no name.
 fn job_name() -> Result<String> {
     for variable in [config::RUN_ID, config::PMIX_NAMESPACE, config::SLURM_JOB] {
         if let Some(name) = config::read_text(variable)? {
@@ -257,7 +267,7 @@ fn job_name() -> Result<String> {
     Ok(String::new())
 }
 
-/// Decodes a path from a URL, in which `%` and two hexadecimal digits are one byte.
+/// Decodes a path from a URL. In the URL, `%` and two hexadecimal digits represent one byte.
 fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

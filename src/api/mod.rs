@@ -1,5 +1,5 @@
-//! The layer below the C interface: process state, rendezvous, groups, argument checks, and the
-//! order of calls.
+//! The layer below the C interface: the state of the process, the rendezvous, groups, the checks of
+//! arguments, and the order of calls.
 //!
 //! This layer does not depend on concrete back ends or transports (only on the registry in
 //! `backend`), on system calls, or on C types.

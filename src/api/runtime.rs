@@ -2,8 +2,9 @@
 //! releases.
 //!
 //! `dist_init` resolves the init method, opens or hosts the rendezvous store and creates the group.
-//! `dist_finalize` ends works and callbacks, releases the group, and passes a leave barrier in the
-//! store, so that the rank that hosts the store leaves last.
+//! `dist_finalize` ends the works (asynchronous operations) and their callbacks, releases the
+//! group, and passes a leave barrier in the store. With the barrier, the rank that hosts the store
+//! leaves last.
 
 use super::environment::{self, RankAndSize, RendezvousMethod};
 use super::store::{open_file, open_tcp};
@@ -25,14 +26,15 @@ use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
-/// The time limit of `dist_finalize`: for asynchronous operations and for the leave barrier.
+/// The time limit of `dist_finalize`. It covers two steps: the end of asynchronous operations, and
+/// the leave barrier.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time limit of each of these two steps in a failed group. There, operations end immediately,
-/// and some ranks never reach the leave barrier.
+/// The time limit of each step of `dist_finalize` in a failed group. It is shorter, because in a
+/// failed group operations end immediately and some ranks never reach the leave barrier.
 const FAILED_GROUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The minimum time limit of each step, even if earlier steps took all the time.
+/// The minimum time limit of each step of `dist_finalize`, even if earlier steps took all the time.
 const MIN_STEP_TIMEOUT: Duration = Duration::from_millis(300);
 
 const WORLD_NAME: &str = "world";
@@ -73,7 +75,7 @@ struct WorldState {
 
 static WORLD: RwLock<Option<WorldState>> = RwLock::new(None);
 
-/// Locked while the world group is created or released, so that two threads cannot do so
+/// Locked while a thread creates or releases the world group, so that no two threads do this
 /// concurrently.
 static WORLD_CHANGE: Mutex<()> = Mutex::new(());
 
@@ -112,8 +114,8 @@ pub fn is_elastic_launched() -> Result<bool> {
 /// Creates the world group.
 ///
 /// # Errors
-/// `AlreadyInitialized`; an error that names a missing environment variable; any failure of the
-/// rendezvous.
+/// `AlreadyInitialized`; `InvalidArgument` that names a missing environment variable; any failure
+/// of the rendezvous.
 pub fn init(options: InitOptions) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_init")?;
     let _changing = lock_world_change();
@@ -155,14 +157,15 @@ fn make_world(options: InitOptions) -> Result<()> {
 
 /// Leaves the world group. The time is bounded:
 /// * Asynchronous operations have 5 s (`FINALIZE_TIMEOUT`) to end, and their callbacks to return.
-/// * In the rest of this time, the rank that hosts the store waits for the other ranks. No rank
-///   waits for a failed rank.
+/// * In the rest of these 5 s, the rank that hosts the store waits for the other ranks. If the
+///   group has failed, this wait takes at most 1 s, because failed ranks do not come.
 ///
 /// Blocking calls that run on other threads continue. `release_handle` releases the caller's handle
-/// after the callbacks have returned and before the rank leaves the group.
+/// of the world group. It runs after the callbacks have returned and before the rank leaves the
+/// group.
 ///
 /// # Errors
-/// `NotInitialized`, and `InvalidArgument` inside a completion callback.
+/// `NotInitialized`; `InvalidArgument` inside a completion callback.
 pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_finalize")?;
     let _changing = lock_world_change();
@@ -205,7 +208,8 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
             None => deadline.remaining().max(MIN_STEP_TIMEOUT),
         };
         dropped += callbacks::drain(&Deadline::after(wait_time));
-        // A work posts its callbacks before it counts as ended.
+        // A work posts its callbacks before it counts as ended. So once no work is outstanding, all
+        // their callbacks have been posted.
         let is_over = group.outstanding_works() == 0 && group.operations_issued() == issued;
         if is_over || group.failure().is_some() || deadline.has_passed() {
             break;
@@ -236,7 +240,8 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
         );
         group.abort(&text);
     }
-    // In a failed group the works end without help. Until then they hold a reference to the group.
+    // In a failed group, the works end by themselves. This wait is needed because a work holds a
+    // reference to the group until it ends.
     if !group.wait_for_works(&Deadline::after(time_after_failure(deadline))) {
         crate::log!(
             LogLevel::Warn,
@@ -246,13 +251,16 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     }
 }
 
-/// Returns the remaining time for a step in a failed group, within `MIN_STEP_TIMEOUT` and
-/// `FAILED_GROUP_TIMEOUT`.
+/// Returns the time limit of a step in a failed group: the remaining time, but at least
+/// `MIN_STEP_TIMEOUT` and at most `FAILED_GROUP_TIMEOUT`.
 fn time_after_failure(deadline: &Deadline) -> Duration {
     deadline.remaining().clamp(MIN_STEP_TIMEOUT, FAILED_GROUP_TIMEOUT)
 }
 
-/// The last exchange through the store. It makes the rank that hosts the store leave last.
+/// The last exchange through the store, after which the rank that hosts the store leaves last.
+///
+/// Each rank increments a counter. The rank that brings the counter to the group's size sets the
+/// key `…/all`. The rank that hosts the store waits for this key; the other ranks do not wait.
 struct LeaveBarrier {
     key: String,
     size: usize,
@@ -268,7 +276,8 @@ impl LeaveBarrier {
         Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
     }
 
-    /// Errors are only logged: at the end of a job the store may already be closed.
+    /// Counts this rank as left, and waits for the other ranks if this rank hosts the store. Errors
+    /// are only logged, because at the end of a job the store may already be closed.
     fn wait_for_ranks(&self, store: &dyn Store, hosts_store: bool) {
         let deadline = Deadline::after(self.limit);
         let all_left_key = format!("{}/all", self.key);
@@ -286,7 +295,7 @@ impl LeaveBarrier {
     }
 }
 
-/// A store, and the role of this process in it.
+/// The rendezvous store, and the rank and role of this process.
 struct WorldSetup {
     store: Arc<dyn Store>,
     hosts_store: bool,

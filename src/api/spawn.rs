@@ -1,8 +1,13 @@
-//! Forks this process into the ranks of a world, hosts their store, and reports how they end.
+//! Forks this process once for each rank of a world, hosts the ranks' store, and reports how the
+//! ranks end.
 //!
-//! The store listens before the first fork, so that its port is known and no rank connects too
-//! early. The store's server starts after the last fork, so that every fork copies a process with a
-//! single thread. The server outlives all ranks; no rank hosts the store.
+//! The order of the steps:
+//! 1. The store's socket listens before the first fork. Then every fork knows the port, and no rank
+//!    connects too early.
+//! 2. The forks start. Until then this process has a single thread, because a fork copies only the
+//!    calling thread.
+//! 3. The store's server, which has a thread, starts after the last fork. It ends after the last
+//!    rank, so no rank hosts the store.
 
 use crate::api::work::callbacks;
 use crate::base::config::{self, EnvVariable};
@@ -16,10 +21,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
-/// The time between the first failure and the signal that ends the other ranks.
+/// The time between the first rank's failure and the signal that ends the other ranks.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// The default time in milliseconds for which ranks may continue after the signal to end.
+/// The default of [`SpawnOptions::grace`] in milliseconds.
 const DEFAULT_GRACE_MS: u64 = 2000;
 
 /// The maximum time that the kernel may take to end a killed process.
@@ -32,10 +37,11 @@ const DESCRIPTORS_PER_RANK: usize = 2;
 /// The number of descriptors for the store itself, with a reserve.
 const BASE_DESCRIPTORS: usize = 64;
 
-/// The time to wait for threads that were joined and may still be counted.
+/// The time to wait for threads that have already been joined. The kernel may count such a thread
+/// for a short time after the join.
 const THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The interval at which the threads are counted again.
+/// The interval at which the threads of the process are counted during this wait.
 const THREAD_RECOUNT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The options of `dist_spawn`.
@@ -43,7 +49,7 @@ const THREAD_RECOUNT_INTERVAL: Duration = Duration::from_millis(1);
 pub struct SpawnOptions {
     /// The time limit for the ranks; 0 for no limit.
     pub join_timeout_ms: u64,
-    /// The time for which ranks may continue after the signal to end.
+    /// The time for which ranks may continue after SIGTERM, before they are killed.
     pub grace: Timeout,
 }
 
@@ -51,9 +57,11 @@ pub struct SpawnOptions {
 /// them.
 ///
 /// # Errors
-/// `PeerFailed` for the first rank that failed; `Timeout` naming the ranks that were still running;
-/// `InvalidArgument` if this process cannot be forked; `OutOfMemory` or `System`, also if the
-/// process has too few descriptors.
+/// * `PeerFailed` for the first rank that failed.
+/// * `Timeout`, which names the ranks that were still running.
+/// * `InvalidArgument` if this process cannot be forked.
+/// * `OutOfMemory` or `System`. `System` includes the case that the process has too few
+///   descriptors.
 pub fn spawn(
     count: usize,
     options: &SpawnOptions,
@@ -70,7 +78,7 @@ pub fn spawn(
     let fd = secret_fd.as_raw_fd();
     let mut listener = Some(listener);
     let mut run_in_fork = |rank| {
-        // The fork closes the parent's listener.
+        // This runs in the fork. It closes the fork's copy of the parent's listener.
         listener = None;
         body(rank)
     };
@@ -133,8 +141,8 @@ fn descriptors_needed(count: usize) -> usize {
     count * DESCRIPTORS_PER_RANK + BASE_DESCRIPTORS
 }
 
-/// Returns the environment that a launcher would set for a rank. It removes variables that a
-/// launcher set for this process.
+/// Returns the environment that a launcher would set for a rank. A value of `None` removes a
+/// variable that a launcher has set for this process.
 fn rank_environment(
     rank: usize,
     count: usize,
@@ -158,7 +166,7 @@ fn rank_environment(
     ]
 }
 
-/// Returns the error for the way in which the ranks ended.
+/// Returns an error that describes how the ranks ended, unless all ranks succeeded.
 fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -> Result<()> {
     let error = match cause {
         ForkOutcome::Success => return Ok(()),
@@ -212,7 +220,7 @@ fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
     message
 }
 
-/// The maximum number of ranks in a message.
+/// The maximum number of ranks that a message lists.
 const MAX_NAMED_RANKS: usize = 16;
 
 /// Formats a list of ranks: `rank 3`, `ranks 1, 2`, `ranks 0, 1, … and 20 more`.

@@ -1,4 +1,5 @@
-//! Store handles: a store together with the default timeout of its calls.
+//! Opens stores for the C interface. Defines the store handle: a store together with the default
+//! timeout of its calls.
 
 use crate::base::config;
 use crate::base::deadline::{Deadline, Timeout};
@@ -18,15 +19,16 @@ pub use crate::store::{HashStore, PrefixStore};
 /// The default timeout of a store call: 5 minutes, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
 
-/// Opens a TCP store with the settings of the environment. Hosts the store if there are server
-/// options.
+/// Opens a TCP store with the settings of the environment. Hosts the store if `server` is set, and
+/// joins an existing store otherwise.
 ///
-/// If the port is taken and the launcher declares that it hosts the store at this address, the call
-/// joins that store.
+/// If the port is taken, the call joins the store at this port in two cases: `server` permits it
+/// (`join_if_port_in_use`), or the environment says that the launcher hosts a store at this
+/// address.
 ///
-/// From then on the process counts as used: a fork of it would share the connections and receive
-/// answers that belong to the parent. The environment's settings for the log and for long waits
-/// also apply from then on.
+/// After a successful open, the process counts as used and cannot be forked into ranks: a fork
+/// would share the connections and receive answers that belong to the parent. The call also reads
+/// the environment's settings for the log and for long waits.
 ///
 /// # Errors
 /// The errors of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the
@@ -57,12 +59,14 @@ pub fn open_tcp(
             )?
         }
     };
-    // This comes last: a failed open leaves the process unused, and no caller has this store yet.
+    // The process is marked last, so that it stays unused if the open fails. No caller can use the
+    // store before this point.
     this_process::mark_used()?;
     Ok(store)
 }
 
-/// Opens a file store. From then on the process counts as used: a fork of it would share the locks.
+/// Opens a file store. After a successful open, the process counts as used and cannot be forked
+/// into ranks, because a fork would share the file's locks.
 ///
 /// # Errors
 /// The errors of [`FileStore::open`].
@@ -88,7 +92,7 @@ fn resolve_default(timeout: Timeout) -> Timeout {
 #[derive(Debug)]
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    /// The encoded [`Timeout`], never the default.
+    /// The encoded timeout, which is never [`Timeout::Default`].
     timeout: AtomicI64,
 }
 
@@ -121,8 +125,9 @@ impl StoreHandle {
         self.timeout.store(resolve_default(timeout).number(), Ordering::Relaxed);
     }
 
-    /// Returns the deadline of a call that starts now and waits for no other process. A round trip
-    /// takes time even if the handle's timeout is [`Timeout::NoWait`]; the default then bounds it.
+    /// Returns the deadline of a call that starts now and waits for no other process. If the
+    /// handle's timeout is [`Timeout::NoWait`], the default timeout applies, because even such a
+    /// call needs the time of a round trip.
     pub fn deadline(&self) -> Deadline {
         Deadline::after_ms(match self.timeout() {
             Timeout::NoWait => DEFAULT_TIMEOUT_MS,
@@ -136,8 +141,8 @@ impl StoreHandle {
         if timeout == Timeout::Default { self.timeout() } else { timeout }
     }
 
-    /// Returns the deadline of a wait for other processes that starts now. For [`Timeout::NoWait`]
-    /// it has already passed.
+    /// Returns the deadline of a wait for other processes that starts now. For [`Timeout::NoWait`],
+    /// this deadline has already passed.
     pub fn wait_deadline(&self, timeout: Timeout) -> Deadline {
         Deadline::after_ms(self.wait_timeout(timeout).ms_or(DEFAULT_TIMEOUT_MS))
     }

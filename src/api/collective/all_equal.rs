@@ -1,8 +1,9 @@
-//! Compares the bytes of all ranks and returns the same result on each.
+//! Checks whether all ranks pass the same bytes, and returns the same result on all ranks.
 //!
 //! Each rank contributes a record of fixed size: the length of its bytes and their BLAKE3 hash. All
-//! ranks gather and compare the records. Two different byte strings of the same length have equal
-//! hashes with a probability of 2^-256 by accident. No method is known to find such a pair.
+//! ranks gather all records and compare them. Two different byte strings of the same length have
+//! equal hashes by accident with a probability of 2^-256. No method is known to find two such
+//! strings on purpose.
 
 use crate::api::collective::batch;
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
@@ -17,12 +18,12 @@ const LENGTH_BYTES: usize = size_of::<u64>();
 const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
 
 impl Group {
-    /// Returns the lowest rank whose bytes differ from those of rank 0, which is the same on all
-    /// ranks; `None` if all are equal.
+    /// Returns the lowest rank whose bytes differ from the bytes of rank 0, or `None` if all are
+    /// equal. The result is the same on all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a batch and for options of device memory; the errors of an
-    /// all-gather.
+    /// `InvalidArgument` inside a batch, or if the options name a device or a stream; the errors of
+    /// an all-gather.
     pub fn all_equal(
         self: &Arc<Self>,
         bytes: &[u8],
@@ -55,7 +56,7 @@ fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// Returns the lowest rank whose record differs from that of rank 0.
+/// Returns the lowest rank whose record differs from the record of rank 0.
 fn first_difference(records: &[u8]) -> Option<Rank> {
     let (records, _) = records.as_chunks::<RECORD_BYTES>();
     let first = records.first()?;

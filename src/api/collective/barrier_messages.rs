@@ -1,12 +1,13 @@
-//! The messages between the ranks of a monitored barrier and their encoding. The bytes are little
-//! endian and are checked, because they come from another process.
+//! The messages between the ranks of a monitored barrier (a barrier that names the missing ranks),
+//! and their encoding. The encoding is little endian. Received bytes are checked, because they come
+//! from another process.
 
 use crate::backend::RankLocation;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::time::Duration;
 
-/// A failed barrier, with the known missing ranks.
+/// The failure of a barrier, with the ranks that are known to be missing.
 #[derive(Clone, Debug)]
 pub struct BarrierFailure {
     /// The reason of the failure.
@@ -15,12 +16,12 @@ pub struct BarrierFailure {
     pub missing: Vec<Rank>,
 }
 
-/// A notice from a rank to the coordinator, with the number of the barrier.
+/// A notice from a rank to the coordinator (rank 0), with the number of the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::api) enum BarrierNotice {
     /// The rank has entered the barrier.
     Arrived(u64),
-    /// The rank no longer waits for the end of the barrier.
+    /// The rank has reached its deadline and no longer waits for the end of the barrier.
     GaveUp(u64),
 }
 
@@ -58,7 +59,7 @@ pub(super) struct BarrierResult {
     missing: Vec<Rank>,
 }
 
-/// The code for success.
+/// The code for success, in place of the code of an error kind.
 const SUCCESS_CODE: u8 = u8::MAX;
 
 const HEADER_BYTES: usize = 17;
@@ -83,9 +84,10 @@ impl BarrierResult {
         self.number
     }
 
-    /// Returns whether this result decides the barrier `number` for a rank that enters it now. A
-    /// failed result of a later barrier also decides: `number` must have failed, because it could
-    /// not have ended successfully without this rank.
+    /// Returns whether a rank that enters barrier `number` now can take its outcome from this
+    /// result. This is so if the result is for barrier `number`. It is also so if the result says
+    /// that a later barrier failed: then barrier `number` ended before this rank entered it, and a
+    /// barrier that ends without a rank has failed.
     pub(super) fn decides(&self, number: u64) -> bool {
         self.number == number || self.number > number && self.kind.is_some()
     }
@@ -113,7 +115,7 @@ impl BarrierResult {
         rest.is_empty().then_some(Self { number, allowed_ms, kind, missing })
     }
 
-    /// Converts the result into the outcome on another rank.
+    /// Converts the result to the outcome on a rank that has received it from the coordinator.
     pub(super) fn into_outcome(self, locations: &[RankLocation]) -> Result<(), BarrierFailure> {
         let Some(kind) = self.kind else { return Ok(()) };
         let message = format!(

@@ -1,7 +1,8 @@
-//! The state that a rank keeps between the monitored barriers of a group: the messages of the other
-//! ranks, and the sender of its own messages.
+//! The state that a rank keeps between the monitored barriers of a group. A monitored barrier is a
+//! barrier that names the missing ranks. The state has the received messages of the other ranks,
+//! and the sender of this rank's messages.
 //!
-//! A receive that is still posted at the end of a barrier stays posted for the next barrier.
+//! If a receive is still posted at the end of a barrier, it stays posted for the next barrier.
 
 use crate::api::collective::barrier_messages::BarrierResult;
 use crate::api::work::latest_only_sender::LatestOnlySender;
@@ -17,15 +18,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The tag of the messages in both directions.
+/// The tag of all messages of monitored barriers: notices to the coordinator and results from it.
 const BARRIER_TAG: u32 = LARGEST_TAG + 2;
 
 /// The state that a rank keeps between the monitored barriers of a group.
 #[derive(Debug)]
 pub(super) struct MonitoredBarrierState {
-    /// The number of barriers that this rank has entered. Locked during a barrier.
+    /// The number of barriers that this rank has entered. The lock is held during a barrier, so
+    /// that a second thread cannot enter another barrier.
     pub(super) entered_count: Mutex<u64>,
+    /// The messages of the other ranks.
     pub(super) received: Arc<BarrierMessages>,
+    /// The sender, which keeps only the newest unsent message for each rank.
     pub(super) sender: Arc<LatestOnlySender>,
 }
 
@@ -39,11 +43,11 @@ impl Default for MonitoredBarrierState {
     }
 }
 
-/// The messages received from other ranks.
+/// The received messages, for each peer.
 #[derive(Debug, Default)]
 pub(super) struct BarrierMessages {
     peers: Mutex<HashMap<Rank, BarrierPeer>>,
-    /// Incremented at every change.
+    /// Incremented at every change of `peers`, so that a wait can detect a change.
     pub(super) changes: AtomicU64,
 }
 
@@ -51,13 +55,16 @@ pub(super) struct BarrierMessages {
 pub(super) struct BarrierPeer {
     /// True if a receive is posted.
     is_receive_posted: bool,
+    /// The received messages that no barrier has read, oldest first.
     pub(super) unread: VecDeque<Vec<u8>>,
-    /// The last result that was read from the coordinator.
+    /// The last result that this rank has read. Only used for the coordinator.
     pub(super) last_result: Option<BarrierResult>,
-    /// The reason why this rank sends no more messages.
+    /// The error of the last receive, if it failed: the peer has departed or sent a message that
+    /// was not accepted.
     pub(super) departure: Option<Error>,
-    /// The last barrier that the rank has entered, and the last that it has given up.
+    /// The number of the last barrier that the peer has entered.
     pub(super) last_arrived: u64,
+    /// The number of the last barrier for which the peer has stopped waiting.
     pub(super) last_given_up: u64,
 }
 
@@ -75,8 +82,8 @@ impl BarrierMessages {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Posts a receive for the next message of a rank, unless one is posted or the rank has
-    /// departed.
+    /// Posts a receive for the next message of a rank. Does nothing if a receive is already posted
+    /// or the rank has departed.
     pub(super) fn post_receive(
         self: &Arc<Self>,
         engine: &dyn PointToPoint,
@@ -92,14 +99,15 @@ impl BarrierMessages {
         let (tag, dtype, deadline) = (Some(BARRIER_TAG), DataType::U8, Deadline::never());
         let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
         let receive = BarrierReceive { received: Arc::clone(self), from };
-        // No lock is held here: the engine may complete the receive within the call.
+        // The engine may complete the receive within this call. Therefore the lock is not held
+        // here.
         engine.receive(message, Arc::new(receive)).inspect_err(|_| {
             self.with_peer(from, |peer| peer.is_receive_posted = false);
         })
     }
 }
 
-/// The completion of a posted receive.
+/// The completion of a posted receive. It stores the message, or the error of the receive.
 #[derive(Debug)]
 struct BarrierReceive {
     received: Arc<BarrierMessages>,

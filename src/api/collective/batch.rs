@@ -1,17 +1,20 @@
-//! Batches: calls of one thread that are collected first and issued together.
+//! Batches: a thread collects several calls and then issues them together.
 //!
-//! Between [`begin`] and [`end`] the calls of the thread are checked and collected.
-//! [`Batch::issue`] then issues them in this order:
+//! Between [`begin`] and [`end`], each call of the thread is checked and collected.
+//! [`Batch::issue`] then issues the calls in this order:
 //! 1. operations that are enqueued on devices, all together
 //!    ([`crate::api::collective::device_launch`]);
 //! 2. receives;
 //! 3. sends;
-//! 4. collectives in the order of the calls, over all groups in use.
+//! 4. collectives, in the order in which the program has called them, across all groups.
 //!
-//! Therefore neither the order of sends and receives nor the order of groups can deadlock the
-//! ranks. Small collectives with equal keys are fused ([`crate::api::collective::fusion`]). No call
-//! may use a buffer that another call writes ([`crate::api::collective::batch_overlap`]). The
-//! batch's work ends when all its works have ended, with the first error in the order of the calls.
+//! With this order, the ranks cannot deadlock if they call sends and receives, or collectives of
+//! several groups, in different orders. Small collectives of the same kind are fused to one
+//! operation ([`crate::api::collective::fusion`]). No collective may use a buffer that another
+//! collective of the batch writes ([`crate::api::collective::batch_overlap`]). Each call has a work
+//! (the handle of an asynchronous operation), and the batch has a work of its own. The batch's work
+//! ends when the works of all calls have ended. If several calls fail, it has the error of the
+//! first of them, in the order of the calls.
 
 use crate::api::collective::batch_overlap;
 use crate::api::collective::fusion::{self, FusionCandidate};
@@ -35,8 +38,8 @@ thread_local! {
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
-/// The collected calls. If the batch is dropped without having been issued, its works end with an
-/// error.
+/// The collected calls. If the batch is dropped before it is issued, the works of its calls end
+/// with an error.
 #[derive(Debug)]
 pub struct Batch {
     /// The groups that the batch may use; `None` permits any group.
@@ -45,10 +48,11 @@ pub struct Batch {
     work: Arc<Work>,
 }
 
-/// Counts the pending works of a batch, and ends its work with the last one.
+/// Counts the works of a batch's calls that have not ended. Ends the batch's work when the last of
+/// them ends.
 struct BatchCompletion {
     pending: AtomicUsize,
-    /// The first error in the order of the calls, with the index of its call.
+    /// The error of the failed call with the lowest index, and this index.
     first_error: Mutex<Option<(usize, Error)>>,
     work: Arc<Work>,
 }
@@ -56,10 +60,11 @@ struct BatchCompletion {
 /// Returns true while the calling thread has an open batch.
 #[inline]
 pub fn is_open() -> bool {
-    THREAD_FLAGS.with(|marks| marks.in_batch.get())
+    THREAD_FLAGS.with(|flags| flags.in_batch.get())
 }
 
-/// Opens a batch on the calling thread. `None` permits any group.
+/// Opens a batch on the calling thread. The batch may use only the given groups; `None` permits any
+/// group.
 ///
 /// # Errors
 /// `InvalidArgument` if a batch is open.
@@ -71,7 +76,7 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     let groups = groups.map(|groups| groups.iter().map(|group| group.id()).collect());
     let work = Work::new(WorkKind::Batch, Arc::new(RunQueue::default()));
     BATCH.set(Some(Batch { groups, calls: Vec::new(), work }));
-    THREAD_FLAGS.with(|marks| marks.in_batch.set(true));
+    THREAD_FLAGS.with(|flags| flags.in_batch.set(true));
     Ok(())
 }
 
@@ -92,12 +97,13 @@ pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
     })
 }
 
-/// Closes the batch of the calling thread. The caller then issues it.
+/// Closes the batch of the calling thread and returns it. The caller then issues it with
+/// [`Batch::issue`].
 ///
 /// # Errors
 /// `InvalidArgument` if no batch is open.
 pub fn end() -> Result<Batch> {
-    THREAD_FLAGS.with(|marks| marks.in_batch.set(false));
+    THREAD_FLAGS.with(|flags| flags.in_batch.set(false));
     BATCH
         .take()
         .ok_or_else(|| Error::invalid("this thread has no open batch: call dist_batch_begin first"))
@@ -130,8 +136,8 @@ impl Batch {
         &self.work
     }
 
-    /// Issues all calls. If a call cannot be issued, its work ends with the reason. `is_awaited` is
-    /// true if the caller waits for the batch.
+    /// Issues all calls. If a call cannot be issued, its work ends with the error. `is_awaited` is
+    /// true if the calling thread will wait for the batch.
     pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);
@@ -149,7 +155,8 @@ impl Batch {
         let completion = Arc::new(BatchCompletion { pending: left, first_error: first, work });
         for (index, call) in calls.iter().enumerate() {
             let completion = Arc::clone(&completion);
-            // The hook's reference to the work is dropped after the call.
+            // For a call on a device, the batch's work needs the call's work, to wait for the
+            // device. The hook drops its reference to the call's work when it has run.
             let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
                 member.iter().for_each(|member| completion.work.add_member_completion(member));
@@ -157,13 +164,15 @@ impl Batch {
             };
             call.work().add_completion_action(CompletionAction::Hook(0, Box::new(hook)));
         }
-        // This comes first: a call to a failed group fails when it is issued.
+        // The check comes before the calls are issued: it fails the groups of overlapping calls,
+        // and then their calls fail at the issue.
         batch_overlap::fail_overlapping_calls(&calls);
         let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(PreparedCall::is_device_enqueued);
-        // Device operations go before the other calls, whose turns last longer.
+        // Device operations are issued first, because their turns are shorter than the turns of the
+        // other calls: a device operation is only enqueued.
         prepared_call::issue_on_devices(enqueued, is_awaited);
-        // The sort is stable: calls of one kind stay in their order.
+        // The sort is stable, so calls with the same batch order stay in the order of the calls.
         ordered.sort_by_key(PreparedCall::batch_order);
         let fusion_runs = fusion::plan_fusion(
             &ordered.iter().map(FusionCandidate::from_call).collect::<Vec<_>>(),

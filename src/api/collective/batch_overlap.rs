@@ -1,25 +1,28 @@
-//! Detects collectives of a batch that depend on each other: no call may use a buffer that another
-//! call writes.
+//! Detects collectives of a batch that depend on each other. The rule: no collective may use a
+//! buffer that another collective of the batch writes.
 //!
-//! A batch has no order that a caller may rely on. Small collectives are fused and read all inputs
-//! before they write any output, and different groups do not wait for each other. Therefore the
-//! rule applies to all collectives of a batch, and not only to fused ones.
+//! A batch has no order that a caller may rely on. Small collectives are fused, and a fused
+//! operation reads all inputs before it writes any output. Collectives of different groups do not
+//! wait for each other. Therefore the rule applies to all collectives of a batch, not only to fused
+//! collectives.
 //!
-//! Overlap is local to a rank. Even the same call does not use the same buffers on all ranks: only
-//! the root of a reduction writes. A rank that finds an overlap therefore has these restrictions:
-//! * It cannot leave out calls, because other ranks would wait for them.
-//! * It cannot change the fusion plan, because other ranks could not know of the overlap.
+//! An overlap may exist on a single rank only, because buffers are local to a rank. For example,
+//! only the root of a reduction writes its output buffer. Therefore a rank that finds an overlap
+//! cannot solve it alone:
+//! * The rank cannot omit calls, because other ranks would wait for them.
+//! * The rank cannot change the fusion plan, because the other ranks do not see the overlap and
+//!   would use another plan.
 //!
-//! Therefore it fails the groups of the two calls. All ranks get the error, and no rank waits. An
-//! overlap that several ranks could detect is detected equally on them: the buffer of a broadcast
-//! counts as written on the root, too.
+//! Therefore the rank fails the groups of the two calls. All ranks get the error, and no rank
+//! waits. The buffer of a broadcast counts as written on all ranks including the root, which only
+//! reads it. So if all ranks use their buffers in the same way, all ranks detect an overlap.
 //!
-//! This module does not depend on the collection of a batch or on the fusion plan.
+//! This module does not depend on how a batch collects its calls or on the fusion plan.
 
 use crate::api::collective::prepared_call::PreparedCall;
 use crate::base::error::Error;
 
-/// A buffer of a call, with the index of the call.
+/// The address range of a buffer, and the index of the call that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallBufferRange {
     start: usize,
@@ -27,7 +30,8 @@ struct CallBufferRange {
     call: usize,
 }
 
-/// Fails the groups of two collectives if one of them uses a buffer that the other writes.
+/// Searches for two collectives of the batch that conflict: one uses a buffer that the other
+/// writes. If there is such a pair, fails the groups of both.
 pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     let collectives: Vec<&PreparedCall> =
         calls.iter().filter(|call| call.is_collective()).collect();
@@ -55,14 +59,16 @@ pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     }
 }
 
-/// Returns a call that writes a buffer, and another call that reads or writes it.
+/// Returns the index of a call that writes a buffer, and the index of another call that reads or
+/// writes an overlapping buffer.
 fn find_overlapping_calls(
     reads: &[CallBufferRange],
     mut writes: Vec<CallBufferRange>,
 ) -> Option<(usize, usize)> {
     writes.retain(|span| span.start < span.end);
     writes.sort_unstable();
-    // Output buffers of one call do not overlap, or the call would have been refused.
+    // The output buffers of a single call do not overlap: the check of the call has made sure of
+    // this. So the two buffers of a pair belong to different calls.
     let overlap = writes.windows(2).find(|pair| pair[0].end > pair[1].start);
     if let Some(pair) = overlap {
         return Some((pair[0].call, pair[1].call));

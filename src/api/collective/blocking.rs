@@ -1,8 +1,14 @@
 //! The full path of blocking collective calls.
 //!
-//! A call is checked locally before any other rank is involved. It then takes a ticket of the
-//! group's queue, waits for its turn, and runs on the calling thread. Small calls that repeat
-//! an earlier call take the fast path instead (`fast_path`).
+//! The steps of a call:
+//! 1. This rank checks the arguments, without any other rank.
+//! 2. The call takes a ticket, which is its place in the order of the group's collectives.
+//! 3. The call waits for its turn, that is, until the collectives with earlier tickets have ended
+//!    on this rank.
+//! 4. The operation runs on the calling thread.
+//!
+//! A small call that repeats an earlier call takes the fast path (`fast_path`), which skips most of
+//! these steps.
 
 use crate::algo::{AlgorithmRequest, Operation};
 use crate::api::collective::call::{Call, CallOptions};
@@ -17,7 +23,7 @@ use crate::base::gpu::EnqueuedOperationSlot;
 use crate::wait::WaitInterrupt;
 
 impl Group {
-    /// Does the work of [`Group::run`] for a call that does not take the fast path.
+    /// Runs a blocking call (see [`Group::run`]) that does not take the fast path.
     #[inline(never)]
     pub(super) fn run_full_path(&self, mut call: Call<'_>, options: &CallOptions) -> Result<()> {
         self.check_call(&mut call, options)?;
@@ -36,7 +42,8 @@ impl Group {
         let outcome = turn.and_then(|_turn| {
             self.run_catching_panics(|| self.carry_out(&operation, options.nan_check))
         });
-        // If the operation runs on a stream of the library, the caller has no means to wait for it.
+        // If the operation runs on a stream of the library, the caller cannot wait for the stream.
+        // Therefore this call waits for the device.
         let outcome = match operation.enqueue_request {
             Some(launch) if launch.gpu.stream.is_none() => outcome
                 .and_then(|()| self.wait_for_device(&completion_slot, deadline.get_or_start())),
@@ -46,7 +53,7 @@ impl Group {
         self.finish_blocking_call(outcome, &descriptor)
     }
 
-    /// Waits for the turn of a blocking call.
+    /// Waits for the turn of a blocking call. If the deadline passes first, the group fails.
     fn wait_for_turn<'g>(
         &'g self,
         operation: &mut Operation<'_>,
@@ -68,7 +75,7 @@ impl Group {
         Ok(turn)
     }
 
-    /// Checks everything that this rank can check without the other ranks.
+    /// Checks the arguments of a call as far as this rank can without the other ranks.
     pub(in crate::api) fn check_call(
         &self,
         call: &mut Call<'_>,

@@ -1,14 +1,18 @@
-//! Locates the buffers of a call in groups that serve a device in addition to host memory. Records
-//! when device buffers are ready.
+//! Finds out whether the buffers of a call are in host memory or in device memory, in groups that
+//! serve a device in addition to host memory. For device memory, it also records when the buffers
+//! are ready.
 //!
-//! The location in the call's options takes precedence. Otherwise the driver is asked for each
-//! buffer, and all buffers of a call must have one location. If a call has only empty buffers, it
-//! runs in host memory, provided that the arguments make it empty on all ranks. In `gather_v`,
-//! `scatter_v` and `all_to_all_v` the buffers may be empty on this rank only. Such a call follows
-//! the other ranks to the group's device.
+//! * If the call's options name a location, the buffers are there.
+//! * Otherwise the driver is asked for the location of each buffer. All buffers of a call must have
+//!   the same location.
+//! * If all buffers of a call are empty, the driver has no answer. In most collectives, empty
+//!   buffers on one rank mean empty buffers on all ranks, and the call runs in host memory. In
+//!   `gather_v`, `scatter_v` and `all_to_all_v`, the buffers may be empty on this rank only. Such a
+//!   call uses the location that the other ranks use: the group's device, if the back end supports
+//!   the call there.
 //!
-//! This module never accesses a buffer. Groups without a device use it only for calls that name a
-//! device.
+//! This module never accesses the content of a buffer. Groups without a device use this module only
+//! for calls whose options name a device.
 
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::group::process_group::Group;
@@ -40,7 +44,7 @@ impl CallLocation {
 }
 
 impl Group {
-    /// Locates the buffers of a call and stores the location in it.
+    /// Locates the buffers of a call and stores the location in the call.
     #[cold]
     pub(super) fn locate_buffers(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
         let location = self
@@ -56,7 +60,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the GPU and stream of one buffer; `None` for host memory.
+    /// Returns the GPU and the stream for one buffer. Returns `None` for host memory.
     #[cold]
     pub(in crate::api) fn locate_buffer(
         &self,
@@ -109,7 +113,8 @@ impl Group {
         Ok(found.map_or(CallLocation::Host, CallLocation::Device))
     }
 
-    /// Returns the location of the other ranks' buffers, for a rank whose own buffers are empty.
+    /// Returns the location of the other ranks' buffers, for a rank whose own buffers are all
+    /// empty.
     fn peers_location(&self, call: &Call<'_>, options: &CallOptions) -> CallLocation {
         let (kind, dtype) = (call.kind(), call.dtype);
         let device = match options.location {
@@ -172,8 +177,8 @@ impl Group {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Records an event on the stream of a call before its issue. The event marks when the buffers
-    /// are ready.
+    /// Records an event on the stream of a call before the call is issued. When the event
+    /// completes, the buffers are ready.
     pub(super) fn record_ready_event(
         &self,
         gpu: Option<GpuTarget>,
@@ -182,8 +187,8 @@ impl Group {
         target.map_or(Ok(None), |(device, gpu)| device.record_stream_event(gpu))
     }
 
-    /// Waits until the device has completed an operation, for a call that has no other means to
-    /// wait.
+    /// Waits until the device has completed an operation. If the deadline passes first, the group
+    /// fails.
     pub(super) fn wait_for_device(
         &self,
         slot: &EnqueuedOperationSlot,
@@ -199,7 +204,7 @@ impl Group {
         );
         let error = Error::new(ErrorKind::Timeout, message);
         self.fail(&error);
-        // The watchdog may have reported a more detailed failure.
+        // If the device watchdog has failed the group first, its failure is more detailed.
         Err(self.failure().unwrap_or(error))
     }
 }

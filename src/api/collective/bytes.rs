@@ -1,24 +1,28 @@
-//! Collectives and receives of byte strings whose lengths differ between ranks. The collectives
-//! exchange the lengths first and the bytes afterwards. A receive allocates the memory for its
-//! message.
+//! Collectives on byte strings whose lengths differ between ranks. The ranks exchange the lengths
+//! first, then allocate the memory for the strings, and then exchange the bytes. This file also has
+//! the handler that takes the received strings, which a receive of any length uses as well.
 //!
 //! # One turn, two operations
-//! A collective takes one turn of the group's queue and two sequence numbers. Under the first
-//! number the ranks exchange their lengths, one 64-bit word each. Then each rank allocates its
-//! memory. Under the second number the ranks transfer the bytes.
+//! A collective on byte strings takes one turn of the group's queue and two sequence numbers, for
+//! example 7 and 8:
+//! 1. Operation #7: the ranks exchange their lengths, one 64-bit word each.
+//! 2. Each rank allocates its memory.
+//! 3. Operation #8: the ranks transfer the bytes.
 //!
-//! Two numbers are necessary because the protocol distinguishes operations by number: otherwise a
-//! rank in the second operation would appear to mismatch the ranks in the first. The lengths travel
-//! with a descriptor that no caller can request ([`CountSpec::Lengths`]). If another rank calls a
-//! different collective, it gets a mismatch.
+//! Two numbers are necessary because the ranks compare the descriptors of operations with the same
+//! number. With a single number, a rank that is already in the transfer would get a mismatch with
+//! the ranks that are still in the exchange of lengths. The exchange of lengths has a descriptor
+//! that no other call has ([`CountSpec::Lengths`]). If another rank calls a different collective,
+//! the ranks get a mismatch.
 //!
 //! # Out of memory
-//! A rank that cannot allocate memory finds out between the two operations, when other ranks
-//! already wait for it. The rank fails the group, as every operation does that cannot continue. All
-//! ranks get `OutOfMemory` with this rank as culprit. A further agreement would cost each call one
-//! round, only to save a group whose host has run out of memory.
+//! If a rank cannot allocate the memory, the other ranks already wait for it in the second
+//! operation. The rank fails the group. All ranks get `OutOfMemory` with this rank as the culprit.
+//! The alternative is an agreement of all ranks after the allocation, so that only the call fails.
+//! It would cost each call one more round, only to save a group whose host has run out of memory.
 //!
-//! This module does not depend on handles or on the caller's use of the received bytes.
+//! This module does not depend on handles of the C interface or on how the caller uses the received
+//! bytes.
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
@@ -38,16 +42,19 @@ use std::time::Instant;
 /// The size of an encoded length in bytes.
 const LENGTH_BYTES: usize = 8;
 
-/// The number of operations in one call.
+/// The number of operations, and so of sequence numbers, in one call.
 pub(super) const OPERATIONS_PER_CALL: u64 = 2;
 
-/// From this allocation size on, in bytes, the available memory is checked first.
+/// If the strings have at least this total size in bytes, the available memory is checked before
+/// the allocation.
 const MEMORY_CHECK_THRESHOLD: u128 = 64 << 20;
 
-/// The byte strings that a rank receives; `None` if the rank receives none.
+/// The byte strings that a rank receives. `None` if the rank receives no strings, as on a rank of a
+/// gather that is not the root.
 pub type ByteStrings = Option<Vec<Vec<u8>>>;
 
-/// A function that takes the received byte strings before the work of the call ends.
+/// A function to which the library passes the received byte strings, before the work of the call
+/// ends.
 pub struct BytesHandler(Box<dyn FnOnce(Vec<Vec<u8>>) -> Result<()> + Send>);
 
 impl BytesHandler {
@@ -68,7 +75,7 @@ impl fmt::Debug for BytesHandler {
     }
 }
 
-/// A collective on byte strings, before it has sequence numbers.
+/// The arguments of a collective on byte strings.
 #[derive(Clone, Debug)]
 pub struct BytesCall<'a> {
     kind: OpKind,
@@ -78,8 +85,8 @@ pub struct BytesCall<'a> {
 }
 
 impl<'a> BytesCall<'a> {
-    /// Creates a broadcast: the root's bytes go to all ranks. The bytes of the other ranks are
-    /// ignored.
+    /// Creates a broadcast: the root's bytes go to all ranks. `bytes` is ignored on the other
+    /// ranks.
     pub fn broadcast(bytes: Src<'a>, root: Rank) -> Self {
         Self { kind: OpKind::Broadcast, root: Some(root), bytes, blocks: None }
     }
@@ -94,8 +101,8 @@ impl<'a> BytesCall<'a> {
         Self { kind: OpKind::Gather, root: Some(root), bytes, blocks: None }
     }
 
-    /// Creates a scatter: the root passes one string for each rank, and each rank gets its own. The
-    /// other ranks pass `None`.
+    /// Creates a scatter: each rank gets one string from the root. The root passes one string for
+    /// each rank, and the other ranks pass `None`.
     pub fn scatter(blocks: Option<Vec<Src<'a>>>, root: Rank) -> Self {
         Self { kind: OpKind::Scatter, root: Some(root), bytes: Src::empty(), blocks }
     }
@@ -111,7 +118,8 @@ impl<'a> BytesCall<'a> {
         self.blocks.iter().flatten().for_each(|&block| visit(block));
     }
 
-    /// Returns the name of the call, for instance `broadcast_bytes #7 "checkpoint"`.
+    /// Returns the name of the call with its first sequence number and its label, for instance
+    /// `broadcast_bytes #7 "checkpoint"`.
     pub(super) fn title(&self, first: &Descriptor) -> String {
         let Descriptor { sequence, label, .. } = first;
         format!("{}_bytes #{sequence}{}", self.kind.name(), LabelSuffix(*label))
@@ -153,7 +161,8 @@ impl<'a> BytesCall<'a> {
         Ok(())
     }
 
-    /// Runs both operations in the caller's turn.
+    /// Runs both operations. The caller has the turn of the group's queue. `first` is the
+    /// descriptor of the first operation.
     pub(super) fn run(
         &self,
         group: &Group,
@@ -177,7 +186,7 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Exchanges the lengths. Returns the lengths of the strings that this rank receives, or `None`
-    /// if it receives none.
+    /// if this rank receives no strings.
     fn exchange_lengths(
         &self,
         group: &Group,
@@ -257,7 +266,8 @@ fn encode_length(bytes: Src<'_>) -> [u8; LENGTH_BYTES] {
     (bytes.len() as u64).to_le_bytes()
 }
 
-/// Allocates zeroed strings of these lengths, each with capacity for one more byte (a terminator).
+/// Allocates zeroed strings of these lengths. Each has capacity for one more byte, so that a
+/// terminating zero can be appended.
 fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
     let out_of_memory = || {
@@ -270,8 +280,8 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     if isize::try_from(total).is_err() {
         return Err(out_of_memory());
     }
-    // The check comes before the allocation: the kernel overcommits memory and would later kill a
-    // process.
+    // The kernel overcommits memory: an allocation of too much memory succeeds, and later the
+    // kernel kills a process. Therefore the available memory is checked before.
     if total >= MEMORY_CHECK_THRESHOLD
         && let Some(available) = this_process::memory_available()
         && total > u128::from(available)
@@ -293,8 +303,8 @@ impl Group {
     /// rank receives.
     ///
     /// # Errors
-    /// `InvalidArgument` before the call has had any effect; afterwards the errors of
-    /// [`Group::run`] and `OutOfMemory`. The latter errors fail the group.
+    /// `InvalidArgument`, before the call has had any effect. All later errors fail the group: the
+    /// errors of [`Group::run`], and `OutOfMemory`.
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<ByteStrings> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_bytes(call, options)?;

@@ -1,9 +1,11 @@
-//! The progress observer of one blocking call. It forwards events to the group's observer and owns
-//! the call's entry in the recorder.
+//! The progress observer of one blocking call. The back end reports the progress of the operation
+//! to this observer. The observer forwards the reports to the group's observer, and owns the call's
+//! entry in the flight recorder.
 //!
-//! The entry is written when the operation starts. A back end may report the start only after it
-//! has sent the data that other ranks wait for. Then the entry is written while the other ranks'
-//! data is in transit. A back end reports the start before any long wait.
+//! The entry is written when the back end reports the start of the operation. To save time, a back
+//! end may first send the data that other ranks wait for, and then report the start. Then the entry
+//! is written while the other ranks' data is in transit. A back end must report the start before
+//! any long wait.
 
 use crate::api::group::group_observer::GroupObserver;
 use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
@@ -16,7 +18,7 @@ use crate::transport::Descriptor;
 use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
-/// The reserved slot of a call, and its entry once the call has started.
+/// The reserved slot of a call in the flight recorder, and the call's entry if it has been written.
 #[derive(Debug)]
 pub(super) struct CallRecord {
     pub(super) slot: RecorderSlot,
@@ -31,13 +33,14 @@ pub(super) struct CallObserver<'a> {
     deadline: &'a LazyDeadline,
     slot: RecorderSlot,
     record: OnceCell<OperationRecord>,
-    /// True if the back end reported a short wait.
+    /// True if the back end reported that the operation waited only for a short time.
     was_short: Cell<bool>,
+    /// True if the call had to wait for its turn.
     has_waited: Cell<bool>,
 }
 
 impl<'a> CallObserver<'a> {
-    /// Creates the observer of a call that is issued now.
+    /// Creates the observer of a call that is issued now, and reserves a slot for it.
     pub(super) fn new(
         observer: &'a GroupObserver,
         descriptor: &'a Descriptor,
@@ -51,7 +54,7 @@ impl<'a> CallObserver<'a> {
         )
     }
 
-    /// Creates the observer of a call that has an entry or a reserved slot.
+    /// Creates the observer of a call that already has a reserved slot, and possibly an entry.
     pub(super) fn with_record(
         observer: &'a GroupObserver,
         descriptor: &'a Descriptor,
@@ -63,6 +66,7 @@ impl<'a> CallObserver<'a> {
         Self { observer, descriptor, deadline, slot, record, was_short, has_waited }
     }
 
+    /// Returns the call's entry. Writes it if it has not been written.
     fn ensure_record(&self) -> &OperationRecord {
         self.record.get_or_init(|| {
             let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
@@ -74,15 +78,15 @@ impl<'a> CallObserver<'a> {
         })
     }
 
-    /// Records that the call waits for its turn.
+    /// Writes the entry of a call that must wait for its turn.
     #[cold]
     pub(super) fn begin_waiting(&self) {
         self.has_waited.set(true);
         self.ensure_record();
     }
 
-    /// Records the start of the call's turn. `needs_record` is true if the call waits before it
-    /// reaches the back end; the entry is then written immediately.
+    /// Records the start of the call's turn. `needs_record` is true if the call waits for other
+    /// ranks before it reaches the back end. Then the entry is written immediately.
     pub(super) fn begin_running(&self, needs_record: bool) {
         if needs_record {
             self.ensure_record();

@@ -1,4 +1,4 @@
-//! The options of a single call, in addition to its arguments.
+//! The options that a caller may set for a single call, in addition to its arguments.
 
 use crate::base::debug::NanCheck;
 use crate::base::label::Label;
@@ -17,25 +17,27 @@ pub enum BufferLocation {
 /// The options of a single call.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
-    /// The deadline in milliseconds; 0 selects the group's, `u64::MAX` none.
+    /// The time limit in milliseconds. 0 selects the group's time limit, and `u64::MAX` means no
+    /// limit.
     pub timeout_ms: u64,
-    /// The factor of `PREMUL_SUM`. 0 means that it is not set, so `PREMUL_SUM` refuses it.
+    /// The factor of the operator `PREMUL_SUM`. 0 means that no factor is set; then a call with
+    /// `PREMUL_SUM` fails.
     pub premul_scale: f64,
-    /// If set, vectors are reduced in rank order, so that the result does not depend on the
-    /// location of the ranks.
+    /// If set, vectors are reduced in the order of the ranks. Then the result, including rounding,
+    /// does not depend on which hosts the ranks are on.
     pub canonical: bool,
-    /// The name of an algorithm.
+    /// The name of the algorithm to use; `None` lets the back end choose.
     pub algorithm: Option<String>,
-    /// The elements to reject in the call's buffers, in addition to the elements that the debug
-    /// settings reject in every call.
+    /// The elements (for example NaN) that the call rejects in its buffers. The debug settings may
+    /// reject more elements in every call.
     pub nan_check: NanCheck,
     /// The location of the buffers.
     pub location: BufferLocation,
-    /// The stream of the operation, for buffers in device memory.
+    /// The device stream on which the operation runs, for buffers in device memory.
     pub stream: Option<usize>,
-    /// The label of the call, which must be equal on all ranks.
+    /// The label of the call: a name for log and error texts. It must be equal on all ranks.
     pub label: Label,
-    /// If set, a send completes only once a receive has matched its message.
+    /// If set, a send completes only after a receive has matched its message.
     pub synchronous: bool,
 }
 

@@ -1,10 +1,15 @@
-//! The keys of the calls of a group that may take the fast path.
+//! The table of the calls of a group that may take the fast path (a shorter code path for small
+//! calls that repeat an earlier call).
 
 use crate::backend::FastCallKey;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The keys of calls that passed all checks except those of their buffers. Each key has one slot.
-/// If another key has replaced it there, a call counts as new.
+/// A key encodes the arguments of a call without its buffers. The table has the keys of calls that
+/// have passed all checks.
+///
+/// The table works like a direct-mapped cache: each key can be in one slot only, and several keys
+/// share a slot. If another key has replaced a key in its slot, the next call with the replaced key
+/// is checked again.
 #[derive(Debug, Default)]
 pub(in crate::api) struct CheckedKeys([AtomicU64; FastCallKey::SLOTS]);
 

@@ -1,9 +1,10 @@
-//! Blocking calls, and the fast path of the small ones. A call takes the fast path if an equal call
-//! has passed all checks, and if it gets its turn immediately.
+//! Blocking collectives, and the fast path for small calls. A call takes the fast path if a call
+//! with the same key (arguments without buffers) has passed all checks, and if the call gets its
+//! turn immediately.
 //!
-//! The first call with a key takes the full path. Later calls with this key skip the checks and the
-//! operation setup, and most of them complete in the fast path. If such a call must wait, it
-//! continues on the full path.
+//! The first call with a key takes the full path (`blocking`). Later calls with this key skip the
+//! checks and the setup of the operation. Most of them complete in the fast path. If a call must
+//! wait for a long time for other ranks, it continues on the full path.
 
 use crate::api::collective::call::{BufferLocation, Call, CallOptions};
 use crate::api::collective::call_observer::{CallObserver, CallRecord};
@@ -21,7 +22,7 @@ use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
 
 impl CallOptions {
-    /// Returns whether the options have defaults except for label and timeout.
+    /// Returns whether all options except the label and the timeout have their default values.
     #[inline]
     fn has_only_defaults(&self) -> bool {
         let Self { premul_scale, canonical, algorithm, nan_check, location, stream, .. } = self;
@@ -34,7 +35,7 @@ impl CallOptions {
     }
 }
 
-/// A call that may take the fast path.
+/// A call that may take the fast path, with its arguments and its key.
 #[derive(Debug)]
 pub(in crate::api) struct SmallCall<'a> {
     arguments: CallArguments<'a>,
@@ -45,8 +46,8 @@ impl Group {
     /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
     ///
     /// # Errors
-    /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
-    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`. These errors fail the group.
+    /// `InvalidArgument` and `Unsupported`, before the call has had any effect. Later errors fail
+    /// the group: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`.
     #[inline]
     pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
@@ -64,8 +65,8 @@ impl Group {
         outcome
     }
 
-    /// Returns the arguments and the key of a call if it has at most `PROMPT_BYTES` bytes, has
-    /// default options, and no expensive debug check or trace is on.
+    /// Returns the arguments and the key of a call that may take the fast path. Such a call has at
+    /// most `PROMPT_BYTES` bytes and default options, and no expensive debug check or trace is on.
     #[inline]
     pub(in crate::api) fn small_call<'a>(
         &self,
@@ -81,7 +82,8 @@ impl Group {
         Some(SmallCall { arguments, key })
     }
 
-    /// Runs a call whose key is known, if it gets its turn immediately.
+    /// Runs a call if its key is in the table and the call gets its turn immediately. Otherwise
+    /// returns `None`; then the call has had no effect.
     ///
     /// # Errors
     /// The errors of [`Group::run`].
@@ -114,7 +116,8 @@ impl Group {
             }
             started = self.backend.start_fast_call(arguments, *key, sequence);
             let Some(started) = &mut started else { return Ok(FastProgress::NotStarted) };
-            // The payload travels to the peers while this rank writes the record.
+            // The record is written here, after the payload was sent: this rank writes it while the
+            // payload travels to the peers.
             begin_record(started.words());
             started.complete(arguments)
         });
@@ -127,7 +130,8 @@ impl Group {
                 return Some(self.finish_on_full_path(call, options, unfinished));
             }
         };
-        // The next operation of the group needs the state that `started` holds.
+        // `started` holds state of the back end that the next operation of the group needs. So it
+        // is dropped before the turn ends.
         drop(started);
         match record {
             Some(record) if is_quick => record.end_without_clock(&Ok(())),
@@ -141,7 +145,7 @@ impl Group {
         Some(Ok(()))
     }
 
-    /// Continues a call on the full path.
+    /// Continues a call that did not complete in the fast path. The call keeps its turn.
     #[cold]
     fn finish_on_full_path(
         &self,
@@ -183,6 +187,6 @@ struct UnfinishedCall<'a> {
     progress: Result<FastProgress<'a>>,
     started: Option<FastCall<'a>>,
     slot: RecorderSlot,
-    /// The entry in the recorder, if the call has started.
+    /// The entry in the flight recorder, if it has been written.
     record: Option<OperationRecord>,
 }

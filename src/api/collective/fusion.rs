@@ -1,20 +1,22 @@
-//! Fusion of small collectives in one batch: they become one operation on a staging buffer that
-//! holds all their vectors.
+//! Fusion of small collectives of a batch: several calls become one operation on a staging buffer,
+//! into which the vectors of all calls are copied.
 //!
-//! [`plan_fusion`] selects the calls to fuse. It is a pure function of properties that all ranks
-//! agree on anyway, so ranks that put the same collectives into a batch fuse them equally. For the
-//! fused call the ranks agree on the list of counts. Ranks with different lists get `Mismatch` and
-//! never the data of a wrong call. Therefore no property of a single rank may influence the plan:
-//! * Timeouts are ignored. The fused call has the shortest one, which is the time at which the
-//!   first of the calls would have failed the group.
-//! * `PREMUL_SUM` is not fused, because each rank has its own factors.
-//! * A call that names an algorithm is not fused, because the algorithm was meant for the size of
-//!   the single call.
+//! [`plan_fusion`] selects the calls to fuse. All ranks must fuse the same calls. Therefore the
+//! plan uses only properties of the calls that must be equal on all ranks. If the batches of two
+//! ranks differ, the ranks detect this, because the fused operation compares the list of the calls'
+//! counts. Ranks with different lists get `Mismatch`, never the data of a wrong call. Properties
+//! that may differ between ranks must not influence the plan:
+//! * The plan ignores timeouts. The fused operation has the shortest timeout of its calls. At this
+//!   time, the first of the separate calls would have failed the group.
+//! * Calls with `PREMUL_SUM` are not fused, because each rank has its own factor for each call.
+//! * A call that names an algorithm is not fused, because the caller chose the algorithm for the
+//!   size of the single call.
 //!
-//! All inputs are read before any output is written. If one call read the output of another, fusion
-//! would change its result. A batch has no such calls ([`crate::api::collective::batch_overlap`]).
+//! A fused operation reads all inputs before it writes any output. If one call read the output of
+//! another call, fusion would change the result. [`crate::api::collective::batch_overlap`] makes
+//! sure that a batch has no such calls.
 //!
-//! This module does not depend on threads or on the collection of a batch.
+//! This module does not depend on threads or on how a batch collects its calls.
 
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
@@ -35,14 +37,14 @@ use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The maximum size of a fused call, in bytes of its longer buffer. Beyond it the two copies cost
-/// more than fusion saves.
+/// The maximum size of a call that is fused, in bytes of the longer of its two buffers. For longer
+/// calls, the copies to and from the staging buffer cost more than fusion saves.
 const MAX_FUSED_CALL_BYTES: usize = 16 << 10;
 
-/// The maximum total size of a fused call.
+/// The maximum total size in bytes of the calls that are fused to one operation.
 const MAX_FUSED_BYTES: usize = 256 << 10;
 
-/// The maximum number of labels of fused calls that an error names.
+/// The maximum number of labels that an error of a fused operation names.
 const MAX_NAMED_LABELS: usize = 8;
 
 /// The properties that calls must share to be fused.
@@ -55,12 +57,13 @@ struct FusionKey {
     canonical: bool,
 }
 
-/// A call as input of the fusion plan.
+/// The properties of a call that the fusion plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FusionCandidate {
-    /// The group and this thread's rank in it. One thread may have several ranks.
+    /// The group and the rank of the call in this group. A process may have several ranks of a
+    /// group, and one thread may call for each of them.
     group: (GroupId, Rank),
-    /// The fusion key and the size in bytes; `None` for a call that is not fused.
+    /// The fusion key and the size in bytes. `None` for a call that must not be fused.
     fusion_key: Option<(FusionKey, usize)>,
 }
 
@@ -86,7 +89,7 @@ fn fusion_key_and_bytes(
         OpKind::AllGather | OpKind::ReduceScatter => size,
         _ => return None,
     };
-    // Calls on device memory are not fused either, because the CPU does not copy it.
+    // Calls on device memory are not fused, because the CPU cannot copy device memory.
     let is_excluded = options.algorithm.is_some() || call.gpu.is_some();
     if call.op == Some(ReduceOp::PremulSum) || is_excluded {
         return None;
@@ -96,14 +99,22 @@ fn fusion_key_and_bytes(
     Some((key, call.bytes().saturating_mul(blocks)))
 }
 
-/// Returns the runs of calls to fuse: lists of indices, each in the order of the calls. The lists
-/// are in the order of their first calls.
+/// Divides the calls into runs, which are lists of indices. The calls of a run are fused; a run
+/// with a single call is not fused. Each list is in the order of the calls, and the lists are in
+/// the order of their first calls.
 ///
-/// A run has consecutive small calls of one group with equal keys, up to the size limit. Calls on
-/// other groups in between do not matter, because each group has its own order.
+/// A run has consecutive small calls of one group with equal keys, up to the size limit. Calls of
+/// other groups may be between them, because each group has its own order. For example, if A and B
+/// are groups:
+///
+/// | index | 0 | 1 | 2 | 3 | 4 |
+/// |---|---|---|---|---|---|
+/// | call | A: all-reduce | B: all-reduce | A: all-reduce | A: barrier | A: all-reduce |
+///
+/// The runs are `[0, 2]`, `[1]`, `[3]`, `[4]`.
 pub(super) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
-    // For each group: the open run, its key, and its size in bytes.
+    // For each group: the index of the run to which calls can be added, its key, and its size.
     let mut open_runs: HashMap<(GroupId, Rank), (usize, FusionKey, usize)> = HashMap::new();
     for (index, &FusionCandidate { group, fusion_key: key }) in calls.iter().enumerate() {
         let Some((fusion_key, bytes)) = key.filter(|&(_, bytes)| bytes <= MAX_FUSED_CALL_BYTES)
@@ -128,7 +139,7 @@ pub(super) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
     runs
 }
 
-/// Issues the calls of one run. On error, all their works end with the reason.
+/// Issues the calls of one run. On error, the works of all these calls end with the error.
 pub(super) fn issue_fusion_run(calls: Vec<PreparedCall>) {
     let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
     let outcome = match calls.len() {
@@ -159,16 +170,16 @@ fn enqueue_fused(calls: Vec<PreparedCall>) -> Result<()> {
     enqueue_task(group, deadline, task)
 }
 
-/// Several calls that run in one turn.
+/// A fused operation: several calls that run as one operation in one turn.
 #[derive(Debug)]
 struct FusedTask {
     calls: Vec<Call<'static>>,
     works: Vec<Arc<Work>>,
     canonical: bool,
     nan_check: NanCheck,
-    /// The label that the ranks compare.
+    /// The label that represents all labels of the calls. The ranks compare it.
     label: Label,
-    /// The labels of the calls; empty if no call has one.
+    /// The labels of the calls. Empty if no call has a label.
     labels: Vec<Label>,
 }
 
@@ -201,7 +212,7 @@ impl OperationTask for FusedTask {
         let of_all = |bytes: fn(&Call<'_>) -> usize| self.calls.iter().map(bytes).sum();
         let staged = zeroed_buffer(of_all(|part| part.send.len()))
             .and_then(|send| Ok((send, zeroed_buffer(of_all(|part| part.recv.len()))?)));
-        // Other ranks wait for this rank.
+        // Other ranks wait for this rank, so an error here must fail the group.
         let (mut send, mut recv) = staged.inspect_err(|error| group.fail(error))?;
         let (send_staging, from) = (Dst::from(send.as_mut_slice()), Dst::from(recv.as_mut_slice()));
         let blocks = |wanted: OpKind| if first.kind == wanted { group.size() } else { 1 };
@@ -218,8 +229,8 @@ impl OperationTask for FusedTask {
         let recvs: Vec<Dst<'_>> = self.calls.iter().map(|part| part.recv).collect();
         let targets = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);
-        // The same walk over the outputs. The index selects the output, because a `Src` view does
-        // not permit writes.
+        // The outputs have the same layout in the staging buffer. The loop iterates over `Src`
+        // views, which do not permit writes. Therefore it selects the output buffer by the index.
         for (index, (offset, part)) in staged_blocks(targets, blocks).enumerate() {
             let (block, recv) = (index / recvs.len(), recvs[index % recvs.len()]);
             let to = recv.slice(block * part.len(), part.len());
@@ -246,8 +257,16 @@ impl FusedTask {
     }
 }
 
-/// Returns the blocks of all buffers, block by block, with their offsets in the staging buffer.
-/// Each buffer has `blocks` blocks.
+/// Returns the blocks of all buffers in the order of the staging buffer, each with its offset
+/// there. Each buffer consists of `blocks` blocks. The staging buffer first has block 0 of all
+/// buffers, then block 1 of all buffers, and so on. For example, buffers `a` and `b` with 3 blocks
+/// each (one block for each of 3 ranks):
+///
+/// ```text
+/// | a0 b0 | a1 b1 | a2 b2 |
+/// ```
+///
+/// So the part for each rank is contiguous, as the fused operation needs it.
 fn staged_blocks<'a>(
     buffers: impl Iterator<Item = Src<'a>> + Clone,
     blocks: usize,
@@ -329,7 +348,7 @@ mod tests {
             all_reduce_sum(TWO, 4),
         ];
         assert_eq!(plan_fusion(&calls), [vec![0, 2, 4], vec![1], vec![3], vec![5]]);
-        // One thread may have several ranks of a group.
+        // One thread may call for several ranks of a group.
         let calls = [
             all_reduce_sum(ONE, 4),
             all_reduce_sum(OTHER_RANK, 4),

@@ -1,4 +1,5 @@
-//! Collective calls: checks, batches, fusion, the fast path, operators and device launches.
+//! Collective calls: arguments and checks, batches and fusion, the fast path, operators of the
+//! caller, and operations that are enqueued on a device.
 
 mod all_equal;
 pub(in crate::api) mod barrier_messages;

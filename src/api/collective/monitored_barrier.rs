@@ -1,8 +1,10 @@
-//! A barrier that names the missing ranks and does not fail the group.
+//! The monitored barrier: a barrier that names the missing ranks. If ranks are missing, the call
+//! fails, but the group does not.
 //!
-//! Every rank sends an arrival notice to the coordinator (rank 0), and the coordinator sends the
-//! result to every rank. This takes two messages for each rank, with tags that callers cannot use.
-//! The messages are independent of collectives and not ordered with them.
+//! Every other rank (a follower) sends an arrival notice to the coordinator (rank 0), and the
+//! coordinator sends the result to every follower. The messages have a tag that callers cannot use.
+//! They do not use the queue of collectives, so a monitored barrier has no order relative to
+//! collectives.
 //!
 //! ```text
 //! rank r         -- Arrived(n) -->           coordinator
@@ -10,24 +12,26 @@
 //! rank r         -- GaveUp(n) (timeout) -->  coordinator
 //! ```
 //!
-//! * Each rank numbers its barriers, and every message has the number of its barrier. The
-//!   coordinator sends the result to every rank, including missing ranks. A late rank finds the
-//!   result when it enters the barrier: it learns immediately that the barrier failed and which
-//!   ranks were missing. After that its numbers agree with the other ranks again.
-//! * A rank that gives up sends a notice. If the coordinator enters later, it does not count this
-//!   rank as arrived.
-//! * For a rank that does not receive, only the newest unsent message is kept
-//!   ([`crate::api::work::latest_only_sender`]). A later result therefore also answers the earlier
-//!   barriers that the missing rank has not completed: all of them failed, because this rank was
-//!   missing. In the same way a later arrival replaces the notice that an earlier barrier was given
-//!   up.
-//! * A receive that is still posted at the end of a barrier stays posted for the next barrier. A
-//!   message for an earlier number is read and has no effect.
-//! * The coordinator waits until the deadline, and the followers 500 ms longer (`GRACE_PERIOD`), so
-//!   that the coordinator names the missing ranks. A departed rank is missing immediately. A death
-//!   fails the group, which ends the barrier on all ranks with the name of the dead rank.
+//! * **Numbers.** Each rank counts its barriers, and every message has the number of its barrier.
+//! * **Late followers.** The coordinator also sends the result to the missing followers. When a
+//!   late follower enters the barrier, it finds the result and learns immediately that the barrier
+//!   failed and which ranks were missing. After that its count agrees with the other ranks again.
+//! * **Late coordinator.** A follower that reaches its deadline sends `GaveUp`. If the coordinator
+//!   enters the barrier after that, it counts this follower as missing.
+//! * **Replaced messages.** If a rank does not receive, the sender keeps only the newest unsent
+//!   message for it ([`crate::api::work::latest_only_sender`]). So for a missing follower, the
+//!   result of a later barrier replaces the results of earlier barriers. The follower can conclude
+//!   that the earlier barriers failed, because it was missing in all of them. In the same way,
+//!   `Arrived` for a later barrier replaces `GaveUp` for an earlier barrier.
+//! * **Posted receives.** If a receive is still posted at the end of a barrier, it stays posted for
+//!   the next barrier. A message with the number of an earlier barrier is read and has no effect.
+//! * **Deadlines.** The coordinator waits until the deadline. The followers wait 500 ms longer
+//!   (`GRACE_PERIOD`), so that they get the coordinator's result, which names the missing ranks.
+//! * **Departure and death.** A rank that has left the group counts as missing immediately. If a
+//!   rank dies, the group fails, and the barrier ends on all ranks with an error that names the
+//!   dead rank.
 //!
-//! This module does not depend on handles or on the transport of messages.
+//! This module does not depend on handles of the C interface or on the transport of messages.
 
 use crate::api::collective::barrier_messages::{
     BarrierFailure, BarrierNotice, BarrierResult, rank_names,
@@ -45,17 +49,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
-/// The rank that names the missing ranks.
+/// The rank that collects the arrivals and names the missing ranks.
 const COORDINATOR: Rank = 0;
 
-/// The time by which followers wait longer than the coordinator, and the time for which a rank
-/// waits until its messages are sent.
+/// The time by which followers wait longer than the coordinator. Also the maximum time for which a
+/// rank waits until its messages are sent.
 const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
 /// The interval at which a wait checks whether the group has failed.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One barrier on one rank.
+/// One call of a monitored barrier on this rank.
 struct MonitoredBarrier<'a> {
     group: &'a Arc<Group>,
     engine: &'a dyn PointToPoint,
@@ -69,18 +73,20 @@ struct MonitoredBarrier<'a> {
 #[derive(Default)]
 struct ArrivalState {
     arrived: Vec<Rank>,
-    /// The ranks that are not waited for, with the reason of their departure if they departed.
+    /// The ranks that can no longer arrive. If a rank has departed, it has the reason.
     missing: Vec<(Rank, Option<Error>)>,
+    /// The ranks that may still arrive.
     awaited: Vec<Rank>,
 }
 
 impl Group {
-    /// Waits until all ranks have entered, and reports the missing ranks. `None` selects the
-    /// group's own timeout. If `wait_all` is set, the error names all ranks that are missing at the
-    /// deadline, else the first.
+    /// Waits until all ranks have entered the barrier, and otherwise returns an error that names
+    /// missing ranks. A `timeout` of `None` selects the group's timeout. If `wait_all` is set, the
+    /// error names all ranks that are missing at the deadline. Otherwise the error names a single
+    /// missing rank, and the barrier may fail before the deadline.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`; `Timeout` and `PeerFailed` with the missing ranks; the
+    /// `InvalidArgument`; `Unsupported`; `Timeout` or `PeerFailed`, with the missing ranks; the
     /// group's failure.
     pub fn monitored_barrier(
         self: &Arc<Self>,
@@ -110,8 +116,8 @@ impl Group {
         let (number, deadline) = (*entered, Deadline::after(timeout));
         let barrier =
             MonitoredBarrier { group: self, engine, state: &state, number, deadline, wait_all };
-        // The recorded departure may only mean that a message was refused, so this barrier posts
-        // receives to them again.
+        // A recorded departure may only mean that a message was not accepted. Therefore all
+        // departures are cleared, and this barrier posts receives for these peers again.
         barrier.state.received.peers().values_mut().for_each(|peer| peer.departure = None);
         let outcome = if self.rank() == COORDINATOR {
             barrier.run_as_coordinator()
@@ -128,7 +134,7 @@ impl Group {
 const OPERATION_NAME: &str = "monitored_barrier";
 
 impl MonitoredBarrier<'_> {
-    /// Runs the coordinator's part.
+    /// Runs the barrier on the coordinator.
     fn run_as_coordinator(&self) -> std::result::Result<(), BarrierFailure> {
         let others: Vec<Rank> =
             (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
@@ -145,8 +151,8 @@ impl MonitoredBarrier<'_> {
                 self.failure_with_missing(missing_arrivals_error(), &ArrivalState::default())
             );
         };
-        // A rank that has arrived may have given up since then. That notice is behind the messages
-        // that were read.
+        // A follower that has arrived may have given up after that. Its `GaveUp` comes after the
+        // messages that were read. So the pending messages are read before the barrier succeeds.
         let read = if arrivals.awaited.is_empty() { self.read_pending(&others) } else { Ok(()) };
         let arrivals = self.collect_arrivals(&others);
         read.map_err(|error| self.failure_with_missing(error, &arrivals))?;
@@ -160,7 +166,7 @@ impl MonitoredBarrier<'_> {
         outcome
     }
 
-    /// Runs the part of every other rank.
+    /// Runs the barrier on a follower.
     fn run_as_follower(&self) -> std::result::Result<(), BarrierFailure> {
         let departed = |error: Error| BarrierFailure { missing: departed_culprit(&error), error };
         let left = self.deadline.remaining();
@@ -170,9 +176,9 @@ impl MonitoredBarrier<'_> {
         let result =
             self.wait_for_messages(&limit, &[COORDINATOR], |_| self.read_result().transpose());
         match result.map_err(departed)? {
-            Some(Ok(verdict)) => {
-                let number = verdict.number();
-                verdict.into_outcome(self.group.backend.rank_locations()).map_err(|failed| {
+            Some(Ok(barrier_result)) => {
+                let number = barrier_result.number();
+                barrier_result.into_outcome(self.group.backend.rank_locations()).map_err(|failed| {
                     if number == self.number {
                         return failed;
                     }
@@ -201,13 +207,14 @@ impl MonitoredBarrier<'_> {
         }
     }
 
-    /// Waits for messages and calls `look` after each change until it returns a result. Returns
-    /// `None` if the limit passes first. The argument of `look` is true at the last call.
+    /// Waits for messages from the ranks `from`. Calls `poll` after each change until `poll`
+    /// returns a result, and returns this result. If the limit passes, calls `poll` a last time,
+    /// with true as its argument, and returns `None` if it again has no result.
     fn wait_for_messages<T>(
         &self,
         limit: &Deadline,
         from: &[Rank],
-        look: impl Fn(bool) -> Option<T>,
+        poll: impl Fn(bool) -> Option<T>,
     ) -> Result<Option<T>> {
         let mut watch = SlowWaitWatch::default();
         loop {
@@ -218,18 +225,18 @@ impl MonitoredBarrier<'_> {
             if let Some(error) = self.group.failure() {
                 return Err(error);
             }
-            if let Some(found) = look(false) {
+            if let Some(found) = poll(false) {
                 return Ok(Some(found));
             }
             watch.check(|waited| self.log_long_wait(waited));
             let is_over = limit.has_passed();
             let has_changed =
                 || self.state.received.changes.load(Ordering::Acquire) != seen_changes;
-            // After the limit the loop runs once more, so that messages that have already arrived
-            // count.
+            // When the limit has passed, the loop runs once more, so that messages count that have
+            // already arrived.
             self.engine.progress_until(&has_changed, &limit.capped(FAILURE_CHECK_INTERVAL));
             if is_over && !has_changed() {
-                return Ok(look(true));
+                return Ok(poll(true));
             }
         }
     }
@@ -261,8 +268,9 @@ impl MonitoredBarrier<'_> {
             let has_changed =
                 || self.state.received.changes.load(Ordering::Acquire) != seen_changes;
             self.engine.progress_until(&has_changed, &Deadline::after(Duration::ZERO));
-            // The order of the two checks matters: messages that were being delivered during the
-            // first check have arrived at the second.
+            // `is_delivering` must be read before `has_changed` is called. If a message is being
+            // delivered at the first check, `is_delivering` is true. If its delivery has ended
+            // before the first check, the second check sees the change.
             let is_delivering = self.engine.is_completing();
             if !has_changed() && !is_delivering {
                 break;
@@ -287,7 +295,7 @@ impl MonitoredBarrier<'_> {
                     None => {}
                 }
             }
-            // A rank in a later barrier did not wait for the end of this one.
+            // A rank that has entered a later barrier no longer waits for the end of this barrier.
             if peer.last_given_up >= self.number || peer.last_arrived > self.number {
                 arrivals.missing.push((rank, None));
             } else if peer.last_arrived == self.number {
@@ -301,13 +309,14 @@ impl MonitoredBarrier<'_> {
         arrivals
     }
 
-    /// Returns the coordinator's result for this barrier, or for a later one that failed.
+    /// Returns the coordinator's result for this barrier, or for a later barrier that failed.
+    /// Returns `None` if no such result has arrived.
     fn read_result(&self) -> Result<Option<BarrierResult>> {
         self.state.received.with_peer(COORDINATOR, |first| {
             loop {
-                let decides = |verdict: &&BarrierResult| verdict.decides(self.number);
-                if let Some(verdict) = first.last_result.as_ref().filter(decides) {
-                    return Ok(Some(verdict.clone()));
+                let decides = |barrier_result: &&BarrierResult| barrier_result.decides(self.number);
+                if let Some(barrier_result) = first.last_result.as_ref().filter(decides) {
+                    return Ok(Some(barrier_result.clone()));
                 }
                 let Some(bytes) = first.unread.pop_front() else { break };
                 first.last_result = BarrierResult::decode(&bytes).or(first.last_result.take());
@@ -316,11 +325,12 @@ impl MonitoredBarrier<'_> {
         })
     }
 
-    /// Returns the failure with the missing ranks and the reasons.
+    /// Returns the failure of this barrier, which names the missing ranks and the reasons.
     fn missing_ranks_failure(&self, arrivals: &ArrivalState) -> BarrierFailure {
         let locations = self.group.backend.rank_locations();
         let mut missing: Vec<Rank> = arrivals.missing.iter().map(|(rank, _)| *rank).collect();
-        // Awaited ranks are missing only if the coordinator waited for them until the deadline.
+        // Ranks that may still arrive count as missing only if the coordinator waited for them
+        // until the deadline.
         if self.wait_all || missing.is_empty() {
             missing.extend(&arrivals.awaited);
         }
@@ -361,8 +371,9 @@ impl MonitoredBarrier<'_> {
         BarrierFailure { error, missing }
     }
 
-    /// Returns the failure of a barrier whose group has failed. The culprit is missing; with
-    /// `wait_all` also the other ranks that have not arrived.
+    /// Returns the failure of a barrier whose group has failed. The culprit counts as missing if it
+    /// has died or departed. With `wait_all`, the other ranks that have not arrived also count as
+    /// missing.
     fn failure_with_missing(&self, error: Error, arrivals: &ArrivalState) -> BarrierFailure {
         let mut missing = departed_culprit(&error);
         if self.wait_all {
@@ -375,8 +386,8 @@ impl MonitoredBarrier<'_> {
         BarrierFailure { error, missing }
     }
 
-    /// Sends a message to some ranks. Waits up to `GRACE_PERIOD` until it is sent to the ranks in
-    /// `listening`.
+    /// Sends a message to the ranks `to`. Then waits until the message is sent to the ranks
+    /// `listening`, but at most for `GRACE_PERIOD`.
     fn send_and_flush(&self, to: &[Rank], listening: &[Rank], bytes: &[u8]) {
         // An error means that the rank is unreachable. Such a rank does not need the message.
         to.iter().for_each(|&rank| drop(self.send(rank, bytes)));
@@ -392,14 +403,15 @@ impl MonitoredBarrier<'_> {
     }
 }
 
-/// Returns the missing rank if it is the cause of the error: a rank that departed or died, but not
-/// a rank that aborted the group.
+/// Returns the culprit of the error as a missing rank if the culprit has departed or died. Returns
+/// an empty list if the culprit has aborted the group.
 fn departed_culprit(error: &Error) -> Vec<Rank> {
     let culprit = error.culprit().filter(|_| error.kind() == ErrorKind::PeerFailed);
     culprit.into_iter().collect()
 }
 
-/// The last call of `look` by the coordinator always returns a result.
+/// Returns an internal error. It cannot occur, because on the coordinator the last call of `poll`
+/// always returns a result.
 fn missing_arrivals_error() -> Error {
     Error::internal("a monitored barrier ended without an arrival check")
 }

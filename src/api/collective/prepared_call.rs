@@ -1,8 +1,9 @@
-//! Calls that are checked first and issued later: collectives and messages.
+//! Prepared calls: collectives and messages that have been checked and are issued later.
 //!
-//! `Group::prepare` and its variants check a call and return a [`PreparedCall`].
-//! [`PreparedCall::issue`] posts a message to the engine, enqueues a device operation, or puts a
-//! task into the group's queue. A batch collects prepared calls and issues them together.
+//! [`Group::prepare`] and its variants check a call and return a [`PreparedCall`].
+//! [`PreparedCall::issue`] issues it: a message goes to the messaging engine, an operation on a
+//! device is enqueued on the device, and any other collective becomes a task in the group's queue.
+//! A batch collects prepared calls and issues them together.
 
 use crate::api::collective::bytes::{BytesCall, BytesHandler};
 use crate::api::collective::call::{Call, CallOptions};
@@ -23,22 +24,23 @@ use crate::base::gpu::GpuTarget;
 use crate::transport::OpKind;
 use std::sync::Arc;
 
-/// An operation that has passed its checks and has not been issued. Its buffers are in flight from
-/// now until its work ends.
+/// An operation that has passed its checks and has not been issued. The caller must not change its
+/// buffers until its work (the handle of the asynchronous operation) has ended.
 #[derive(Debug)]
 pub struct PreparedCall {
     group: Arc<Group>,
     operation: PreparedOperation,
     options: CallOptions,
     work: Arc<Work>,
-    /// The issue of a message that was already tried without a work.
+    /// The number and the recorder entry of a message, if an attempt to transfer it without a work
+    /// has already recorded it.
     issued_message: Option<IssuedMessage>,
 }
 
 #[derive(Debug)]
 enum PreparedOperation {
     Collective(QueuedCall),
-    /// A message, with its GPU and stream if its buffer is in device memory.
+    /// A message, with the GPU and the stream if its buffer is in device memory.
     Message(MessageBuffer, Option<GpuTarget>),
 }
 
@@ -63,7 +65,7 @@ impl PreparedCall {
         Self::new(group, WorkKind::Collective(kind), operation, options)
     }
 
-    /// Returns the call of a message that has passed its checks.
+    /// Creates the prepared call of a message that has passed its checks.
     pub(in crate::api) fn of_message(
         group: &Arc<Group>,
         message: MessageDescriptor,
@@ -75,7 +77,7 @@ impl PreparedCall {
         Self::new(group, WorkKind::Message(message), operation, options)
     }
 
-    /// Sets the number and the recorder entry of a message that was already issued.
+    /// Sets the number and the recorder entry of a message that was already recorded as issued.
     #[must_use]
     pub fn with_issued_message(self, issued_message: Option<IssuedMessage>) -> Self {
         Self { issued_message, ..self }
@@ -91,7 +93,7 @@ impl PreparedCall {
         &self.work
     }
 
-    /// Returns the GPU and stream of the operation if its buffers are in device memory.
+    /// Returns the GPU and the stream of the operation if its buffers are in device memory.
     pub(super) fn gpu(&self) -> Option<GpuTarget> {
         match &self.operation {
             PreparedOperation::Collective(call) => call.gpu(),
@@ -99,17 +101,17 @@ impl PreparedCall {
         }
     }
 
-    /// Returns whether the operation runs on a stream of the library, which the caller cannot wait
-    /// for.
+    /// Returns whether the operation runs on a device stream of the library. The caller cannot wait
+    /// for such a stream.
     pub fn is_on_library_stream(&self) -> bool {
         self.gpu().is_some_and(|gpu| gpu.stream.is_none())
     }
 
-    /// Issues the operation. Its deadline starts now.
+    /// Issues the operation. The time limit of the operation starts now.
     ///
     /// # Errors
-    /// `OutOfMemory`, `System`; for a message also the group's failure. On error nothing was
-    /// issued.
+    /// `OutOfMemory`; `System`; for a message also the group's failure. On error, the operation was
+    /// not issued.
     pub fn issue(self) -> Result<()> {
         if self.is_device_enqueued() {
             return self.issue_on_device();
@@ -133,15 +135,16 @@ impl PreparedCall {
         outcome.inspect_err(|_| in_flight_buffers::unregister_work(&*work))
     }
 
-    /// Registers the operation's buffers as in flight, if this debug check is on. The end of the
-    /// work unregisters them.
+    /// Registers the operation's buffers for the debug check for conflicting buffer uses, if this
+    /// check is on. The end of the work unregisters them.
     pub(super) fn register_in_flight_buffers(&self) {
         in_flight_buffers::register_work(&self.group, &self.work, |note| self.visit_buffers(note));
     }
 
-    /// Returns the order of the operation in a batch. Receives go before sends, so that no send
-    /// lacks its receive. Both go before collectives, which wait longer. Operations that are
-    /// enqueued on a device are not ordered here.
+    /// Returns the position of the operation's kind in a batch. Receives are issued before sends,
+    /// so that a send finds its receive already posted. Both are issued before collectives, which
+    /// wait longer. Operations that are enqueued on a device are issued separately and do not use
+    /// this order.
     pub(super) fn batch_order(&self) -> u8 {
         match &self.operation {
             PreparedOperation::Message(MessageBuffer::Send(_), _) => 1,
@@ -161,8 +164,9 @@ impl PreparedCall {
         self.gpu().is_some() && enqueuer.is_some()
     }
 
-    /// Converts the call into its enqueued form. Its deadline starts now. A call that cannot be
-    /// enqueued ends with an error.
+    /// Converts the call to a call that is enqueued on a device. The time limit of the operation
+    /// starts now. If the call has no device operation, its work ends with an error and this
+    /// returns `None`.
     fn into_device_call(self) -> Option<DeviceCall> {
         self.register_in_flight_buffers();
         let deadline = self.group.deadline(&self.options);
@@ -187,7 +191,8 @@ impl PreparedCall {
         Some(DeviceCall { group, work, deadline, operation })
     }
 
-    /// Enqueues the operation on its device. Returns the error of a message immediately.
+    /// Enqueues the operation on its device. If a message cannot be enqueued, returns the error.
+    /// The error of a collective is only reported by its work.
     fn issue_on_device(self) -> Result<()> {
         let work = Arc::clone(&self.work);
         let is_message = !self.is_collective();
@@ -195,7 +200,8 @@ impl PreparedCall {
         work.outcome().filter(|_| is_message).unwrap_or(Ok(()))
     }
 
-    /// Calls `visit` for each buffer, with true if the operation writes it.
+    /// Calls `visit` for each buffer. The second argument of `visit` is true if the operation
+    /// writes the buffer.
     pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         match &self.operation {
             PreparedOperation::Collective(call) => call.visit_buffers(visit),
@@ -203,7 +209,8 @@ impl PreparedCall {
         }
     }
 
-    /// Returns the collective and its options, if the operation is a collective on buffers.
+    /// Returns the collective and its options if the operation is a collective on buffers, as
+    /// opposed to byte strings or an operator of the caller.
     pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
         match &self.operation {
             PreparedOperation::Collective(QueuedCall::Buffers(call)) => Some((call, &self.options)),
@@ -212,8 +219,9 @@ impl PreparedCall {
     }
 }
 
-/// Enqueues calls on their devices jointly (see [`device_launch`]). If a call cannot be enqueued,
-/// its work ends with the reason. `is_awaited` is true if the caller waits for the calls.
+/// Enqueues calls on their devices together (see [`device_launch`]). If a call cannot be enqueued,
+/// its work ends with the error. `is_awaited` is true if the calling thread will wait for the
+/// calls.
 pub(in crate::api) fn issue_on_devices(calls: Vec<PreparedCall>, is_awaited: bool) {
     let calls = calls.into_iter().filter_map(PreparedCall::into_device_call).collect();
     device_launch::launch(calls, is_awaited);
@@ -233,8 +241,8 @@ impl Group {
         Ok(PreparedCall::of_collective(self, call.kind(), QueuedCall::Buffers(call), options))
     }
 
-    /// Checks a collective on byte strings that is issued later. If this rank receives strings,
-    /// `handler` is called with them.
+    /// Checks a collective on byte strings that is issued later. If this rank receives strings, the
+    /// library passes them to `handler`.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -263,13 +271,14 @@ impl Group {
         Ok(PreparedCall::of_collective(self, call.kind(), QueuedCall::Operator(call), options))
     }
 
-    /// Issues a collective and returns immediately. The collective runs in its turn: on a thread
-    /// that waits for it or for another operation of the group, or on the group's worker thread.
+    /// Issues a collective and returns immediately. When all earlier collectives of the group have
+    /// ended on this rank, the collective runs. The collective runs on a thread that waits for an
+    /// operation of the group, or on the group's worker thread.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `OutOfMemory` if too many works are outstanding, `System`
-    /// if no worker thread can be started. On error nothing was issued. The work reports later
-    /// errors.
+    /// `InvalidArgument`; `Unsupported`; `OutOfMemory` if too many works are outstanding; `System`
+    /// if no worker thread can be started. On error, the collective was not issued. Errors after
+    /// the issue are reported by the work.
     pub fn issue(self: &Arc<Self>, call: Call<'static>, options: CallOptions) -> Result<Arc<Work>> {
         let prepared = self.prepare(call, options)?;
         let work = Arc::clone(prepared.work());

@@ -1,5 +1,5 @@
-//! A collective of any form in the group's queue: on buffers, on byte strings, or with a caller's
-//! operator.
+//! A collective in the group's queue, in one of three forms: on buffers, on byte strings, or with
+//! an operator of the caller.
 
 use crate::api::collective::bytes::{self, BytesCall, BytesHandler};
 use crate::api::collective::call::{Call, CallOptions};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) enum QueuedCall {
     Buffers(Call<'static>),
-    /// A call on byte strings. The handler is taken when the call has run.
+    /// A call on byte strings. The handler is removed when the call has run.
     Bytes(BytesCall<'static>, Option<BytesHandler>),
     Operator(OperatorCall<'static>),
 }
 
 impl QueuedCall {
-    /// Returns the GPU and stream of buffers in device memory.
+    /// Returns the GPU and the stream if the buffers are in device memory.
     pub(super) fn gpu(&self) -> Option<GpuTarget> {
         match self {
             Self::Buffers(call) => call.gpu,
@@ -32,7 +32,8 @@ impl QueuedCall {
         }
     }
 
-    /// Calls `visit` for each buffer, with true if the operation writes it.
+    /// Calls `visit` for each buffer. The second argument of `visit` is true if the operation
+    /// writes the buffer.
     pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         match self {
             Self::Buffers(call) => call.visit_buffers(visit),
@@ -42,12 +43,13 @@ impl QueuedCall {
     }
 }
 
-/// The task of a collective.
+/// The task that runs a collective when the collective gets its turn in the queue.
 #[derive(Debug)]
 pub(super) struct CallTask {
     pub(super) call: QueuedCall,
     pub(super) options: CallOptions,
-    /// The event after which the buffers are ready, if one was recorded.
+    /// The event on the caller's device stream after which the buffers are ready, if an event was
+    /// recorded.
     pub(super) ready_event: Option<Arc<dyn StreamMarker>>,
     pub(super) works: [Arc<Work>; 1],
 }

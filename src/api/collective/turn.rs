@@ -1,7 +1,9 @@
-//! The deadline of a call, its turn in the group's queue, and the run of its operation in the turn.
+//! The deadline of a call, and the steps from the call's ticket to its end. A call takes a ticket
+//! in the group's queue, waits for its turn (until the collectives with earlier tickets have
+//! ended), and runs its operation.
 //!
-//! An operation runs on the back end directly, unless a debug check is on. Blocking calls of
-//! several operations, with byte strings or with a caller's operator, share [`Group::run_in_turn`].
+//! If a debug check is on, the operation runs with checks before and after it. Blocking calls on
+//! byte strings and blocking calls with an operator of the caller share [`Group::run_in_turn`].
 
 use crate::algo::Operation;
 use crate::api::collective::call::{Call, CallOptions};
@@ -21,7 +23,8 @@ impl Group {
         if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
     }
 
-    /// Runs an operation on the back end in its turn, with the checks before and after it.
+    /// Runs an operation on the back end, with the debug checks that are on. The caller has the
+    /// turn.
     pub(in crate::api) fn carry_out(
         &self,
         operation: &Operation<'_>,
@@ -45,7 +48,7 @@ impl Group {
         };
         let inputs = [send].into_iter().chain(sends.into_iter().flatten().copied());
         if operation.enqueue_request.is_some() {
-            // The buffers are in device memory, which the CPU cannot check here.
+            // The buffers are in device memory, which the CPU cannot read. So they are not checked.
             return self.backend.run(operation);
         }
         self.check_for_nan(operation.dtype(), nan_check, inputs, |index| title(index, "input"))?;
@@ -55,7 +58,8 @@ impl Group {
         self.check_for_nan(operation.dtype(), nan_check, results, |index| title(index, "result"))
     }
 
-    /// Runs a collective of the library on the back end, as a part of a call that has the turn.
+    /// Runs a collective on the back end that is one step of a call that has the turn. For example,
+    /// a call on byte strings exchanges lengths with it.
     pub(super) fn run_part(
         &self,
         call: &Call<'_>,
@@ -66,9 +70,9 @@ impl Group {
         self.backend.run(&call.operation(descriptor, options, group, deadline, &self.observer))
     }
 
-    /// Runs a blocking call of `operation_count` operations in its turn, and records it in the
-    /// flight recorder. `describe` returns the descriptor of the first operation, `title` the name
-    /// of the call in messages.
+    /// Takes a ticket for a blocking call of `operation_count` operations, waits for the turn, runs
+    /// `run`, and records the call in the flight recorder. `describe` returns the descriptor of the
+    /// first operation. `title` returns the name of the call for error texts.
     pub(in crate::api) fn run_in_turn<T>(
         &self,
         operation_count: u64,
@@ -97,8 +101,8 @@ impl Group {
         outcome.context(title).inspect_err(|error| self.report_to_caller(error))
     }
 
-    /// Adds context to the outcome of a blocking call and reports an error before the call returns
-    /// it.
+    /// Adds the name of the operation to the error of a blocking call, and reports the error before
+    /// the call returns it.
     pub(super) fn finish_blocking_call(
         &self,
         outcome: Result<()>,

@@ -1,12 +1,14 @@
-//! Propagation of aborts: an aborted group aborts its derived groups, and these abort theirs.
+//! Propagation of aborts: if a group is aborted, all groups derived from it are also aborted,
+//! directly and in several steps.
 //!
-//! The group itself brings an abort to the process of each of its ranks. There, the group's
-//! propagator aborts the groups derived from it. Thus the abort reaches every rank of a derived
-//! group that is still in the aborted group, even if the rank waits only in the derived group.
-//! These ranks then abort the derived group on its other ranks.
+//! The steps, for a group P and a group D that was derived from P:
+//! 1. P's back end informs the process of each rank of P about the abort.
+//! 2. In each of these processes, P's propagator (this module) aborts D. This also ends the waits
+//!    of a rank that waits only in D.
+//! 3. D's back end informs the remaining ranks of D, which have already released P.
 //!
-//! Other failures are not propagated: a derived group that contains a dead rank detects the death
-//! itself, and other derived groups continue.
+//! Other failures are not propagated. If a rank died, a derived group that contains the rank
+//! detects the death itself, and the other derived groups continue.
 //!
 //! Parent and child groups hold no strong references to each other. A parent has weak references to
 //! its children until they are released.
@@ -21,7 +23,8 @@ use crate::wait::service_task::ServiceTask;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// The node of a group in the tree of derived groups.
+/// The propagator of one group. The propagators form a tree: the children of a group are the groups
+/// derived from it.
 #[derive(Debug)]
 pub(in crate::api) struct AbortPropagator {
     group_name: String,
@@ -30,7 +33,7 @@ pub(in crate::api) struct AbortPropagator {
     children: Mutex<Vec<Weak<Self>>>,
     /// The task on the service thread that propagates an abort. Set when the first child is added.
     deferred_propagation: OnceLock<ServiceTask>,
-    /// True once the failure was seen.
+    /// True after the first doorbell that was caused by the group's failure.
     has_seen_failure: AtomicBool,
 }
 
@@ -45,7 +48,7 @@ impl AbortPropagator {
         })
     }
 
-    /// Adds a group that was derived from this one.
+    /// Adds a group that was derived from this group.
     ///
     /// # Errors
     /// `System`.
@@ -54,9 +57,9 @@ impl AbortPropagator {
         let mut children = self.children();
         children.retain(|known| known.strong_count() > 0);
         if self.deferred_propagation.get().is_none() {
-            let lineage = Arc::downgrade(self);
-            let propagate = move || lineage.upgrade().iter().for_each(|it| it.propagate_abort());
-            // Set only once, because the lock is held.
+            let propagator = Arc::downgrade(self);
+            let propagate = move || propagator.upgrade().iter().for_each(|it| it.propagate_abort());
+            // No other thread sets the task concurrently, because the lock of `children` is held.
             drop(self.deferred_propagation.set(ServiceTask::new(propagate)?));
             let listener: Arc<dyn DoorbellListener> = Arc::clone(self) as Arc<dyn DoorbellListener>;
             failure_state.add_listener(Arc::downgrade(&listener));
@@ -96,6 +99,8 @@ impl AbortPropagator {
     }
 }
 
+/// Called by any thread when the group may have failed. The call must not block. Therefore it only
+/// wakes the task on the service thread, at the first failure.
 impl DoorbellListener for AbortPropagator {
     fn on_doorbell(&self) {
         let has_failed =

@@ -1,21 +1,22 @@
-//! Describes what this process does, for the messages of ranks that wait for it: the running
-//! operations on any of its groups, or the time since the last one ended. The service thread reads
-//! it from the flight recorder.
+//! Describes what this process does, for the log and error texts of ranks that wait for this
+//! process. The description names the running operations in all groups of the process. If no
+//! operation runs, it names the time since the last operation ended. The service thread creates the
+//! description from the flight recorder (the list of the last operations).
 //!
-//! This module does not depend on the requester or on the transport of the text.
+//! This module does not depend on who requests the description or how it is transported.
 
 use crate::api::observe::recorder::{self, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
 
-/// The number of newest operations to scan. It is enough to find the running ones, and cheap enough
-/// for every heartbeat.
+/// The number of newest operations to scan. This is enough to find the running operations, and
+/// cheap enough for every heartbeat.
 const MAX_SCANNED_ENTRIES: usize = 256;
 
-/// The maximum number of operations in the text.
+/// The maximum number of operations that a description names.
 const MAX_NAMED_OPERATIONS: usize = 2;
 
-/// Describes what this process does apart from the collectives of a group. Empty if it does nothing
-/// else.
+/// Describes what this process does, without the collectives of one group, whose state the
+/// requester knows. Empty if the process runs only a collective of this group.
 pub fn describe_other_activity(group: GroupId) -> String {
     describe_operations(
         recorder::short_group_id(group),
@@ -23,7 +24,7 @@ pub fn describe_other_activity(group: GroupId) -> String {
     )
 }
 
-/// Describes these operations, which are ordered newest first.
+/// Creates the description from a list of operations, which is ordered newest first.
 fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnapshot>) -> String {
     let (mut under_way, mut last, mut is_in_group_collective) =
         (Vec::<EntrySnapshot>::new(), None::<EntrySnapshot>, false);
@@ -31,7 +32,8 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
         if entry.is_collective() && entry.is_under_way() && entry.group == group_id {
             is_in_group_collective = true;
         } else if entry.is_under_way() {
-            // Of several operations on one queue, the first one issued is the one that runs.
+            // Collectives of one group run in the order of issue. So the oldest operation of each
+            // queue is kept, because it is the running operation.
             under_way.retain(|known| known.queue_key() != entry.queue_key());
             under_way.push(entry);
         } else if last.as_ref().is_none_or(|last| last.ended_ns < entry.ended_ns) {
@@ -50,7 +52,8 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             };
             match first.is_collective() {
                 true => format!("is in {named}{more}"),
-                // Messages may have been posted in advance.
+                // A posted message does not mean that the process waits for it, so the text is
+                // weaker.
                 false => format!("has {named}{more} in progress"),
             }
         }
@@ -65,8 +68,8 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
     }
 }
 
-/// Returns the running collective of this rank that blocks the later ones, if one before `sequence`
-/// is waiting or running.
+/// Returns a description of the oldest collective of this rank that is waiting or running and has a
+/// sequence number below `sequence`. This collective blocks all later collectives of the group.
 pub(super) fn find_earlier_running_collective(
     group: GroupId,
     rank: Rank,

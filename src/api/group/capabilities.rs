@@ -1,4 +1,4 @@
-//! Queries whether a group's back end supports a kind of call, before a call is made.
+//! The query whether a group's back end supports a kind of call, without making the call.
 //!
 //! This module does not depend on concrete back ends.
 
@@ -9,20 +9,21 @@ use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
-/// The number of a send. Collectives have the numbers of [`OpKind`].
+/// The C number of a send. The C number of a collective is its index in [`OpKind::ALL`].
 pub const SEND_KIND: i32 = 64;
-/// The number of a receive.
+/// The C number of a receive.
 pub const RECV_KIND: i32 = 65;
 /// The device index that means host memory.
 pub const HOST_DEVICE: i32 = -1;
 
 impl Group {
-    /// Checks that calls of a kind support this type and operator on buffers in the memory of
-    /// `device`. All arguments are C numbers. Type and operator are ignored for kinds that have
-    /// none.
+    /// Checks that the back end supports calls of this kind with this type and operator on buffers
+    /// in the memory of `device`. All arguments are C numbers. The type and the operator are
+    /// ignored for kinds without a type or an operator.
     ///
     /// # Errors
-    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for an invalid number.
+    /// `Unsupported`, which names the call and the back end; `InvalidArgument` for an invalid
+    /// number.
     pub fn supports(&self, kind: i32, dtype: i32, op: i32, device: i32) -> Result<()> {
         let (kind, name) = match kind {
             SEND_KIND => (None, "send"),
@@ -49,7 +50,7 @@ impl Group {
     }
 }
 
-/// Returns whether a number is that of a reduction.
+/// Returns whether this is the C number of a reduction.
 pub fn is_reduction(number: i32) -> bool {
     collective_kind(number).is_ok_and(OpKind::is_reduction)
 }

@@ -1,8 +1,8 @@
-//! Creation of a group with the rendezvous in the store.
+//! Creation of a group whose ranks meet in a store.
 //!
-//! [`Group::create`] checks the options, brings the ranks together in the store, creates the back
-//! end and assembles the group. Derived groups (subgroups, shrunk groups) have a back end already
-//! and use only the checks of this file.
+//! [`Group::create`] checks the options, brings the ranks together in the store (rendezvous),
+//! creates the back end and assembles the group. Derived groups (subgroups, shrunk groups) are
+//! created in `membership` and use only the checks of this file.
 
 use crate::api::group::activity;
 use crate::api::group::group_keys;
@@ -21,7 +21,7 @@ use crate::store::Store;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The default deadline of creating a group: 5 minutes.
+/// The default time limit for the creation of a group: 5 minutes.
 const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
 
 /// The maximum length of a group's name.
@@ -46,7 +46,7 @@ pub struct GroupOptions {
     pub name: String,
     /// The deadline of operations in milliseconds; 0 selects the default.
     pub timeout_ms: u64,
-    /// The deadline of creating the group in milliseconds; 0 selects the default.
+    /// The time limit for the creation of the group in milliseconds; 0 selects the default.
     pub connect_timeout_ms: u64,
     /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
     /// if this group is the outermost.
@@ -54,11 +54,11 @@ pub struct GroupOptions {
 }
 
 impl Group {
-    /// Creates a group together with its other ranks.
+    /// Creates a group. All ranks of the group call this function and wait for each other.
     ///
     /// # Errors
-    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
-    /// and any failure of the rendezvous or of the back end before the deadline.
+    /// `InvalidArgument` for an invalid rank, size or name; `NotFound` for an unknown back end; any
+    /// failure of the rendezvous or of the back end; `Timeout` at the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
@@ -137,7 +137,7 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     options.backend.as_deref().map_or(Ok(()), backend::check_name)
 }
 
-/// Checks that a group can have this name.
+/// Checks that this is a valid group name.
 pub(in crate::api) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
         let message = format!(
@@ -157,8 +157,8 @@ pub(in crate::api) fn check_distinct(ranks: &[Rank]) -> Result<()> {
     }
 }
 
-/// Returns the deadline of creating a group that starts now. 0 selects the value of the
-/// environment, or else the default.
+/// Returns the deadline for the creation of a group that starts now. If `option_ms` is 0, the
+/// environment's time limit applies. If that is not set, the default applies.
 pub(in crate::api) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
     let timeout_ms = match option_ms {
         0 => config::read_timeout_ms(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,

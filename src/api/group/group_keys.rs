@@ -1,7 +1,7 @@
-//! The part of the rendezvous store that belongs to a group, for data of its back end. The keys
-//! have the group's unique id as a prefix.
+//! The keys in the rendezvous store that belong to one group. The group's back end stores data
+//! under these keys. Each key starts with the group's unique id.
 //!
-//! This module does not depend on the stored data.
+//! This module does not depend on the content of the data.
 
 use crate::backend::GroupKeyStore;
 use crate::base::deadline::Deadline;
@@ -10,16 +10,16 @@ use crate::base::ids::GroupId;
 use crate::store::Store;
 use std::sync::{Arc, Weak};
 
-/// A group's part of a store.
+/// The keys of one group in a store.
 #[derive(Debug)]
 struct GroupKeySpace {
     store: Arc<dyn Store>,
     prefix: String,
 }
 
-/// Opens a group's part of the store; `None` if the store was dropped. Only the returned object
-/// holds a reference to the store. A group itself holds none, because few groups use the store
-/// after the rendezvous.
+/// Opens a group's keys in the store. Returns `None` if the store was dropped. The returned object
+/// holds a strong reference to the store. A group holds only a weak reference, because few groups
+/// use the store after the rendezvous.
 pub(in crate::api) fn open_group_keys(
     store: &Weak<dyn Store>,
     id: GroupId,

@@ -1,6 +1,7 @@
-//! The observer of a group. It records the group's operations in the flight recorder, and in the
-//! trace if one is running. It forwards the waits of operations to the trace and late ranks to the
-//! straggler detector.
+//! The observer of a group. It records the group's operations in the flight recorder, and also in
+//! the trace if a trace is running. Algorithms report their progress to the observer
+//! ([`ProgressObserver`]). The observer forwards the waits for other ranks to the trace, and the
+//! late arrivals of ranks to the straggler detector.
 
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
@@ -17,8 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The number of low bits that hold the rank in `latest_arrival`.
+/// The number of low bits of `latest_arrival` that contain the rank.
 const RANK_BITS: u32 = 16;
+/// The maximum skew that `latest_arrival` can contain.
 const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
 
 /// The observer of one group.
@@ -26,20 +28,20 @@ const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
 pub(in crate::api) struct GroupObserver {
     group: GroupId,
     group_name: String,
-    /// Used to look up the names of ranks for messages.
+    /// Used to look up the names of ranks for log texts.
     backend: Weak<dyn Backend>,
     rank: Rank,
     size: WorldSize,
     straggler_detector: StragglerDetector,
-    /// The latest arrival in the running operation: the skew in microseconds, and the rank in the
-    /// low bits. 0 if no rank was late.
+    /// The rank that arrived last in the running operation, if it was late; otherwise 0. The high
+    /// bits contain its skew in microseconds, and the low bits contain the rank.
     latest_arrival: AtomicU64,
     track: Arc<GroupTrack>,
 }
 
 impl GroupObserver {
-    /// Creates the observer of a group. `ranks` are the members' ranks in the outermost group, and
-    /// `rank` is this process's rank.
+    /// Creates the observer of a group. `rank` is this process's rank in the group. `ranks` has the
+    /// rank of each member in the outermost group.
     pub(in crate::api) fn new(
         id: GroupId,
         name: &str,
@@ -74,8 +76,8 @@ impl GroupObserver {
         OperationOrigin { group: self.group, rank: self.rank, issued_ns }
     }
 
-    /// Records the issue of a collective in the flight recorder and the trace. The collective runs
-    /// from now on, or it waits for its turn.
+    /// Records the issue of a collective in the flight recorder and the trace. `runs` is true if
+    /// the collective runs immediately, and false if it waits for earlier collectives.
     pub(in crate::api) fn record_collective(
         &self,
         descriptor: &Descriptor,
@@ -85,7 +87,8 @@ impl GroupObserver {
         self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
     }
 
-    /// Records in a reserved slot that an operation with these encoded words starts now.
+    /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor.
+    /// The trace does not get this operation.
     #[inline]
     pub(in crate::api) fn record_encoded(
         &self,
@@ -98,7 +101,7 @@ impl GroupObserver {
         recorder::begin_encoded(slot, origin, &words, label, true)
     }
 
-    /// Records the issue of a collective in a reserved slot.
+    /// Records the issue of a collective, like [`Self::record_collective`], in a reserved slot.
     pub(in crate::api) fn record_in_slot(
         &self,
         slot: recorder::RecorderSlot,
@@ -159,7 +162,8 @@ impl ProgressObserver for GroupObserver {
 
     fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
         if rank == self.rank || rank >= self.size {
-            // The rank comes from another rank's unchecked report and may be this rank.
+            // The rank comes from the report of another rank. The report is not checked before this
+            // point, and it may name this rank.
             return;
         }
         let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MAX_SKEW_US);
@@ -195,7 +199,8 @@ impl ProgressObserver for GroupObserver {
 
 impl Drop for GroupObserver {
     fn drop(&mut self) {
-        // The program may end without another call, so its operations are written to the file now.
+        // The program may end without another call, so the group's operations are written to the
+        // trace file now.
         if trace::is_on() {
             trace::flush();
         }

@@ -1,8 +1,8 @@
-//! Memory for buffers: memory that the back end allocates for the caller, and memory that the
-//! caller registers.
+//! Memory for buffers: memory that the back end allocates for the caller (`dist_mem_alloc`), and
+//! memory of the caller that the caller registers with a group.
 //!
-//! The process has one table, because memory is freed by its address alone and may outlive the
-//! group for which it was allocated.
+//! The process has a single table for all groups. The call that frees memory gets only an address,
+//! and memory may outlive the group for which it was allocated.
 
 use crate::api::group::process_group::Group;
 use crate::backend::BackendMemory;
@@ -16,12 +16,13 @@ pub const HOST_DEVICE: i32 = -1;
 
 #[derive(Debug)]
 struct MemoryTable {
-    /// The allocations by address.
+    /// The allocations. The key is the address.
     allocated: BTreeMap<usize, Box<dyn BackendMemory>>,
     registered: Vec<MemoryRegistration>,
 }
 
-/// A memory range registered with one group, while the group exists.
+/// A memory range that is registered with a group. The registration ends at the latest when the
+/// group ends.
 #[derive(Debug)]
 struct MemoryRegistration {
     group: Weak<Group>,
@@ -32,7 +33,8 @@ struct MemoryRegistration {
 static TABLE: Mutex<MemoryTable> =
     Mutex::new(MemoryTable { allocated: BTreeMap::new(), registered: Vec::new() });
 
-/// Allocates memory of the kind that the group's back end prefers. Returns none for 0 bytes.
+/// Allocates memory of the kind that the group's back end prefers, in host memory or on a device.
+/// Returns the address, or `None` for 0 bytes.
 ///
 /// # Errors
 /// `Unsupported` for a device that the back end does not serve; `OutOfMemory`, `System`.
@@ -43,7 +45,7 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
         )));
     }
     let memory = match usize::try_from(device) {
-        // An unsupported device is refused for 0 bytes, too.
+        // This checks the device even for 0 bytes: the back end allocates 1 byte and frees it.
         Ok(device) if bytes == 0 => {
             group.backend.allocate_on(device, 1).map(drop).map(|()| None)?
         }
@@ -60,7 +62,7 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
 /// Frees memory that [`allocate`] has returned.
 ///
 /// # Errors
-/// `InvalidArgument` for any other address, including the address of freed memory.
+/// `InvalidArgument` for any other address. This includes the address of freed memory.
 pub fn free(address: usize) -> Result<()> {
     let mut table = lock_table();
     let Some(memory) = table.allocated.remove(&address) else {
@@ -111,7 +113,7 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Removes a registration of [`register`].
+/// Removes a registration that [`register`] has made.
 ///
 /// # Errors
 /// `InvalidArgument` if no range that begins at `start` is registered with the group.

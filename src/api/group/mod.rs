@@ -1,4 +1,5 @@
-//! Process groups: their state, observers, keys and memory, and the spread of an abort.
+//! Process groups: their creation and state, their observers, their keys in the store, their
+//! memory, and the propagation of aborts.
 
 mod abort_propagation;
 pub mod activity;

@@ -1,8 +1,9 @@
 //! A group of ranks: its parts, its properties and its release.
 //!
-//! The group owns the parts (the back end, the queue, the observer) and knows no caller of them.
-//! Modules above add the operations in `impl Group` blocks; [`GroupExtensions`] keeps their state.
-//! [`Group::create`] and the creation of derived groups call `Group::assemble`.
+//! The group owns its parts: the back end, the queue of collectives, the observer. The group does
+//! not depend on the modules that use the parts. Higher modules add the operations in `impl Group`
+//! blocks, and [`GroupExtensions`] keeps their state. [`Group::create`] and the creation of derived
+//! groups call `Group::assemble`.
 
 use crate::api::collective::checked_keys::CheckedKeys;
 use crate::api::group::abort_propagation::AbortPropagator;
@@ -30,31 +31,31 @@ use std::time::Duration;
 /// The default deadline of an operation: 30 minutes, as in c10d.
 const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 
-/// The maximum number of members in a log line.
+/// The maximum number of members that a log line lists.
 const MAX_MEMBERS_LISTED: usize = 64;
 
-/// The origin of a group, and the properties that derived groups inherit.
+/// How a group was created, and the properties that groups derived from it inherit.
 #[derive(Debug)]
 pub(in crate::api) struct GroupOrigin {
     /// The rank of each member in the outermost group.
     pub(in crate::api) global_ranks: Vec<Rank>,
-    /// The name of the parent group.
+    /// The name of the parent group; `None` for an outermost group.
     pub(in crate::api) parent: Option<String>,
     /// The back end that the caller requested.
     pub(in crate::api) backend: String,
     pub(in crate::api) backend_options: String,
     pub(in crate::api) device: Option<usize>,
-    /// Host and port of the rendezvous store of the outermost group.
+    /// The host and port of the outermost group's rendezvous store.
     pub(in crate::api) store_address: Option<(String, u16)>,
-    /// The rendezvous store, while another owner keeps it alive.
+    /// The rendezvous store, if another owner keeps it alive.
     pub(in crate::api) rendezvous_store: Weak<dyn Store>,
-    /// The number of shrinks that led to this group.
+    /// The number of shrinks (removals of failed ranks) between the outermost group and this group.
     pub(in crate::api) epoch: u32,
-    /// The reconnect endpoints of the predecessors of a shrunk group. They inform late ranks that
-    /// the shrink has finished.
+    /// For a shrunk group: the endpoints at which survivors of its predecessors met. They stay open
+    /// to inform ranks that come late that the shrink has finished.
     pub(in crate::api) former_endpoints: Vec<Arc<SurvivorEndpoint>>,
-    /// The lease of the group's name, if the members registered the name without the parent's other
-    /// ranks.
+    /// The lease of the group's name. It is set if the members registered the name without the help
+    /// of the parent's remaining ranks.
     pub(in crate::api) _name_lease: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -70,7 +71,8 @@ pub(in crate::api) struct GroupIdentity {
 /// A group of ranks that communicate with each other.
 #[derive(Debug)]
 pub struct Group {
-    /// The first field, so that it is dropped before the back end.
+    /// This is the first field, so that it is dropped before the back end: its drop reads the back
+    /// end's failure.
     _recorder_membership: recorder::RecorderMembership,
     id: GroupId,
     name: String,
@@ -78,25 +80,28 @@ pub struct Group {
     size: WorldSize,
     timeout_ms: AtomicU64,
     pub(in crate::api) backend: Arc<dyn Backend>,
-    /// Shared with the works that wait in it and with its worker thread. These must not hold a
-    /// reference to the group.
+    /// The queue in which collectives wait for their turn. The waiting works and the queue's worker
+    /// thread share the queue and must not hold a reference to the group.
     pub(in crate::api) queue: Arc<RunQueue>,
-    /// The number of issued messages. Messages do not use the collectives' sequence numbers.
+    /// The number of issued messages. Messages have sequence numbers that are independent of the
+    /// sequence numbers of collectives.
     messages_issued: AtomicU64,
     pub(in crate::api) origin: GroupOrigin,
     pub(in crate::api) abort_propagator: Arc<AbortPropagator>,
     pub(in crate::api) extensions: GroupExtensions,
     pub(in crate::api) observer: GroupObserver,
-    /// The device that the back end serves in addition to host memory. If set, each call locates
-    /// its buffers.
+    /// The device that the back end serves in addition to host memory. If it is set, each call
+    /// finds out whether its buffers are in host or device memory.
     pub(in crate::api) device: Option<usize>,
-    /// True if all ranks run an arrival check before each collective.
+    /// True if all ranks run an arrival check (a debug check that waits for all ranks) before each
+    /// collective.
     pub(in crate::api) has_arrival_check: bool,
-    /// True if the back end can refuse a call. It is then asked before the call takes a ticket.
+    /// True if the back end does not support every call. Then each call queries the back end before
+    /// it takes a ticket, its place in the order of the group's collectives.
     pub(in crate::api) has_partial_support: bool,
-    /// The kind of fast path that the back end has for small calls.
+    /// The kind of fast path (a shorter code path for small calls) that the back end has.
     pub(in crate::api) fast_path: FastPathKind,
-    /// The keys of the calls that may take the fast path.
+    /// The keys of the calls that have passed all checks and may take the fast path.
     pub(in crate::api) checked_keys: CheckedKeys,
 }
 
@@ -107,7 +112,8 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Assembles a group after its ranks have agreed on its id and its back end exists.
+    /// Assembles a group from its parts. The ranks have already agreed on the group's id and
+    /// created the back end.
     pub(in crate::api) fn assemble(
         identity: GroupIdentity,
         origin: GroupOrigin,
@@ -147,7 +153,7 @@ impl Group {
         }
     }
 
-    /// Returns rank 0 of a group on an existing back end.
+    /// Returns a group on an existing back end, in which this process is rank 0.
     #[cfg(test)]
     pub(in crate::api) fn with_backend(name: &str, backend: Arc<dyn Backend>) -> Self {
         let id = crate::process::this_process::random_nonce().unwrap();
@@ -197,13 +203,13 @@ impl Group {
         self.backend.name()
     }
 
-    /// Returns the deadline of operations that set none, in milliseconds.
+    /// Returns the time limit in milliseconds of operations that set none.
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets the deadline of operations issued from now on. 0 selects the default, as in
-    /// [`Self::create`].
+    /// Sets the time limit of operations that are issued after this call and set none. 0 selects
+    /// the default, as in [`Self::create`].
     ///
     /// # Errors
     /// `InvalidArgument` if the default in the environment is not a valid time.
@@ -233,7 +239,7 @@ impl Group {
             .unwrap_or(1)
     }
 
-    /// Returns the error that failed the group, or `None` if the group works.
+    /// Returns the error that failed the group, or `None` if the group has not failed.
     pub fn failure(&self) -> Option<Error> {
         self.backend.failure()
     }
@@ -243,7 +249,7 @@ impl Group {
         self.queue.issued()
     }
 
-    /// Returns the number of the next message.
+    /// Assigns the next sequence number to a message and returns it.
     #[inline]
     pub(in crate::api) fn next_message_number(&self) -> u64 {
         self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1
@@ -272,9 +278,9 @@ impl Group {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Releases a reference to a group on a thread that may belong to the group's own engine. If
-    /// it is the last reference, the callback thread drops the group: the thread that runs an
-    /// engine cannot shut that engine down.
+    /// Releases a reference to a group on a thread that may run the group's own engine. Such a
+    /// thread cannot shut the engine down. Therefore, if this is the last reference, the callback
+    /// thread drops the group.
     pub(in crate::api) fn release(group: Arc<Self>) {
         let Some(group) = Arc::into_inner(group) else { return };
         if let Err((error, group)) = callbacks::drop_on_callback_thread(Box::new(group)) {
@@ -291,12 +297,13 @@ impl Group {
         self.queue.outstanding_works()
     }
 
-    /// Waits until all asynchronous operations have ended. Returns false if the limit passed first.
+    /// Waits until all asynchronous operations have ended. Returns false if the limit passes before
+    /// that.
     pub fn wait_for_works(&self, limit: &Deadline) -> bool {
         self.queue.wait_for_works(limit)
     }
 
-    /// Returns the names of the group and of this rank, for messages.
+    /// Returns the name of the group and the number of this rank, for log and error texts.
     pub(in crate::api) fn describe_rank(&self) -> String {
         format!("group {}, rank {}", self.name, self.rank)
     }
@@ -386,8 +393,8 @@ impl Group {
     }
 }
 
-/// Returns the deadline of operations: the option if set, else the environment's value, else the
-/// default.
+/// Returns the time limit of operations: the option if it is set, else the environment's value,
+/// else the default.
 pub(super) fn operation_timeout_ms(option_ms: u64) -> Result<u64> {
     match option_ms {
         0 => config::read_timeout_ms(config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS),

@@ -1,9 +1,11 @@
-//! Bootstrap exchange among the members of a new group, in the form of a star.
+//! Bootstrap exchange among the members of a new group. In this exchange, the members give each
+//! other the data with which they create the group's back end (for example addresses).
 //!
-//! In each phase, a member sends its contribution to the coordinator, which is rank 0 of the new
-//! group. The coordinator sends all contributions back, so a phase takes two hops. The coordinator
-//! waits for missing members until its limit and then names them. The other members wait
-//! [`MEMBER_GRACE`] longer, to receive that error.
+//! The exchange consists of phases and has the form of a star. In each phase, every member sends
+//! its contribution to the coordinator, which is rank 0 of the new group. The coordinator sends the
+//! contributions of all members back to every member. If a contribution is missing at the
+//! coordinator's deadline, the coordinator's error names the missing members. The other members
+//! wait [`MEMBER_GRACE`] longer, so that they receive this error.
 //!
 //! This module does not depend on how the messages travel ([`StarLinks`]).
 
@@ -16,7 +18,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How much longer the members wait than the coordinator. Also the timeout for reporting a failure.
+/// The time by which the members wait longer than the coordinator. Also the timeout for a report of
+/// a failure to the other members.
 pub(super) const MEMBER_GRACE: Duration = Duration::from_millis(500);
 
 /// A message of the exchange.
@@ -24,14 +27,14 @@ pub(super) const MEMBER_GRACE: Duration = Duration::from_millis(500);
 pub(super) enum BootstrapMessage {
     /// The contribution of one member to a phase.
     Contribution {
-        /// The phase.
+        /// The name of the phase.
         phase: String,
         /// The contribution.
         bytes: Vec<u8>,
     },
     /// The contributions of all members to a phase, in rank order.
     AllContributions {
-        /// The phase.
+        /// The name of the phase.
         phase: String,
         /// The contributions.
         list: Vec<Vec<u8>>,
@@ -39,7 +42,7 @@ pub(super) enum BootstrapMessage {
 }
 
 impl BootstrapMessage {
-    /// Writes the message; `codes` are the first bytes of the two variants.
+    /// Writes the message. `codes` has the first byte of each of the two variants.
     pub(super) fn encode<'w>(&self, out: &'w mut WireWriter, codes: [u8; 2]) -> &'w mut WireWriter {
         match self {
             Self::Contribution { phase, bytes } => out.byte(codes[0]).text(phase).bytes(bytes),
@@ -50,7 +53,8 @@ impl BootstrapMessage {
         }
     }
 
-    /// Reads the message after its first byte `code`.
+    /// Reads the rest of a message whose first byte is `code`. Returns `None` for invalid bytes or
+    /// another code.
     pub(super) fn decode(code: u8, codes: [u8; 2], input: &mut WireReader<'_>) -> Option<Self> {
         let variant = codes.iter().position(|&known| known == code)?;
         let phase = input.text()?;
@@ -63,16 +67,17 @@ impl BootstrapMessage {
     }
 }
 
-/// The messages that a member has received.
+/// The contributions that a member has received.
 #[derive(Debug)]
 pub(super) struct BootstrapContributions {
-    /// The rank of this member in the new group.
+    /// This member's rank in the new group.
     me: Rank,
     size: WorldSize,
-    /// BootstrapContributions by phase and member, on the coordinator.
+    /// On the coordinator: the contributions, by phase and member.
     by_phase: HashMap<String, HashMap<Rank, Vec<u8>>>,
-    /// The contributions of all members by phase, on the other members.
+    /// On the other members: the list of all contributions, by phase.
     complete: HashMap<String, Vec<Vec<u8>>>,
+    /// The first reason why the exchange fails.
     failure: Option<Error>,
 }
 
@@ -98,7 +103,7 @@ impl BootstrapContributions {
         true
     }
 
-    /// Records the reason why the exchange fails. The first reason stays.
+    /// Stores the reason why the exchange fails. If there is already a reason, it stays.
     pub(super) fn fail(&mut self, reason: Error) {
         self.failure.get_or_insert(reason);
     }
@@ -107,16 +112,20 @@ impl BootstrapContributions {
         self.failure.clone()
     }
 
-    /// Returns the members whose messages this member awaits.
+    /// Returns the members whose messages this member still waits for in a phase.
     fn missing(&self, phase: &str) -> Vec<Rank> {
         if self.me != 0 {
             return vec![0];
         }
-        let parts = self.by_phase.get(phase);
-        (0..self.size).filter(|rank| parts.is_none_or(|parts| !parts.contains_key(rank))).collect()
+        let contributions = self.by_phase.get(phase);
+        (0..self.size)
+            .filter(|rank| {
+                contributions.is_none_or(|contributions| !contributions.contains_key(rank))
+            })
+            .collect()
     }
 
-    /// Takes the contributions of all members, if they have arrived.
+    /// Takes the contributions of all members to a phase, if all have arrived.
     fn take(&mut self, phase: &str) -> Option<Vec<Vec<u8>>> {
         if self.me != 0 {
             return self.complete.remove(phase);
@@ -124,24 +133,24 @@ impl BootstrapContributions {
         if !self.missing(phase).is_empty() {
             return None;
         }
-        let mut parts = self.by_phase.remove(phase)?;
-        (0..self.size).map(|rank| parts.remove(&rank)).collect()
+        let mut contributions = self.by_phase.remove(phase)?;
+        (0..self.size).map(|rank| contributions.remove(&rank)).collect()
     }
 }
 
-/// The connections of a member: to all other members on the coordinator, otherwise to the
-/// coordinator.
+/// The connections of a member. The coordinator has connections to all other members, and each
+/// other member has a connection to the coordinator.
 pub(super) trait StarLinks {
     fn contributions(&self) -> &RefCell<BootstrapContributions>;
 
-    /// Prepares the wait for the messages of a phase.
+    /// Called before the wait for the messages of a phase.
     fn begin_phase(&self) {}
 
     /// Sends a message over all connections.
     fn send(&self, message: BootstrapMessage) -> Result<()>;
 
-    /// Waits for messages and stores them. `missing` are the awaited members. Returns false if the
-    /// limit has passed.
+    /// Waits for messages and stores them in [`Self::contributions`]. `missing` has the members
+    /// whose messages are awaited. Returns false if the deadline has passed.
     fn await_messages(
         &self,
         missing: &[Rank],
@@ -151,7 +160,7 @@ pub(super) trait StarLinks {
     fn timeout_error(&self, phase: &str, missing: &[Rank]) -> Error;
 }
 
-/// Runs a phase. Returns the contributions of all members.
+/// Runs a phase and returns the contributions of all members. `mine` is this member's contribution.
 pub(super) fn run_phase(
     links: &impl StarLinks,
     phase: &str,
@@ -172,7 +181,8 @@ pub(super) fn run_phase(
     Ok(list)
 }
 
-/// Collects the contributions of all members to a phase, on the coordinator.
+/// Runs a phase on the coordinator up to the point where it has all contributions, without sending
+/// them back.
 pub(super) fn collect_phase(
     links: &impl StarLinks,
     phase: &str,
@@ -181,8 +191,8 @@ pub(super) fn collect_phase(
 ) -> Result<Vec<Vec<u8>>> {
     links.begin_phase();
     let (phase_name, bytes) = (phase.to_owned(), mine.to_vec());
-    let part = BootstrapMessage::Contribution { phase: phase_name, bytes };
-    links.contributions().borrow_mut().store(0, part);
+    let contribution = BootstrapMessage::Contribution { phase: phase_name, bytes };
+    links.contributions().borrow_mut().store(0, contribution);
     await_phase(links, phase, cancelled)
 }
 
@@ -209,7 +219,7 @@ fn await_phase(
     }
 }
 
-/// Logs that this rank could not report its failure.
+/// Logs that this rank could not report its failure to the other members.
 pub(super) fn log_unreported_failure(error: &Error) {
     crate::log!(
         LogLevel::Info,

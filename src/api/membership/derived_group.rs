@@ -1,4 +1,5 @@
-//! Creation of the back end of a group that is derived from another group.
+//! Creation of the back end of a derived group: a group whose members are ranks of another group,
+//! its parent.
 
 use crate::api::group::activity;
 use crate::api::group::group_keys;
@@ -9,7 +10,8 @@ use crate::base::error::Result;
 use crate::base::ids::Rank;
 use std::sync::Arc;
 
-/// Returns the origin of a group of some ranks of the parent, with the parent's properties.
+/// Returns the origin of a group that is derived from `parent`. `members` has the parent's ranks
+/// that are members. The group inherits the parent's properties.
 pub(super) fn derived_origin(parent: &Group, members: &[Rank]) -> GroupOrigin {
     let origin = &parent.origin;
     GroupOrigin {

@@ -1,4 +1,5 @@
-//! Which ranks belong to a group: rendezvous, subgroups, and the shrink after a failure.
+//! How ranks agree on the members of a group: the rendezvous of a new group, subgroups, and the
+//! shrink of a group after a failure.
 
 mod bootstrap;
 mod derived_group;

@@ -1,6 +1,6 @@
-//! Byte format of the messages between the ranks that form a group.
+//! The byte format of the fields of messages between ranks that form a group.
 //!
-//! Integers are little-endian. The reader checks the bytes, since another process wrote them, and
+//! Integers are little-endian. The reader checks the bytes, because another process wrote them. It
 //! returns `None` for invalid bytes.
 
 use crate::base::error::{Error, ErrorKind};
@@ -36,7 +36,7 @@ impl WireWriter {
         self
     }
 
-    /// Writes a nonce; zeros encode `None`.
+    /// Writes a nonce. `None` is encoded as zeros.
     pub(super) fn optional_nonce(&mut self, nonce: Option<Nonce>) -> &mut Self {
         self.nonce(nonce.unwrap_or_default())
     }

@@ -1,26 +1,28 @@
-//! The error file, from which a launcher reads why this process has failed. The launcher then shows
-//! the library's error text in its summary.
+//! The error file, in which a launcher finds the reason for the failure of this process. The
+//! launcher shows the library's error text in its summary.
 //!
-//! torchrun and distrun name the file in the environment. It has torchrun's JSON format:
+//! torchrun and distrun set the path of the file in the environment. The file has torchrun's JSON
+//! format:
 //!
 //! | key | value |
 //! |---|---|
 //! | `message.message` | the text |
 //! | `message.extraInfo.py_callstack` | the text again, which torchrun shows |
-//! | `message.extraInfo.timestamp` | the time in whole seconds, as text |
-//! | `message.extraInfo.timestamp_us` | the time in microseconds, read by distrun |
-//! | `message.extraInfo.culprit` | the culprit, if it is another rank, read by distrun |
+//! | `message.extraInfo.timestamp` | the time in whole seconds, as text; read by torchrun |
+//! | `message.extraInfo.timestamp_us` | the time in microseconds, as text; read by distrun |
+//! | `message.extraInfo.culprit` | the rank that caused the error, if another; read by distrun |
 //!
-//! The library cannot know how its process will end. Therefore it writes the first fatal error (the
-//! failure of a group or of `dist_init`) when it returns the error to the caller, and only once. A
-//! launcher reads the file only if the process fails afterwards. A successful `dist_init` removes
-//! this file, because the process continues. A file that the program has written stays, and the
-//! program may overwrite the library's file. If the file cannot be written, no call fails.
+//! The library cannot know how its process will end. Therefore the library writes the file when it
+//! returns the first fatal error (the failure of a group or of `dist_init`) to the caller. Later
+//! errors do not change the file. A launcher reads the file only if the process fails afterwards. A
+//! successful `dist_init` removes the library's file, because the process continues. The library
+//! never replaces or removes a file that the program has written, and the program may overwrite the
+//! library's file. If the file cannot be written, no call fails.
 //!
-//! torchrun treats the failure with the smallest time as the cause of all failures. The time of a
-//! killed rank is the time at which torchrun notices the death, which may be later than the errors
-//! of the survivors. Therefore an error with another rank as culprit is dated 1 s later than it
-//! was.
+//! torchrun treats the failure with the earliest time as the cause of all failures. If a rank is
+//! killed, torchrun uses the time at which it notices the death. The errors of the surviving ranks,
+//! which are only consequences, may have an earlier time. Therefore, if an error names another rank
+//! as its culprit, `timestamp` is 1 s later than the real time.
 
 use crate::base::config::{self, ERROR_FILE};
 use crate::base::error::{Error, ErrorKind};
@@ -34,21 +36,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time added to an error whose culprit is another rank.
+/// The time added to `timestamp` if the culprit is another rank.
 const CONSEQUENCE_DELAY: Duration = Duration::from_secs(1);
 
 /// The maximum length of the error text.
 const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// True once an error was written, so that later errors cost only a load. The thread that sets it
-/// writes the file.
+/// True after the first fatal error, so that later errors cost only a load. The thread that changes
+/// this flag to true writes the file.
 static HAS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// The path and the content of the written file.
+/// The path and the content of the file that the library has written.
 static WRITTEN_FILE: Mutex<Option<(PathBuf, Vec<u8>)>> = Mutex::new(None);
 
-/// Writes a fatal error before it is returned to a caller. `culprit` is the culprit's rank in the
-/// job, if it is not this rank.
+/// Writes the error file if this is the first fatal error. Called before an error is returned to
+/// the program. `culprit` is the culprit's rank in the job; `None` if there is no culprit or this
+/// rank is the culprit.
 pub(in crate::api) fn write_first_fatal_error(error: &Error, culprit: Option<Rank>) {
     if HAS_WRITTEN.load(Ordering::Relaxed)
         || !is_fatal(error.kind())
@@ -66,8 +69,8 @@ pub(in crate::api) fn write_first_fatal_error(error: &Error, culprit: Option<Ran
     }
 }
 
-/// Removes the written file, because the process continues. The next fatal error is the first one
-/// again.
+/// Removes the file that the library has written, because the process continues. The next fatal
+/// error counts as the first again.
 pub(in crate::api) fn retract() {
     let written = lock_written_file().take();
     HAS_WRITTEN.store(false, Ordering::Relaxed);
@@ -77,8 +80,8 @@ pub(in crate::api) fn retract() {
     }
 }
 
-/// Returns whether a process is likely to end after an error of this kind. A caller's mistake has
-/// no lasting effect and is not fatal.
+/// Returns whether a process is likely to end after an error of this kind. An error for a wrong
+/// argument or a wrong state is not fatal, because the call has had no effect.
 fn is_fatal(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::InvalidArgument

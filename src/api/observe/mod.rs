@@ -1,4 +1,5 @@
-//! Observation of operations: flight recorder, trace, stragglers, debug checks, error files.
+//! Observation of operations: the flight recorder (the list of the last operations), traces, the
+//! detection of stragglers (late ranks), debug checks, and the error file for launchers.
 
 pub(in crate::api) mod debug;
 pub(in crate::api) mod error_file;

@@ -1,20 +1,27 @@
-//! Arrival skew of a group's operations, and detection of stragglers.
+//! Arrival skew (how late ranks enter an operation), and detection of stragglers (ranks that are
+//! late again and again).
 //!
-//! * **Skew.** For each kind of collective and each rank: how much later than this rank it entered,
-//!   if this rank waited long. The data is a histogram with powers of two of microseconds. Its size
-//!   is bounded by kinds times ranks.
-//! * **Straggler.** Only the sole wait counts: the time in which a rank was the *only* missing one.
-//!   That is the time the group would gain without it. It belongs to the last rank, whatever the
-//!   order in which this rank waits. The sum is over the last 1 to 2 minutes. A rank is an outlier
-//!   if its sum is above [`MIN_SOLE_WAIT`], over at least [`MIN_LATE_OPERATIONS`] operations, and
-//!   above [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of two there are no
-//!   other ranks: there the sum must be above [`PAIR_TIME_SHARE`] of the whole time. Equally slow
-//!   ranks, as on a host with too few cores, are last in turn, and none is an outlier.
+//! * **Skew.** For each kind of collective and each other rank, this rank keeps a histogram. It
+//!   counts how much later than this rank the other rank entered, for operations in which this rank
+//!   waited long. The buckets are powers of two of microseconds. The number of histograms is at
+//!   most the number of kinds times the number of ranks.
+//! * **Straggler.** Only the sole wait counts: the time in which a rank was the *only* missing
+//!   rank. The group would gain this time if the rank were on time. Only the last rank of an
+//!   operation has a sole wait. The sole waits of a rank are summed over the last 1 to 2 minutes. A
+//!   rank is a straggler if all of the following hold:
+//!   * Its sum is above [`MIN_SOLE_WAIT`].
+//!   * It was late in at least [`MIN_LATE_OPERATIONS`] operations.
+//!   * Its sum is above [`MEDIAN_FACTOR`] times the median sum of the remaining ranks (all ranks
+//!     but this rank and the late rank). In a group of two ranks no ranks remain; there the sum
+//!     must be above [`PAIR_TIME_SHARE`] of the observation time.
 //!
-//! Each rank reports only its own observations: if messages travel around a ring, only the
-//! neighbour sees which rank is late. A straggler is never aborted. The lock is held for a few
-//! additions: by the thread that runs an operation, after a long wait, and by callers of
-//! [`StragglerDetector::describe`].
+//! If all ranks are equally slow, for example on a host with too few cores, each rank is sometimes
+//! the last, and no rank is a straggler.
+//!
+//! Each rank reports only its own observations. For example, if messages travel around a ring, only
+//! the late rank's neighbour sees which rank is late. A straggler is only reported, never aborted.
+//! The lock is held for a few additions by the thread that runs an operation, after a long wait.
+//! Callers of [`StragglerDetector::describe`] also take the lock.
 
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::sync::lock;
@@ -23,23 +30,26 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The minimum sole wait of a straggler.
+/// The minimum sum of a straggler's sole waits (times in which it was the only missing rank).
 pub(in crate::api) const MIN_SOLE_WAIT: Duration = Duration::from_secs(1);
 
-/// The minimum number of operations for which a straggler was late.
+/// The minimum number of operations in which a straggler was the last rank.
 pub(in crate::api) const MIN_LATE_OPERATIONS: f64 = 5.0;
 
-/// The minimum ratio between a straggler's sole wait and the median of the other ranks.
+/// The minimum ratio between a straggler's sum of sole waits and the median sum of the remaining
+/// ranks.
 pub(in crate::api) const MEDIAN_FACTOR: f64 = 5.0;
 
-/// The minimum share of the time in a group of two.
+/// In a group of two ranks, the minimum share of the observation time that a straggler's sum of
+/// sole waits takes.
 pub(in crate::api) const PAIR_TIME_SHARE: f64 = 0.75;
 
-/// After this time earlier observations count half. It is also the minimum time between two
-/// warnings.
+/// When the observation window is longer than this time, the sums of earlier observations are
+/// halved. This is also the minimum time between two warnings.
 pub(in crate::api) const OBSERVATION_WINDOW: Duration = Duration::from_secs(60);
 
-/// The number of histogram buckets, for powers of two of microseconds: up to more than one hour.
+/// The number of histogram buckets. Their bounds are powers of two of microseconds, up to more than
+/// one hour.
 const BUCKETS: usize = 33;
 
 /// The arrival skew of a rank in operations of one kind.
@@ -52,23 +62,26 @@ struct SkewHistogram {
     last: Duration,
 }
 
-/// The recent sole wait for a rank.
+/// The recent sole waits for a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct SoleWaitCost {
+    /// The sum of the sole waits.
     seconds: f64,
+    /// The number of operations with a sole wait for this rank. Fractional, because it is halved
+    /// with time.
     operations: f64,
 }
 
-/// An outlier.
+/// A straggler.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::api) struct StragglerReport {
     /// The late rank.
     pub(in crate::api) rank: Rank,
-    /// The sole wait for it.
+    /// The sum of the sole waits for the late rank.
     pub(in crate::api) waited: Duration,
-    /// The number of operations.
+    /// The number of operations in which the rank was late.
     pub(in crate::api) operations: u64,
-    /// The time window of the observation.
+    /// The length of the time window of the observation.
     pub(in crate::api) window: Duration,
 }
 
@@ -82,7 +95,7 @@ struct StragglerState {
     last_report: Option<(StragglerReport, Instant)>,
 }
 
-/// The observations of one rank of a group.
+/// The observations that this rank made in one group.
 #[derive(Debug)]
 pub(in crate::api) struct StragglerDetector {
     rank: Rank,
@@ -109,7 +122,8 @@ impl SkewHistogram {
         self.last = by;
     }
 
-    /// Returns the upper bound of the bucket with this percentile, but at most the maximum.
+    /// Returns the upper bound in microseconds of the bucket with this percentile, but at most the
+    /// maximum skew.
     fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -136,14 +150,15 @@ impl SkewHistogram {
 }
 
 impl StragglerDetector {
-    /// Creates a detector for rank `rank` of `size` without observations.
+    /// Creates a detector without observations, for rank `rank` of a group of `size` ranks.
     pub(in crate::api) fn new(rank: Rank, size: WorldSize) -> Self {
         Self { rank, size, state: Mutex::default() }
     }
 
     /// Records the late arrival of a rank, which a
-    /// [`ProgressObserver`](crate::base::progress_observer::ProgressObserver) has reported.
-    /// Returns a report to warn of, at most once in [`OBSERVATION_WINDOW`].
+    /// [`ProgressObserver`](crate::base::progress_observer::ProgressObserver) has reported. Returns
+    /// a report if the rank is a straggler and the last report is older than
+    /// [`OBSERVATION_WINDOW`]. The caller logs it as a warning.
     pub(in crate::api) fn record_late_arrival(
         &self,
         operation: &'static str,
@@ -160,7 +175,7 @@ impl StragglerDetector {
         let since = *state.since.get_or_insert_with(|| now.checked_sub(sole_wait).unwrap_or(now));
         if now.duration_since(since) > OBSERVATION_WINDOW {
             state.since = Some(now.checked_sub(OBSERVATION_WINDOW / 2).unwrap_or(now));
-            // After a long time without observations, the earlier ones do not count.
+            // If there were no observations for a long time, the earlier observations do not count.
             let decay = if now.duration_since(since) > 2 * OBSERVATION_WINDOW { 0.0 } else { 0.5 };
             for cost in state.costs.values_mut() {
                 *cost = SoleWaitCost {
@@ -184,7 +199,7 @@ impl StragglerDetector {
         Some(report)
     }
 
-    /// Returns a report if the rank is an outlier.
+    /// Returns a report if the suspected rank is a straggler.
     fn detect_outlier(
         &self,
         state: &StragglerState,
@@ -214,7 +229,7 @@ impl StragglerDetector {
         is_outlier.then_some(StragglerReport { rank: suspect, waited, operations, window })
     }
 
-    /// Returns the skew of every rank and kind, and the last report.
+    /// Returns the skew of every rank and kind of collective, and the last report.
     pub(in crate::api) fn describe(&self) -> (Value, Value) {
         let state = self.lock();
         let skew = state.skew.iter().map(|(&(operation, rank), one)| one.describe(operation, rank));
@@ -242,8 +257,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Returns the reports of rank 0 in a group of `size`. The group runs an operation every 20 ms,
-    /// and each has a last rank that is late by the given number of milliseconds.
+    /// Returns the reports of rank 0 in a group of `size`. The group runs an operation every 20 ms.
+    /// `last` has the last rank of each operation, and the number of milliseconds by which it is
+    /// late.
     fn reports_of(size: usize, last: impl Iterator<Item = (Rank, u32)>) -> Vec<StragglerReport> {
         let straggler = StragglerDetector::new(0, size);
         let mut now = Instant::now();

@@ -1,5 +1,5 @@
-//! Checks of a message before it is posted: its peer, its tag, its options, and the location of its
-//! buffer.
+//! Checks of a message before it is posted: the peer, the tag, the options, and the location of the
+//! buffer in host or device memory.
 
 use crate::api::collective::call_options::CallOptions;
 use crate::api::group::process_group::Group;
@@ -12,7 +12,7 @@ use crate::base::ids::Rank;
 use crate::transport::{LARGEST_TAG, PointToPoint};
 
 impl Group {
-    /// Checks peer, tag and options of a message and returns the engine.
+    /// Checks the peer, the tag and the options of a message, and returns the messaging engine.
     pub(super) fn check_message(
         &self,
         peer: Option<Rank>,
@@ -31,7 +31,8 @@ impl Group {
         self.messaging_engine()
     }
 
-    /// Returns the error for an invalid message: its peer, its tag, or that it names an algorithm.
+    /// Returns the error for an invalid message. `peer` and `tag` are set if they are invalid. If
+    /// neither is set, the error is that the options name an algorithm.
     #[cold]
     fn invalid_message_error(
         &self,
@@ -64,7 +65,8 @@ impl Group {
             (if message.is_outgoing { "send" } else { "recv" }, Some(message.dtype));
         let query = SupportQuery { name, kind: None, dtype, op: None, gpu: Some(gpu.device) };
         self.backend.supports(&query)?;
-        // Without an enqueuer, peer and tag are not restricted, as in host memory.
+        // A back end with an enqueuer puts messages on a device stream and may restrict the peer or
+        // the tag. Without an enqueuer there is no restriction, as in host memory.
         let enqueuer = self.backend.device().and_then(DeviceBackend::enqueuer);
         match enqueuer.and_then(|it| it.message_restriction(message.peer, message.tag)) {
             None => Ok(Some(gpu)),
@@ -79,7 +81,7 @@ impl Group {
         }
     }
 
-    /// Refuses a buffer in device memory.
+    /// Returns an error if the buffer is in device memory.
     pub(super) fn reject_device_buffer(
         &self,
         message: &MessageDescriptor,

@@ -1,4 +1,5 @@
-//! The caller's buffer of a message, and the completion of a receive without one.
+//! The caller's buffer of a message, and the completion of a receive for which the caller gave no
+//! buffer.
 
 use crate::api::collective::bytes::BytesHandler;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
@@ -12,24 +13,26 @@ use crate::base::sync::lock;
 use crate::transport::{Completion, Delivery};
 use std::sync::{Arc, Mutex};
 
-/// The caller's buffer. It is in flight until the message's work has ended.
+/// The buffer that the caller gave for a message. The library may use the buffer until the
+/// message's work (the handle of the asynchronous operation) has ended.
 #[derive(Debug)]
 pub(in crate::api) enum MessageBuffer {
     Send(Src<'static>),
     Receive(Dst<'static>),
-    /// No buffer: the engine allocates one for the message, and the handler receives it.
+    /// The caller gave no buffer. The engine allocates memory for the message, and passes the
+    /// message to the handler.
     ReceiveAllocated {
         max_bytes: usize,
         handler: BytesHandler,
     },
-    /// The buffer for a message that a probe has already matched.
+    /// The receive buffer for a message that a probe has already matched.
     ReceiveMatched(Arc<MatchedMessage>, Dst<'static>),
-    /// The buffers of a send and a receive in one call. The work's message is the receive.
+    /// The buffers of a send and a receive in one call. The message of the work is the receive.
     SendRecv(SendRecv),
 }
 
 impl MessageBuffer {
-    /// Returns the bytes to send, if there are any.
+    /// Returns the bytes to send, or `None` if this is only a receive.
     pub(super) fn outgoing(&self) -> Option<Src<'static>> {
         match self {
             Self::Send(bytes) => Some(*bytes),
@@ -38,7 +41,8 @@ impl MessageBuffer {
         }
     }
 
-    /// Returns the buffer of the work's message, whose location decides where the message is.
+    /// Returns the buffer of the work's message. The back end handles the message in host or device
+    /// memory, depending on where this buffer is.
     pub(super) fn located_bytes(&self) -> Src<'static> {
         match self {
             Self::Send(bytes) => *bytes,
@@ -48,13 +52,14 @@ impl MessageBuffer {
         }
     }
 
-    /// Calls `visit` for each buffer, with true if the operation writes it.
+    /// Calls `visit` for each buffer. The second argument of `visit` is true if the operation
+    /// writes the buffer.
     pub(in crate::api) fn visit(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         match self {
             Self::Send(bytes) => visit(*bytes, false),
             Self::Receive(into) | Self::ReceiveMatched(_, into) => visit(into.as_src(), true),
-            // If the two buffers overlap, the incoming bytes are copied after the send has ended.
-            // In that case only the receive buffer is visited.
+            // If the two buffers overlap, the incoming bytes are copied after the send has ended,
+            // so the overlap is no conflict. Then only the receive buffer is visited.
             Self::SendRecv(exchange) => {
                 if !exchange.overlaps() {
                     visit(exchange.send_bytes, false);
@@ -65,8 +70,8 @@ impl MessageBuffer {
         }
     }
 
-    /// Returns the message for a back end that enqueues it on a device; `None` for calls that
-    /// support host memory only.
+    /// Returns the message in the form for a back end that enqueues it on a device. Returns `None`
+    /// for calls that support host memory only.
     pub(in crate::api) fn device_message(
         &self,
         message: &MessageDescriptor,
@@ -82,8 +87,8 @@ impl MessageBuffer {
     }
 }
 
-/// The completion of a receive into memory that the engine allocates. It passes the message to the
-/// handler, and then ends the work.
+/// The completion of a receive into memory that the engine allocates. This completion passes the
+/// message to the handler, and then ends the work.
 #[derive(Debug)]
 pub(super) struct BytesReceiveCompletion {
     work: Arc<Work>,

@@ -1,12 +1,12 @@
-//! The description of a message between two ranks, for its work, for the recorder, for logs and for
-//! errors.
+//! The description of a message between two ranks. The message's work, the flight recorder, log
+//! texts and error texts use it.
 
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
 use std::fmt;
 
-/// The description of a message. A receive may leave peer and tag open.
+/// The description of a message. A receive may accept any peer or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageDescriptor {
     /// True if this rank sends the message.
@@ -19,7 +19,8 @@ pub struct MessageDescriptor {
     pub dtype: DataType,
     /// The number of elements to send, or the maximum to receive; `usize::MAX` if unlimited.
     pub count: usize,
-    /// The label of the call, for the reports of this rank. Matching ignores it.
+    /// The label of the call, for log and error texts of this rank. The matching of messages
+    /// ignores the label.
     pub label: Label,
 }
 

@@ -1,4 +1,4 @@
-//! Messages between two ranks: send, receive, probe, and the exchange of both.
+//! Messages between two ranks: send, receive, sendrecv (both at the same time), and probe.
 
 mod checks;
 pub(in crate::api) mod message_buffer;

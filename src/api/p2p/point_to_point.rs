@@ -1,7 +1,9 @@
-//! Messages between two ranks: send, receive, and the exchange of both.
+//! Messages between two ranks: send, receive, and sendrecv (a send and a receive at the same time).
 //!
-//! A call is checked first and issued later, as a prepared call. A blocking call first tries to
-//! send or receive without a work ([`Group::try_send_now`], [`Group::try_receive_now`]).
+//! The functions of this file check a call and return it as a prepared call, which is issued later.
+//! The issue creates a work (the handle of an asynchronous operation). To save its cost, a blocking
+//! call tries the fast path before that, which sends or receives without a work
+//! ([`Group::try_send_now`], [`Group::try_receive_now`]).
 
 use crate::api::collective::bytes::BytesHandler;
 use crate::api::collective::call_options::CallOptions;
@@ -26,8 +28,9 @@ use std::sync::Arc;
 pub enum ImmediateReceive {
     /// The message was received.
     Received(Delivery),
-    /// No message was available. The caller continues with [`Group::receive`] and passes the
-    /// recorded issue on ([`PreparedCall::with_issued_message`]).
+    /// No message was available, or the fast path does not support the call. The caller continues
+    /// with [`Group::receive`]. If the attempt has already recorded the message, the caller passes
+    /// the record to [`PreparedCall::with_issued_message`].
     NotReceived(Option<IssuedMessage>),
 }
 
@@ -46,7 +49,7 @@ impl Group {
     /// Checks a send to one rank.
     ///
     /// # Errors
-    /// `InvalidArgument`, and `Unsupported` if the back end has no messages.
+    /// `InvalidArgument`; `Unsupported` if the back end does not support messages.
     pub fn send(
         self: &Arc<Self>,
         bytes: Src<'static>,
@@ -75,8 +78,8 @@ impl Group {
         self.prepare_message(message, MessageBuffer::Receive(into), options)
     }
 
-    /// Checks a receive of a byte message of any length up to `max_bytes`. `handler` is called with
-    /// the message.
+    /// Checks a receive of a byte message of any length up to `max_bytes`. The library passes the
+    /// received message to `handler`.
     ///
     /// # Errors
     /// The errors of [`Group::send`].
@@ -148,9 +151,10 @@ impl Group {
         ))
     }
 
-    /// Tries to send a message without a work, for a blocking call. Returns false if the send
-    /// cannot complete immediately, or if a debug check is on. In that case nothing was sent, and
-    /// [`Group::send`] reports any invalid argument.
+    /// Tries to send a message without a work, for a blocking call. Returns false if nothing was
+    /// sent. The reasons are that the send cannot complete immediately, that a debug check is on,
+    /// or that an argument is invalid. The caller then continues with [`Group::send`], which
+    /// reports an invalid argument.
     pub fn try_send_now(
         &self,
         bytes: Src<'static>,
@@ -159,7 +163,8 @@ impl Group {
         tag: u32,
         options: &CallOptions,
     ) -> bool {
-        // A synchronous send completes only after a receive has matched it.
+        // A synchronous send completes only after a receive has matched it, so it never completes
+        // immediately.
         if options.synchronous {
             return false;
         }
@@ -169,7 +174,7 @@ impl Group {
         };
         let is_sent = engine.try_send_immediate(&message);
         if is_sent {
-            // The record comes after the send, so that it does not delay the message.
+            // The message is recorded after it was sent, so that recording does not delay it.
             let message = MessageDescriptor::outgoing(to, tag, dtype, bytes.len(), options.label);
             let issued = self.record_issue(&message, recorder::recorder_now_ns());
             issued.record.end_without_clock(&Ok(()));
@@ -191,8 +196,8 @@ impl Group {
             return ImmediateReceive::NotReceived(None);
         };
         let message = MessageDescriptor::incoming(peer, tag, dtype, into.len(), options.label);
-        // The record comes before the message arrives, so that it does not delay the receiver
-        // afterwards.
+        // The receive is recorded before the message arrives, so that recording does not delay the
+        // receiver after the arrival.
         let issued_message = self.record_issue(&message, recorder::recorder_now_ns());
         match engine.try_receive_immediate(&ImmediateMessage { peer, tag, dtype, bytes: into }) {
             Some(delivery) => {
@@ -203,7 +208,7 @@ impl Group {
         }
     }
 
-    /// Returns the engine if a message may be transferred without a work.
+    /// Returns the messaging engine if this message may be transferred without a work.
     fn fast_path_engine(
         &self,
         peer: Option<Rank>,
@@ -220,11 +225,12 @@ impl Group {
 }
 
 impl MatchedMessage {
-    /// Checks a receive of this message and claims the message for it. On error nothing changes.
+    /// Checks a receive of this message, and claims the message so that no other call can receive
+    /// it. On error, the message is not claimed.
     ///
     /// # Errors
-    /// `Mismatch` if the message has another type or exceeds the buffer, `InvalidHandle` if the
-    /// group has ended or another call receives the message, `InvalidArgument`, `Unsupported`.
+    /// `Mismatch` if the message has another type or exceeds the buffer; `InvalidHandle` if the
+    /// group has ended or another call receives the message; `InvalidArgument`; `Unsupported`.
     pub fn receive(
         self: &Arc<Self>,
         into: Dst<'static>,

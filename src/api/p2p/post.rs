@@ -1,8 +1,9 @@
-//! Posts a message, after its checks, to the messaging engine of the back end.
+//! Posts a checked message to the messaging engine of the back end.
 //!
-//! Messages never wait behind collectives: the engine matches, transfers and completes them. A
-//! message has a number of its own and an entry in the recorder. Its work holds the group until the
-//! engine has completed the message.
+//! Messages never wait for collectives: they do not enter the group's queue, and the engine
+//! matches, transfers and completes them. Each message has a sequence number and an entry in the
+//! flight recorder. The message's work (the handle of the operation) holds a reference to the group
+//! until the engine has completed the message.
 
 use crate::api::collective::call_options::CallOptions;
 use crate::api::group::process_group::Group;
@@ -19,20 +20,21 @@ use crate::base::gpu::GpuTarget;
 use crate::transport::{ReceiveBuffer, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 
-/// The number and the recorder entry of a message that was issued.
+/// The sequence number and the flight recorder's entry of a message that was issued.
 #[derive(Debug)]
 pub struct IssuedMessage {
     pub(super) sequence: u64,
     pub(super) record: OperationRecord,
 }
 
-/// The circumstances of the issue of a message.
+/// The arguments of [`Group::post_message`] that depend on the call.
 #[derive(Debug)]
 pub(in crate::api) struct MessageIssue {
-    /// The GPU and stream of a buffer in device memory.
+    /// The GPU and the stream, if the buffer is in device memory.
     pub(in crate::api) gpu: Option<GpuTarget>,
     pub(in crate::api) deadline: Deadline,
-    /// The issue of a message that was already tried without a work.
+    /// The number and the entry of the message, if an attempt without a work has already recorded
+    /// it.
     pub(in crate::api) issued: Option<IssuedMessage>,
 }
 
@@ -53,7 +55,8 @@ impl Group {
         engine.ok_or_else(|| Error::internal("the back end has no device messaging engine"))
     }
 
-    /// Posts a message to the engine or to the device messaging engine, which ends its work.
+    /// Posts a message to the messaging engine, or to the device messaging engine if `gpu` is set.
+    /// The engine ends the work when the message has completed.
     pub(in crate::api) fn post_message(
         self: &Arc<Self>,
         work: &Arc<Work>,
@@ -109,7 +112,8 @@ impl Group {
                 matched.post_receive(engine, into, dtype, deadline, done)
             }
             (MessageBuffer::SendRecv(exchange), ..) => {
-                // The receive has a number of its own.
+                // The work has the number and the entry of the receive. The send gets a number and
+                // an entry of its own.
                 let outgoing = exchange.outgoing(dtype, options.label);
                 let record = self.record_issue(&outgoing, issued_ns).record;
                 let issue = SendRecvIssue { deadline, is_synchronous, record };

@@ -1,9 +1,9 @@
-//! Probes: they find a message before its receive is posted, and allow a receive of exactly that
-//! message (`dist_probe`, `dist_recv_message`).
+//! Probes: a probe finds a message for which no receive is posted (`dist_probe`). The caller can
+//! then receive exactly this message (`dist_recv_message`).
 //!
-//! A probe goes to the engine on the caller's thread. It has no work and no entry in the recorder.
-//! A [`MatchedMessage`] holds no reference to its group. If the group ends first, its engine
-//! discards the message like any message that was not received.
+//! A probe runs on the caller's thread. It has no work and no entry in the flight recorder. A
+//! [`MatchedMessage`] holds only a weak reference to its group. If the group ends, its engine
+//! discards the message like any other message that was not received.
 
 use crate::api::collective::call_options::CallOptions;
 use crate::api::group::process_group::Group;
@@ -22,34 +22,36 @@ use std::sync::{Arc, Weak};
 
 pub use crate::transport::{Delivery, MessageEnvelope, ProbeRequest};
 
-/// No call receives the message yet.
+/// State of [`MatchedMessage`]: no call receives the message.
 const UNCLAIMED: u8 = 0;
-/// A call is about to receive the message.
+/// State of [`MatchedMessage`]: a call has claimed the message and is about to receive it.
 const CLAIMED: u8 = 1;
-/// The engine no longer has the message under its number.
+/// State of [`MatchedMessage`]: the message was received or released. The engine no longer has it
+/// under its number.
 const TAKEN: u8 = 2;
 
-/// A message that a probe has matched (as MPI's `Mprobe`). If it is dropped, the message returns to
-/// matching, unless a receive has it.
+/// A message that a probe has matched (as MPI's `Mprobe`), so that no receive can match it. If this
+/// object is dropped before a receive was posted, the engine offers the message to receives again.
 #[derive(Debug)]
 pub struct MatchedMessage {
     group: Weak<Group>,
     envelope: MessageEnvelope,
-    /// The engine's number of the message.
+    /// The number under which the engine keeps the message.
     matched_id: u64,
+    /// [`UNCLAIMED`], [`CLAIMED`] or [`TAKEN`].
     claim: AtomicU8,
 }
 
 /// A message that a probe has found.
 #[derive(Debug)]
 pub struct FoundMessage {
-    /// Sender, tag, type and length.
+    /// The sender, the tag, the type and the length.
     pub envelope: MessageEnvelope,
-    /// The message, if the probe has matched it.
+    /// The matched message, if the request asked for a match.
     pub message: Option<Arc<MatchedMessage>>,
 }
 
-/// The name of a probe in messages: `probe for a message of rank 3, tag 7`.
+/// Formats a probe for log and error texts: `probe for a message of rank 3, tag 7`.
 struct ProbeTitle<'a>(&'a ProbeRequest);
 
 impl fmt::Display for ProbeTitle<'_> {
@@ -66,12 +68,13 @@ impl fmt::Display for ProbeTitle<'_> {
 }
 
 impl Group {
-    /// Finds a message that a receive with these arguments would match. If `is_blocking`, waits for
-    /// one until the deadline. Otherwise `None` means that there is none.
+    /// Finds a message that a receive with the same peer and tag would match. If `is_blocking` is
+    /// true, waits for such a message until the deadline. Otherwise returns `None` if there is no
+    /// such message.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has departed and its
-    /// messages were received, the group's failure.
+    /// `InvalidArgument`; `Unsupported`; `Timeout`; `PeerFailed` if the sender has left and all its
+    /// messages were received; the group's failure.
     pub fn probe(
         self: &Arc<Self>,
         request: &ProbeRequest,
@@ -148,12 +151,12 @@ impl MatchedMessage {
         })
     }
 
-    /// Returns sender, tag, type and length.
+    /// Returns the sender, the tag, the type and the length.
     pub(super) fn envelope(&self) -> &MessageEnvelope {
         &self.envelope
     }
 
-    /// Claims the message for a receive.
+    /// Claims the message, so that no other call can receive it.
     ///
     /// # Errors
     /// `InvalidHandle` if another call receives the message.
@@ -181,7 +184,7 @@ impl MatchedMessage {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
     }
 
-    /// Releases the claim after a failed receive. Returns whether the message can still be
+    /// Releases the claim after a receive has failed. Returns whether the message can still be
     /// received.
     pub fn release_claim(&self) -> bool {
         self.claim.compare_exchange(CLAIMED, UNCLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -192,7 +195,8 @@ impl MatchedMessage {
         self.group.strong_count() > 0
     }
 
-    /// Returns the message to matching, unless a receive has it.
+    /// Gives the message back to the engine, which offers it to receives again. Does nothing if a
+    /// call has claimed the message.
     pub fn release(&self) {
         if self.claim.swap(TAKEN, Ordering::AcqRel) == UNCLAIMED {
             self.return_to_matching();
@@ -207,7 +211,8 @@ impl MatchedMessage {
         Group::release(group);
     }
 
-    /// Posts the receive to the engine. If the engine is out of memory, the message stays claimed.
+    /// Posts the receive to the engine. If the engine is out of memory, the message stays claimed,
+    /// so that the caller can release the claim.
     pub(super) fn post_receive(
         &self,
         engine: &dyn PointToPoint,

@@ -1,11 +1,13 @@
-//! A send and a receive at the same time, with one work (`dist_sendrecv`).
+//! A send and a receive at the same time, with a single work (the handle of the asynchronous
+//! operation) for both (`dist_sendrecv`).
 //!
-//! The receive is posted before the send, so a cycle of ranks cannot deadlock. The work is that of
-//! the receive. It ends when both messages have ended, with the error of the receive, or else that
-//! of the send.
+//! The receive is posted before the send, so a cycle of ranks cannot deadlock. The work has the
+//! number and the recorder entry of the receive. The work ends when both messages have ended. If
+//! the receive failed, the work has the error of the receive. Otherwise, if the send failed, the
+//! work has the error of the send.
 //!
-//! If the two buffers overlap, the engine allocates memory for the incoming message. The bytes are
-//! copied to the caller's buffer once the send has ended.
+//! If the two buffers overlap, the engine allocates memory for the incoming message. When the send
+//! has ended, the bytes are copied from this memory to the caller's buffer.
 
 use crate::api::observe::recorder::OperationRecord;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
@@ -23,7 +25,7 @@ use crate::transport::{
 };
 use std::sync::{Arc, Mutex};
 
-/// The buffers of both messages, and the destination of the outgoing one.
+/// The buffers of both messages, and the destination and tag of the outgoing message.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct SendRecv {
     pub(super) send_bytes: Src<'static>,
@@ -32,17 +34,18 @@ pub(in crate::api) struct SendRecv {
     pub(super) tag: u32,
 }
 
-/// The circumstances of the issue of a sendrecv.
+/// The arguments of [`SendRecv::post`] that depend on the call.
 #[derive(Debug)]
 pub(super) struct SendRecvIssue {
     pub(super) deadline: Deadline,
     pub(super) is_synchronous: bool,
-    /// The recorder's entry of the send.
+    /// The flight recorder's entry of the send.
     pub(super) record: OperationRecord,
 }
 
 impl SendRecv {
-    /// Returns whether the incoming message would overwrite the outgoing one.
+    /// Returns whether the two buffers overlap, so that the incoming message would overwrite the
+    /// outgoing message.
     pub(super) fn overlaps(&self) -> bool {
         let (send, recv) =
             (self.send_bytes.as_ptr().addr(), self.recv_buffer.as_src().as_ptr().addr());
@@ -54,7 +57,8 @@ impl SendRecv {
         MessageDescriptor::outgoing(self.to, self.tag, dtype, self.send_bytes.len(), label)
     }
 
-    /// Posts both messages to the engine. `incoming` is the message of the work.
+    /// Posts both messages to the engine. `incoming` describes the receive, which is the message of
+    /// the work.
     pub(super) fn post(
         &self,
         engine: &dyn PointToPoint,
@@ -89,7 +93,7 @@ impl SendRecv {
     }
 }
 
-/// The state shared by both completions.
+/// The state that the completions of both messages share.
 #[derive(Debug)]
 struct SendRecvState {
     work: Arc<Work>,
@@ -100,9 +104,10 @@ struct SendRecvState {
 /// The outcomes of the two messages.
 #[derive(Debug)]
 struct SendRecvOutcomes {
+    /// The outcome of the receive, and the message if the engine has allocated memory for it.
     received: Option<(Result<Delivery>, Option<Vec<u8>>)>,
     sent: Option<Result<()>>,
-    /// The recorder's entry of the send.
+    /// The entry of the send in the flight recorder. `None` after the entry has ended.
     record: Option<OperationRecord>,
 }
 
@@ -113,7 +118,7 @@ struct SendRecvReceiveCompletion(Arc<SendRecvState>);
 struct SendRecvSendCompletion(Arc<SendRecvState>);
 
 impl SendRecvState {
-    /// Records the end of a message, and ends the work if the other message has ended too.
+    /// Stores the outcome of a message with `update`. Ends the work if both messages have ended.
     fn record_message_end(&self, update: impl FnOnce(&mut SendRecvOutcomes)) {
         let both_outcomes = {
             let mut ends = lock(&self.outcomes);
@@ -123,9 +128,9 @@ impl SendRecvState {
                 _ => None,
             }
         };
-        let Some(((received, grown), sent)) = both_outcomes else { return };
+        let Some(((received, allocated), sent)) = both_outcomes else { return };
         let outcome = received.and_then(|delivery| sent.map(|()| delivery));
-        if let (Ok(delivery), Some(bytes)) = (&outcome, grown) {
+        if let (Ok(delivery), Some(bytes)) = (&outcome, allocated) {
             let into = self.buffers.recv_buffer.slice(0, delivery.bytes);
             kernel::copy(into, Src::from(bytes.as_slice()));
         }

@@ -1,4 +1,5 @@
-//! Tests of reductions and copies on vectors in arena memory, which ranks access in place.
+//! Tests of reductions and copies on vectors in arena memory (memory of the library that all ranks
+//! of a node have mapped), which ranks access in place.
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
@@ -10,8 +11,8 @@ use std::sync::Arc;
 
 const TRANSPORTS: [&str; 2] = ["transport=inproc", "transport=shm"];
 
-/// Elements of 4 bytes in vectors that are long enough for the arena path. The count does not
-/// divide evenly, so the last ranks have shorter slices.
+/// The number of 4-byte elements of a vector that is long enough for the arena path. The number of
+/// ranks does not divide it, so the last ranks have shorter slices.
 const COUNT: usize = (64 << 10) / 4 + 5;
 
 /// A buffer in arena memory or ordinary memory.
@@ -68,7 +69,8 @@ fn expected_sum(size: usize, index: usize) -> [u8; 4] {
 
 #[test]
 fn arena_vectors_are_reduced_without_copies() {
-    // Also tests a group without CMA, whose ranks cannot read ordinary memory of their peers.
+    // The groups without CMA (cross-memory attach) are also tested. Their ranks cannot read
+    // ordinary memory of their peers.
     let no_cma = "transport=shm;cma=0";
     for (transport, size) in
         [(TRANSPORTS[0], 2), (no_cma, 2), (TRANSPORTS[0], 5), (TRANSPORTS[1], 3)]
@@ -213,8 +215,9 @@ fn one_ordinary_vector_disables_zero_copy_for_all() {
     {
         ranks::run(&transport, 3, |group| {
             let before = zero_copy_operations(group);
-            // Ordinary memory holds one rank's vector and result in rounds 0 to 2, one rank's
-            // result in rounds 3 to 5, and the results of all ranks except one in rounds 6 to 8.
+            // These buffers are in ordinary memory; all others are in arena memory. Rounds 0 to 2:
+            // the vector and the result of one rank. Rounds 3 to 5: the result of one rank. Rounds
+            // 6 to 8: the results of all ranks except one.
             for round in 0..9 {
                 let is_selected = group.rank() == round % 3;
                 let mut send = TestBuffer::new(group, COUNT, !(is_selected && round < 3));

@@ -1,3 +1,5 @@
+//! Tests of batches: the order in which their calls are issued, their errors, and their limits.
+
 use super::*;
 use crate::api::collective::batch;
 use crate::api::collective::prepared_call::PreparedCall;
@@ -65,7 +67,7 @@ fn batch_begin_and_end_must_be_paired() {
     assert_eq!(batch::end().unwrap_err().kind(), ErrorKind::InvalidArgument);
     batch::begin(None).unwrap();
     assert_eq!(batch::begin(None).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    // An empty batch is done at once.
+    // An empty batch is done immediately.
     assert_eq!(end_batch().wait(&Deadline::after_ms(0)), Ok(WorkProgress::Done));
     assert!(!batch::is_open());
 }

@@ -1,3 +1,5 @@
+//! Tests of collectives and receives of byte strings with lengths that differ between ranks.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::bytes::{ByteStrings, BytesCall, BytesHandler};

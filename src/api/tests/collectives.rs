@@ -1,3 +1,6 @@
+//! Tests of asynchronous collectives: the states of a work, the order of operations, deadlines,
+//! aborts and panics.
+
 use super::*;
 use crate::api::runtime::finish_works;
 use crate::api::work::callbacks::{self, CallbackKey};

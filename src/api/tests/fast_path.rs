@@ -1,4 +1,4 @@
-//! Tests of repeated small calls, which take the fast path from the second time on.
+//! Tests of repeated small calls. From the second call on, they take the fast path.
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
@@ -79,7 +79,8 @@ fn fast_path_checks_changed_buffers() {
     });
 }
 
-/// The options of a call count, even if the same call without options took the fast path before.
+/// The options of a call have an effect, even if the same call without options has taken the fast
+/// path before.
 #[test]
 fn call_with_options_leaves_the_fast_path() {
     ranks::run("transport=inproc", 2, |group| {

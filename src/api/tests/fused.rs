@@ -1,3 +1,5 @@
+//! Tests of batches with small collectives, which are fused to one operation.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::batch;
@@ -51,8 +53,8 @@ fn fused_calls_equal_separate_calls() {
                     vector(COUNTS[of] * blocks, |i| word(1000 * me + 10 * of + i))
                 };
                 let room = |of: usize, blocks: usize| vector(COUNTS[of] * blocks, |_| -1);
-                // Returns the element of rank r at index i of call `of`; `sum_at` is the sum over
-                // all ranks.
+                // The first closure returns the element of rank r at index i of call `of`. `sum_at`
+                // returns the sum of this element over all ranks.
                 let at = |r: usize, of: usize, i: usize| word(1000 * r + 10 * of + i);
                 let sum_at = |of, i| (0..size).map(|r| at(r, of, i)).sum::<i32>();
                 let all = |f: &dyn Fn(usize) -> Dst<'static>| (0..COUNTS.len()).map(f).collect();
@@ -140,7 +142,8 @@ fn fused_failure_ends_all_its_works() {
     let (group, fake) = FakeBackend::group("fused-failure", false);
     let (calls, gate) = (vec![all_reduce(2), all_reduce(3)], Arc::clone(&fake));
     let watcher = std::thread::Builder::new().spawn(move || {
-        // The abort happens before or during the operation, which waits for its gate.
+        // The abort happens before the operation, or during the operation while it waits for the
+        // gate of the fake back end.
         gate.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
     });
     let (outcome, works) = run_in_one_batch(&group, calls);

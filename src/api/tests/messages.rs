@@ -1,3 +1,5 @@
+//! Tests of asynchronous messages between two ranks, over the fake back end.
+
 use super::*;
 
 fn send(group: &Arc<Group>, bytes: &[u8], tag: u32, options: CallOptions) -> Result<Arc<Work>> {
@@ -32,7 +34,7 @@ fn a_message_arrives_with_its_source_tag_and_count() {
         (Some(0), Some(7), Some(5))
     );
     assert_eq!((sent.tag(), sent.received_count()), (Some(7), None));
-    // Messages have a sequence of their own.
+    // Messages have sequence numbers of their own, independent of collectives.
     assert_eq!((received.sequence(), sent.sequence()), (Some(1), Some(2)));
     assert_eq!(issue_barrier(&group).sequence(), Some(1));
     let record = group.flight_record().to_string();

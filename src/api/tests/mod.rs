@@ -43,8 +43,8 @@ fn long_deadline() -> Deadline {
     Deadline::after_ms(LONG_MS)
 }
 
-/// A back end that runs operations while its gate is open, and delivers messages of this rank to
-/// itself.
+/// A fake back end. Operations wait until its gate is open. It delivers the messages of this rank
+/// to this rank itself.
 #[derive(Debug, Default)]
 pub(super) struct FakeBackend {
     locations: Vec<RankLocation>,
@@ -70,8 +70,8 @@ pub(super) struct PostedMessages {
 }
 
 impl FakeBackend {
-    /// Creates a group of this rank and a second rank that does not exist. Returns it with its back
-    /// end.
+    /// Creates a group of this rank and a second rank that does not exist. Returns the group and
+    /// its back end.
     pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
         let location = |rank| RankLocation {
             name: PeerName { rank, pid: 1, host: "h".into() },
@@ -238,7 +238,7 @@ impl Backend for FakeBackend {
     }
 }
 
-/// Leaks a copy of the bytes, so that it may stay in flight for ever.
+/// Leaks a copy of the bytes, so that an operation may use it forever.
 fn leak_bytes(bytes: &[u8]) -> &'static mut [u8] {
     Box::leak(bytes.to_vec().into_boxed_slice())
 }

@@ -1,3 +1,5 @@
+//! Tests of monitored barriers, which name the missing ranks.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::barrier_messages::{BarrierFailure, BarrierNotice};
@@ -112,7 +114,7 @@ fn zero_timeout_counts_only_arrived_ranks() {
 
 #[test]
 fn stalled_rank_resynchronises_after_many_barriers() {
-    // This number exceeds the notices that are held for the rank.
+    // This is more than the number of notices that the sender keeps for the rank.
     const MANY: usize = 8_000;
     let meet = Barrier::new(2);
     run("transport=inproc", 2, |group| {

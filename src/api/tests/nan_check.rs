@@ -1,3 +1,5 @@
+//! Tests of the debug check that searches buffers for NaN.
+
 use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::collective::batch;

@@ -1,9 +1,11 @@
+//! Tests of the sender that keeps only the newest unsent message for each rank.
+
 use super::*;
 use crate::api::work::latest_only_sender::LatestOnlySender;
 
 const TAG: u32 = 9;
 
-/// Collects the received messages.
+/// A completion that collects the received messages.
 #[derive(Debug, Default)]
 struct ReceivedMessages(Mutex<Vec<Vec<u8>>>);
 

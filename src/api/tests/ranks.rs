@@ -5,8 +5,8 @@ use crate::store::HashStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The placements of ranks: in one process's memory, in a shared segment as between processes, one
-/// rank per node, and two ranks per node.
+/// The tested placements of ranks: in the memory of one process; in a shared segment, as between
+/// processes; one rank per node; and two ranks per node.
 pub(in crate::api) const TRANSPORTS: [&str; 4] =
     ["transport=inproc", "transport=shm", "transport=tcp", TWO_PER_NODE];
 
@@ -41,7 +41,8 @@ pub(in crate::api) fn create(
     Arc::new(group.unwrap())
 }
 
-/// Counts the rank as arrived when dropped, also if creating the group panicked.
+/// Counts the rank as arrived when this object is dropped, even if the creation of the group
+/// panicked.
 struct ArrivalGuard<'a>(&'a AtomicUsize);
 
 impl Drop for ArrivalGuard<'_> {
@@ -50,9 +51,9 @@ impl Drop for ArrivalGuard<'_> {
     }
 }
 
-/// Runs `body` on every rank of a group after all ranks have created theirs. Otherwise a failure on
-/// one rank could fail a rank that is still creating its group. No rank releases its group before
-/// all have finished, except a rank that panicked.
+/// Runs `body` on every rank of a group. `body` starts when all ranks have created the group:
+/// otherwise a failure on one rank could fail another rank that is still creating the group. No
+/// rank releases its group before all ranks have finished, except a rank that panicked.
 pub(in crate::api) fn run(transport: &str, size: usize, body: impl Fn(&Arc<Group>) + Sync) {
     let (store, arrived) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Tests of the flight recorder's dump of groups, and of operations that wait for their turn.
+//! Tests of the flight recorder: the groups in a dump, and the entries of operations that wait for
+//! their turn.
 
 use super::*;
 
@@ -49,7 +50,7 @@ fn dump_shows_waiting_running_and_done() {
         let entries = dump["entries"].as_array().unwrap().clone();
         entries.iter().map(|it| it["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    // The worker has started the first operation, or will do so.
+    // The worker has started the first operation or will start it.
     let running = || (states() == ["running", "waiting"]).then_some(());
     while running().is_none() {
         std::thread::yield_now();

@@ -75,8 +75,8 @@ fn wait_any_removes_its_completion_hooks() {
 
 #[test]
 fn work_deadlines_end_wait_any() {
-    // The late work is queued behind a pending operation; the list has works of one group, then of
-    // two.
+    // The late work is queued behind a pending operation. The first list has works of one group,
+    // the second has works of two groups.
     for other in [None, Some(FakeBackend::group("deadlines-other", false).0)] {
         let (group, fake) = FakeBackend::group("deadlines", false);
         let lasting = issue_barrier(&group);
@@ -156,7 +156,8 @@ fn done_works_with_handles_are_listed_once() {
         wait_all(&list(&[&early, &late, &nameless, &released]), &long_deadline()),
         Ok(WorkProgress::Done)
     );
-    // A work may be listed shortly after the wait for it returns.
+    // A work may be added to the list of completion events shortly after the wait for the work has
+    // returned.
     let mut taken = Vec::new();
     while taken.len() < 2 {
         taken.extend(group.take_done(1));

@@ -1,15 +1,20 @@
-//! Completion callbacks. They run on one thread of the process, in the order in which their works
-//! end.
+//! Completion callbacks: functions that the library calls when a work (an asynchronous operation)
+//! ends. All callbacks of the process run on one thread, the callback thread, in the order in which
+//! their works end.
 //!
 //! The callback thread runs while callbacks are registered, and up to 100 ms longer
-//! (`IDLE_TIMEOUT`). All callbacks share the thread. If a callback waited for a work, it could wait
-//! for an effect of another callback and deadlock; therefore blocking calls inside a callback are
-//! refused.
+//! (`IDLE_TIMEOUT`). A callback that waits could deadlock: if it waited for the effect of a second
+//! callback, the second callback could never run on the shared thread. Therefore blocking calls
+//! inside a callback return an error.
 //!
-//! A callback is called, withdrawn or dropped. The thread that takes the function out of its slot
-//! decides which. [`stop`] drains the posted callbacks and starts a new generation: callbacks of an
-//! earlier generation are not posted any more. The callback thread also drops objects for threads
-//! that must not drop them ([`drop_on_callback_thread`]).
+//! The states of a callback: it is registered for a work; when the work ends, it is posted, that
+//! is, put into the queue of the callback thread; then it is called. Before the call, the caller
+//! may withdraw it, or it may be dropped. The thread that takes the function out of the
+//! [`CallbackSlot`] decides which of the three happens, so only one of them does.
+//!
+//! [`stop`] waits for the posted callbacks and starts a new generation. Callbacks that were
+//! registered in an earlier generation are no longer posted. The callback thread also drops objects
+//! for threads that must not drop them ([`drop_on_callback_thread`]).
 
 use crate::api::work::progress::WorkProgress;
 use crate::base::deadline::Deadline;
@@ -26,16 +31,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// The maximum number of callbacks that are registered and have not been called.
+/// The maximum number of callbacks that are registered or posted and have not been called.
 pub const MAX_CALLBACKS: usize = 1 << 20;
 
-/// The time that the thread stays when no callback is registered.
+/// The time after which the callback thread ends if no callback is registered.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A function that is called with the outcome of a work.
 pub(in crate::api) type CallbackFn = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// The key by which a caller withdraws a callback: the function and its user pointer.
+/// The key that identifies a callback when the caller withdraws it: the function and its user
+/// pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallbackKey {
     /// The address of the function.
@@ -51,17 +57,19 @@ enum CallbackThreadTask {
 }
 
 struct CallbackQueue {
-    /// The waiting tasks with their numbers, in ascending order.
+    /// The waiting tasks, each with its number, in ascending order.
     waiting: VecDeque<(u64, CallbackThreadTask)>,
     /// The number of the next task.
     next_number: u64,
-    /// The number of the task that the thread runs.
+    /// The number of the task that the callback thread currently runs.
     running: Option<u64>,
-    /// The number of registered callbacks of this generation that have not been called.
+    /// The number of callbacks of this generation that are registered or posted and have not
+    /// returned.
     registered: usize,
-    /// Incremented when callbacks are stopped. Callbacks of an earlier generation are not posted
-    /// any more.
+    /// The current generation. Incremented when callbacks are stopped. Callbacks of an earlier
+    /// generation are no longer posted.
     generation: u64,
+    /// True between [`stop`] and [`start`].
     is_stopped: bool,
     has_thread: bool,
 }
@@ -76,22 +84,23 @@ static QUEUE: Mutex<CallbackQueue> = Mutex::new(CallbackQueue {
     has_thread: false,
 });
 
-/// Rung when a task is added or has run, and when callbacks are stopped.
+/// The callback thread and threads that wait for callbacks sleep on this doorbell. It is notified
+/// when a task is added or has run, and when callbacks are stopped.
 static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
-/// A callback until it is called, withdrawn or dropped. Exactly one of the three takes its
-/// function.
+/// A callback that has not been called, withdrawn or dropped. Each of the three takes the function,
+/// so only one of them happens.
 struct CallbackSlot {
     key: CallbackKey,
     generation: u64,
     function: Mutex<Option<CallbackFn>>,
 }
 
-/// A registered callback. It is posted at most once. If it is dropped before, the function is never
-/// called.
+/// A registered callback. It is posted at most once. If this object is dropped before it is posted,
+/// the function is never called.
 pub(in crate::api) struct RegisteredCallback(Arc<CallbackSlot>);
 
-/// A posted callback, which can be withdrawn until it is called.
+/// A reference to a posted callback, with which the callback can be withdrawn until it is called.
 pub(in crate::api) struct PostedCallback(Weak<CallbackSlot>);
 
 impl fmt::Debug for RegisteredCallback {
@@ -101,7 +110,8 @@ impl fmt::Debug for RegisteredCallback {
 }
 
 impl CallbackSlot {
-    /// Takes the function. It counts as registered until [`CallbackQueue::unregister`] is called.
+    /// Takes the function. The callback counts as registered until [`CallbackQueue::unregister`] is
+    /// called.
     fn take_function(&self) -> Option<CallbackFn> {
         lock(&self.function).take()
     }
@@ -125,7 +135,8 @@ impl Drop for CallbackSlot {
 }
 
 impl CallbackQueue {
-    /// Counts a callback of this generation as called, withdrawn or dropped.
+    /// Counts a callback as called, withdrawn or dropped. Callbacks of earlier generations are not
+    /// counted.
     fn unregister(&mut self, generation: u64) {
         if generation == self.generation {
             self.registered -= 1;
@@ -137,18 +148,18 @@ impl CallbackQueue {
         self.next_number += 1;
     }
 
-    /// Returns whether all tasks with numbers below this one have run.
+    /// Returns whether all tasks with numbers below `number` have run.
     fn has_run_all_below(&self, number: u64) -> bool {
         let mut left = self.running.iter().chain(self.waiting.front().map(|(first, _)| first));
         left.all(|&left| left >= number)
     }
 }
 
-/// Registers a function to be called with the outcome of a work.
+/// Registers a function that is to be called with the outcome of a work.
 ///
 /// # Errors
-/// `OutOfMemory` if too many callbacks are registered, `System` if the thread cannot be started,
-/// `NotInitialized` between [`stop`] and [`start`].
+/// `OutOfMemory` if too many callbacks are registered; `System` if the callback thread cannot be
+/// started; `NotInitialized` between [`stop`] and [`start`].
 pub(in crate::api) fn register(
     key: CallbackKey,
     function: impl FnOnce(&Result<()>) + Send + 'static,
@@ -177,20 +188,21 @@ pub(in crate::api) fn register(
 }
 
 impl RegisteredCallback {
-    /// Posts the callback: the thread calls it with this outcome, after the callbacks posted
-    /// before.
+    /// Posts the callback. The callback thread calls it with this outcome, after the callbacks that
+    /// were posted earlier.
     pub(in crate::api) fn post(self, outcome: Result<()>) {
         let mut tasks = lock_queue();
-        // A callback of an earlier generation is dropped without the lock.
+        // A callback of an earlier generation is not posted. It is dropped at the end of this
+        // function, when the lock is free.
         if self.0.generation == tasks.generation {
-            // The thread runs while a callback is registered.
+            // The callback thread exists, because it runs while a callback is registered.
             tasks.push(CallbackThreadTask::Call(self.0, outcome));
             drop(tasks);
             DOORBELL.notify();
         }
     }
 
-    /// Returns the handle for withdrawing the callback after it is posted.
+    /// Returns a reference with which the callback can be withdrawn after it is posted.
     pub(in crate::api) fn posted(&self) -> PostedCallback {
         PostedCallback(Arc::downgrade(&self.0))
     }
@@ -200,28 +212,31 @@ impl RegisteredCallback {
         self.0.key == key && self.0.has_function()
     }
 
-    /// Takes the function, which is then never called.
+    /// Withdraws the callback and returns its function, which is then never called. Returns `None`
+    /// if another thread has taken the function.
     pub(in crate::api) fn withdraw(self) -> Option<CallbackFn> {
         self.0.withdraw()
     }
 }
 
 impl PostedCallback {
-    /// Returns whether the callback has not been called yet.
+    /// Returns whether the callback has not been called.
     pub(in crate::api) fn is_waiting(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Takes the function if the callback has this key and has not been called. The function is
-    /// then never called.
+    /// Withdraws the callback if it has this key and has not been called. Returns its function,
+    /// which is then never called.
     pub(in crate::api) fn withdraw(&self, key: CallbackKey) -> Option<CallbackFn> {
         self.0.upgrade().filter(|slot| slot.key == key)?.withdraw()
     }
 }
 
-/// Stops all callbacks: waits until the posted callbacks have returned, drops the other callbacks,
-/// and ends the thread. If the limit passes first, drops also the posted callbacks that have not
-/// begun, and returns `Pending`. No callback that was registered before is called afterwards.
+/// Stops all callbacks. Waits until the posted callbacks have returned and the callback thread has
+/// ended. Callbacks that are not posted are dropped when their works end. If the limit passes
+/// before that, drops the posted callbacks that have not started, and returns `Pending`. A callback
+/// that was registered before this function was called is never started after this function has
+/// returned.
 ///
 /// # Errors
 /// `InvalidArgument` inside a callback.
@@ -252,19 +267,21 @@ pub fn start() {
     lock_queue().is_stopped = false;
 }
 
-/// Waits until the callbacks of all works that are done have returned. If the limit passes first,
-/// drops the callbacks that have not begun, and returns their number.
+/// Waits until the callbacks of all works that have ended have returned. If the limit passes before
+/// that, drops the posted callbacks that have not started, and returns their number.
 pub(in crate::api) fn drain(limit: &Deadline) -> usize {
     let posted = lock_queue().next_number;
     if wait_until_run(posted, limit) { 0 } else { drop_waiting_calls(posted) }
 }
 
+/// Waits until all tasks with numbers below `number` have run. Returns false if the limit passes
+/// before that.
 fn wait_until_run(number: u64, limit: &Deadline) -> bool {
     let has_run = || lock_queue().has_run_all_below(number).then_some(());
     wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, limit, || None, has_run).is_ok()
 }
 
-/// Drops the waiting callbacks with numbers below this one. Returns how many were dropped.
+/// Drops the waiting callbacks with numbers below `number`. Returns how many were dropped.
 fn drop_waiting_calls(number: u64) -> usize {
     let mut tasks = lock_queue();
     let waiting = std::mem::take(&mut tasks.waiting);
@@ -274,14 +291,15 @@ fn drop_waiting_calls(number: u64) -> usize {
     let (dropped, kept): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_dropped);
     tasks.waiting = kept.into();
     drop(tasks);
-    // The drop takes the lock for each callback and drops the caller's function.
+    // `dropped` is dropped here without the lock, because the drop of each callback takes the lock
+    // and drops the caller's function.
     dropped.len()
 }
 
-/// Drops an object on the callback thread, for a caller whose thread must not drop it.
+/// Drops an object on the callback thread. For threads that must not drop the object themselves.
 ///
 /// # Errors
-/// `System` if the thread cannot be started, with the object.
+/// `System` if the callback thread cannot be started. The error comes with the object.
 pub(in crate::api) fn drop_on_callback_thread<T: Send + 'static>(
     object: Box<T>,
 ) -> std::result::Result<(), (Error, Box<T>)> {
@@ -295,13 +313,14 @@ pub(in crate::api) fn drop_on_callback_thread<T: Send + 'static>(
     Ok(())
 }
 
-/// Refuses an action that may block inside a completion callback.
+/// Returns an error if the calling thread is inside a completion callback, where no action may
+/// block.
 ///
 /// # Errors
-/// `InvalidArgument`, with a message that names the alternative.
+/// `InvalidArgument`. The message names the alternatives.
 #[inline]
 pub fn reject_blocking_in_callback(action: &str) -> Result<()> {
-    if THREAD_FLAGS.with(|marks| marks.in_callbacks.get()) {
+    if THREAD_FLAGS.with(|flags| flags.in_callbacks.get()) {
         Err(blocking_in_callback_error(action))
     } else {
         Ok(())
@@ -325,10 +344,10 @@ fn ensure_thread(tasks: &mut CallbackQueue) -> Result<()> {
     Ok(())
 }
 
-/// Runs the callback thread: calls posted functions until no callback is registered for
-/// `IDLE_TIMEOUT`, or callbacks are stopped.
+/// Runs the callback thread: runs the waiting tasks until no callback is registered for
+/// `IDLE_TIMEOUT`, or until callbacks are stopped and no task waits.
 fn run_callback_thread() {
-    THREAD_FLAGS.with(|marks| marks.in_callbacks.set(true));
+    THREAD_FLAGS.with(|flags| flags.in_callbacks.set(true));
     loop {
         let (is_idle, was_stopped) = {
             let tasks = lock_queue();
@@ -374,7 +393,8 @@ fn run_task(task: CallbackThreadTask) {
     DOORBELL.notify();
 }
 
-/// Ends the thread unless there is something to do. Returns whether the thread ends.
+/// Marks the callback thread as ended unless a callback is registered or a task waits. Returns
+/// whether the thread must end.
 fn try_retire() -> bool {
     let mut tasks = lock_queue();
     tasks.has_thread = tasks.registered > 0 || !tasks.waiting.is_empty();

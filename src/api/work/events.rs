@@ -1,20 +1,30 @@
-//! Completion events of a group: the completed works that the caller has not taken, and a
-//! descriptor that is readable while there are any.
+//! Completion events of a group: a list of the completed works (asynchronous operations) that the
+//! caller has not taken, and a file descriptor that is readable while the list has works.
 //!
-//! Only works with a handle are listed, in the order of their completion. The list is bounded by
-//! the number of live handles: the release of a handle removes its work.
+//! Only works with a handle (the caller's reference to a work) are listed, in the order of their
+//! completion. When the caller releases a handle, its work is removed from the list. Therefore the
+//! length of the list is bounded by the number of handles that exist.
 //!
 //! # No lost event
-//! A work that ends stores its outcome, passes the fence of its queue's doorbell, and then checks
-//! whether the group has a list. The first call for the descriptor publishes the list, passes a
-//! fence, and then checks all works with handles. Therefore at least one of the two sees the other,
-//! and [`CompletionEvents::add`] adds a work only once.
+//! The list is created when the caller requests the descriptor for the first time. A work may end
+//! at the same time, and must not be missing in the list. The two threads do the following:
+//!
+//! | thread that ends a work | thread that creates the list |
+//! |---|---|
+//! | 1. stores the outcome of the work | 1. stores the list in the group's queue |
+//! | 2. fence (in the queue's doorbell) | 2. fence |
+//! | 3. loads the list | 3. loads the outcome of each work that has a handle |
+//!
+//! Because of the fences, at least one of the two loads sees the store of the other thread. So at
+//! least one thread adds the work. If both do, [`CompletionEvents::add`] ignores the second.
 //!
 //! # No released work
-//! The release of a handle clears the work's token before it locks the list, and `add` reads the
-//! token under the lock.
+//! After a handle is released, its work must not be in the list. The release first clears the
+//! handle in [`EventSlot`] and then removes the work under the lock of the list.
+//! [`CompletionEvents::add`] reads the handle under the same lock. So `add` either runs before the
+//! removal, which then removes the work, or it sees that there is no handle.
 //!
-//! This module does not depend on how a work ends, or on handles.
+//! This module does not depend on how a work ends or on what a handle is.
 
 use crate::base::error::Result;
 use crate::base::sync::{AtomicU64, AtomicUsize, Ordering, lock};
@@ -30,21 +40,21 @@ pub(super) struct CompletionEvents {
 
 #[derive(Debug)]
 struct DoneWorks {
-    /// Raised while there are works; `None` once the group has been released.
+    /// Raised while `works` is not empty. `None` after the group has been released.
     signal: Option<PollableFlag>,
-    /// The handles of the works, in the order of completion.
+    /// The handles of the works. The keys ascend in the order of completion.
     works: BTreeMap<u64, usize>,
-    /// The key of the next work.
+    /// The key that the next work gets.
     next_key: u64,
 }
 
-/// The part of a work that the list uses.
+/// The fields of a work that the list uses.
 #[derive(Debug, Default)]
 pub(super) struct EventSlot {
-    /// The caller's handle, or 0 if there is none.
+    /// The caller's handle for the work, or 0 if there is none.
     pub(super) handle: AtomicUsize,
-    /// The key of the work in the list, or 0 if it was never listed. The lock of the list protects
-    /// it.
+    /// The key of the work in the list, or 0 if the work was never listed. Accessed only under the
+    /// lock of the list.
     key: AtomicU64,
 }
 
@@ -55,7 +65,8 @@ impl CompletionEvents {
         Ok(Self { done_works: Mutex::new(list) })
     }
 
-    /// Adds a completed work, unless it was listed before or has no handle.
+    /// Adds a completed work. Does nothing if the work was already listed or has no handle, or if
+    /// the group has been released.
     pub(super) fn add(&self, work: &EventSlot) {
         let mut list = self.lock();
         let handle = work.handle.load(Ordering::Acquire);
@@ -80,7 +91,7 @@ impl CompletionEvents {
         }
     }
 
-    /// Takes up to `max_works` works in the order in which they ended.
+    /// Removes up to `max_works` works from the list, oldest first, and returns their handles.
     pub(super) fn take_oldest(&self, max_works: usize) -> Vec<usize> {
         let mut list = self.lock();
         let mut taken = Vec::with_capacity(max_works.min(list.works.len()));
@@ -98,7 +109,8 @@ impl CompletionEvents {
         self.lock().signal.as_ref().map(PollableFlag::descriptor)
     }
 
-    /// Closes the descriptor. Works that complete from now on are not listed.
+    /// Closes the descriptor and empties the list. Works that complete after this call are not
+    /// listed.
     pub(super) fn close(&self) {
         let mut list = self.lock();
         list.signal = None;

@@ -1,13 +1,15 @@
-//! A work: the handle of an issued operation, which callers may wait for.
+//! A work represents an asynchronous operation. Callers wait for its end and read its outcome.
 //!
-//! A work goes from pending to done exactly once and keeps its outcome. While it is pending, it
-//! keeps its group alive: a collective through its job in the queue, a message through its work. A
-//! done work holds only the outcome, so works outlive their groups. A thread that sees a done work
-//! also sees the data that the operation has written: the outcome is stored with release and read
-//! with acquire. From then on the library does not access the caller's buffers.
+//! * **States.** A work changes from pending to done exactly once, and then keeps its outcome.
+//! * **Lifetime.** A pending operation keeps its group alive: the job of a collective in the
+//!   group's queue holds a reference to the group, and so does the work of a message. A done work
+//!   holds only the outcome, so a work may outlive its group.
+//! * **Visibility.** The outcome is stored with release and read with acquire. Therefore a thread
+//!   that sees that a work is done also sees the data that the operation has written. When a work
+//!   is done, the library no longer accesses the caller's buffers.
 //!
-//! This module does not depend on how a collective runs or how a message travels. [`super::wait`]
-//! has the waits.
+//! [`super::wait`] has the functions that wait for a work. This module does not depend on how a
+//! collective runs or how a message travels.
 
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers::{self, InFlightWork};
@@ -40,46 +42,48 @@ pub enum WorkKind {
     Batch,
 }
 
-/// The properties of a work that are fixed when it is issued.
+/// The properties of a work that are fixed when the operation is issued.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueInfo {
     pub(super) sequence: u64,
-    /// The deadline, which starts when the work is issued.
+    /// The deadline. Its time limit starts when the operation is issued.
     pub(super) deadline: Deadline,
 }
 
-/// The references that a message's work holds while it is pending.
+/// The objects that the work of a message holds while the message is pending.
 #[derive(Debug)]
 pub(in crate::api) struct PendingMessage {
     pub(in crate::api) group: Arc<Group>,
     pub(in crate::api) record: OperationRecord,
 }
 
-/// An operation that was issued or will be issued.
+/// An asynchronous operation that was issued or will be issued.
 #[derive(Debug)]
 pub struct Work {
     pub(super) kind: WorkKind,
-    /// True if the caller waits for the work from its issue on.
+    /// True if the caller waits for the work immediately after its issue.
     is_awaited: AtomicBool,
-    /// The queue in which callers wait for the work. It is the group's queue, or the batch's own
-    /// queue, which never runs a job.
+    /// The queue on which callers wait for the work. For a collective or a message, this is the
+    /// group's queue. A batch has a queue of its own, which never has jobs.
     pub(super) queue: Arc<RunQueue>,
     pub(super) issue_info: OnceLock<IssueInfo>,
     /// The stack of the issuing call, if backtraces are on.
     issue_backtrace: OnceLock<Arc<Backtrace>>,
     outcome: WorkOutcome,
-    /// Set for a message, from its issue until it is done.
+    /// For a message: its group and its entry in the flight recorder, from its issue until it is
+    /// done.
     pending_message: Mutex<Option<PendingMessage>>,
     /// The culprit of a message's error, as a rank of the outermost group.
     blamed_rank: OnceLock<Rank>,
+    /// The caller's handle, and the work's place in the list of completion events.
     event_slot: EventSlot,
-    /// For a batch with calls of one group: the queue of that group.
+    /// For a batch whose calls all belong to one group: the queue of this group.
     single_group_queue: OnceLock<Arc<RunQueue>>,
-    /// For a batch: its works, from issue until it is done.
+    /// For a batch: the works of its calls (members), from the issue until the batch is done.
     members: Mutex<Vec<Arc<Self>>>,
-    /// The completion of the operation on its device.
+    /// The completion of the operation on its device, if the operation was enqueued on a device.
     device_completion: EnqueuedOperationSlot,
-    /// For a batch: the device completions of its members.
+    /// For a batch: the completions of its members on their devices.
     member_completions: Mutex<Vec<Arc<dyn EnqueuedOperation>>>,
 }
 
@@ -112,23 +116,25 @@ impl Work {
         }
     }
 
-    /// Stores the references that a message needs until it is done.
+    /// Stores the objects that a message needs until it is done.
     pub(in crate::api) fn keep_until_done(&self, held: PendingMessage) {
         *unpoisoned(self.pending_message.lock()) = Some(held);
     }
 
-    /// Issues the work of a batch. It ends when its members have ended.
+    /// Marks the work of a batch as issued. `members` are the works of the batch's calls.
     pub(in crate::api) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
         *unpoisoned(self.members.lock()) = members;
         self.queue.add_work();
         self.mark_issued(1, Deadline::never());
     }
 
-    /// Ends the work. If it has already ended, its outcome stays.
+    /// Ends the work and runs its completion actions. If the work has already ended, its outcome
+    /// stays.
     pub(in crate::api) fn end(&self, result: Result<Option<Delivery>>) {
         unpoisoned(self.members.lock()).clear();
-        // This precedes the outcome. A caller that sees the outcome may use the buffers, and may
-        // rely on this work not holding the group.
+        // The buffers are unregistered and the group is released before the outcome is stored. A
+        // caller that sees the outcome may use the buffers, and may rely on it that this work no
+        // longer holds the group.
         in_flight_buffers::unregister_work(self);
         let pending_message = unpoisoned(self.pending_message.lock()).take();
         let mut result = result;
@@ -138,7 +144,7 @@ impl Work {
             if let Some(rank) =
                 result.as_ref().err().and_then(|error| group.blamed_global_rank(error))
             {
-                // A work ends once, so the cell is still empty.
+                // The work of a message ends only once, so the cell is still empty.
                 let _first = self.blamed_rank.set(rank);
             }
             Group::release(group);
@@ -152,8 +158,8 @@ impl Work {
         if self.issue_info.get().is_some() {
             self.queue.end_work();
         } else {
-            // Pairs with the fence in `Group::completion_descriptor`. In the other case the
-            // doorbell in `end_work` has the fence.
+            // Pairs with the fence in `Group::completion_descriptor` (see `events`). In the branch
+            // above, the doorbell in `end_work` has this fence.
             fence(Ordering::SeqCst);
         }
         if let Some(events) = self.events() {
@@ -161,7 +167,8 @@ impl Work {
         }
     }
 
-    /// Returns the queue of the group that lists the work among its completion events.
+    /// Returns the queue of the group whose completion events include this work. Returns `None` for
+    /// a batch with calls of several groups.
     fn event_queue(&self) -> Option<&Arc<RunQueue>> {
         match self.kind {
             WorkKind::Batch => self.single_group_queue.get(),
@@ -173,8 +180,8 @@ impl Work {
         self.event_queue().and_then(|queue| queue.events())
     }
 
-    /// Adds a work that is done to the completion events of the group with this queue, if it
-    /// belongs to that group.
+    /// Adds the work to the completion events of the group with this queue, if the work is done and
+    /// belongs to this group.
     fn report_if_done(&self, queue: &Arc<RunQueue>) {
         let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
         if is_of_group && self.is_done() {
@@ -182,18 +189,19 @@ impl Work {
         }
     }
 
-    /// Records that all calls of this batch belong to the group with this queue. Called before the
+    /// Stores that all calls of this batch belong to the group with this queue. Called before the
     /// batch is issued.
     pub(in crate::api) fn set_single_group_queue(&self, queue: Arc<RunQueue>) {
         drop(self.single_group_queue.set(queue));
     }
 
-    /// Stores the caller's handle, which is not 0. Called before the work is issued.
+    /// Stores the caller's handle, which must not be 0. Called before the work is issued.
     pub fn set_handle(&self, token: usize) {
         self.event_slot.handle.store(token, Ordering::Release);
     }
 
-    /// Removes the caller's handle after its release.
+    /// Removes the caller's handle from the work and from the completion events. Called when the
+    /// caller releases the handle.
     pub fn clear_handle(&self) {
         self.event_slot.handle.store(0, Ordering::Release);
         if let Some(events) = self.events() {
@@ -201,13 +209,13 @@ impl Work {
         }
     }
 
-    /// Records that the caller waits for the work from its issue on. Called before the work is
-    /// issued.
+    /// Stores that the caller will wait for the work immediately after its issue. Called before the
+    /// work is issued.
     pub fn set_awaited(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the caller waits for the work from its issue on.
+    /// Returns whether the caller waits for the work immediately after its issue.
     pub(in crate::api) fn is_awaited(&self) -> bool {
         self.is_awaited.load(Ordering::Relaxed)
     }
@@ -227,8 +235,8 @@ impl Work {
         let outcome =
             self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.without_delivery())?;
         if let Err(error) = &outcome {
-            // A message's error is written only here: the thread that ends a message must not wait
-            // for a disk.
+            // For a message, the error file is written here and not at the end of the work, because
+            // the thread that ends a message must not wait for a disk.
             error_file::write_first_fatal_error(error, self.blamed_rank.get().copied());
         }
         Some(outcome)
@@ -240,13 +248,14 @@ impl Work {
         self.issue_info.get().map(|issue| issue.sequence)
     }
 
-    /// Returns the time of issue, in nanoseconds since 1970 on the recorder's clock. `None` before
-    /// the work is issued.
+    /// Returns the time of issue in nanoseconds since 1970, on the flight recorder's clock. `None`
+    /// before the work is issued.
     pub fn started_ns(&self) -> Option<u64> {
         self.issue_info.get().map(|issue| recorder::recorder_unix_ns(issue.deadline.started()))
     }
 
-    /// Returns the rank that the error names, once the work has failed.
+    /// Returns the rank that the work's error names as its cause. `None` if the work has not failed
+    /// or its error names no rank.
     pub fn culprit(&self) -> Option<Culprit> {
         self.outcome.ended()?.result.as_ref().err()?.culprit_details()
     }
@@ -256,31 +265,33 @@ impl Work {
         self.issue_backtrace.get().cloned()
     }
 
-    /// Returns the time from the issue until the end, or until now.
+    /// Returns the time from the issue until the end of the work, or until now if the work is
+    /// pending.
     pub fn elapsed(&self) -> Duration {
         let Some(issue) = self.issue_info.get() else { return Duration::ZERO };
         let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.time);
         end.saturating_duration_since(issue.deadline.started())
     }
 
-    /// Returns the peer of a message: the source of a receive, or the destination of a send.
+    /// Returns the peer of a message that has succeeded: the source of a receive, or the
+    /// destination of a send.
     pub fn source(&self) -> Option<Rank> {
         self.delivery().map(|delivery| delivery.peer)
     }
 
-    /// Returns the tag of the message.
+    /// Returns the tag of a message that has succeeded.
     pub fn tag(&self) -> Option<u32> {
         self.delivery().map(|delivery| delivery.tag)
     }
 
-    /// Returns the number of received elements.
+    /// Returns the number of received elements of a receive that has succeeded.
     pub fn received_count(&self) -> Option<usize> {
         let WorkKind::Message(message) = self.kind else { return None };
         let delivery = self.delivery().filter(|_| !message.is_outgoing)?;
         Some(delivery.bytes / message.dtype.size())
     }
 
-    /// Returns peer, tag and length of the message; `None` until the work has succeeded.
+    /// Returns the peer, the tag and the length of a message. `None` unless the work has succeeded.
     pub fn delivery(&self) -> Option<Delivery> {
         self.outcome.ended()?.result.as_ref().ok().copied().flatten()
     }
@@ -290,36 +301,38 @@ impl Work {
         &self.device_completion
     }
 
-    /// Returns the completions on devices of the members and of the operation itself.
+    /// Returns the completions on devices: of the operation itself, or of the members of a batch.
     pub(super) fn device_completions(&self) -> Vec<Arc<dyn EnqueuedOperation>> {
         let mut completions = unpoisoned(self.member_completions.lock()).clone();
         completions.extend(self.device_completion.get().cloned());
         completions
     }
 
-    /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
+    /// Adds the device completion of a member to this batch, so that [`Work::synchronize`] on the
+    /// batch waits for it.
     pub(in crate::api) fn add_member_completion(&self, member: &Self) {
         if let Some(completion) = member.device_completion.get() {
             unpoisoned(self.member_completions.lock()).push(Arc::clone(completion));
         }
     }
 
-    /// Returns the members of a pending batch.
+    /// Returns the members of a batch that is pending; otherwise an empty list.
     pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
         unpoisoned(self.members.lock()).clone()
     }
 
-    /// Returns the group of a pending message.
+    /// Returns the group of a message that is pending.
     pub(super) fn message_group(&self) -> Option<Arc<Group>> {
         unpoisoned(self.pending_message.lock()).as_ref().map(|held| Arc::clone(&held.group))
     }
 
-    /// Registers a function that the callback thread calls once the work has ended, never inside
-    /// this call. The key identifies the function for [`Work::withdraw_callback`].
+    /// Registers a function that the callback thread calls when the work has ended. If the work has
+    /// already ended, the callback thread calls the function soon; this method never calls it
+    /// itself. The key identifies the function for [`Work::withdraw_callback`].
     ///
     /// # Errors
-    /// `OutOfMemory` if too many callbacks are registered, `System` if the callback thread cannot
-    /// be started, `NotInitialized` if callbacks were stopped.
+    /// `OutOfMemory` if too many callbacks are registered; `System` if the callback thread cannot
+    /// be started; `NotInitialized` if callbacks were stopped.
     pub fn on_complete(
         &self,
         key: CallbackKey,
@@ -330,8 +343,8 @@ impl Work {
         Ok(())
     }
 
-    /// Withdraws the first callback with this key that has not been called; it is never called
-    /// then. Returns false if there is none.
+    /// Withdraws the first callback with this key that has not been called. The callback is then
+    /// never called. Returns false if there is no such callback.
     pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
         self.outcome.withdraw_callback(key)
     }
@@ -343,15 +356,16 @@ impl Work {
         self.outcome.hook_count()
     }
 
-    /// Removes the action that [`Work::add_completion_action`] registered with this number, unless
-    /// the work has ended.
+    /// Removes the hook with this number, unless the work has ended.
     pub(super) fn remove_hook(&self, id: u64) {
         self.outcome.remove_hook(id);
     }
 
+    /// Registers an action for the end of the work. Runs the action immediately if the work has
+    /// already ended.
     pub(in crate::api) fn add_completion_action(&self, action: CompletionAction) {
-        if let Some((then, ended)) = self.outcome.add_action(action) {
-            then.run(&ended.without_delivery());
+        if let Some((action, ended)) = self.outcome.add_action(action) {
+            action.run(&ended.without_delivery());
         }
     }
 }
@@ -381,7 +395,8 @@ impl Completion for Work {
 }
 
 impl Work {
-    /// Adds the message and its group to an error of the engine, which does not know them.
+    /// Adds the message and its group to an error from the engine. The engine does not know their
+    /// names.
     pub(in crate::api) fn with_message_context(&self, error: Error) -> Error {
         let group =
             unpoisoned(self.pending_message.lock()).as_ref().map(|held| held.group.describe_rank());
@@ -395,11 +410,12 @@ impl Work {
 }
 
 impl Group {
-    /// Returns the descriptor that is readable while completed works of the group were not taken.
-    /// `handled_works` returns the works that have handles; the first call calls it once.
+    /// Returns the file descriptor that is readable while the group has completed works that the
+    /// caller has not taken. `handled_works` returns all works that have handles. It is called only
+    /// if the group has no list of completion events yet.
     ///
     /// # Errors
-    /// `System` if no further descriptor is available, `NotInitialized` if the group is being
+    /// `System` if the process has no free descriptor; `NotInitialized` if the group is being
     /// released.
     pub fn completion_descriptor(
         &self,
@@ -420,13 +436,15 @@ impl Group {
         })
     }
 
-    /// Takes the handles of up to `max_works` completed works, in the order of their completion.
-    /// Returns none if the group has no descriptor.
+    /// Takes up to `max_works` completed works from the completion events, in the order of their
+    /// completion, and returns their handles. Returns an empty list if the descriptor was never
+    /// requested.
     pub fn take_done(&self, max_works: usize) -> Vec<usize> {
         self.queue.events().map_or_else(Vec::new, |events| events.take_oldest(max_works))
     }
 
-    /// Closes the descriptor. Works that complete from now on are not listed.
+    /// Closes the descriptor of the completion events. Works that complete after this call are not
+    /// listed.
     pub fn close_events(&self) {
         self.queue.events().into_iter().for_each(|events| events.close());
     }

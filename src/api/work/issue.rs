@@ -1,7 +1,8 @@
-//! The issue of asynchronous operations: tasks in the queue of a group.
+//! The issue of asynchronous collectives: an operation becomes a task in its group's queue.
 //!
-//! [`enqueue_task`] puts a task as a `TaskJob` into the group's queue. The job runs in its turn and
-//! ends the task's works. It holds a reference to the group until then.
+//! [`enqueue_task`] wraps a task in a `TaskJob` and puts the job into the group's queue. The job
+//! runs the task when its turn comes, and then ends the task's works. The job holds a reference to
+//! the group until the works end.
 
 use crate::api::group::process_group::Group;
 use crate::api::observe::recorder::{self, OperationRecord};
@@ -13,34 +14,34 @@ use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The part of a queue job that depends on the kind of operation.
+/// The part of a `TaskJob` that depends on the kind of operation.
 pub(in crate::api) trait OperationTask: Send + Debug + 'static {
-    /// Returns the works that end with the task.
+    /// Returns the works that end when the task ends.
     fn works(&self) -> &[Arc<Work>];
 
-    /// Returns the number of back-end operations in the task.
+    /// Returns the number of operations in the task, each with a sequence number.
     fn operation_count(&self) -> u64 {
         1
     }
 
-    /// Returns the descriptor of the first operation, which has this sequence number. All ranks
-    /// must agree on it.
+    /// Returns the descriptor of the task's first operation, which has this sequence number. The
+    /// descriptor must be equal on all ranks.
     fn descriptor(&self, sequence: u64) -> Descriptor;
 
-    /// Returns the name of the task in messages.
+    /// Returns the name of the task for error texts.
     fn title(&self, descriptor: &Descriptor) -> String {
         descriptor.to_string()
     }
 
-    /// Runs the task in its turn.
+    /// Runs the task. The caller has the turn of the group's queue.
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()>;
 }
 
 /// Puts a task into its group's queue.
 ///
 /// # Errors
-/// `OutOfMemory` if too many works are outstanding, `System` if no worker thread can be started. On
-/// error nothing has changed.
+/// `OutOfMemory` if too many works are outstanding; `System` if no worker thread can be started. On
+/// error, the task was not issued.
 pub(in crate::api) fn enqueue_task<T: OperationTask>(
     group: Arc<Group>,
     deadline: Deadline,
@@ -74,6 +75,7 @@ struct TaskJob<T> {
 }
 
 impl<T: OperationTask> TaskJob<T> {
+    /// Ends the turn, if there is one, and the works.
     fn finish(self, outcome: Result<()>, turn: Option<Turn<'_>>) {
         let Self { group, descriptor, record, task, .. } = self;
         record.end(&outcome);
@@ -92,8 +94,8 @@ impl<T: OperationTask> TaskJob<T> {
         if let Err(error) = &outcome {
             group.write_error_file(error);
         }
-        // Release the group before the works end: a caller that sees the end may rely on the job
-        // holding no reference to the group.
+        // The group is released before the works end. A caller that sees the end of a work may rely
+        // on it that the job holds no reference to the group.
         drop(group);
         task.works().iter().for_each(|work| work.end(outcome.clone().map(|()| None)));
     }

@@ -1,11 +1,21 @@
-//! Sends messages of the library for which only the newest counts. Per destination, one message is
-//! in flight and at most one more waits: the newest.
+//! Sends internal messages of the library of a kind for which only the newest message to each rank
+//! matters, for example a state.
 //!
-//! A rank that hangs receives nothing, while other ranks may send to it again and again. This
-//! sender keeps at most two messages for it: one in the engine, and the newest one. A newer message
-//! replaces the waiting one. The waiting message is sent when the first has completed.
+//! A rank that hangs does not receive, while other ranks may send to it again and again. To bound
+//! the memory, this sender keeps at most two messages for each destination: one in flight (posted
+//! to the engine), and one that waits. A newer message replaces the waiting message. When the
+//! message in flight has completed, the waiting message is posted. For example, four messages to a
+//! rank that does not receive:
 //!
-//! The sender holds no reference to its group. Completions come on any thread, also within a send.
+//! | sent | in flight | waiting |
+//! |---|---|---|
+//! | 1 | 1 | – |
+//! | 2 | 1 | 2 |
+//! | 3 | 1 | 3 |
+//! | 4 | 1 | 4 |
+//!
+//! The sender holds no reference to its group. A completion may run on any thread, even inside the
+//! call that posts the send.
 //!
 //! This module does not depend on the content of the messages.
 
@@ -20,15 +30,15 @@ use crate::transport::{Completion, Delivery, SendRequest};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The messages of one tag to the ranks of a group.
+/// The sender of all messages with one tag to the ranks of a group.
 #[derive(Debug)]
 pub(in crate::api) struct LatestOnlySender {
     tag: u32,
-    /// The ranks with a message in flight, and the message that waits behind it.
+    /// The ranks to which a message is in flight, each with the message that waits.
     in_flight: Mutex<HashMap<Rank, Option<Vec<u8>>>>,
 }
 
-/// A message in flight, which owns its buffer.
+/// A message in flight. It owns the buffer of the message.
 #[derive(Debug)]
 struct InFlightSend {
     _memory: PooledBuffer,
@@ -46,7 +56,7 @@ impl LatestOnlySender {
         lock(&self.in_flight)
     }
 
-    /// Sends a message to a rank. It replaces a message to this rank that was not sent yet.
+    /// Sends a message to a rank. The message replaces a message to this rank that still waits.
     ///
     /// # Errors
     /// The errors of the engine's send.
@@ -67,14 +77,15 @@ impl LatestOnlySender {
         self.post_send(group, to, bytes)
     }
 
-    /// Returns whether all messages to these ranks have been sent or replaced.
+    /// Returns whether no message to these ranks is in flight or waits.
     pub(in crate::api) fn is_flushed(&self, to: &[Rank]) -> bool {
         let in_flight = self.lock_in_flight();
         in_flight.is_empty() || !to.iter().any(|to| in_flight.contains_key(to))
     }
 
-    /// Posts a message to a rank that is marked as in flight. The message has no deadline: a
-    /// deadline that passes during the transfer would fail the group.
+    /// Posts a message to a rank. The caller has already marked the rank as having a message in
+    /// flight. The message has no deadline, because a deadline that passes during the transfer
+    /// would fail the group.
     fn post_send(self: &Arc<Self>, group: &Arc<Group>, to: Rank, bytes: &[u8]) -> Result<()> {
         let memory = PooledBuffer::copy_of(bytes);
         let (tag, dtype, deadline) = (self.tag, DataType::U8, Deadline::never());
@@ -82,13 +93,13 @@ impl LatestOnlySender {
             SendRequest { to, tag, dtype, bytes: memory.as_src(), deadline, is_synchronous: false };
         let (sender, weak_group) = (Arc::clone(self), Arc::downgrade(group));
         let in_flight = Arc::new(InFlightSend { _memory: memory, to, sender, group: weak_group });
-        // No lock is held here: the engine may complete the send within the call.
+        // The engine may complete the send within this call. Therefore the lock is not held here.
         let posted = group.messaging_engine().and_then(|engine| engine.send(message, in_flight));
         posted.inspect_err(|_| drop(self.lock_in_flight().remove(&to)))
     }
 
-    /// Returns the waiting message after a send has completed. Returns nothing if no message waits
-    /// or the rank is unreachable.
+    /// Returns the waiting message to a rank after the send in flight has completed. Returns `None`
+    /// if no message waits, or if the send has failed, which means that the rank is unreachable.
     fn take_next(&self, to: Rank, outcome: &Result<Delivery>) -> Option<Vec<u8>> {
         let mut in_flight = self.lock_in_flight();
         let newest = in_flight.get_mut(&to).and_then(Option::take).filter(|_| outcome.is_ok());
@@ -106,7 +117,7 @@ impl Completion for InFlightSend {
         let Some(group) = group.upgrade() else { return };
         // An error means that the rank is unreachable. Such a rank does not need the message.
         drop(sender.post_send(&group, *to, &newest));
-        // This thread may be one that must not drop the group.
+        // Some threads must not drop the last reference to a group, and this may be one of them.
         Group::release(group);
     }
 }

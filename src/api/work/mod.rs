@@ -1,4 +1,5 @@
-//! Asynchronous works: issue, the run queue of a group, outcomes, callbacks and event files.
+//! Works (asynchronous operations): their issue, the run queue of a group, their outcomes,
+//! completion callbacks, and completion events.
 
 pub mod callbacks;
 mod events;

@@ -1,8 +1,9 @@
-//! Waits for one work.
+//! Waits for a single work.
 //!
-//! The waiting thread makes progress. For a collective it runs jobs of the group's queue, and for a
-//! message it runs the engine. For a batch it waits for the members one after the other. An error
-//! of the operation is reported before the wait returns it.
+//! The waiting thread also does work itself. For a collective, it runs jobs of the group's queue.
+//! For a message, it runs the messaging engine. For a batch, it waits for the members one after the
+//! other. Before a wait returns an operation's error, the error is written to the flight recorder's
+//! dump.
 
 use crate::api::group::process_group::Group;
 use crate::api::observe::recorder;
@@ -16,12 +17,13 @@ use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 
 impl Work {
-    /// Waits until the work has ended or the limit has passed. The thread makes progress while it
-    /// waits. Any thread may call this any number of times.
+    /// Waits until the work has ended or the limit has passed. While it waits, the thread runs
+    /// operations of the group. Any thread may call this any number of times.
     ///
     /// # Errors
-    /// The operation's own error, which stays. `InvalidArgument` for a work of a batch that has not
-    /// ended, and for a pending work inside a completion callback.
+    /// The operation's error, which every later call also returns. `InvalidArgument` if the work
+    /// belongs to a batch that has not been issued, or if the work is pending and the caller is
+    /// inside a completion callback.
     pub fn wait(&self, limit: &Deadline) -> Result<WorkProgress> {
         self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
     }
@@ -36,7 +38,7 @@ impl Work {
         callbacks::reject_blocking_in_callback("waiting for a pending work")?;
         self.check_issued()?;
         let Some(issue) = self.issue_info.get() else {
-            // The work ended without having been issued.
+            // The work has ended with an error before it was issued.
             return self
                 .outcome()
                 .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
@@ -57,8 +59,8 @@ impl Work {
     /// the device has completed it. Any thread may call this any number of times.
     ///
     /// # Errors
-    /// The errors of [`Work::wait`]; the failure of the group, if it comes before the device has
-    /// completed the operation.
+    /// The errors of [`Work::wait`]; the failure of the group, if the group fails before the device
+    /// has completed the operation.
     pub fn synchronize(&self, limit: &Deadline) -> Result<WorkProgress> {
         if self.wait(limit)? == WorkProgress::Pending {
             return Ok(WorkProgress::Pending);
@@ -75,7 +77,7 @@ impl Work {
         Ok(WorkProgress::Done)
     }
 
-    /// Makes progress on this thread with the engine that transfers the message.
+    /// Runs the engine that transfers the message on this thread until the message is done.
     fn progress_message(&self, limit: &Deadline) {
         let group = self.message_group();
         if let Some(engine) = group.as_ref().and_then(|group| group.backend.point_to_point()) {
@@ -85,8 +87,8 @@ impl Work {
         }
     }
 
-    /// Makes progress with an engine on this thread until `is_over` holds. If the wait is long, the
-    /// log names this message.
+    /// Runs an engine on this thread until `is_over` returns true or the limit passes. If the wait
+    /// is long, a log line names this message.
     pub(super) fn progress_until(
         &self,
         engine: &dyn PointToPoint,
@@ -119,18 +121,20 @@ impl Work {
         Group::release(group);
     }
 
-    /// Waits for the members one after the other. The end of the last member ends the batch.
+    /// Waits for the members of the batch one after the other. When the last member ends, the batch
+    /// ends.
     fn wait_for_members(&self, limit: &Deadline) {
         let members = self.pending_members();
-        // Errors are dropped: the batch's outcome has the error of the first failed member.
+        // The errors of the members are ignored here. The outcome of the batch has the error of the
+        // first failed member.
         members.iter().for_each(|member| drop(member.wait(limit)));
         self.queue.wait_for(|| self.is_done(), limit, None);
     }
 
-    /// Refuses to wait for a work that has not been issued.
+    /// Checks that the work was issued or has ended, so that a wait can end.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the work belongs to a batch that has not been issued.
     pub(super) fn check_issued(&self) -> Result<()> {
         if self.issue_info.get().is_some() || self.is_done() {
             return Ok(());

@@ -1,11 +1,13 @@
-//! Waits for several works.
+//! Waits for several works (asynchronous operations).
 //!
-//! [`wait_all`] waits for the works in the order of the list. [`wait_any`] selects one method of
-//! waiting for all its works:
-//! * collectives of one group: in their queue, whose jobs the thread runs while it waits;
-//! * messages of one group: in their engine, which makes progress on the thread;
-//! * all other lists: on a doorbell that each work rings when it ends. The queues' workers and the
-//!   service thread make the progress.
+//! [`wait_all`] waits for the works one after the other. [`wait_any`] waits for all works at the
+//! same time until one of them ends. It selects a method for the whole list:
+//! * If all works are collectives of one group, the thread waits in the group's queue and runs jobs
+//!   of the queue while it waits.
+//! * If all works are messages of one group, the thread runs the group's messaging engine.
+//! * In all other cases, the thread sleeps on a doorbell (a futex word), which each work notifies
+//!   when it ends. Other threads run the operations: the workers of the queues, and the service
+//!   thread.
 //!
 //! This module does not depend on how a collective runs or how a message travels.
 
@@ -22,7 +24,7 @@ use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::Arc;
 
-/// Works by their index in the caller's list, in which entries may be missing.
+/// The caller's list of works. An entry may be missing, so that indices stay the same.
 pub type WorkList = [Option<Arc<Work>>];
 
 /// The result of a test or a wait for any work of a list.
@@ -39,15 +41,16 @@ pub enum AnyWorkDone {
 /// Waits until all works of a list are done.
 ///
 /// # Errors
-/// The first error in the order of the list, once all works are done; and the errors of
-/// [`Work::wait`] that are not the operation's.
+/// * If operations have failed: the error of the first failed work in the list. It is returned when
+///   all works are done.
+/// * The errors of [`Work::wait`] for a wait that is not permitted.
 pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     let mut first: Result<()> = Ok(());
     for (index, work) in works_of(works) {
         match work.wait(limit) {
             Ok(WorkProgress::Done) => {}
             Ok(WorkProgress::Pending) => return Ok(WorkProgress::Pending),
-            // The wait was refused.
+            // The wait for this work is not permitted.
             Err(error) if !work.is_done() => return Err(error.context(list_position(index))),
             Err(error) => first = first.and(Err(error.context(list_position(index)))),
         }
@@ -55,7 +58,7 @@ pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     first.map(|()| WorkProgress::Done)
 }
 
-/// Returns the first work of a list that is done.
+/// Returns the first work in the list that is done, without waiting.
 pub fn test_any(works: &WorkList) -> AnyWorkDone {
     let done = works_of(works).find_map(|(index, work)| Some((index, work.outcome()?)));
     match done {
@@ -67,10 +70,12 @@ pub fn test_any(works: &WorkList) -> AnyWorkDone {
     }
 }
 
-/// Waits until a work of a list is done. Returns the first in the list if several are done.
+/// Waits until a work of the list is done, and returns it. If several are done, returns the first
+/// of them in the list.
 ///
 /// # Errors
-/// `InvalidArgument` for works of a batch that has not ended, and inside a completion callback.
+/// `InvalidArgument` if a work belongs to a batch that has not been issued, or inside a completion
+/// callback.
 pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
     let found = test_any(works);
     if found != AnyWorkDone::Pending || limit.has_passed() {
@@ -101,13 +106,14 @@ fn list_position(index: usize) -> String {
 enum AnyWaitMethod<'a> {
     /// All works are collectives of this queue.
     InQueue(&'a RunQueue),
-    /// All works are messages of one group; this is one of them.
+    /// All works are messages of one group. The field is one of these works.
     InEngine(&'a Work),
+    /// The works have different kinds or groups.
     OnDoorbell,
 }
 
 impl<'a> AnyWaitMethod<'a> {
-    /// `works` is not empty.
+    /// Selects the method for these works. `works` must not be empty.
     fn select(works: &[&'a Arc<Work>]) -> Self {
         let first = works[0];
         let is_alike = |work: &&Arc<Work>| {
@@ -139,15 +145,16 @@ fn is_any_done(works: &[&Arc<Work>]) -> bool {
     works.iter().any(|work| work.is_done())
 }
 
-/// A collective that may expire before its turn, which fails its group.
+/// A collective whose deadline the wait must watch: if the deadline passes before the collective's
+/// turn, the collective expires and its group fails.
 struct DeadlineWatch {
     queue: Arc<RunQueue>,
     sequence: u64,
     deadline: Deadline,
 }
 
-/// Returns the collectives among the works and among the members of batches, sorted so that the
-/// earliest deadline is last.
+/// Returns the collectives among the works and among the members of batches. They are sorted by
+/// deadline, the earliest last.
 fn deadlines_to_watch(works: &[&Arc<Work>]) -> Vec<DeadlineWatch> {
     let mut found = Vec::with_capacity(works.len());
     let mut add = |work: &Work| {
@@ -168,14 +175,16 @@ fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
     let mut watched = deadlines_to_watch(works);
     while !is_any_done(works) && !limit.has_passed() {
         let mine = watched.pop().map(|it| (it.sequence, it.deadline));
-        // Wait up to the deadline of the next collective, and watch that collective afterwards.
+        // `wait_for` watches only one collective. So each wait ends at the deadline of the next
+        // collective, which the next wait then watches.
         let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.remaining()));
         queue.wait_for(|| is_any_done(works), &slice, mine);
     }
 }
 
 fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
-    // A message that is already done has released its group.
+    // A message that is done has released its group, so the group comes from any message that is
+    // pending.
     let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
     match group.backend.point_to_point() {
         Some(engine) => first.progress_until(engine, &|| is_any_done(works), limit),
@@ -210,8 +219,9 @@ fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
 }
 
 impl Work {
-    /// Registers a function that the thread that ends the work calls. If the work has already
-    /// ended, the function runs immediately. Returns the number for the hook's removal.
+    /// Registers a function (a hook), which the thread that ends the work calls. If the work has
+    /// already ended, calls the function immediately. Returns the number with which the hook can be
+    /// removed.
     fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
         let id = CompletionAction::next_id();
         self.add_completion_action(CompletionAction::Hook(id, Box::new(function)));

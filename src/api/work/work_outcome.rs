@@ -1,6 +1,4 @@
-//! The outcome of a work, and the actions that run when the work ends.
-//!
-//! The outcome changes from pending to done exactly once, even if several threads try.
+//! The outcome of a work (an asynchronous operation), and the actions that run when the work ends.
 
 use crate::api::work::callbacks::{CallbackFn, CallbackKey, PostedCallback, RegisteredCallback};
 use crate::base::error::Result;
@@ -12,10 +10,10 @@ use std::time::Instant;
 
 /// An action that runs when a work ends.
 pub(in crate::api) enum CompletionAction {
-    /// Runs immediately on the thread that ends the work, and must not block. The number identifies
-    /// the hook for removal.
+    /// A function that the thread that ends the work calls immediately. It must not block. The
+    /// number identifies the hook for its removal.
     Hook(u64, CallbackFn),
-    /// Runs on the callback thread.
+    /// A function of the caller that the callback thread calls.
     Callback(RegisteredCallback),
 }
 
@@ -26,15 +24,19 @@ pub(super) struct WorkEnd {
     pub(super) time: Instant,
 }
 
+/// The state of a work.
 enum OutcomeState {
+    /// The work has not ended. The field has the actions to run at its end.
     Pending(Vec<CompletionAction>),
-    /// With the posted callbacks that have not been called.
+    /// The work has ended. The list has the posted callbacks, which can be withdrawn until they are
+    /// called.
     Done(Arc<WorkEnd>, Vec<PostedCallback>),
 }
 
-/// The state of a work. It changes from pending to done once, even if several threads try.
+/// The outcome of a work. It changes from pending to done once, even if several threads try to end
+/// the work.
 pub(super) struct WorkOutcome {
-    /// 1 once `state` is `Done`, so that `is_done` takes no lock.
+    /// 1 if `state` is `Done`. A copy, so that `is_done` takes no lock.
     is_done: AtomicU32,
     state: Mutex<OutcomeState>,
 }
@@ -44,8 +46,8 @@ impl WorkOutcome {
         Self { is_done: AtomicU32::new(0), state: Mutex::new(OutcomeState::Pending(Vec::new())) }
     }
 
-    /// Ends the work and returns the actions to run. Returns `None` if the work has already ended;
-    /// its outcome stays.
+    /// Ends the work and returns the actions, which the caller then runs. If the work has already
+    /// ended, its outcome stays and this returns `None`.
     pub(super) fn complete(&self, ended: WorkEnd) -> Option<Vec<CompletionAction>> {
         let mut state = self.lock();
         let OutcomeState::Pending(actions) = &mut *state else { return None };
@@ -67,8 +69,8 @@ impl WorkOutcome {
         }
     }
 
-    /// Registers an action for the end of the work. Returns the action if the work has already
-    /// ended.
+    /// Registers an action for the end of the work. If the work has already ended, returns the
+    /// action and the outcome; then the caller runs the action.
     pub(super) fn add_action(
         &self,
         action: CompletionAction,
@@ -101,19 +103,19 @@ impl WorkOutcome {
         let OutcomeState::Pending(list) = &mut *state else { return };
         let index = list
             .iter()
-            .position(|then| matches!(then, CompletionAction::Hook(own, _) if *own == id));
+            .position(|action| matches!(action, CompletionAction::Hook(own, _) if *own == id));
         let removed = index.map(|at| list.remove(at));
         drop(state);
         drop(removed);
     }
 
     /// Withdraws the first callback with this key that has not been called. Returns false if there
-    /// is none.
+    /// is no such callback.
     pub(super) fn withdraw_callback(&self, key: CallbackKey) -> bool {
         let mut state = self.lock();
         let withdrawn = match &mut *state {
             OutcomeState::Pending(list) => {
-                let has_key = |then: &CompletionAction| matches!(then, CompletionAction::Callback(callback) if callback.is_registered_as(key));
+                let has_key = |action: &CompletionAction| matches!(action, CompletionAction::Callback(callback) if callback.is_registered_as(key));
                 list.iter().position(has_key).and_then(|at| list.remove(at).withdraw())
             }
             OutcomeState::Done(_, posted) => posted.iter().find_map(|posted| posted.withdraw(key)),
@@ -135,7 +137,7 @@ impl fmt::Debug for WorkOutcome {
 }
 
 impl WorkEnd {
-    /// Returns the outcome without the message's delivery.
+    /// Returns the outcome without the details of a message (peer, tag, length).
     pub(super) fn without_delivery(&self) -> Result<()> {
         self.result.as_ref().map(drop).map_err(Clone::clone)
     }
@@ -178,8 +180,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two threads end the work and a third registers a hook. One thread ends it, and the hook runs
-    /// once.
+    /// Two threads try to end the work, and a third registers a hook. Only one of the two ends the
+    /// work, and the hook runs once.
     #[test]
     fn loom_a_work_ends_once() {
         loom::model(|| {
@@ -191,8 +193,8 @@ mod models {
                         // Represents the data that the operation writes.
                         shared.2.store(7, Ordering::Relaxed);
                         let ended = WorkEnd { result: Ok(None), time: Instant::now() };
-                        let Some(then) = shared.0.complete(ended) else { return 0 };
-                        then.into_iter().for_each(|then| then.run(&Ok(())));
+                        let Some(actions) = shared.0.complete(ended) else { return 0 };
+                        actions.into_iter().for_each(|action| action.run(&Ok(())));
                         1
                     })
                 })
@@ -204,8 +206,8 @@ mod models {
                     counter.1.fetch_add(1, Ordering::Relaxed);
                 }),
             );
-            if let Some((then, ended)) = shared.0.add_action(hook) {
-                then.run(&ended.without_delivery());
+            if let Some((action, ended)) = shared.0.add_action(hook) {
+                action.run(&ended.without_delivery());
             }
             if shared.0.is_done() {
                 assert_eq!(shared.2.load(Ordering::Relaxed), 7);

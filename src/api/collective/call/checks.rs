@@ -1,5 +1,7 @@
-//! Checks of a call that a rank can do alone: its root, its operator and its buffers. The number
-//! and the lengths of buffers match the arguments, and buffers are disjoint or in place.
+//! Checks of a call that a rank can do without the other ranks: the root, the operator, and the
+//! buffers. The number and the lengths of the buffers must match the arguments. The input and the
+//! output must not overlap, or they must be in place, that is, at exactly the addresses that the
+//! operation permits.
 
 use super::{Call, CallOptions};
 use crate::base::buffer::{Dst, Src};
@@ -10,7 +12,8 @@ use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
 impl Call<'_> {
-    /// Runs the checks that do not depend on a back end, for rank `rank` of `size`.
+    /// Runs the checks that do not depend on a back end. The caller is rank `rank` of a group of
+    /// `size` ranks.
     pub(in crate::api) fn check(
         &self,
         options: &CallOptions,
@@ -35,7 +38,7 @@ impl Call<'_> {
         self.check_blocks(rank, size)
     }
 
-    /// Checks calls with one block for each rank.
+    /// Checks a call that has a separate buffer (block) for each rank.
     fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
         let lists = [self.sends.as_ref().map(|l| l.len()), self.recvs.as_ref().map(|l| l.len())];
         if let Some(wrong) = lists.into_iter().flatten().find(|&blocks| blocks != size) {
@@ -48,8 +51,10 @@ impl Call<'_> {
         self.check_block_lists(rank)
     }
 
-    /// Checks that the block from this rank to itself has equal send and receive lengths. `sends`
-    /// and `recvs` are set only where they count: on the root of rooted forms.
+    /// Checks that the block that this rank sends to itself is as long as the block that it
+    /// receives from itself. If there is no list of blocks on one side, `send` or `recv` is the
+    /// block. In rooted operations, this check runs only on the root, because only the root has a
+    /// list.
     fn check_own_block(&self, rank: Rank) -> Result<()> {
         let sent = self.sends.as_ref().map_or(self.send, |blocks| blocks[rank]).len();
         let expected = self.recvs.as_ref().map_or(self.recv, |blocks| blocks[rank]).len();
@@ -68,7 +73,7 @@ impl Call<'_> {
         )))
     }
 
-    /// Checks that input and output are in place or disjoint.
+    /// Checks that the input and the output are in place or do not overlap.
     #[inline]
     pub(in crate::api) fn check_overlap(&self, rank: Rank) -> Result<()> {
         let Self { kind, send, recv, .. } = self;
@@ -93,8 +98,8 @@ impl Call<'_> {
         Err(overlap_error(rule))
     }
 
-    /// Checks that input and output blocks are in place or disjoint, and that no two output blocks
-    /// overlap.
+    /// Checks that the input blocks and the output blocks are in place or do not overlap, and that
+    /// no two output blocks overlap.
     fn check_block_lists(&self, rank: Rank) -> Result<()> {
         let mut outputs: Vec<(usize, usize, usize)> = match &self.recvs {
             Some(blocks) => {

@@ -1,7 +1,7 @@
-//! A collective call with its arguments, before it has a sequence number. `checks` has the checks
-//! that need no other rank.
+//! A collective call with its arguments. A call gets a sequence number later, when it is issued.
+//! `checks` has the checks that this rank can do without the other ranks.
 //!
-//! This module does not depend on groups, on the order of calls, or on back ends.
+//! This module does not depend on groups, on the order in which calls run, or on back ends.
 
 mod checks;
 
@@ -19,24 +19,29 @@ use crate::base::op::ReduceOp;
 use crate::base::progress_observer::ProgressObserver;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 
-/// A collective before it has a sequence number.
+/// The arguments of a collective.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
     kind: OpKind,
     pub(super) dtype: Option<DataType>,
     pub(super) op: Option<ReduceOp>,
     pub(super) root: Option<Rank>,
+    /// The count or the counts that the ranks compare.
     extent: CountSpec,
-    /// The count argument, in forms that have one.
+    /// The count argument. In operations with a count for each rank, the maximum of the counts, or
+    /// `usize::MAX` if this rank does not know all counts.
     pub(super) count: usize,
-    /// This rank's contiguous input and output.
+    /// This rank's contiguous input. Empty in operations with a list of input blocks.
     pub(super) send: Src<'a>,
+    /// This rank's contiguous output. Empty in operations with a list of output blocks.
     pub(super) recv: Dst<'a>,
+    /// The input blocks, one for each rank, in operations with such a list.
     sends: Option<Box<[Src<'a>]>>,
+    /// The output blocks, one for each rank, in operations with such a list.
     recvs: Option<Box<[Dst<'a>]>>,
-    /// The GPU and stream of the buffers, if they are in device memory.
+    /// The GPU and the stream of the buffers, if the buffers are in device memory.
     pub(super) gpu: Option<GpuTarget>,
-    /// True if the buffers were located and all are empty.
+    /// True if the location of the buffers was determined and all buffers are empty.
     pub(super) is_empty: bool,
 }
 
@@ -100,50 +105,52 @@ impl<'a> Call<'a> {
         Self { root, send, recv, ..Self::new(OpKind::Gather, Some(dtype), count) }
     }
 
-    /// Scatters the root's `send`: each rank gets its block. `send` is empty on the other ranks.
+    /// Scatters the root's `send`, which has one block for each rank: rank r gets block r in
+    /// `recv`. `send` is empty on the other ranks.
     pub fn scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, root: Rank) -> Self {
         let (root, count) = (Some(root), dtype.elements_in(recv.len()));
         Self { root, send, recv, ..Self::new(OpKind::Scatter, Some(dtype), count) }
     }
 
-    /// Reduces `send` of all ranks, which has one block per rank. Each rank gets its block in
-    /// `recv`.
+    /// Reduces `send` of all ranks. `send` has one block for each rank. Rank r gets the reduction
+    /// of block r in `recv`.
     pub fn reduce_scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let (op, count) = (Some(op), dtype.elements_in(recv.len()));
         Self { op, send, recv, ..Self::new(OpKind::ReduceScatter, Some(dtype), count) }
     }
 
-    /// Reduces `send` of ranks 0 to this rank into `recv`.
+    /// Reduces `send` of the ranks from 0 to this rank, including this rank, into `recv`.
     pub fn scan(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = dtype.elements_in(send.len());
         Self { op: Some(op), send, recv, ..Self::new(OpKind::Scan, Some(dtype), count) }
     }
 
-    /// Reduces `send` of the ranks below this one into `recv`, which is empty on rank 0.
+    /// Reduces `send` of the ranks below this rank into `recv`. `recv` is empty on rank 0.
     pub fn exscan(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         Self { kind: OpKind::Exscan, ..Self::scan(send, recv, dtype, op) }
     }
 
-    /// Sends block r of `send` to each of the `size` ranks r, and receives the blocks for this rank
-    /// into `recv`.
+    /// Sends block r of `send` to rank r, for each of the `size` ranks. Block r of `recv` gets the
+    /// block from rank r.
     pub fn all_to_all(send: Src<'a>, recv: Dst<'a>, dtype: DataType, size: WorldSize) -> Self {
         let count = dtype.elements_in(recv.len()) / size;
         Self { send, recv, ..Self::new(OpKind::AllToAll, Some(dtype), count) }
     }
 
-    /// Creates [`Call::all_gather`] with a separate length and buffer for each rank.
+    /// Like [`Call::all_gather`], with a separate length and buffer for each rank.
     pub fn all_gather_v(send: Src<'a>, recvs: Vec<Dst<'a>>, dtype: DataType) -> Self {
         let counts = counts(recvs.iter().map(|block| block.len()), dtype);
         let recvs = Some(recvs.into_boxed_slice());
         Self { send, recvs, ..Self::new(OpKind::AllGatherV, Some(dtype), 0) }.with_counts(&counts)
     }
 
-    /// Creates a [`Call::all_gather_v`] with these counts and without buffers, for its descriptor.
+    /// Creates a [`Call::all_gather_v`] with these counts and without buffers. The caller uses only
+    /// its descriptor.
     pub(in crate::api) fn all_gather_v_without_buffers(counts: &[usize], dtype: DataType) -> Self {
         Self::new(OpKind::AllGatherV, Some(dtype), 0).with_counts(counts)
     }
 
-    /// Creates [`Call::gather`] with a separate length and buffer for each rank. `recvs` is `None`
+    /// Like [`Call::gather`], with a separate length and buffer for each rank. `recvs` is `None`
     /// except on the root.
     pub fn gather_v(
         send: Src<'a>,
@@ -156,7 +163,7 @@ impl<'a> Call<'a> {
         Self { root, send, recvs, ..Self::pairwise(OpKind::GatherV, dtype) }
     }
 
-    /// Creates [`Call::scatter`] with a separate length and buffer for each rank. `sends` is `None`
+    /// Like [`Call::scatter`], with a separate length and buffer for each rank. `sends` is `None`
     /// except on the root.
     pub fn scatter_v(
         sends: Option<Vec<Src<'a>>>,
@@ -169,7 +176,7 @@ impl<'a> Call<'a> {
         Self { root, sends, recv, ..Self::pairwise(OpKind::ScatterV, dtype) }
     }
 
-    /// Creates [`Call::reduce_scatter`] with a separate length and buffer for each rank.
+    /// Like [`Call::reduce_scatter`], with a separate length and buffer for each rank.
     pub fn reduce_scatter_v(
         sends: Vec<Src<'a>>,
         recv: Dst<'a>,
@@ -182,7 +189,7 @@ impl<'a> Call<'a> {
             .with_counts(&counts)
     }
 
-    /// Creates [`Call::all_to_all`] with a separate length and buffer for each pair of ranks.
+    /// Like [`Call::all_to_all`], with a separate length and buffer for each pair of ranks.
     pub fn all_to_all_v(sends: Vec<Src<'a>>, recvs: Vec<Dst<'a>>, dtype: DataType) -> Self {
         let (sends, recvs) = (Some(sends.into_boxed_slice()), Some(recvs.into_boxed_slice()));
         Self { sends, recvs, ..Self::pairwise(OpKind::AllToAllV, dtype) }
@@ -193,6 +200,7 @@ impl<'a> Call<'a> {
         Self::new(OpKind::Barrier, None, 0)
     }
 
+    /// Creates a call in which only the two ranks of each pair know the count of their transfer.
     fn pairwise(kind: OpKind, dtype: DataType) -> Self {
         let (extent, count) = (CountSpec::Pairwise, usize::MAX);
         Self { extent, count, ..Self::new(kind, Some(dtype), 0) }
@@ -203,12 +211,12 @@ impl<'a> Call<'a> {
         Self { extent, count: counts.iter().copied().max().unwrap_or(0), ..self }
     }
 
-    /// Returns the call without a built-in operator.
+    /// Returns the call without its built-in operator.
     pub(in crate::api) fn without_operator(self) -> Self {
         Self { op: None, ..self }
     }
 
-    /// Returns the send blocks, one for each rank, in forms with a list of blocks.
+    /// Returns the input blocks, one for each rank, in operations with such a list.
     pub(in crate::api) fn sends(&self) -> Option<&[Src<'a>]> {
         self.sends.as_deref()
     }
@@ -218,7 +226,8 @@ impl<'a> Call<'a> {
         self.kind
     }
 
-    /// Returns the enqueue request, if the buffers are in device memory.
+    /// Returns the request to enqueue the operation on a device, if the buffers are in device
+    /// memory.
     pub(in crate::api) fn device_launch<'s>(
         &self,
         completion: &'s EnqueuedOperationSlot,
@@ -231,8 +240,9 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Calls `visit` for each buffer, with true if the operation writes it. The buffer of a
-    /// broadcast counts as written on the root, too.
+    /// Calls `visit` for each buffer. The second argument of `visit` is true if the operation
+    /// writes the buffer. The buffer of a broadcast counts as written even on the root, which only
+    /// reads it.
     pub(in crate::api) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         visit(self.send, self.kind == OpKind::Broadcast);
         visit(self.recv.as_src(), true);
@@ -240,8 +250,8 @@ impl<'a> Call<'a> {
         self.recvs.iter().flatten().for_each(|block| visit(block.as_src(), true));
     }
 
-    /// Returns the same operation on other buffers of other lengths, in a group of `size`. Not for
-    /// the `_v` forms.
+    /// Returns the same operation on other buffers, which may have other lengths, in a group of
+    /// `size` ranks. Must not be called for operations with a list of blocks.
     pub(in crate::api) fn with_buffers<'b>(
         &self,
         send: Src<'b>,
@@ -258,7 +268,7 @@ impl<'a> Call<'a> {
         Call { op, root, send, recv, ..Call::new(kind, dtype, count) }
     }
 
-    /// Returns the descriptor, on which all ranks must agree.
+    /// Returns the descriptor, which must be equal on all ranks.
     pub(in crate::api) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
         Descriptor {
@@ -274,7 +284,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the arguments for the fast path, if the call has no arguments beyond these.
+    /// Returns the arguments for the fast path. Returns `None` if the call has further arguments (a
+    /// count for each rank, or a device).
     #[inline]
     pub(in crate::api) fn fast_path_arguments<'p>(
         &self,
@@ -297,7 +308,7 @@ impl<'a> Call<'a> {
         options: &'o CallOptions,
         group: &'o str,
         deadline: &'o LazyDeadline,
-        probe: &'o dyn ProgressObserver,
+        observer: &'o dyn ProgressObserver,
     ) -> Operation<'o> {
         Operation {
             descriptor,
@@ -313,17 +324,17 @@ impl<'a> Call<'a> {
             has_new_deadline: false,
             enqueue_request: None,
             labels: &[],
-            observer: probe,
+            observer,
             group,
         }
     }
 
-    /// Returns the count argument in bytes, as [`Operation::bytes`] does.
+    /// Returns the count argument in bytes, like [`Operation::bytes`].
     pub(in crate::api) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.map_or(1, DataType::size))
     }
 
-    /// Returns the operator and the type, so that the caller can check their combination.
+    /// Returns the operator and the element type of a reduction.
     pub(in crate::api) fn reduction(&self) -> Option<(ReduceOp, DataType)> {
         self.op.zip(self.dtype)
     }

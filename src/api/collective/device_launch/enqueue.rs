@@ -1,8 +1,9 @@
-//! The enqueue of several group batches on this thread, and the order in which threads take tickets
-//! for them.
+//! Enqueues several group batches on this thread. A group batch has the operations of one group.
+//! This file also has the lock that orders threads that take tickets in several queues.
 //!
-//! The group batches hold their turns. Their arrival checks come first, because an enqueued
-//! operation may wait for the other ranks.
+//! The caller has the turns of all group batches. Arrival checks (debug checks that wait for all
+//! ranks) run before the enqueue, because the enqueue of an operation may block until other ranks
+//! enqueue it.
 
 use super::group_batch::GroupBatch;
 use crate::backend::{DeviceBatch, Operation, enqueue_batches};
@@ -17,43 +18,58 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Locked while a thread takes tickets in several queues.
+/// Locked while a thread takes tickets in the queues of several groups.
 static TICKET_ORDER: Mutex<()> = Mutex::new(());
 
-/// The time after the deadline in which the other ranks may still report that a rank is late.
+/// The time after the deadline for which the wait for the arrival checks continues, so that an
+/// error of another rank that names a late rank can arrive.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Takes tickets with `take_all`. If it takes tickets in several queues, the order lock is held.
+/// Takes tickets with `take_all`. If `several` is true, `take_all` takes tickets in several queues,
+/// and the lock `TICKET_ORDER` is held during the call.
 pub(super) fn take_tickets(several: bool, take_all: impl FnOnce()) {
     let order = several.then(|| lock(&TICKET_ORDER));
     take_all();
     drop(order);
 }
 
-/// Enqueues group batches that hold their turns.
-pub(super) fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
-    let mut outcomes = wait_for_arrivals(parts);
-    let deadlines: Vec<LazyDeadline> =
-        parts.iter().map(|part| LazyDeadline::from(*part.deadline())).collect();
-    let operations: Vec<Vec<Operation<'_>>> =
-        parts.iter().zip(&deadlines).map(|(part, deadline)| part.operations(deadline)).collect();
-    let messages: Vec<_> = parts.iter().map(|part| part.messages()).collect();
-    let mut bundles = Vec::with_capacity(parts.len());
-    for (index, part) in
-        parts.iter().enumerate().filter(|&(position, _)| outcomes[position].is_ok())
+/// Enqueues the group batches. The caller has their turns. Returns the outcome of each.
+pub(super) fn enqueue_group_batches(group_batches: &[&GroupBatch]) -> Vec<Result<()>> {
+    let mut outcomes = wait_for_arrivals(group_batches);
+    let deadlines: Vec<LazyDeadline> = group_batches
+        .iter()
+        .map(|group_batch| LazyDeadline::from(*group_batch.deadline()))
+        .collect();
+    let operations: Vec<Vec<Operation<'_>>> = group_batches
+        .iter()
+        .zip(&deadlines)
+        .map(|(group_batch, deadline)| group_batch.operations(deadline))
+        .collect();
+    let messages: Vec<_> = group_batches.iter().map(|group_batch| group_batch.messages()).collect();
+    let mut bundles = Vec::with_capacity(group_batches.len());
+    for (index, group_batch) in
+        group_batches.iter().enumerate().filter(|&(position, _)| outcomes[position].is_ok())
     {
-        if let Some(enqueuer) = part.enqueuer() {
+        if let Some(enqueuer) = group_batch.enqueuer() {
             let (operations, messages) = (&operations[index][..], &messages[index][..]);
-            bundles.push(DeviceBatch { enqueuer, operations, messages, deadline: part.deadline() });
+            bundles.push(DeviceBatch {
+                enqueuer,
+                operations,
+                messages,
+                deadline: group_batch.deadline(),
+            });
         }
     }
     let enqueued = catch_unwind(AssertUnwindSafe(|| enqueue_batches(&bundles)));
     let mut done = enqueued.unwrap_or_else(|_| vec![Err(panic_error()); bundles.len()]).into_iter();
-    for (part, outcome) in parts.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+    for (group_batch, outcome) in
+        group_batches.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok())
+    {
         *outcome = done.next().unwrap_or_else(|| Err(panic_error()));
         if let Err(error) = outcome {
-            // The back end has already reported most errors to the other ranks.
-            part.group().fail(error);
+            // For most errors, the back end has already failed the group. Then this call has no
+            // effect.
+            group_batch.group().fail(error);
         }
     }
     outcomes
@@ -63,22 +79,27 @@ fn panic_error() -> Error {
     Error::internal("a defect in libdist, please report it: a panic while operations were enqueued")
 }
 
-/// Runs the arrival checks of the groups that have them. Several checks run on separate threads:
-/// this process may have several ranks of one group.
-fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
-    let wanted = parts.iter().filter(|part| part.group().has_arrival_check).count();
+/// Runs the arrival checks of the groups that have this check on. Several checks run concurrently,
+/// each on its own thread. If they ran one after the other, they could deadlock, because this
+/// process may have several ranks of the same group.
+fn wait_for_arrivals(group_batches: &[&GroupBatch]) -> Vec<Result<()>> {
+    let wanted =
+        group_batches.iter().filter(|group_batch| group_batch.group().has_arrival_check).count();
     match wanted {
-        0 => return parts.iter().map(|_| Ok(())).collect(),
+        0 => return group_batches.iter().map(|_| Ok(())).collect(),
         1 => {
-            let check = |part: &&GroupBatch| part.arrival_check().map_or(Ok(()), |look| look());
-            return parts.iter().map(check).collect();
+            let check = |group_batch: &&GroupBatch| {
+                group_batch.arrival_check().map_or(Ok(()), |run_check| run_check())
+            };
+            return group_batches.iter().map(check).collect();
         }
         _ => {}
     }
     let outcomes: Arc<Vec<Mutex<Option<Result<()>>>>> =
-        Arc::new(parts.iter().map(|_| Mutex::new(None)).collect());
-    let (left, doorbell) = (Arc::new(AtomicUsize::new(parts.len())), Arc::<Doorbell>::default());
-    for (index, part) in parts.iter().enumerate() {
+        Arc::new(group_batches.iter().map(|_| Mutex::new(None)).collect());
+    let (left, doorbell) =
+        (Arc::new(AtomicUsize::new(group_batches.len())), Arc::<Doorbell>::default());
+    for (index, group_batch) in group_batches.iter().enumerate() {
         let (outcomes, left, doorbell) =
             (Arc::clone(&outcomes), Arc::clone(&left), Arc::clone(&doorbell));
         let done = move |outcome: Result<()>| {
@@ -86,18 +107,22 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
             left.fetch_sub(1, Ordering::AcqRel);
             doorbell.notify();
         };
-        let Some(check) = part.arrival_check() else {
+        let Some(check) = group_batch.arrival_check() else {
             done(Ok(()));
             continue;
         };
         let failed = done.clone();
         if let Err(error) = thread::start("dist-presence", move || done(check())) {
-            part.group().fail(&error);
+            group_batch.group().fail(&error);
             failed(Err(error));
         }
     }
-    // Each check has its own deadline. This limit is later than all of them.
-    let longest = parts.iter().map(|part| part.deadline().remaining()).max().unwrap_or_default();
+    // Each check ends at its own deadline. This limit is later than all these deadlines.
+    let longest = group_batches
+        .iter()
+        .map(|group_batch| group_batch.deadline().remaining())
+        .max()
+        .unwrap_or_default();
     let limit = Deadline::after(longest.saturating_add(GRACE_PERIOD));
     let ended = || (left.load(Ordering::Acquire) == 0).then_some(());
     let all = wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, ended).is_ok();

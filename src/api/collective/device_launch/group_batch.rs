@@ -1,5 +1,6 @@
-//! The part of one group in a batch of enqueued operations: its collectives, which take a turn of
-//! the group's queue, and its messages.
+//! A group batch: the operations of one group in a batch of operations that are enqueued on
+//! devices. The collectives of the group batch take one turn of the group's queue together. Its
+//! messages need no turn.
 
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::group::process_group::Group;
@@ -15,7 +16,7 @@ use crate::base::gpu::{EnqueueRequest, GpuTarget};
 use crate::transport::{Completion, Delivery, Descriptor};
 use std::sync::Arc;
 
-/// A call that is enqueued on a device. Its deadline has started.
+/// A call that is to be enqueued on a device. Its time limit has started.
 #[derive(Debug)]
 pub(in crate::api::collective) struct DeviceCall {
     pub(in crate::api::collective) group: Arc<Group>,
@@ -31,7 +32,7 @@ pub(in crate::api::collective) enum DeviceOperation {
     Message { descriptor: MessageDescriptor, message: DeviceMessage<'static>, gpu: GpuTarget },
 }
 
-/// A message, with its work.
+/// A message of a group batch, with its work.
 #[derive(Debug)]
 struct EnqueuedMessage {
     descriptor: MessageDescriptor,
@@ -40,23 +41,24 @@ struct EnqueuedMessage {
     work: Arc<Work>,
 }
 
-/// A collective, with its recorder entry once it has a sequence number.
+/// A collective of a group batch, with its work.
 #[derive(Debug)]
 struct EnqueuedCollective {
     call: Call<'static>,
     options: CallOptions,
     work: Arc<Work>,
+    /// The entry in the flight recorder. Set when the collective gets its sequence number.
     record: Option<OperationRecord>,
 }
 
-/// The operations of one group. Its works end exactly once: by [`GroupBatch::finish`] or
-/// [`abandon_works`].
+/// The operations of one group. The works of the operations end exactly once, either by
+/// [`GroupBatch::finish`] or by [`abandon_works`].
 #[derive(Debug)]
 pub(super) struct GroupBatch {
     group: Arc<Group>,
     collectives: Vec<EnqueuedCollective>,
     messages: Vec<EnqueuedMessage>,
-    /// The shortest deadline of the calls.
+    /// The earliest deadline of the calls.
     deadline: Deadline,
     /// The sequence number of the first collective.
     first_number: u64,
@@ -74,7 +76,7 @@ impl GroupBatch {
         }
     }
 
-    /// Adds an enqueued call of the group.
+    /// Adds a call of the group.
     pub(super) fn add(&mut self, call: DeviceCall) {
         let DeviceCall { work, deadline, operation, .. } = call;
         if deadline.timeout() < self.deadline.timeout() {
@@ -90,7 +92,8 @@ impl GroupBatch {
         }
     }
 
-    /// Counts the works as begun. If there are too many, all of them end with that error.
+    /// Counts the works as outstanding in the group's queue. If too many works are outstanding, all
+    /// works of the group batch end with an error, and this returns `None`.
     pub(super) fn count_works(self) -> Option<Self> {
         let works = self.works();
         for begun in 0..works.len() {
@@ -107,7 +110,8 @@ impl GroupBatch {
         collectives.chain(self.messages.iter().map(|it| &it.work)).map(Arc::clone).collect()
     }
 
-    /// Returns how many numbers of the queue the batch needs; 0 without collectives.
+    /// Returns the number of sequence numbers that the group batch needs, which is the number of
+    /// its collectives. If it is 0, the group batch needs no turn.
     pub(super) fn number_count(&self) -> u64 {
         self.collectives.len() as u64
     }
@@ -124,7 +128,8 @@ impl GroupBatch {
         self.group.backend.device().and_then(DeviceBackend::enqueuer)
     }
 
-    /// Marks the operations as issued. The first collective has the sequence number `first_number`.
+    /// Marks the operations as issued. The first collective gets the sequence number
+    /// `first_number`.
     pub(super) fn mark_issued(&mut self, first_number: u64) {
         let Self { group, collectives, messages, deadline, .. } = self;
         self.first_number = first_number;
@@ -143,7 +148,8 @@ impl GroupBatch {
         }
     }
 
-    /// Returns the arrival check of the collectives, if the group runs it.
+    /// Returns a function that runs the arrival check for all collectives, if the group runs this
+    /// check.
     pub(super) fn arrival_check(&self) -> Option<impl FnOnce() -> Result<()> + Send + 'static> {
         if !self.group.has_arrival_check {
             return None;
@@ -153,7 +159,7 @@ impl GroupBatch {
         Some(move || descriptors.iter().try_for_each(|it| group.await_all_arrivals(it, &deadline)))
     }
 
-    /// Returns the collectives as operations of the back end, and marks them as running.
+    /// Returns the collectives as operations for the back end, and marks them as running.
     pub(super) fn operations<'p>(&'p self, deadline: &'p LazyDeadline) -> Vec<Operation<'p>> {
         let operation = |(collective, descriptor): (&'p EnqueuedCollective, Descriptor)| {
             collective.record.iter().for_each(OperationRecord::mark_running);
@@ -171,7 +177,7 @@ impl GroupBatch {
         self.numbered_collectives().map(operation).collect()
     }
 
-    /// Returns the messages as operations of the back end.
+    /// Returns the messages as operations for the back end.
     pub(super) fn messages(&self) -> Vec<(DeviceMessage<'static>, EnqueueRequest<'_>)> {
         let enqueued = self.messages.iter().map(|it| {
             let operation_slot = it.work.device_completion();
@@ -180,8 +186,8 @@ impl GroupBatch {
         enqueued.collect()
     }
 
-    /// Fails the group, because the deadline passed before its turn or before the turn of another
-    /// group batch.
+    /// Fails the group, because the deadline passed before this group batch and all other group
+    /// batches of the batch had their turns. Returns the error.
     pub(super) fn expire(&self) -> Error {
         match self.numbered_collectives().next() {
             Some((_, descriptor)) => self.group.fail_expired_call(&descriptor, &self.deadline),
@@ -189,7 +195,7 @@ impl GroupBatch {
         }
     }
 
-    /// Ends the works, and the turn if there was one.
+    /// Ends the turn, if there is one, and the works.
     pub(super) fn finish(mut self, outcome: &Result<()>, turn: Option<Turn<'_>>) {
         if let Err(error) = outcome {
             recorder::request_failure_dump();
@@ -213,12 +219,13 @@ impl GroupBatch {
             message.work.complete(outcome.clone().map(|()| delivery));
         }
         turn.into_iter().for_each(Turn::end_without_wake);
-        // Release the group before the works end: a caller that sees the end may rely on the batch
-        // holding no reference to the group.
+        // The group is released before the works end. A caller that sees the end of a work may rely
+        // on it that the batch holds no reference to the group.
         drop(self.group);
         ended.into_iter().for_each(|(work, outcome)| work.end(outcome.map(|()| None)));
     }
 
+    /// Returns the collectives with their descriptors, which have the sequence numbers.
     fn numbered_collectives(&self) -> impl Iterator<Item = (&EnqueuedCollective, Descriptor)> {
         let numbered = self.collectives.iter().zip(self.first_number..);
         let descriptor =
@@ -227,7 +234,7 @@ impl GroupBatch {
     }
 }
 
-/// Ends works that were not issued. The first `begun` of them were counted as begun.
+/// Ends works that were not issued. The first `begun` of them were counted as outstanding.
 pub(super) fn abandon_works(group: &Group, works: &[Arc<Work>], begun: usize, reason: &Error) {
     (0..begun).for_each(|_| group.queue.end_work());
     works.iter().for_each(|work| work.end(Err(reason.clone())));

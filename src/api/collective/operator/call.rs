@@ -1,4 +1,4 @@
-//! A collective with a caller's operator, before it has a sequence number.
+//! The arguments of a collective that reduces with an operator of the caller.
 
 use super::Operator;
 use crate::api::collective::call::Call;
@@ -10,10 +10,11 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::sync::Arc;
 
-/// A collective that reduces with a caller's operator, before it has a sequence number.
+/// The arguments of a collective that reduces with an operator of the caller.
 #[derive(Clone, Debug)]
 pub struct OperatorCall<'a> {
-    /// The same call on bytes, so that its counts are bytes. It is never passed to a back end.
+    /// The same call with elements of one byte, so that its counts are in bytes. It is never passed
+    /// to a back end.
     pub(in crate::api::collective) bytes_call: Call<'a>,
     pub(super) operator: Arc<Operator>,
     /// The element type; `None` for elements that only the operator can interpret.
@@ -21,7 +22,8 @@ pub struct OperatorCall<'a> {
 }
 
 impl<'a> OperatorCall<'a> {
-    /// Creates the call. `call` is the reduction on elements of [`DataType::U8`] with any operator.
+    /// Creates the call. `call` is the same reduction on elements of type [`DataType::U8`]. Its
+    /// operator is ignored.
     ///
     /// # Errors
     /// `InvalidArgument` if the size of the type differs from the size of the operator's elements.
@@ -44,7 +46,7 @@ impl<'a> OperatorCall<'a> {
         self.bytes_call.kind()
     }
 
-    /// Returns the count argument in elements, of forms that have one.
+    /// Returns the count argument in elements, for operations that have a single count.
     pub(super) fn count(&self) -> usize {
         self.bytes_call.count / self.operator.element_bytes()
     }
@@ -60,7 +62,8 @@ impl<'a> OperatorCall<'a> {
         }
     }
 
-    /// Returns this rank's input block for a rank, in reductions with a block for each rank.
+    /// Returns the input block that this rank sends to a rank, in reductions with a block for each
+    /// rank.
     pub(super) fn send_block_for(&self, rank: Rank) -> Src<'a> {
         match self.bytes_call.sends() {
             Some(blocks) => blocks[rank],
@@ -68,7 +71,7 @@ impl<'a> OperatorCall<'a> {
         }
     }
 
-    /// Returns the descriptor for the recorder.
+    /// Returns the descriptor for the flight recorder.
     pub(in crate::api::collective) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (dtype, extent) = (self.dtype, self.extent());
         Descriptor { dtype, count_spec: extent, ..self.bytes_call.descriptor(sequence, label) }

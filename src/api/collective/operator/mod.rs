@@ -1,16 +1,21 @@
 //! Operators that the caller defines, and the collectives that reduce with them.
 //!
-//! Back ends do not know these operators. A call takes one turn of the group's queue and consists
-//! of several parts ([`Descriptor::part`]):
-//! 1. The ranks exchange records of their calls and compare them ([`signature`]).
-//! 2. Byte collectives transfer the vectors, or a slice of each, into private memory of a rank.
-//! 3. The rank reduces them there in rank order ([`reduction`]).
+//! Back ends cannot run these operators. Therefore a call consists of several collectives on bytes,
+//! which are called its parts ([`Descriptor::part`]). All parts run in one turn of the group's
+//! queue, under one sequence number:
+//! 1. The ranks exchange and compare their signatures: the operator and the arguments of the call
+//!    ([`signature`]).
+//! 2. Collectives on bytes transfer the vectors, or a slice of each vector, to private memory of
+//!    each rank that reduces.
+//! 3. Each of these ranks reduces the vectors in its memory, in the order of the ranks
+//!    ([`reduction`]).
 //!
-//! Therefore every back end for host memory supports these calls, and elements may have any size.
-//! The caller's function never accesses memory that another process writes. Each element is reduced
-//! once by one rank, or by all ranks in the same order.
+//! So every back end for host memory supports these calls, and elements may have any size up to
+//! [`LARGEST_ELEMENT`]. The caller's function never accesses memory that another process writes.
+//! Each element of the result is computed by a single rank, or by several ranks that reduce in the
+//! same order, so all ranks get the same result.
 //!
-//! This module does not depend on C types or on the numbering of operators.
+//! This module does not depend on C types or on the numbers that operators have in the C interface.
 //!
 //! [`Descriptor::part`]: crate::transport::Descriptor::part
 
@@ -25,7 +30,8 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use std::fmt::Debug;
 
-/// The maximum length of an operator's name in bytes. The whole name is sent with each call.
+/// The maximum length of an operator's name in bytes. The limit exists because each call sends the
+/// whole name.
 pub const LONGEST_NAME: usize = 48;
 
 /// The maximum size of an element in bytes.
@@ -33,8 +39,10 @@ pub const LARGEST_ELEMENT: usize = 1 << 20;
 
 /// The function of an operator.
 ///
-/// Obligations: it is a pure function of the two vectors, associative, and does not call the
-/// library.
+/// Obligations of the function:
+/// * Its result depends only on the two vectors.
+/// * It is associative.
+/// * It does not call the library.
 pub trait Combine: Send + Sync + Debug {
     /// Reduces `count` elements: `inout[i]` becomes `lower[i]` op `inout[i]`.
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize);
@@ -50,7 +58,8 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Creates an operator on elements of `element_bytes` bytes. The ranks compare its name.
+    /// Creates an operator on elements of `element_bytes` bytes. Each call compares the name on all
+    /// ranks, so all ranks must pass the same name.
     ///
     /// # Errors
     /// `InvalidArgument` for an invalid name or size.

@@ -1,15 +1,24 @@
-//! The parts of a reduction with a caller's operator.
+//! The reduction with an operator of the caller. A reduction consists of several collectives on
+//! bytes, which are called its parts. After the exchange of signatures, the parts are:
 //!
-//! | vectors | parts after the records | reduced by |
+//! | vectors | parts | reduced by |
 //! |---|---|---|
 //! | short | all_gather (reduce: gather) | each rank with a result, all vectors |
 //! | long | 1. all_to_all_v of slices | each rank, its slice of all vectors |
 //! |  | 2. all_gather_v, gather_v or all_to_all_v of the results | |
 //! | reduce_scatter | all_to_all_v of blocks | each rank, its block of all vectors |
 //!
-//! Long vectors are processed in chunks, so that a rank needs a bounded amount of memory. A
-//! reduction in rank order replaces vector r by the reduction of vectors 0 to r. Prefix reductions
-//! (scan, exscan) send these partial results back.
+//! Terms:
+//! * A *chunk* is a range of the vectors. Long vectors are processed chunk by chunk, so that a rank
+//!   needs a bounded amount of memory.
+//! * A *slice* is the range of a chunk that one rank reduces. The slices of all ranks make up the
+//!   chunk.
+//! * A *block* is the input for one rank of a reduce_scatter.
+//!
+//! A rank reduces its vectors in place, in the order of the ranks. Then vector r has the reduction
+//! of vectors 0 to r. For example, with 3 ranks, the vectors `a b c` become `a`, `a∘b`, `a∘b∘c`.
+//! The last vector is the result of an all_reduce. The prefix reductions (scan, exscan) send each
+//! rank the vector for its prefix.
 
 use super::call::OperatorCall;
 use super::signature::{OperatorSignature, RECORD_BYTES};
@@ -27,19 +36,18 @@ use std::ops::Range;
 /// The element type of the collectives that transfer the vectors.
 const BYTE_DTYPE: DataType = DataType::U8;
 
-/// The maximum total size of all ranks' vectors for which the ranks exchange whole vectors, in one
-/// hop.
+/// The maximum total size in bytes of all ranks' vectors for which the ranks exchange whole vectors
+/// in a single part.
 const WHOLE_VECTOR_LIMIT: usize = 64 << 10;
 
-/// The maximum size of a chunk: of a vector, or of all blocks of a rank. If one element of each is
-/// larger, the chunk has one element.
+/// The maximum size of a chunk in bytes: of one vector, or in a reduce_scatter of all blocks of one
+/// rank together. A chunk has at least one element, even if this is larger.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// The alignment of vectors that an operator receives. Further vectors start at multiples of the
-/// element size from there.
+/// The alignment of the first vector that an operator receives.
 const ALIGNMENT: usize = 64;
 
-/// Private memory of a reduction.
+/// Private memory of a reduction. The part from `align_offset` on is aligned.
 struct OperatorScratch {
     memory: Vec<u8>,
     align_offset: usize,
@@ -65,7 +73,8 @@ impl OperatorScratch {
     }
 }
 
-/// The vectors of all ranks in private memory, `stride` bytes apart.
+/// The vectors of all ranks in private memory. Vector r has `len` bytes and starts at offset `r *
+/// stride`.
 #[derive(Clone, Copy)]
 struct RankVectors<'m> {
     memory: Dst<'m>,
@@ -74,7 +83,7 @@ struct RankVectors<'m> {
 }
 
 impl<'m> RankVectors<'m> {
-    /// Returns the distance between vectors of this length, so that each has an aligned address.
+    /// Returns the stride for vectors of `len` bytes with which each vector has an aligned address.
     fn aligned_stride(len: usize) -> usize {
         len.next_multiple_of(ALIGNMENT)
     }
@@ -89,14 +98,14 @@ impl<'m> RankVectors<'m> {
     }
 }
 
-/// One call in its turn.
+/// A reduction that runs. The caller has the turn.
 pub(super) struct OperatorReduction<'r, 'a> {
     group: &'r Group,
     call: &'r OperatorCall<'a>,
     sequence: u64,
     label: Label,
     deadline: &'r LazyDeadline,
-    /// The number of the last part.
+    /// The number of the part that has run last. 0 before the first part.
     part: u16,
 }
 
@@ -111,7 +120,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Self { group, call, sequence, label, deadline, part: 0 }
     }
 
-    /// Runs all parts.
+    /// Compares the signatures and runs the parts of the reduction.
     pub(super) fn run_all_parts(mut self) -> Result<()> {
         self.compare_signatures()?;
         match self.call.kind() {
@@ -128,7 +137,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         self.group.size()
     }
 
-    /// Runs a collective on bytes as the next part.
+    /// Runs a collective on bytes as the next part. `extent` replaces the count that the ranks
+    /// compare.
     fn run_part(&mut self, call: &Call<'_>, extent: Option<CountSpec>) -> Result<()> {
         self.part = self.part.checked_add(1).ok_or_else(|| {
             let message =
@@ -141,7 +151,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         self.group.run_part(call, descriptor, self.deadline)
     }
 
-    /// Fails the group, because other ranks wait for this one.
+    /// Fails the group because of an error on this rank, as the other ranks wait for this rank.
     fn fail_group(&self, error: Error) -> Error {
         self.group.fail_with_local_blame(error)
     }
@@ -150,7 +160,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         OperatorScratch::new(bytes).map_err(|error| self.fail_group(error))
     }
 
-    /// Exchanges and compares the operator and the arguments of all ranks.
+    /// Exchanges and compares the signatures (operator and arguments) of all ranks.
     fn compare_signatures(&mut self) -> Result<()> {
         let mine = OperatorSignature::from_call(self.call);
         let record = mine.encode();
@@ -175,8 +185,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Err(error)
     }
 
-    /// Reduces the first `vector_count` vectors in rank order: each becomes the reduction of the
-    /// vectors up to it.
+    /// Reduces the first `vector_count` vectors in the order of the ranks. Each vector becomes the
+    /// reduction of all vectors from the first up to itself.
     fn fold(&self, vectors: RankVectors<'_>, vector_count: usize) {
         let element_count = vectors.len / self.call.operator.element_bytes();
         if element_count == 0 {
@@ -188,7 +198,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         }
     }
 
-    /// Returns how many of the vectors the result of a rank reduces; 0 if the rank gets no result.
+    /// Returns the number of vectors, from the first, that are reduced to the result of a rank.
+    /// Returns 0 if the rank gets no result.
     fn fold_count_for(&self, rank: usize) -> usize {
         let kind = self.call.kind();
         match kind {
@@ -209,7 +220,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Ok(())
     }
 
-    /// Sends a whole chunk to each rank that gets a result, and reduces it there.
+    /// Sends a chunk of each vector to each rank that gets a result. Each of these ranks reduces
+    /// the chunk.
     fn gather_and_fold(&mut self, chunk: Range<usize>) -> Result<()> {
         let (len, fold_count) = (chunk.len(), self.fold_count_for(self.rank()));
         let send = self.call.bytes_call.send.slice(chunk.start, len);
@@ -232,8 +244,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Ok(())
     }
 
-    /// Reduces this rank's slice of a chunk over all vectors. Then sends the slices to the ranks
-    /// that get results.
+    /// Sends each rank its slice of a chunk, of all vectors. Each rank reduces its slice. Then each
+    /// rank sends its reduced slice to the ranks that get a result.
     fn fold_slices(&mut self, chunk: Range<usize>) -> Result<()> {
         let (rank, size, element) = (self.rank(), self.size(), self.call.operator.element_bytes());
         let count = chunk.len() / element;
@@ -279,24 +291,25 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         }
     }
 
-    /// Runs a reduction with a block for each rank: each rank receives its block of all ranks and
-    /// reduces it.
+    /// Runs a reduction with a block for each rank: rank r receives block r of all ranks and
+    /// reduces these blocks.
     fn reduce_blocks(&mut self) -> Result<()> {
         let (rank, size, element) = (self.rank(), self.size(), self.call.operator.element_bytes());
         let lens: Vec<usize> = (0..size).map(|to| self.call.send_block_for(to).len()).collect();
         let longest = lens.iter().copied().max().unwrap_or(0);
         let chunk_bytes = (CHUNK_BYTES / size / element).max(1) * element;
         for start in (0..longest).step_by(chunk_bytes) {
-            let part = |to: usize| {
+            let chunk_range = |to: usize| {
                 let start = start.min(lens[to]);
                 start..(start + chunk_bytes).min(lens[to])
             };
-            let (own, len) = (part(rank), part(rank).len());
+            let (own, len) = (chunk_range(rank), chunk_range(rank).len());
             let stride = RankVectors::aligned_stride(len);
             let mut scratch = self.scratch(stride * size)?;
             let vectors = RankVectors { memory: scratch.view(), stride, len };
-            let block =
-                |to: usize| self.call.send_block_for(to).slice(part(to).start, part(to).len());
+            let block = |to: usize| {
+                self.call.send_block_for(to).slice(chunk_range(to).start, chunk_range(to).len())
+            };
             let sends = (0..size).map(block).collect();
             self.run_part(&Call::all_to_all_v(sends, vectors.all_ranks(size), BYTE_DTYPE), None)?;
             self.fold(vectors, size);

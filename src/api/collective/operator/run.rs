@@ -1,4 +1,4 @@
-//! The checks and the run of a collective with a caller's operator.
+//! Checks and runs a collective that reduces with an operator of the caller.
 
 use super::call::OperatorCall;
 use super::reduction::OperatorReduction;
@@ -15,6 +15,7 @@ use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::transport::{Descriptor, OpKind};
 
 impl OperatorCall<'_> {
+    /// Runs the call. The caller has the turn of the group's queue.
     pub(in crate::api::collective) fn run(
         &self,
         group: &Group,
@@ -29,7 +30,7 @@ impl OperatorCall<'_> {
         self.check_for_nan(group, descriptor, nan_check, true)
     }
 
-    /// Checks the inputs or the result for NaN.
+    /// Checks the inputs, or the result if `is_result` is true, for NaN.
     fn check_for_nan(
         &self,
         group: &Group,
@@ -51,7 +52,7 @@ impl OperatorCall<'_> {
     }
 }
 
-/// Returns the byte collectives that a reduction uses.
+/// Returns the collectives on bytes that a reduction of this kind uses.
 fn required_operations(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Reduce => &[OpKind::AllGather, OpKind::Gather, OpKind::AllToAllV, OpKind::GatherV],
@@ -61,10 +62,10 @@ fn required_operations(kind: OpKind) -> &'static [OpKind] {
 }
 
 impl Group {
-    /// Runs a collective with a caller's operator on the calling thread.
+    /// Runs a collective that reduces with an operator of the caller, on the calling thread.
     ///
     /// # Errors
-    /// The errors of [`Group::run`], and `OutOfMemory`, which fails the group.
+    /// The errors of [`Group::run`]; `OutOfMemory`, which fails the group.
     pub fn run_operator(&self, mut call: OperatorCall<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_operator(&mut call, options)?;
@@ -79,7 +80,7 @@ impl Group {
         self.run_in_turn(1, options, describe, title, run)
     }
 
-    /// Checks a collective with a caller's operator.
+    /// Checks a collective that reduces with an operator of the caller.
     pub(in crate::api::collective) fn check_operator(
         &self,
         call: &mut OperatorCall<'_>,
@@ -116,11 +117,11 @@ impl Group {
         self.check_required_operations(call.kind())
     }
 
-    /// Checks that the reduction with this C number supports callers' operators on buffers in the
-    /// memory of `device`.
+    /// Checks that the reduction with this C number supports operators of the caller on buffers in
+    /// the memory of `device`.
     ///
     /// # Errors
-    /// `Unsupported`; `InvalidArgument` if the number is not a collective's.
+    /// `Unsupported`; `InvalidArgument` if `kind` is not the number of a collective.
     pub fn supports_operator(&self, kind: i32, device: i32) -> Result<()> {
         let kind = collective_kind(kind)?;
         if device == HOST_DEVICE {
@@ -133,11 +134,11 @@ impl Group {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Checks that the back end supports all byte collectives that a reduction with a caller's
-    /// operator uses.
+    /// Checks that the back end supports all collectives on bytes that a reduction with an operator
+    /// of the caller uses.
     ///
     /// # Errors
-    /// `Unsupported`, naming the operation and the back end.
+    /// `Unsupported`, which names the operation and the back end.
     fn check_required_operations(&self, kind: OpKind) -> Result<()> {
         if !self.has_partial_support {
             return Ok(());

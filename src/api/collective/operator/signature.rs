@@ -1,7 +1,8 @@
-//! The signature that ranks compare before they reduce with a caller's operator: the operator and
-//! the arguments of the call.
+//! The signature of a call that reduces with an operator of the caller: the operator and the
+//! arguments. The ranks compare their signatures before they reduce.
 //!
-//! Every rank gets the records of all ranks, so that an error names both operators.
+//! A record is an encoded signature. Every rank gets the records of all ranks, so that the error
+//! for a difference can name the operators of both ranks.
 
 use super::call::OperatorCall;
 use super::{LONGEST_NAME, Operator};
@@ -10,13 +11,14 @@ use crate::base::ids::Rank;
 use crate::transport::{CountSpec, OpKind};
 use std::fmt;
 
-/// The size of a record in bytes, which fits a control slot.
+/// The size of a record in bytes. It is small enough for the inline payload of a control slot (a
+/// slot for short messages in shared memory).
 pub(super) const RECORD_BYTES: usize = 32 + LONGEST_NAME;
 
-/// The byte for no element type.
+/// The byte that encodes the absence of an element type.
 const NO_DTYPE: u8 = 0xff;
 
-/// The operator and the arguments of one rank's call.
+/// The operator and the arguments of the call of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperatorSignature {
     kind: OpKind,
@@ -24,9 +26,10 @@ pub(super) struct OperatorSignature {
     is_commutative: bool,
     root: Option<Rank>,
     element_bytes: u64,
-    /// The number of elements of a vector or a block; in the `_v` form the total of all blocks.
+    /// The number of elements of a vector or a block. In operations with a count for each rank, the
+    /// sum of all counts.
     count: u64,
-    /// A hash of the counts in the `_v` form; 0 in other forms.
+    /// A hash of the counts, in operations with a count for each rank. 0 in other operations.
     fingerprint: u64,
     name: String,
 }

@@ -1,19 +1,20 @@
-//! The entry that a rank publishes about itself, and the record that rank 0 keeps of each rank.
+//! The entry that a rank publishes in the store about itself, and the state that rank 0 keeps of
+//! each rank.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use serde_json::{Value, json};
 
-/// The entry that a rank publishes under `rank/<r>`.
+/// The entry that a rank publishes under the key `rank/<r>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RendezvousEntry {
-    /// A new random value for every process and attempt.
+    /// A random value that is new for every process and every attempt.
     pub(super) nonce: Nonce,
-    /// The world size that the process was started with.
+    /// The number of ranks that the process expects.
     pub(super) size: WorldSize,
-    /// The process's version of libdist.
+    /// The version of libdist that the process runs.
     pub(super) version: String,
-    /// Process id and host, for messages.
+    /// The process id and the host, for log and error texts.
     pub(super) process: String,
 }
 
@@ -29,7 +30,7 @@ impl RendezvousEntry {
     /// Decodes the entry that `rank` has published.
     ///
     /// # Errors
-    /// `Mismatch` naming the rank if the bytes are not a valid entry.
+    /// `Mismatch`, which names the rank, if the bytes are not a valid entry.
     pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Self> {
         let parse = || {
             let entry: Value = serde_json::from_slice(bytes).ok()?;
@@ -50,23 +51,24 @@ impl RendezvousEntry {
     }
 }
 
-/// Rank 0's record of one rank.
+/// The state that rank 0 keeps of one rank.
 #[derive(Debug)]
 pub(super) struct RendezvousPeer {
     /// The entry that the rank has published.
     pub(super) entry: RendezvousEntry,
-    /// The number of offers that rank 0 made to this nonce before the present one.
+    /// The number of offers (proposals of a group id) that rank 0 made to the nonce of this entry
+    /// before the current offer.
     pub(super) prior_offers: u64,
 }
 
 impl RendezvousPeer {
-    /// Creates the record before the first offer.
+    /// Creates the state before the first offer.
     pub(super) fn new(entry: RendezvousEntry) -> Self {
         Self { entry, prior_offers: 0 }
     }
 
-    /// Updates the record after an offer that failed. The entry may come from the same process or
-    /// from another one.
+    /// Updates the state after an offer that failed. `entry` is the rank's current entry. If it has
+    /// another nonce, it comes from another process.
     pub(super) fn update(&mut self, entry: RendezvousEntry) {
         *self = if entry.nonce == self.entry.nonce {
             Self { entry, prior_offers: self.prior_offers + 1 }
@@ -79,7 +81,7 @@ impl RendezvousPeer {
 /// Checks every entry with `find_problem`, which returns a description of the problem.
 ///
 /// # Errors
-/// `Mismatch` naming the first rank with a problem.
+/// `Mismatch`, which names the first rank with a problem.
 pub(super) fn check_all_entries(
     peers: &[RendezvousPeer],
     find_problem: impl Fn(&RendezvousEntry) -> Option<String>,

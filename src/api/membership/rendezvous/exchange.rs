@@ -1,5 +1,6 @@
-//! Bootstrap exchange through the store, for ranks that have completed a rendezvous. In each phase,
-//! a rank writes its contribution under the group's id and reads the contributions of all ranks.
+//! Bootstrap exchange through the store, for the ranks of a group that have completed their
+//! rendezvous. In each phase, every rank writes its contribution under a key with the group's id,
+//! and reads the contributions of all ranks.
 
 use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
 use crate::api::membership::bootstrap::log_unreported_failure;
@@ -8,7 +9,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 
-/// The exchange between the members of a group through the store.
+/// The bootstrap exchange between the members of a group through the store.
 #[derive(Debug)]
 pub struct StoreExchange<'a> {
     /// The completed rendezvous of this rank.
@@ -45,8 +46,8 @@ impl BootstrapExchange for StoreExchange<'_> {
 
     fn publish_failure(&self, reason: &Error) {
         let Rendezvous { store, rank, size, process, .. } = self.rendezvous;
-        // The report may use time beyond the deadline, because the expired deadline may be the
-        // reason.
+        // The report may take some time after the deadline, because the reason may be that the
+        // deadline has passed.
         let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
         let text = format!("rank {rank} ({process}) failed to create the group: {reason}");
         let publish_failure = || {
@@ -58,7 +59,8 @@ impl BootstrapExchange for StoreExchange<'_> {
             if usize::try_from(count) == Ok(*size) {
                 store.set(acks_key.as_bytes(), b"", &limit)
             } else if *rank == 0 {
-                // Rank 0 may host the store, in which the other ranks read the reason.
+                // Rank 0 may host the store, and the other ranks must read the reason from the
+                // store. So rank 0 waits until all ranks have counted themselves as failed.
                 store.wait(&[acks_key.as_bytes()], &limit.capped(ACK_TIMEOUT))
             } else {
                 Ok(())

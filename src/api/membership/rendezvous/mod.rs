@@ -1,24 +1,39 @@
-//! Rendezvous of the ranks of a new group through a store. The protocol separates each attempt from
-//! the keys that every earlier attempt left in the store.
+//! Rendezvous: the ranks of a new group meet in a store and agree on the group's id.
 //!
-//! A restarted job can find the keys of its previous attempt, so no rank trusts a fixed key alone:
+//! A restarted job may find the keys of its previous attempt in the store. Therefore no rank relies
+//! on a key with a fixed name alone. The steps are:
 //!
-//! 1. Each rank writes an entry with a new random nonce under `rank/<r>`.
-//! 2. Rank 0 reads all entries, generates a new group id, and writes it as an offer to each nonce.
-//! 3. A rank that finds an offer for its own nonce confirms under `<id>/confirm/<r>`.
-//! 4. When all ranks have confirmed, rank 0 writes the verdict `go` to each nonce. The group is
+//! 1. Each rank writes an entry with a new random number (nonce) under `rank/<r>`.
+//! 2. Rank 0 waits for the entries of all ranks, generates a new group id, and offers the id to
+//!    each rank, under a key with the nonce of the rank's entry.
+//! 3. A rank that finds an offer under its own nonce writes a confirmation under
+//!    `<id>/confirm/<r>`.
+//! 4. When all ranks have confirmed, rank 0 writes the verdict `go` for each nonce. The group is
 //!    formed.
-//! 5. If an entry changes during step 3, the old entry was stale and the actual rank has now
-//!    arrived. Rank 0 writes the verdict `again`, and the ranks continue at step 2 with the new
-//!    entries.
+//! 5. If an entry changes while rank 0 waits for the confirmations, the old entry was stale (from
+//!    an earlier attempt), and the current process of this rank has now arrived. Rank 0 writes the
+//!    verdict `again` for each nonce, and all ranks continue at step 2.
 //!
-//! After the verdict `go`, members read only keys under the id. Offers are numbered per nonce,
-//! because a late rank does not know how many offers rank 0 made before.
+//! After the verdict `go`, the members use only keys with the group's id. The offers and verdicts
+//! for a nonce are numbered from 0. A common number for all ranks would not work, because a late
+//! rank does not know how many offers rank 0 has made before.
 //!
-//! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
-//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failures/all`,
-//! `<id>/failure`. The protocol uses only the store operations set, get, add, wait and check, and
-//! the batch forms of set and get.
+//! The keys, all under `dist/<group>/`:
+//!
+//! | key | written by | content |
+//! |---|---|---|
+//! | `rank/<r>` | rank r | its entry |
+//! | `offer/<nonce>/<count>` | rank 0 | the group id, or a refusal: `error` and a text |
+//! | `verdict/<nonce>/<count>` | rank 0 | `go`, `again`, or a refusal |
+//! | `heard/<nonce>` | the rank with the nonce | acknowledges a refusal |
+//! | `<id>/confirm/<r>` | rank r | confirms the offer of the id |
+//! | `<id>/<phase>/<r>` | rank r | its contribution to a phase of the bootstrap exchange |
+//! | `<id>/failures` | each rank that fails | the number of failed ranks |
+//! | `<id>/failure` | the first rank that fails | the reason |
+//! | `<id>/failures/all` | the last rank that fails | all ranks have failed |
+//!
+//! The protocol uses only the store operations set, get, add, wait and check, and the batch forms
+//! of set and get.
 
 mod entry;
 mod exchange;
@@ -40,25 +55,31 @@ use entry::{RendezvousEntry, RendezvousPeer, check_all_entries};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Shortest and longest time of one wait in the store. Between two waits, the rank checks whether
-/// an entry has changed, so the longest time limits the delay until it notices a stale nonce.
+/// The time of the first wait in the store. Each further wait takes twice as long as the one
+/// before.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The maximum time of one wait in the store. Between two waits, a rank checks whether an entry has
+/// changed, so it notices a stale entry at most this time after the change.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long rank 0 waits until all ranks have acknowledged its refusal. Rank 0 may host the store.
+/// The maximum time for which rank 0 waits until all ranks have acknowledged its refusal. Rank 0
+/// may host the store, and the store may end with its process. Also the timeout of other short
+/// accesses to the store.
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time after the deadline in which a rank may still find the missing ranks and report the error.
+/// The time after the deadline in which a rank may still look up the missing ranks and report its
+/// error.
 const REPORT_GRACE: Duration = Duration::from_secs(3);
 
-/// Maximum number of ranks that a message lists.
+/// The maximum number of ranks that a text lists.
 const MAX_RANKS_LISTED: usize = 8;
 
-/// Describes the action that the awaited ranks must perform: `action` is the infinitive for an
-/// error text, `completed` is the participle for the log.
+/// The action that the awaited ranks must perform, in words.
 #[derive(Clone, Copy)]
 struct WaitDescription<'a> {
+    /// The infinitive, for error texts: "join".
     action: &'a str,
+    /// The participle, for log texts: "joined".
     completed: &'a str,
 }
 
@@ -68,7 +89,9 @@ const CONFIRM: WaitDescription<'static> = WaitDescription {
     completed: "confirmed that they participate",
 };
 
+/// The verdict that the group is formed.
 const GO: &[u8] = b"go";
+/// The verdict that the ranks must wait for another offer.
 const RETRY: &[u8] = b"again";
 
 /// The arguments of one rank for a rendezvous.
@@ -82,11 +105,12 @@ pub struct Rendezvous<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
-    /// The nonce of this process for this rendezvous; no other process or attempt uses it.
+    /// The nonce (random number) of this process for this rendezvous. No other process or attempt
+    /// uses the same nonce.
     pub nonce: Nonce,
-    /// Process id and host, for the error text that a second process with the same rank causes.
+    /// The process id and the host, for error texts of other processes.
     pub process: String,
-    /// The deadline for forming the group.
+    /// The deadline for the creation of the group.
     pub deadline: &'a Deadline,
 }
 
@@ -94,8 +118,8 @@ impl Rendezvous<'_> {
     /// Runs the rendezvous with the other ranks and returns the id of the group.
     ///
     /// # Errors
-    /// `Timeout` naming the missing ranks; `Mismatch` if ranks disagree about the world size or the
-    /// version; `InvalidArgument` if two processes have the same rank; `Connection`.
+    /// `Timeout`, which names the missing ranks; `Mismatch` if ranks have different world sizes or
+    /// versions; `InvalidArgument` if two processes have the same rank; `Connection`.
     pub fn meet(&self) -> Result<GroupId> {
         let entry = RendezvousEntry {
             nonce: self.nonce,
@@ -118,7 +142,8 @@ impl Rendezvous<'_> {
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
             match self.gather_confirmations(id, &peers)? {
                 None => {
-                    // Only the confirmations prove that no entry is stale.
+                    // The sizes are checked only now, because only the confirmations prove that no
+                    // entry is stale. A stale entry may have the size of an earlier job.
                     self.check_sizes(&peers).map_err(|error| self.refuse(&peers, error))?;
                     self.publish(&peers, "verdict", GO)?;
                     return Ok(id);
@@ -134,8 +159,8 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Waits until all ranks have confirmed. Returns the current entries if one has changed during
-    /// the wait, `None` otherwise.
+    /// Waits until all ranks have confirmed. If an entry changes during the wait, returns the
+    /// current entries; otherwise returns `None`.
     fn gather_confirmations(
         &self,
         id: GroupId,
@@ -152,7 +177,7 @@ impl Rendezvous<'_> {
         Ok(changed)
     }
 
-    /// Runs the protocol as any rank except 0.
+    /// Runs the protocol on a rank other than 0.
     fn run_member(&self) -> Result<GroupId> {
         for count in 0.. {
             let offer = self.await_coordinator_key("offer", count, &self.rank_keys(), JOIN)?;
@@ -176,7 +201,8 @@ impl Rendezvous<'_> {
         Err(Error::internal("a rendezvous has no further offer numbers"))
     }
 
-    /// Returns the error for the refusal text of rank 0, and acknowledges the refusal in the store.
+    /// Acknowledges a refusal of rank 0 in the store. Returns the error for the text of the
+    /// refusal.
     fn refusal_error(&self, bytes: &[u8]) -> Error {
         let ack_key = self.ack_key(self.nonce);
         if let Err(error) =
@@ -189,8 +215,9 @@ impl Rendezvous<'_> {
         Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
     }
 
-    /// Waits for the value that rank 0 writes for this rank's nonce. Rank 0 writes it after all
-    /// ranks have written `keys`.
+    /// Waits for an offer or verdict (`what`) that rank 0 writes for this rank's nonce, and returns
+    /// the value. Rank 0 writes it when all ranks have written their keys, which are in `keys`. If
+    /// the wait times out, the error names the ranks whose keys are missing.
     fn await_coordinator_key(
         &self,
         what: &str,
@@ -234,8 +261,8 @@ impl Rendezvous<'_> {
         self.store.get(key.as_bytes(), self.deadline)
     }
 
-    /// Detects a second process with the same rank: this rank's key then holds the other process's
-    /// entry. The first process returns the error.
+    /// Checks that no second process has the same rank. A second process overwrites the entry of
+    /// this rank. The first process, whose entry was overwritten, gets the error.
     fn check_not_replaced(&self) -> Result<()> {
         let bytes = self.store.get(self.rank_key(self.rank).as_bytes(), self.deadline)?;
         let entry = RendezvousEntry::decode(self.rank, &bytes)?;
@@ -261,8 +288,8 @@ impl Rendezvous<'_> {
             .collect()
     }
 
-    /// Runs rank 0's check before it makes an offer. A rank of another version may not understand
-    /// an offer.
+    /// Checks on rank 0 that all ranks run the same version. Called before an offer, because a rank
+    /// of another version may not understand the offer.
     fn check_versions(&self, peers: &[RendezvousPeer]) -> Result<()> {
         if peers[0].entry.nonce != self.nonce {
             return self.check_not_replaced();
@@ -274,7 +301,8 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Runs rank 0's check after all ranks have confirmed.
+    /// Checks on rank 0 that all ranks have the same world size. Called after all ranks have
+    /// confirmed.
     fn check_sizes(&self, peers: &[RendezvousPeer]) -> Result<()> {
         check_all_entries(peers, |RendezvousEntry { size, .. }| {
             let message = || format!("has a world size of {size}, but rank 0 has {}", self.size);
@@ -282,11 +310,12 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Publishes the refusal to all ranks and waits up to [`ACK_TIMEOUT`] for their
-    /// acknowledgements, since the store may end with this process.
+    /// Publishes a refusal to all ranks on rank 0, and waits up to [`ACK_TIMEOUT`] for their
+    /// acknowledgements, because the store may end with this process. Returns the error.
     fn refuse(&self, peers: &[RendezvousPeer], error: Error) -> Error {
         let text = format!("error {error}");
-        // The refusal is also an offer, for the ranks that still wait for one.
+        // The refusal is written both as an offer and as a verdict, because a rank may wait for
+        // either.
         let publish = |what| self.publish(peers, what, text.as_bytes());
         let ack_keys: Vec<String> =
             peers[1..].iter().map(|peer| self.ack_key(peer.entry.nonce)).collect();
@@ -302,6 +331,7 @@ impl Rendezvous<'_> {
         error
     }
 
+    /// Writes an offer or verdict (`what`) for the nonce of each rank.
     fn publish(&self, peers: &[RendezvousPeer], what: &str, value: &[u8]) -> Result<()> {
         let key = |peer: &RendezvousPeer| self.nonce_key(what, peer.entry.nonce, peer.prior_offers);
         let keys: Vec<String> = peers.iter().map(key).collect();
@@ -309,8 +339,8 @@ impl Rendezvous<'_> {
         self.store.multi_set(&pairs, self.deadline)
     }
 
-    /// Waits until the key of every rank exists. Calls `on_poll` periodically; the wait ends early
-    /// if it returns true.
+    /// Waits until the key of every rank exists. `keys` has one key for each rank. Calls `on_poll`
+    /// periodically, and ends the wait early if `on_poll` returns true.
     fn wait_for_ranks(
         &self,
         keys: &[String],
@@ -344,9 +374,9 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Waits for keys in slices of at most [`MAX_POLL_INTERVAL`]. After each slice it calls
-    /// `on_poll`, which ends the wait by returning true. If a report of the slow wait is due, the
-    /// argument of `on_poll` is the time waited so far.
+    /// Waits until the keys exist, in several waits of at most [`MAX_POLL_INTERVAL`]. Calls
+    /// `on_poll` after each of these waits, and ends early if it returns true. If a log line about
+    /// a long wait is due, the argument of `on_poll` is the time waited so far.
     fn wait_for_keys(
         &self,
         keys: &[&str],
@@ -374,8 +404,8 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Logs a long wait for rank 0. If other ranks are missing, it names these, because rank 0 then
-    /// waits for them.
+    /// Logs a long wait for rank 0. If other ranks are missing, the log line names them instead,
+    /// because then rank 0 waits for them.
     #[cold]
     fn log_wait_for_rank_0(&self, waited: DisplaySeconds) {
         let absent = self.absent_ranks(&self.rank_keys()).unwrap_or_default();
@@ -409,7 +439,7 @@ impl Rendezvous<'_> {
         );
     }
 
-    /// Returns the process id and host of a rank that has arrived.
+    /// Returns the process id and the host of a rank. Returns `None` if the rank has not arrived.
     fn process_of(&self, rank: Rank) -> Option<String> {
         let (key, limit) = (self.rank_key(rank), Deadline::after(ACK_TIMEOUT));
         let is_here = self.store.check(&[key.as_bytes()], &limit).ok()?;
@@ -417,7 +447,7 @@ impl Rendezvous<'_> {
         Some(RendezvousEntry::decode(rank, &bytes).ok()?.process)
     }
 
-    /// Returns the ranks whose keys are missing in the store.
+    /// Returns the ranks whose keys are missing in the store. `keys` has one key for each rank.
     fn absent_ranks(&self, keys: &[String]) -> Result<Vec<Rank>> {
         let grace = self.report_deadline();
         let mut absent = Vec::new();
@@ -429,7 +459,8 @@ impl Rendezvous<'_> {
         Ok(absent)
     }
 
-    /// Returns a deadline that includes the unused part of [`REPORT_GRACE`].
+    /// Returns the deadline for the report of an error, which is [`REPORT_GRACE`] after the
+    /// deadline of the rendezvous.
     fn report_deadline(&self) -> Deadline {
         let overrun = self.deadline.elapsed().saturating_sub(self.deadline.timeout());
         Deadline::after(self.deadline.remaining() + REPORT_GRACE.saturating_sub(overrun))
@@ -452,7 +483,7 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Formats ranks for a message, each with its process if `process_of` returns one.
+/// Formats ranks for a text, each with its process if `process_of` returns the process.
 fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
     let named = |&rank: &Rank| {
         process_of(rank).map_or(rank.to_string(), |process| format!("{rank} ({process})"))

@@ -1,8 +1,9 @@
-//! Status of a rendezvous, computed from the keys in the store alone. External programs show it
-//! when a job does not start.
+//! The status of a rendezvous, computed only from the keys in the store. External programs show the
+//! status when a job does not start.
 //!
-//! The functions are pure: they interpret the keys that [`super`] writes. An entry may be stale
-//! from an earlier attempt; the keys do not show this before rank 0 has made its offers.
+//! The functions are pure. They interpret the keys that [`super`] writes. An entry of a rank may be
+//! stale, that is, from an earlier attempt. The keys cannot show this before rank 0 has made its
+//! offers.
 
 use super::GO;
 use super::entry::RendezvousEntry;
@@ -16,15 +17,15 @@ pub struct RendezvousStatus {
     pub group: String,
     /// The prefix before the group's keys, if the ranks use a store with a prefix.
     pub prefix: String,
-    /// The number of ranks according to the entry of rank 0. If rank 0 is missing, the largest
-    /// number in the other entries.
+    /// The number of ranks according to the entry of rank 0. If rank 0 has no entry, the largest
+    /// number of ranks in the other entries.
     pub size: WorldSize,
-    /// The ranks that have published an entry, with the process and host in each entry.
+    /// The ranks that have published an entry, each with the process and host from its entry.
     pub arrived: BTreeMap<Rank, String>,
-    /// Whether all ranks have arrived and rank 0 has published the verdict `go` to each.
+    /// True if all ranks have published an entry and rank 0 has written the verdict `go` for each.
     pub is_complete: bool,
-    /// The problems found: ranks that disagree, a refusal by rank 0, and the failure reason of a
-    /// rank.
+    /// The problems that the keys show: ranks with different sizes or versions, refusals by rank 0,
+    /// and reasons why a rank failed.
     pub problems: Vec<String>,
 }
 
@@ -40,8 +41,8 @@ pub fn is_rendezvous_key(key: &[u8]) -> bool {
     StoreKey::parse(key).is_some()
 }
 
-/// Returns the status of each group whose ranks have published entries in a store with these keys
-/// and values, ordered by prefix and name.
+/// Returns the status of each group that has entries of ranks in a store with these keys and
+/// values. The groups are ordered by prefix and name.
 pub fn rendezvous_statuses<'a>(
     pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Vec<RendezvousStatus> {
@@ -64,8 +65,9 @@ enum StoreKey {
 }
 
 impl StoreKey {
-    /// Returns the prefix and group of a key, and the kind of the key. Names may contain "/", so
-    /// the parser matches from the end of the key.
+    /// Returns the prefix and the group of a key, and the kind of the key. Group names may contain
+    /// "/", so the parser starts at the end of the key. For example, `job/dist/world/rank/3` has
+    /// the prefix `job`, the group `world` and the kind `Rank(3)`.
     fn parse(key: &[u8]) -> Option<((String, String), Self)> {
         let (group_key, store_key) = Self::parse_suffix(std::str::from_utf8(key).ok()?)?;
         let at = match group_key.starts_with("dist/") {
@@ -100,7 +102,7 @@ impl StoreKey {
 #[derive(Default)]
 struct StoreRecords {
     ranks: BTreeMap<Rank, Vec<u8>>,
-    /// The values that rank 0 has written, by the nonce of the recipient.
+    /// The offers and verdicts of rank 0, by the nonce of the recipient.
     coordinator_messages: HashMap<Nonce, Vec<Vec<u8>>>,
     /// The failure reasons, by group id.
     failures: HashMap<Nonce, Vec<u8>>,
@@ -145,13 +147,13 @@ impl StoreRecords {
         RendezvousStatus { group, prefix, size, arrived, is_complete, problems }
     }
 
-    /// Returns the values that rank 0 has written for a rank.
+    /// Returns the offers and verdicts that rank 0 has written for the process with this entry.
     fn messages_for(&self, entry: &RendezvousEntry) -> impl Iterator<Item = &[u8]> {
         self.coordinator_messages.get(&entry.nonce).into_iter().flatten().map(Vec::as_slice)
     }
 
-    /// Returns why rank 0 refuses these ranks and why a rank abandoned the group. Messages to
-    /// earlier processes of the same ranks are ignored.
+    /// Returns the reasons why rank 0 refused these ranks, and the reasons why a rank failed to
+    /// create the group. Offers and verdicts for earlier processes of the same ranks are ignored.
     fn failure_reasons(&self, entries: &BTreeMap<Rank, RendezvousEntry>) -> Vec<String> {
         let mut reasons = Vec::new();
         let mut known = HashSet::new();
@@ -172,8 +174,8 @@ impl StoreRecords {
     }
 }
 
-/// Returns the ranks whose world size differs from `size`, or whose version differs from that of
-/// the lowest rank.
+/// Describes the ranks whose world size differs from `size`, or whose version differs from the
+/// version of the lowest rank.
 fn disagreements(entries: &BTreeMap<Rank, RendezvousEntry>, size: WorldSize) -> Vec<String> {
     let Some((first, reference)) = entries.first_key_value() else { return Vec::new() };
     let mut found = Vec::new();

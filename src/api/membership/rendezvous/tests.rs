@@ -1,3 +1,6 @@
+//! Tests of the rendezvous and of the bootstrap exchange through the store, with ranks that are
+//! threads of this process.
+
 use super::*;
 use crate::backend::BootstrapExchange as _;
 use crate::store::HashStore;
@@ -30,7 +33,7 @@ pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<Grou
 fn each_attempt_gives_all_ranks_one_new_id() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let first: Vec<_> = meet_all(&store, &[1, 2, 3]).into_iter().map(Result::unwrap).collect();
-    // The store now holds the keys of the first attempt, as after a restart.
+    // The store now has the keys of the first attempt, as after a restart.
     let second: Vec<_> = meet_all(&store, &[4, 5, 6]).into_iter().map(Result::unwrap).collect();
     assert!(first.iter().all(|id| *id == first[0]));
     assert!(second.iter().all(|id| *id == second[0]));
@@ -67,7 +70,7 @@ fn duplicate_rank_is_refused() {
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
-        // The second process overwrites the entry of the first process after that entry exists.
+        // A second process overwrites the entry of the first process as soon as the entry exists.
         store.get(b"dist/t/rank/1", &deadline).unwrap();
         let entry = RendezvousEntry {
             nonce: Nonce([2; 16]),

@@ -1,5 +1,5 @@
-//! The state of one shrink call on one rank: its pending followers, its view of the other ranks,
-//! and the group that it has prepared.
+//! The state of one shrink call on one rank: the ranks that want to follow this rank, this rank's
+//! view of the other ranks, and the group that this rank has prepared.
 
 use super::membership::{MembershipStatus, MembershipView};
 use super::messages::{MembershipProposal, SEND_TIMEOUT, ShrinkMessage};
@@ -16,14 +16,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a follower waits before it rejoins a candidate that abandoned its call, and the
-/// coordinator's longest wait while a connect is pending.
+/// The time that a follower waits before it tries again to join a candidate that has abandoned its
+/// shrink call. Also the interval at which the coordinator polls a pending connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The number of wait notices in one window, the time after which a silent rank is skipped.
+/// The number of wait notices ("I am alive, keep waiting") that a rank sends to its followers in
+/// one window. A window is the time after which a silent rank is skipped.
 const NOTICES_PER_WINDOW: u32 = 4;
 
-/// A group that is ready on this rank, before the ready notice confirms it for all members.
+/// A group that is complete on this rank. The group is formed when the ready notice has confirmed
+/// that it is complete on all members.
 #[derive(Debug)]
 pub(super) struct PreparedGroup {
     pub(super) proposal: MembershipProposal,
@@ -36,17 +38,18 @@ pub(super) struct PreparedGroup {
 #[derive(Debug)]
 pub(super) struct CommittedProposal {
     pub(super) proposal: MembershipProposal,
-    /// By rank in the new group: the coordinator has a link to each member, a member has its link
-    /// to the coordinator.
+    /// The connections, each with the peer's rank in the new group. The coordinator has a link to
+    /// each other member. Any other member has a link to the coordinator.
     pub(super) links: Vec<(Rank, SurvivorLink)>,
 }
 
-/// The reason why this rank stops and starts no further round.
+/// The reason why this rank ends its shrink call and starts no further round.
 #[derive(Debug)]
 pub(super) enum ShrinkStop {
-    /// The prepared group is formed: another member received the ready notice.
+    /// The group that this rank has prepared is formed, because another member has received the
+    /// ready notice.
     GroupFormed,
-    /// This rank gets no new group.
+    /// This rank gets no new group, for this reason.
     Failed(Error),
 }
 
@@ -62,21 +65,23 @@ pub(super) struct ShrinkAttempt<'a> {
     pub(super) group: &'a Group,
     pub(super) session: &'a SurvivorSession<'a>,
     pub(super) endpoint: &'a Arc<SurvivorEndpoint>,
+    /// The time after which a silent rank is skipped.
     pub(super) window: Duration,
     pub(super) deadline: Deadline,
     pub(super) membership: MembershipView,
-    /// Ranks that have connected to this rank. Their messages are not read before this rank
-    /// coordinates.
+    /// The ranks that have connected to this rank. This rank reads their messages only when it
+    /// becomes the coordinator.
     pub(super) pending_followers: PendingFollowers,
+    /// The group of the last round, if it is complete on this rank.
     pub(super) prepared: Option<PreparedGroup>,
 }
 
-/// The connections of ranks that want to follow this rank while it does not coordinate, and the
-/// time of the next wait notice.
+/// The connections of ranks that want to follow this rank, while this rank itself follows a lower
+/// rank.
 ///
-/// This rank follows a candidate, which may stop responding after its first answer. Its pending
-/// followers therefore receive periodic wait notices. Without them they would skip this rank and
-/// form a group without it.
+/// The lower rank may stop responding, and then this rank becomes the coordinator. Until then, this
+/// rank sends periodic wait notices to its pending followers. Without the notices, they would skip
+/// this rank and form a group without it.
 #[derive(Debug)]
 pub(super) struct PendingFollowers {
     links: BTreeMap<Rank, SurvivorLink>,
@@ -90,8 +95,8 @@ impl Default for PendingFollowers {
 }
 
 impl PendingFollowers {
-    /// Accepts new connections and sends the wait notices that are due. Returns the time of the
-    /// next notice.
+    /// Accepts new connections and sends the wait notices that are due. Returns the time at which
+    /// the next notices are due.
     pub(super) fn send_wait_notices(
         &mut self,
         session: &SurvivorSession<'_>,
@@ -104,7 +109,7 @@ impl PendingFollowers {
             self.links.retain(|_, link| was_notified(link));
             self.next_notice = Deadline::after(window / NOTICES_PER_WINDOW);
         }
-        // A rank that connects again has lost its earlier connection.
+        // If a rank connects again, its earlier connection was lost, and the new one replaces it.
         for (rank, link) in session.take_arrivals() {
             if was_notified(&link) {
                 self.links.insert(rank, link);
@@ -113,14 +118,14 @@ impl PendingFollowers {
         self.next_notice
     }
 
-    /// Moves the connections to this rank's coordinator role.
+    /// Takes the connections, because this rank becomes the coordinator.
     pub(super) fn take_links(&mut self) -> BTreeMap<Rank, SurvivorLink> {
         std::mem::take(&mut self.links)
     }
 }
 
 impl<'a> ShrinkAttempt<'a> {
-    /// Starts an attempt after the group has failed with this error.
+    /// Creates the state for a group that has failed with this error.
     pub(super) fn new(
         group: &'a Group,
         session: &'a SurvivorSession<'a>,
@@ -145,14 +150,16 @@ impl<'a> ShrinkAttempt<'a> {
         self.group.rank()
     }
 
+    /// Returns the epoch of the new group: the number of shrinks since the outermost group.
     pub(super) fn epoch(&self) -> u32 {
         self.group.origin.epoch + 1
     }
 
-    /// Records a rank whose endpoint does not exist any more.
+    /// Records a rank whose survivor endpoint no longer exists.
     pub(super) fn mark_gone(&mut self, rank: Rank) {
         // A rank that left in order may be a member of a new group without this rank, so it counts
-        // as alive. A rank that the failure names as culprit is dead in either case.
+        // as alive. If the group's failure names the rank as culprit, the rank counts as dead even
+        // if it left in order.
         let has_left = self.group.backend.peer_monitor().is_some_and(|it| it.has_left(rank));
         let status = match has_left && !self.membership.is_blamed(rank) {
             true => MembershipStatus::Absent("it has left the group".to_owned()),
@@ -179,7 +186,7 @@ impl<'a> ShrinkAttempt<'a> {
         }
     }
 
-    /// Returns whether this rank has prepared exactly this group.
+    /// Returns whether the group that this rank has prepared is this group.
     pub(super) fn is_prepared(&self, formed: &MembershipProposal) -> bool {
         self.prepared.as_ref().is_some_and(|prepared| prepared.proposal.id == formed.id)
     }
@@ -190,8 +197,9 @@ impl<'a> ShrinkAttempt<'a> {
         failure.map_or_else(String::new, |reason| format!(" after the group failed ({reason})"))
     }
 
-    /// Handles the report that other ranks formed a group: it is either the prepared group of this
-    /// rank, or a group without it.
+    /// Returns how this rank ends its call after rank `from` has reported a formed group. The
+    /// formed group is one of three: the group that this rank has prepared, the group of an earlier
+    /// shrink in which this rank took part, or a group without this rank.
     pub(super) fn stop_for_formed_group(
         &self,
         from: Rank,
@@ -219,8 +227,9 @@ impl<'a> ShrinkAttempt<'a> {
     }
 }
 
-/// Returns whether a rank that abandoned its call for this reason may call again. It may if other
-/// ranks were late and the rank itself was not the culprit.
+/// Returns whether a rank that abandoned its shrink call for this reason may call shrink again.
+/// This is so if the reason was that other ranks were late or failed, and the rank itself was not
+/// the culprit.
 pub(super) fn may_rejoin(rank: Rank, reason: &Error) -> bool {
     match reason.kind() {
         ErrorKind::Timeout => true,

@@ -1,4 +1,4 @@
-//! The rounds of a shrink call, and the creation of the new group that the members agreed on.
+//! The rounds of a shrink call, and the creation of the new group that the members have agreed on.
 
 use super::attempt::{CommittedProposal, PreparedGroup, ShrinkAttempt, ShrinkStop};
 use super::exchange::{BuildFailure, LinkExchange};
@@ -19,13 +19,14 @@ use crate::wait::pause;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Minimum time for the members to build the group after the commit.
+/// The minimum time limit for the creation of the group after all members have agreed.
 const MIN_BUILD_TIME: Duration = Duration::from_secs(10);
 
-/// Pause after a failed round, so that all its members notice the failure.
+/// The pause after a failed round. In this time, all members of the round notice the failure.
 const ROUND_BACKOFF: Duration = Duration::from_millis(10);
 
 impl ShrinkAttempt<'_> {
+    /// Runs rounds until a group is formed or the deadline passes.
     pub(super) fn run(&mut self) -> Result<(Group, MembershipProposal)> {
         let mut last_error = None;
         while !self.deadline.has_passed() {
@@ -55,8 +56,8 @@ impl ShrinkAttempt<'_> {
         Err(Error::new(ErrorKind::Timeout, message))
     }
 
-    /// Runs one membership round, as a follower or as the coordinator. Returns `None` if the round
-    /// may be retried.
+    /// Runs one membership round: this rank follows the lowest rank that responds, or coordinates
+    /// if there is no such lower rank. Returns `None` if the caller must start another round.
     fn run_round(&mut self) -> std::result::Result<Option<CommittedProposal>, ShrinkStop> {
         for candidate in 0..self.me() {
             if !self.membership.is_expected(candidate) {
@@ -71,10 +72,11 @@ impl ShrinkAttempt<'_> {
         self.coordinate().map(Some)
     }
 
-    /// Builds the group of a committed proposal, and waits until all members have prepared it.
+    /// Creates the group of a committed proposal on this rank, and waits until it is complete on
+    /// all members.
     fn build_group(&mut self, agreed: CommittedProposal) -> std::result::Result<(), BuildFailure> {
-        // No member of this proposal received a ready notice for an earlier group, so the earlier
-        // group is void.
+        // This rank may have prepared a group in an earlier round. No member of the new proposal
+        // has received the ready notice for that group, so that group was not formed.
         self.prepared = None;
         let CommittedProposal { proposal, links } = agreed;
         let rank = proposal.members.iter().position(|&member| member == self.me());
@@ -95,7 +97,7 @@ impl ShrinkAttempt<'_> {
             .map_err(|error| exchange.classify_failure(error))
     }
 
-    /// Creates this rank's part of a group.
+    /// Creates the back end of the proposed group on this rank, and stores the prepared group.
     pub(super) fn prepare(
         &mut self,
         proposal: MembershipProposal,
@@ -121,7 +123,7 @@ impl ShrinkAttempt<'_> {
     }
 }
 
-/// Shrinks a group whose back end has no survivor endpoint: a group of one rank.
+/// Shrinks a group of one rank, whose back end has no survivor endpoint.
 pub(super) fn shrink_alone(group: &Group, deadline: &Deadline) -> Result<Group> {
     let (id, epoch) = (this_process::random_nonce()?, group.origin.epoch + 1);
     let proposal = MembershipProposal { id, epoch, members: vec![0] };
@@ -146,8 +148,9 @@ fn identity_of(group: &Group, proposal: &MembershipProposal, rank: Rank) -> Grou
     GroupIdentity { id: proposal.id, name, rank, timeout_ms: group.timeout_ms() }
 }
 
-/// Returns the group's name with the suffix `#epoch`, which replaces the suffix of an earlier
-/// epoch.
+/// Returns the name of the new group: the group's name with the suffix `#<epoch>`, which replaces
+/// the suffix of an earlier epoch. For example, `world#1` becomes `world#2`. A long name is
+/// shortened.
 pub(super) fn epoch_name(name: &str, old_epoch: u32, epoch: u32) -> String {
     let earlier = format!("#{old_epoch}");
     let base = if old_epoch == 0 { name } else { name.strip_suffix(&earlier).unwrap_or(name) };

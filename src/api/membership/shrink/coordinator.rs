@@ -1,5 +1,6 @@
-//! The coordinator's side of a membership round. It runs on a rank with no expected rank below it:
-//! the coordinator collects joins, proposes the members, and commits after all have accepted.
+//! The coordinator's side of a membership round. A rank becomes the coordinator if no lower rank is
+//! expected to join. The coordinator collects the joins of the other ranks, proposes the joined
+//! ranks as members of the new group, and commits the proposal when all members have accepted it.
 
 use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
 use super::membership::MembershipStatus;
@@ -15,26 +16,31 @@ use crate::transport::survivor_rendezvous::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the coordinator still probes lost peers if the window has ended.
+/// The minimum time for which the coordinator gathers members, even if the window has ended. In
+/// this time it finds out whether lost peers are alive.
 const LOST_PEER_CHECK_TIME: Duration = Duration::from_millis(200);
 
-/// The coordinator's probe of a rank that has not joined.
+/// The coordinator's probe of a rank that has not joined. A probe is a connection with which the
+/// coordinator finds out whether the rank is alive.
 #[derive(Debug)]
 enum PeerProbe {
+    /// The connection is being established.
     Connecting(PendingSurvivorConnect),
-    /// The rank is alive, or another process holds its socket. The end of this link reports the
-    /// death.
+    /// The connection is established: the rank is alive, or another process holds its socket. If
+    /// the rank dies, the link closes.
     Open(SurvivorLink),
     /// The probe has a final result.
     Done,
 }
 
-/// The coordinator's connections.
+/// The coordinator's connections to the other ranks.
 #[derive(Debug, Default)]
 struct CoordinatorLinks {
+    /// Ranks that have joined and got a welcome.
     joined: BTreeMap<Rank, SurvivorLink>,
-    /// Ranks that have connected and sent no message.
+    /// Ranks that have connected and have not sent a message.
     unjoined: BTreeMap<Rank, SurvivorLink>,
+    /// The probes of ranks that have not joined.
     probes: BTreeMap<Rank, PeerProbe>,
 }
 
@@ -51,18 +57,18 @@ impl CoordinatorLinks {
         self.probes.values().any(|probe| matches!(probe, PeerProbe::Connecting(_)))
     }
 
-    /// Returns whether a probe may still prove the death of a rank that has not joined.
+    /// Returns whether a probe has no final result, so that it may still prove the death of a rank.
     fn has_open_probe(&self) -> bool {
         self.probes.values().any(|probe| !matches!(probe, PeerProbe::Done))
     }
 }
 
 impl ShrinkAttempt<'_> {
-    /// Collects the joining ranks and agrees with them on a proposal.
+    /// Collects the ranks that join, and agrees with them on the members of the new group.
     ///
     /// # Errors
-    /// `PeerFailed` if the joined ranks are no quorum, which the coordinator sends to all of them;
-    /// `Aborted` if other ranks have formed a group already.
+    /// `PeerFailed` if the joined ranks are not a quorum; the coordinator also sends this error to
+    /// them. `Aborted` if other ranks have already formed a group.
     pub(super) fn coordinate(&mut self) -> std::result::Result<CommittedProposal, ShrinkStop> {
         let mut peers = CoordinatorLinks {
             unjoined: self.pending_followers.take_links(),
@@ -76,7 +82,7 @@ impl ShrinkAttempt<'_> {
                 let reason = self.no_quorum_error(&members);
                 let message = ShrinkMessage::Refuse(reason.clone()).encode();
                 let limit = Deadline::after(SEND_TIMEOUT);
-                // A rank that misses this message notices the closed connection.
+                // If a rank does not get this message, it notices that the connection closes.
                 peers.joined.values().for_each(|link| drop(link.send(&message, &limit)));
                 return Err(reason.into());
             }
@@ -90,7 +96,7 @@ impl ShrinkAttempt<'_> {
         [self.me()].into_iter().chain(peers.joined.keys().copied()).collect()
     }
 
-    /// Waits until all expected ranks have joined, or until the window ends.
+    /// Waits until all expected ranks have joined, or until the window ends at `until`.
     fn gather_members(
         &mut self,
         peers: &mut CoordinatorLinks,
@@ -127,7 +133,7 @@ impl ShrinkAttempt<'_> {
 
     /// Accepts new connections and answers join messages.
     fn accept_joins(&mut self, peers: &mut CoordinatorLinks) {
-        // A rank that connects again has lost its earlier connection.
+        // If a rank connects again, its earlier connection was lost, and the new one replaces it.
         peers.unjoined.extend(self.session.take_arrivals());
         for (rank, mut link) in std::mem::take(&mut peers.unjoined) {
             match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
@@ -179,8 +185,8 @@ impl ShrinkAttempt<'_> {
         Ok(())
     }
 
-    /// Advances the probe of a rank. Reconnects if the connection was lost, or if the rank
-    /// abandoned its call and may call again.
+    /// Polls the probe of a rank and returns its new state. Connects again if the connection was
+    /// lost, or if the rank has abandoned its shrink call and may call again.
     fn update_probe(
         &mut self,
         rank: Rank,
@@ -217,7 +223,8 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Proposes a group to the joined ranks. Returns `None` if a member was lost.
+    /// Proposes the members to the joined ranks, and commits if all of them accept. Returns `None`
+    /// if a member was lost or did not accept in time.
     fn propose_members(
         &mut self,
         peers: &mut CoordinatorLinks,
@@ -253,14 +260,15 @@ impl ShrinkAttempt<'_> {
             return Ok(None);
         }
         let message = ShrinkMessage::Commit(proposal.id).encode();
-        // If a member does not receive the commit, it is missing in the bootstrap exchange.
+        // If a member does not get the commit, it does not take part in the bootstrap exchange,
+        // which then fails.
         joined.values().for_each(|link| drop(link.send(&message, &limit)));
         let joined = std::mem::take(joined);
         let links = joined.into_values().enumerate().map(|(at, link)| (at + 1, link)).collect();
         Ok(Some(CommittedProposal { proposal, links }))
     }
 
-    /// Returns the error for joined ranks that are no quorum.
+    /// Returns the error for the case that the joined ranks are not a quorum.
     fn no_quorum_error(&self, members: &[Rank]) -> Error {
         let absent = self.membership.absent_ranks(members);
         let names =
@@ -278,8 +286,8 @@ impl ShrinkAttempt<'_> {
     }
 }
 
-/// Returns whether a member accepted the proposal. Removes the member from `joined` if it closed
-/// the connection.
+/// Returns whether a member has accepted the proposal. If the member has closed the connection,
+/// removes the member from `joined`.
 fn has_agreed(
     joined: &mut BTreeMap<Rank, SurvivorLink>,
     rank: Rank,

@@ -1,7 +1,8 @@
-//! Bootstrap exchange among the members of the new group, over their links to the coordinator,
-//! which is the new rank 0.
+//! Bootstrap exchange among the members of the new group. It uses the members' links to the
+//! coordinator, which is rank 0 of the new group.
 //!
-//! If a link closes, the exchange fails, and the remaining members agree on another group.
+//! If a link closes, the exchange fails, and the remaining members agree on another group in a new
+//! round.
 
 use super::messages::ShrinkMessage;
 use crate::api::membership::bootstrap::{
@@ -17,29 +18,31 @@ use crate::transport::survivor_rendezvous::{SurvivorLink, SurvivorSession};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The phase after the phases of the back end: its result is the ready notice.
+/// The last phase, after the phases of the back end. The coordinator's message with the result of
+/// this phase is the ready notice, which says that the group is complete on all members.
 pub(super) const READY_PHASE: &str = "ready";
 
-/// How long one wait lasts before the member checks for a reason to cancel.
+/// The interval at which a wait checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The exchange between the members of a committed proposal.
+/// The bootstrap exchange between the members of a committed proposal.
 #[derive(Debug)]
 pub(super) struct LinkExchange<'a> {
     session: &'a SurvivorSession<'a>,
-    /// The members' ranks in the failed group.
+    /// The members' ranks in the failed group, in the order of their new ranks.
     members: &'a [Rank],
-    /// The index of this rank in `members`.
+    /// This member's rank in the new group, which is its index in `members`.
     me: Rank,
+    /// The links, each with the peer's rank in the new group.
     pub(super) links: RefCell<Vec<(Rank, SurvivorLink)>>,
     limit: Deadline,
     received: RefCell<BootstrapContributions>,
 }
 
-/// The reason why building a group failed.
+/// The reason why the creation of a group failed.
 #[derive(Debug)]
 pub(super) enum BuildFailure {
-    /// A member was lost; the remaining ranks may start another round.
+    /// A member was lost. The remaining ranks may start another round.
     Retryable(Error),
     /// This rank cannot continue.
     Fatal(Error),
@@ -53,7 +56,8 @@ impl<'a> LinkExchange<'a> {
         links: Vec<(Rank, SurvivorLink)>,
         limit: &Deadline,
     ) -> Self {
-        // The coordinator's limit ends first, so that it names the missing members.
+        // The coordinator's limit is earlier than the limits of the other members, so that they get
+        // the coordinator's error, which names the missing members.
         let limit =
             if me == 0 { *limit } else { Deadline::after(limit.remaining() + MEMBER_GRACE) };
         Self {
@@ -66,7 +70,7 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Returns whether another round without the lost member can succeed.
+    /// Returns whether another round, without the lost member, can succeed after this error.
     pub(super) fn classify_failure(&self, error: Error) -> BuildFailure {
         let is_retryable = self.received.borrow().failure().is_some()
             || matches!(
@@ -79,7 +83,8 @@ impl<'a> LinkExchange<'a> {
         if is_retryable { BuildFailure::Retryable(error) } else { BuildFailure::Fatal(error) }
     }
 
-    /// Reads all messages that have arrived. Returns whether the exchange has new data.
+    /// Reads and stores all messages that have arrived. Returns whether there was a message or a
+    /// new failure.
     fn poll_links(&self) -> bool {
         let received = &mut *self.received.borrow_mut();
         let mut has_new = false;
@@ -107,8 +112,9 @@ impl<'a> LinkExchange<'a> {
         has_new
     }
 
-    /// Reports to the coordinator that this member's group is ready, and waits for the ready
-    /// notice.
+    /// Runs the last phase: reports to the coordinator that the group is complete on this member,
+    /// and waits for the ready notice. The coordinator waits for all reports and then sends the
+    /// ready notice.
     pub(super) fn confirm_ready(&self) -> Result<()> {
         let never_cancelled = || None;
         if self.me != 0 {
@@ -117,7 +123,8 @@ impl<'a> LinkExchange<'a> {
         let list = collect_phase(self, READY_PHASE, b"", &never_cancelled)
             .inspect_err(|error| self.publish_failure(error))?;
         let bytes = ready_notice(list).encode();
-        // The group is formed. A member that misses this notice gets it from another member.
+        // The group is now formed. If a member does not get this notice, it learns from another
+        // member that the group is formed.
         self.links.borrow().iter().for_each(|(_, link)| drop(link.send(&bytes, &self.limit)));
         Ok(())
     }
@@ -128,7 +135,7 @@ impl<'a> LinkExchange<'a> {
     }
 }
 
-/// Returns the ready notice from the contributions of all members.
+/// Returns the ready notice, which has the contributions of all members to the last phase.
 pub(super) fn ready_notice(list: Vec<Vec<u8>>) -> ShrinkMessage {
     let phase = READY_PHASE.to_owned();
     ShrinkMessage::Bootstrap(BootstrapMessage::AllContributions { phase, list })

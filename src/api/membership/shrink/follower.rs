@@ -1,4 +1,5 @@
-//! The follower's side of a membership round: a rank joins a lower rank and accepts its proposal.
+//! The follower's side of a membership round: a rank joins a lower rank (a candidate for the
+//! coordinator), and accepts its proposal.
 
 use super::attempt::{CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin};
 use super::messages::{MembershipProposal, ShrinkMessage};
@@ -9,31 +10,35 @@ use crate::transport::survivor_rendezvous::{SurvivorConnectResult, SurvivorLink}
 use crate::wait::pause;
 use std::time::Duration;
 
-/// How much longer a follower waits for a message than the coordinator's own limits allow.
+/// The time by which a follower waits longer for a message than the coordinator's own time limits
+/// require.
 const COORDINATOR_GRACE: Duration = Duration::from_secs(1);
 
-/// Interval between two polls of a pending connection, for which there is no notification.
+/// The interval between two polls of a pending connection. Polling is needed because nothing
+/// notifies this thread.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The outcome of following a candidate coordinator.
+/// The outcome of [`ShrinkAttempt::follow`].
 #[derive(Debug)]
 pub(super) enum FollowOutcome {
-    /// The coordinator committed a proposal that includes this rank.
+    /// The candidate is the coordinator and has committed a proposal that includes this rank.
     Agreed(CommittedProposal),
-    /// The candidate does not coordinate. Its membership status records this.
+    /// The candidate does not coordinate. The reason is recorded as the candidate's membership
+    /// status.
     NotCoordinator,
-    /// The candidate closed the connection: it died, or it starts another round.
+    /// The candidate has closed the connection, because it has died or starts another round.
     Reconnect,
 }
 
-/// The outcome of one join.
+/// The outcome of one attempt to join a candidate.
 enum JoinOutcome {
+    /// The attempt has this outcome, which is also the outcome for the round.
     Ended(FollowOutcome),
-    /// The candidate abandoned its call, for this reason.
+    /// The candidate has abandoned its shrink call, for this reason.
     Abandoned(Error),
 }
 
-/// The event that ended a wait for the candidate.
+/// The event that ended a wait for the candidate's next message.
 enum FollowerEvent {
     Message(ShrinkMessage),
     Closed,
@@ -41,10 +46,10 @@ enum FollowerEvent {
 }
 
 impl ShrinkAttempt<'_> {
-    /// Joins a candidate and follows it until the round has an outcome.
+    /// Joins a candidate and follows it until the round has an outcome for this rank.
     ///
     /// # Errors
-    /// The reason why this rank gets no other group.
+    /// The reason why this rank must end its shrink call.
     pub(super) fn follow(
         &mut self,
         candidate: Rank,
@@ -90,10 +95,11 @@ impl ShrinkAttempt<'_> {
                 }
             };
             match message {
-                // The candidate is alive. It coordinates after it finds that no lower rank does.
+                // The candidate is alive and still follows a lower rank. It becomes the coordinator
+                // if no lower rank does.
                 ShrinkMessage::Wait => message_limit = self.deadline.capped(self.window),
-                // The candidate waits for the other ranks to join, and then for all members to
-                // accept.
+                // The candidate coordinates. It waits for the other ranks to join, and then for all
+                // members to accept. Each of these two waits may take one window.
                 ShrinkMessage::Welcome => {
                     message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE)
                 }
@@ -126,7 +132,7 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Connects to a candidate. Returns `None` and records the reason if this fails.
+    /// Connects to a candidate. If this fails, records the reason and returns `None`.
     fn connect_to(&mut self, candidate: Rank, limit: &Deadline) -> Option<SurvivorLink> {
         let connect = self.session.connect(candidate);
         loop {
@@ -152,8 +158,8 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Waits for the next message. Sends wait notices to this rank's pending followers during the
-    /// wait.
+    /// Waits for the next message of the candidate. While it waits, sends wait notices to the ranks
+    /// that want to follow this rank.
     fn await_message(
         &mut self,
         link: &mut SurvivorLink,

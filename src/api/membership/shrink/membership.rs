@@ -1,30 +1,31 @@
-//! A rank's view of the other ranks during shrink, and the quorum rule. The module is pure.
+//! A rank's view of the other ranks during a shrink, and the quorum rule, which prevents that two
+//! separated sets of ranks both continue. The module has no side effects.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 
-/// The membership status of a rank.
+/// What this rank knows about another rank during a shrink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MembershipStatus {
-    /// The rank may join.
+    /// The rank may join, so it is awaited.
     Expected,
-    /// The group's failure names this rank as its culprit: it is not awaited and not admitted.
+    /// The group's failure names the rank as its culprit. The rank is not awaited and not admitted.
     Blamed,
-    /// The rank does not join, for this reason, and may be alive.
+    /// The rank is not awaited, for this reason. It may be alive, and may still join.
     Absent(String),
-    /// The rank died.
+    /// The rank is proven dead.
     Dead,
 }
 
-/// The membership status of every rank.
+/// The membership statuses of all ranks of the group.
 #[derive(Debug)]
 pub(super) struct MembershipView {
     statuses: Vec<MembershipStatus>,
 }
 
 impl MembershipView {
-    /// Creates the view before any rank was contacted. If the failure names a rank as dead or not
-    /// responding, that rank is not awaited.
+    /// Creates the view at the start of a shrink. All ranks are expected, except a rank that the
+    /// group's failure names as dead or not responding.
     pub(super) fn new(size: usize, failure: &Error) -> Self {
         let mut statuses = vec![MembershipStatus::Expected; size];
         if failure.kind() == ErrorKind::PeerFailed
@@ -47,7 +48,8 @@ impl MembershipView {
         self.statuses[rank] == MembershipStatus::Dead
     }
 
-    /// Records the status of a rank. `Dead` is final, and the first of several reasons is kept.
+    /// Sets the status of a rank if the rank is expected. `Dead` replaces any status. So if there
+    /// are several reasons, the first stays.
     pub(super) fn record_status(&mut self, rank: Rank, status: MembershipStatus) {
         let known = &mut self.statuses[rank];
         if *known == MembershipStatus::Expected || status == MembershipStatus::Dead {
@@ -55,8 +57,8 @@ impl MembershipView {
         }
     }
 
-    /// Admits a rank that asks to join, also if it was recorded as absent. Returns false for a
-    /// blamed or dead rank.
+    /// Admits a rank that asks to join, even if it was recorded as absent. Returns false for a
+    /// blamed or dead rank, which is not admitted.
     pub(super) fn admit(&mut self, rank: Rank) -> bool {
         if matches!(self.statuses[rank], MembershipStatus::Blamed | MembershipStatus::Dead) {
             return false;
@@ -65,9 +67,11 @@ impl MembershipView {
         true
     }
 
-    /// Returns whether `members`, in ascending order, are a quorum: more than half of the ranks
-    /// that are not proven dead, or exactly half of them including the lowest. If a partition
-    /// splits the ranks, at most one part has a quorum.
+    /// Returns whether `members`, which are in ascending order, are a quorum. A quorum is more than
+    /// half of the ranks that are not proven dead, or exactly half of them including the lowest of
+    /// them. If the network splits the ranks into two parts, at most one part has a quorum. For
+    /// example, of 4 ranks that are not proven dead, ranks 0 and 1 are a quorum, and ranks 2 and 3
+    /// are not.
     pub(super) fn has_quorum(&self, members: &[Rank]) -> bool {
         let mut alive = (0..self.statuses.len()).filter(|&rank| !self.is_dead(rank));
         let lowest = alive.next();
@@ -79,8 +83,8 @@ impl MembershipView {
         }
     }
 
-    /// Returns the ranks that have not joined and are not proven dead, with the reasons, for
-    /// messages.
+    /// Returns the ranks that have not joined and are not proven dead, each with the reason, for
+    /// error texts.
     pub(super) fn absent_ranks(&self, members: &[Rank]) -> Vec<(Rank, &str)> {
         let absentees = self.statuses.iter().enumerate().filter_map(|(rank, status)| {
             let reason = match status {

@@ -1,11 +1,21 @@
-//! Messages between the ranks of a failed group during shrink, and their byte format. The module is
-//! pure.
+//! Messages between the ranks of a failed group during a shrink, and their encoding. The module has
+//! no side effects.
 //!
-//! A rank joins a candidate. The candidate sends wait notices or a welcome, proposes a group, and
-//! commits after all members have accepted. The members and the coordinator then exchange the back
-//! end's bootstrap data. A rank that arrives too late receives the outcome.
+//! The normal sequence between a follower and the coordinator:
 //!
-//! [`wire`](crate::api::membership::wire) has the byte format.
+//! ```text
+//! follower              coordinator
+//!    -- Join ----------------->
+//!    <------------- Welcome --      (or Wait, until it coordinates)
+//!    <------------- Propose --
+//!    -- Accept --------------->
+//!    <-------------- Commit --      after all members have accepted
+//!    <----------- Bootstrap -->     the data of the back end, and the ready notice
+//! ```
+//!
+//! A rank that comes too late gets `GroupFormed`.
+//!
+//! [`wire`](crate::api::membership::wire) has the byte format of the fields.
 
 use crate::api::membership::bootstrap::BootstrapMessage;
 use crate::api::membership::wire::{WireReader, WireWriter};
@@ -13,10 +23,10 @@ use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank};
 use std::time::Duration;
 
-/// Timeout for sending one message.
+/// The timeout for sending one message.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The codes of the messages of the bootstrap exchange.
+/// The first bytes of the two messages of the bootstrap exchange.
 const BOOTSTRAP_CODES: [u8; 2] = [8, 9];
 
 /// A proposal for the members of a new group.
@@ -24,7 +34,8 @@ const BOOTSTRAP_CODES: [u8; 2] = [8, 9];
 pub(super) struct MembershipProposal {
     pub(super) id: GroupId,
     pub(super) epoch: u32,
-    /// Ranks of the failed group, in the order of the new ranks.
+    /// The members as ranks of the failed group, in ascending order. The index of a member is its
+    /// rank in the new group.
     pub(super) members: Vec<Rank>,
 }
 
@@ -33,10 +44,10 @@ pub(super) struct MembershipProposal {
 pub(super) enum ShrinkMessage {
     /// The sender wants to follow the recipient.
     Join,
-    /// The sender coordinates, and has admitted the recipient.
+    /// The sender coordinates and has admitted the recipient.
     Welcome,
-    /// The sender is alive and follows another rank; it may become the coordinator. Sent
-    /// periodically.
+    /// Wait notice: the sender is alive and follows another rank. The sender may become the
+    /// coordinator later, so the recipient must keep waiting. Sent periodically.
     Wait,
     /// The coordinator's proposal.
     Propose(MembershipProposal),
@@ -44,11 +55,12 @@ pub(super) enum ShrinkMessage {
     Accept(GroupId),
     /// All members have accepted the proposal with this id.
     Commit(GroupId),
-    /// The recipient gets no group, for this reason.
+    /// The recipient gets no new group, for this reason.
     Refuse(Error),
-    /// The group is formed. If the recipient is no member, it is too late.
+    /// This group is formed. If the recipient is not a member, it has come too late.
     GroupFormed(MembershipProposal),
-    /// The sender abandoned this group, or the whole call.
+    /// The sender has given up, for this reason. During the bootstrap exchange it has given up this
+    /// group, otherwise its whole shrink call.
     Abandoned(Error),
     /// A message of the bootstrap exchange.
     Bootstrap(BootstrapMessage),
@@ -73,7 +85,7 @@ impl ShrinkMessage {
         out.0
     }
 
-    /// Decodes a message; returns `None` for invalid bytes.
+    /// Decodes a message. Returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = WireReader(bytes);
         let message = match input.byte()? {

@@ -1,31 +1,37 @@
-//! Shrink (ULFM): the survivors of a failed group form a new group, without the old group's streams
-//! and without the store.
+//! Shrink (as in ULFM): the surviving ranks of a failed group form a new group. They use neither
+//! the connections of the old group nor the store.
 //!
-//! All survivors call [`Group::shrink`] and form a star around the lowest surviving rank:
+//! All survivors call [`Group::shrink`]. The lowest survivor becomes the coordinator, and the
+//! others follow it. The steps of a round:
 //!
-//! 1. Each rank tries the lower ranks in ascending order as coordinator ([`follower`]). It skips a
-//!    rank that is dead, or that sends nothing for the length of the window.
-//! 2. A rank that follows another rank may have pending followers of its own. It sends them
-//!    periodic wait notices ([`attempt`]), since it becomes the coordinator if its
-//!    candidate stops responding.
-//! 3. A rank with no expected rank below it coordinates ([`coordinator`]). It waits until all ranks
-//!    that are not known to be dead or absent have joined, or until the window ends. It then
-//!    proposes the joined ranks as members.
-//! 4. All members must accept, and they must be a quorum of the ranks that are not proven dead
-//!    ([`membership`]). The coordinator then commits.
-//! 5. The members run the back end's bootstrap exchange over their links to the coordinator
-//!    ([`exchange`]). If a member dies before the group is complete, the round fails and the
-//!    remaining ranks start another round.
+//! 1. Each rank tries the lower ranks in ascending order as its coordinator ([`follower`]). It
+//!    skips a rank that is dead, or that sends nothing for a certain time (the window).
+//! 2. While a rank follows a lower rank, other ranks may want to follow it, for example because the
+//!    lower rank does not respond to them. The rank sends them periodic wait notices ([`attempt`]),
+//!    so that they do not skip it. If the lower rank stops responding, the rank becomes their
+//!    coordinator.
+//! 3. A rank becomes the coordinator if it has skipped all lower ranks ([`coordinator`]). It waits
+//!    until all ranks that are not known to be dead or absent have joined, or until the window
+//!    ends. Then it proposes the joined ranks as members.
+//! 4. The members must be a quorum of the ranks that are not proven dead ([`membership`]), and all
+//!    of them must accept. Then the coordinator commits the proposal.
+//! 5. The members create the back end of the new group. For this, they exchange bootstrap data over
+//!    their links to the coordinator ([`exchange`]). If a member dies before the group is complete,
+//!    the round fails, and the remaining ranks start another round.
+//! 6. When the group is complete on all members, the coordinator sends the ready notice. The group
+//!    is now formed.
 //!
-//! A member keeps the old group's survivor endpoint, so that a late rank receives the outcome. The
-//! member keeps it while the new group, or a group that was shrunk from it, exists.
+//! **Late ranks.** A member keeps the survivor endpoint of the old group (the socket at which
+//! survivors meet), and answers a rank that comes late with the outcome. It keeps the endpoint
+//! while the new group, or a group that was shrunk from the new group, exists.
 //!
-//! The last message of the coordinator is the ready notice: all members have a prepared group
-//! ([`attempt`]). If the coordinator dies while it sends the notice, a member without the notice
-//! keeps its prepared group and looks for the other members. The peer that it finds either received
-//! the notice and reports the formed group, or takes part in another round.
+//! **Death during the ready notice.** If the coordinator dies while it sends the ready notice, some
+//! members may not get it. Such a member keeps the group that it has prepared ([`attempt`]) and
+//! starts another round. There it meets another member. If the other member got the notice, it
+//! reports that the group is formed, and the member without the notice uses the group that it has
+//! prepared. If no member got the notice, the round creates another group.
 //!
-//! This module does not depend on how ranks connect, or on how the ranks of a back end bootstrap.
+//! This module does not depend on how ranks connect or on the data that back ends exchange.
 
 mod attempt;
 mod build;
@@ -50,26 +56,29 @@ use messages::ShrinkMessage;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default for the time in which the other ranks must call shrink.
+/// The default of [`ShrinkOptions::timeout_ms`].
 const DEFAULT_WINDOW_MS: u64 = 10_000;
 
 /// Options of [`Group::shrink`].
 #[derive(Clone, Debug, Default)]
 pub struct ShrinkOptions {
-    /// How long the other ranks may take to call shrink, in milliseconds; 0 for the default.
+    /// The window: the time in milliseconds in which the other ranks must call shrink. 0 selects
+    /// the default of 10 s.
     pub timeout_ms: u64,
-    /// The deadline of the whole call in milliseconds; 0 for the default.
+    /// The time limit of the whole call in milliseconds. 0 selects the default.
     pub connect_timeout_ms: u64,
 }
 
 impl Group {
     /// Creates a group of the surviving ranks that call this method, in the order of their old
-    /// ranks. If the group has not failed, the method fails it first.
+    /// ranks. If the group has not failed, this method first fails it.
     ///
     /// # Errors
-    /// `Aborted` if the other ranks formed a group without this rank; `PeerFailed` if the group's
-    /// failure names this rank as culprit, or if the arrived ranks are no quorum; `Timeout`; any
-    /// error that prevents the creation of the back end.
+    /// * `Aborted` if the other ranks formed a group without this rank.
+    /// * `PeerFailed` if the group's failure names this rank as its culprit, or if the ranks that
+    ///   have joined are not a quorum.
+    /// * `Timeout`.
+    /// * Any error that prevents the creation of the back end.
     pub fn shrink(self: &Arc<Self>, options: &ShrinkOptions) -> Result<Self> {
         callbacks::reject_blocking_in_callback("shrinking a group")?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
@@ -105,15 +114,15 @@ impl Group {
             crate::log!(LogLevel::Warn, "cannot send the result to late ranks: {error}");
         }
         if outcome.is_ok() {
-            // The failure of the old group no longer ends the process, so its error file is
-            // withdrawn.
+            // The process continues after the failure of the old group, so the error file for this
+            // failure is removed.
             error_file::retract();
         }
         outcome.map(|(group, _)| group).context(|| format!("shrinking {}", self.describe_rank()))
     }
 
-    /// Fails if the group's failure names this rank as its culprit: the other ranks then exclude
-    /// it.
+    /// Returns an error if the group's failure names this rank as its culprit, because the other
+    /// ranks then exclude this rank.
     fn check_blame(&self, failure: &Error) -> Result<()> {
         if failure.kind() != ErrorKind::PeerFailed || failure.culprit() != Some(self.rank()) {
             return Ok(());

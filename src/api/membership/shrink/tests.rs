@@ -136,8 +136,8 @@ fn minority_does_not_form_a_group() {
             assert!(error.message().contains(part), "{error}");
         }
     }
-    // The ranks can retry together with the other ranks, which call first; no rank has formed a
-    // group.
+    // No rank has formed a group. So these ranks can try again together with the other ranks, which
+    // call shrink first.
     let groups = std::thread::scope(|scope| {
         let rest = scope.spawn(|| shrink_together(&[&all[0], &all[2], &all[4]], 10_000));
         std::thread::sleep(Duration::from_millis(200));
@@ -148,7 +148,8 @@ fn minority_does_not_form_a_group() {
     assert_eq!(ranks_and_members(&groups).len(), 5);
 }
 
-/// Runs the coordinator up to its ready notice, which only the first of the other members receives.
+/// Runs the coordinator up to the ready notice, and sends the notice only to the first of the other
+/// members.
 fn coordinate_until_ready_notice(group: &Arc<Group>) {
     let deadline = Deadline::after_ms(20_000);
     let endpoint = group.backend.peer_monitor().unwrap().survivor_endpoint();
@@ -182,8 +183,8 @@ fn member_without_ready_notice_gets_it_from_a_peer() {
     }
 }
 
-/// Acts as a rank 0 that admits the ranks in `welcomed` and then stops responding, until the other
-/// ranks have ended.
+/// Acts as a rank 0 that admits the ranks in `welcomed` and then stops responding. Returns when the
+/// other ranks have ended.
 fn stop_after_welcome(group: &Arc<Group>, welcomed: &[Rank], ended: &Receiver<()>) {
     let session = group.backend.peer_monitor().unwrap().survivor_endpoint().open_session().unwrap();
     let deadline = Deadline::after_ms(20_000);

@@ -1,15 +1,16 @@
-//! Agreement of all ranks of a group on the groups to create from it.
+//! Agreement of all ranks of a group (the parent) on the new groups that are created from it.
 //!
-//! The call is ordered as one of the group's collectives. It gathers a record from each rank with
-//! one all_gather. The operation descriptor of this all_gather differs from every call of a user,
-//! so the checks detect a rank that calls another operation. All ranks compute the same result from
-//! the records. The nonce of the first member becomes the id of the new group.
+//! The call takes a place in the order of the parent's collectives and runs one all_gather. Each
+//! rank contributes a record with a hash of its definition of the new group and a nonce (a new
+//! random number). The descriptor of this all_gather differs from every call that a user can make,
+//! so a rank that calls another operation gets a mismatch. From the records, all ranks compute the
+//! same members. The nonce of the first member becomes the id of the new group.
 //!
-//! If the records show a disagreement, the ranks exchange their definitions in control messages,
-//! outside the order of operations. Each rank can then report all definitions with their ranks. The
-//! records show which ranks have equal definitions. Of these ranks only the lowest sends its
-//! definition, and at most [`MAX_DEFINITIONS_SHOWN`] ranks send. A disagreement fails only the
-//! call.
+//! If the records show that ranks disagree, the ranks exchange their definitions, so that the error
+//! on each rank can name all definitions. For this they use control messages (internal messages of
+//! the library), which have no place in the order of collectives. The records show which ranks have
+//! equal definitions. Of the ranks with equal definitions, only the lowest sends its definition. At
+//! most [`MAX_DEFINITIONS_SHOWN`] ranks send. A disagreement fails only the call, not the parent.
 
 use super::control_channel::{GroupNumber, NameLease};
 use super::definition::{
@@ -36,7 +37,7 @@ use std::time::Instant;
 const MAGIC: [u8; 7] = *b"libdist";
 const RECORD_BYTES: usize = 48;
 
-/// The colour in a record of a rank that takes no part in a split.
+/// The colour in the record of a rank that gets no group in a split.
 const NO_COLOR: i32 = -1;
 
 /// The properties of a new group that its members have agreed on.
@@ -44,10 +45,12 @@ const NO_COLOR: i32 = -1;
 pub(super) struct AgreedGroup {
     pub(super) id: GroupId,
     pub(super) name: String,
-    /// Ranks in the parent, in the order of the new ranks.
+    /// The members as ranks of the parent, in the order of their new ranks.
     pub(super) members: Vec<Rank>,
+    /// The right to the group's name, if only the members create the group.
     pub(super) name_lease: Option<NameLease>,
-    /// The number in the group's name, if only the members create the group and gave it no name.
+    /// The number in the group's default name, if only the members create the group and the caller
+    /// gave no name.
     pub(super) number: Option<GroupNumber>,
 }
 
@@ -90,7 +93,8 @@ impl DefinitionRecord {
     }
 }
 
-/// Returns whether all participants have the same definition, and all ranks made the same call.
+/// Returns whether all ranks made the same call, and all ranks that get a group have the same
+/// definition.
 fn is_unanimous(records: &[DefinitionRecord]) -> bool {
     let mut participants = records.iter().filter(|record| record.is_participant());
     let has_one_definition = participants
@@ -100,7 +104,7 @@ fn is_unanimous(records: &[DefinitionRecord]) -> bool {
         && records.iter().all(|record| record.creation_call == records[0].creation_call)
 }
 
-/// Agrees on a group of a list of ranks.
+/// Agrees on a group with the members `ranks`.
 pub(super) fn agree_on_ranks(
     group: &Arc<Group>,
     ranks: &[Rank],
@@ -168,7 +172,8 @@ pub(super) fn agree_on_colors(
     }))
 }
 
-/// Returns the records of all ranks, which agree, and the sequence number of the all_gather.
+/// Returns the records of all ranks and the sequence number of the all_gather. If the records
+/// disagree, returns the error with all definitions.
 fn exchange_records(
     group: &Arc<Group>,
     definition: &GroupDefinition,
@@ -197,14 +202,15 @@ fn exchange_records(
     Err(conflict_error(group, definition, &records, &bytes, deadline)?)
 }
 
-/// Gathers the records with one all_gather, which waits for its turn in the group's queue.
+/// Gathers the records of all ranks with one all_gather, which waits for its turn in the group's
+/// queue. Returns the records and the sequence number of the all_gather.
 fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u64)> {
     let mut all = vec![0; own_record.len() * group.size()];
     let ticket = group.queue.issue();
     let sequence = ticket.sequence();
     let descriptor = Descriptor {
         kind: OpKind::AllGather,
-        // Calls of users always have a data type.
+        // A call of a user always has a data type, so no call has the same descriptor.
         dtype: None,
         op: None,
         root: None,
@@ -232,21 +238,21 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     outcome.inspect_err(|error| group.report_to_caller(error)).map(|()| (all, sequence))
 }
 
-/// Returns the ranks of each different definition, in the order of their lowest ranks.
+/// Returns a list of ranks for each different definition, ordered by the lowest rank of each list.
 fn ranks_by_definition(records: &[DefinitionRecord]) -> Vec<Vec<Rank>> {
-    let mut party_indices: HashMap<[u8; 16], usize> = HashMap::new();
-    let mut parties: Vec<Vec<Rank>> = Vec::new();
+    let mut indices: HashMap<[u8; 16], usize> = HashMap::new();
+    let mut holders: Vec<Vec<Rank>> = Vec::new();
     for (rank, record) in records.iter().enumerate() {
-        let party = *party_indices.entry(record.fingerprint).or_insert(parties.len());
-        match parties.get_mut(party) {
+        let index = *indices.entry(record.fingerprint).or_insert(holders.len());
+        match holders.get_mut(index) {
             Some(ranks) => ranks.push(rank),
-            None => parties.push(vec![rank]),
+            None => holders.push(vec![rank]),
         }
     }
-    parties
+    holders
 }
 
-/// Returns the error with the definitions of all ranks. Fails if the definitions cannot be
+/// Returns the error that names the definitions of all ranks. Fails if the definitions cannot be
 /// exchanged.
 fn conflict_error(
     group: &Arc<Group>,
@@ -256,13 +262,14 @@ fn conflict_error(
     deadline: &Deadline,
 ) -> Result<Error> {
     let mut id = Nonce::default();
-    // This id was never used before, since each record has a new nonce.
+    // No earlier exchange has used this id, because each record has a new nonce. All ranks compute
+    // the same id.
     id.0.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
     let everyone: Vec<Rank> = (0..group.size()).collect();
-    let mut parties = ranks_by_definition(records);
-    let more = parties.len().saturating_sub(MAX_DEFINITIONS_SHOWN);
-    parties.truncate(MAX_DEFINITIONS_SHOWN);
-    let sends_definition = parties.iter().any(|ranks| ranks[0] == group.rank());
+    let mut holders = ranks_by_definition(records);
+    let more = holders.len().saturating_sub(MAX_DEFINITIONS_SHOWN);
+    holders.truncate(MAX_DEFINITIONS_SHOWN);
+    let sends_definition = holders.iter().any(|ranks| ranks[0] == group.rank());
     let mine = if sends_definition { definition.encode() } else { Vec::new() };
     let channel = group.open_control_channel()?;
     let new = NewMembers { id, name: "(all ranks)", members: &everyone, me: group.rank() };
@@ -271,28 +278,32 @@ fn conflict_error(
         .all_gather("definition", &mine, &|| None)
         .inspect_err(|error| exchange.publish_failure(error))?;
     let definitions: Option<Vec<_>> =
-        parties.iter().map(|ranks| GroupDefinition::decode(all.get(ranks[0])?)).collect();
+        holders.iter().map(|ranks| GroupDefinition::decode(all.get(ranks[0])?)).collect();
     let definitions = definitions
         .ok_or_else(|| Error::internal("a definition of a new group cannot be decoded"))?;
-    let different: Vec<_> = parties.into_iter().zip(&definitions).collect();
+    let different: Vec<_> = holders.into_iter().zip(&definitions).collect();
     Ok(grouped_conflict_error(group.name(), &different, more))
 }
 
-/// Returns a name that all members compute equally.
+/// Returns a default name for a new group, which is equal on all members. For example,
+/// `world[0,2]#5`.
 pub(super) fn default_name(parent: &str, members: &str, mark: &str, count: u64) -> String {
     let name = format!("{}{members}{mark}{count}", parent);
     if name.len() <= MAX_NAME_BYTES {
         return name;
     }
-    // The name of a descendant of descendants can be too long; its hash then distinguishes it.
+    // The name can be too long for a group that was derived in many steps. Then it is replaced by
+    // its start and a hash.
     let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
     let start: String = parent.chars().take(MAX_NAME_BYTES / 8).collect();
     format!("{start}~{short}{mark}{count}")
 }
 
-/// The maximum number of ranks in a default name.
+/// The maximum number of ranks that a default name lists.
 const RANKS_IN_NAME: usize = 8;
 
+/// Returns the part of a default name for these ranks: `[0,2]`, or `[100 ranks 1a2b3c4d]` with a
+/// hash for a long list.
 pub(super) fn ranks_in_name(ranks: &[Rank]) -> String {
     if ranks.len() <= RANKS_IN_NAME {
         let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();

@@ -1,15 +1,17 @@
-//! Control channel of a rank: it receives the messages with which the ranks of a parent group
-//! create groups.
+//! The control channel of a rank sends and receives control messages, which are the messages with
+//! which ranks of a parent group create new groups.
 //!
-//! Control messages travel point to point under a tag that the library reserves, so they need no
-//! store and match no receive of the caller. The channel posts its receive when this rank first
-//! takes part in the creation of a group. Earlier messages wait in the engine as unexpected
-//! messages. The channel queues each message under its [`ExchangeKey`], also for a future exchange.
-//! It drops messages for an exchange by id that has ended ([`super::queues`]). A message has no
-//! deadline of its own, so a late rank still reads it.
+//! * **Transport.** Control messages are messages between two ranks of the parent, under a tag that
+//!   the library reserves. So they need no store, and no receive of the caller can match them. A
+//!   long message is split into fragments ([`super::fragment`]).
+//! * **Receiving.** The channel posts its receive when this rank first takes part in the creation
+//!   of a group. Messages that arrive earlier wait in the engine. The channel queues each message
+//!   under its [`ExchangeKey`], which names the exchange that the message belongs to, even if this
+//!   rank has not begun this exchange yet. It drops messages for an exchange that has ended
+//!   ([`super::queues`]). A message has no deadline, so that a late rank can still read it.
 //!
-//! The channel holds no strong reference to its group. Any thread may call it, also from inside a
-//! send or receive of the channel itself.
+//! The channel holds no strong reference to its group. Any thread may call the channel, even inside
+//! a send or a receive that the channel itself has posted.
 
 use super::definition::GroupDefinition;
 use super::fragment::{FragmentBuffer, MAX_MESSAGE_BYTES, split_into_fragments};
@@ -36,23 +38,31 @@ pub(in crate::api) struct ControlChannel {
     self_ref: Weak<Self>,
     group: Weak<Group>,
     owner: ChannelOwner,
-    /// The buffer for the next fragment.
+    /// The buffer of the posted receive, into which the next fragment is received.
     receive_buffer: FragmentBuffer,
     posting: PostingState,
     queues: Mutex<ChannelQueues>,
-    /// Incremented when a message arrives, and when receiving stops for any reason except a full
-    /// engine.
+    /// Incremented when a message arrives, so that a wait can detect it. Also incremented when
+    /// receiving stops, unless the reason is a full engine.
     arrivals: AtomicU64,
+    /// The number of messages that this rank has sent, which gives each message its number.
     messages_sent: AtomicU64,
 }
 
-/// Whether a thread is posting the receive. A thread that finds the receive completed then posts no
-/// nested receive: many waiting messages would cause as many nested calls.
+/// Says whether a thread is posting the receive: [`IDLE`], [`POSTING`] or [`REPOST`].
+///
+/// If a message is already waiting in the engine, the receive completes inside the call that posts
+/// it. If the completion then posted the next receive itself, many waiting messages would cause as
+/// many nested calls. Therefore the completion only sets the state to `REPOST`, and the outer call
+/// posts the next receive in a loop.
 #[derive(Debug, Default)]
 struct PostingState(AtomicU64);
 
+/// No thread is posting a receive.
 const IDLE: u64 = 0;
+/// A thread is posting a receive.
 const POSTING: u64 = 1;
+/// A thread is posting a receive, and must then post another, because the first has completed.
 const REPOST: u64 = 2;
 
 impl Completion for ControlChannel {
@@ -62,8 +72,9 @@ impl Completion for ControlChannel {
                 self.accept_fragment(delivery);
                 self.post_receives();
             }
-            // A rank departed in the middle of a fragment; other ranks may still send. If the group
-            // itself has failed or was released, the next receive is refused.
+            // A rank has departed while it sent a fragment. Other ranks may still send, so the
+            // channel posts the next receive. If the group has failed or was released, this post
+            // returns an error.
             Err(error) if matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) => {
                 self.post_receives();
             }
@@ -72,7 +83,7 @@ impl Completion for ControlChannel {
     }
 }
 
-/// The right of a live group to its name.
+/// The right of a group to its name. The name is free again when this object is dropped.
 #[derive(Debug)]
 pub(in crate::api) struct NameLease {
     channel: Weak<ControlChannel>,
@@ -88,7 +99,8 @@ impl Drop for NameLease {
 }
 
 impl ControlChannel {
-    /// Creates the control channel of a group. It posts no receive before [`Self::open`].
+    /// Creates the control channel of a group. The channel posts its first receive in
+    /// [`Self::open`].
     pub(in crate::api) fn new(group: &Arc<Group>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             self_ref: Weak::clone(me),
@@ -106,7 +118,7 @@ impl ControlChannel {
     pub(super) fn open(&self) {
         let mut queues = self.lock();
         let is_open = std::mem::replace(&mut queues.is_open, true);
-        // The thread that takes the error posts the receive.
+        // Only the thread that takes the error posts the receive again.
         let has_stopped = queues.receive_error.take().is_some();
         drop(queues);
         if has_stopped || !is_open {
@@ -114,8 +126,8 @@ impl ControlChannel {
         }
     }
 
-    /// Returns why receiving has stopped. If the reason was a full engine, posts the receive again
-    /// first.
+    /// Returns the error with which receiving has stopped, if it has stopped. If the reason was a
+    /// full engine, first tries to post the receive again.
     fn receive_error(&self) -> Option<Error> {
         let mut queues = self.lock();
         let is_full = |error: &mut Error| error.kind() == ErrorKind::OutOfMemory;
@@ -127,7 +139,7 @@ impl ControlChannel {
         queues.receive_error.clone()
     }
 
-    /// Drops the incomplete messages of departed ranks.
+    /// Drops the incomplete messages of ranks that have departed.
     pub(super) fn drop_partial_messages(&self, is_gone: impl Fn(Rank) -> bool) {
         self.lock().reassembly.drop_senders(is_gone);
     }
@@ -136,8 +148,8 @@ impl ControlChannel {
         lock(&self.queues)
     }
 
-    /// Posts the receive for the next fragment. Only one receive is posted at a time, so at most
-    /// one other thread calls this while a thread is inside the loop.
+    /// Posts the receive for the next fragment. Only one receive is posted at a time, so while one
+    /// thread is in the loop, at most one other thread calls this function.
     fn post_receives(&self) {
         let PostingState(posting) = &self.posting;
         let swap = |from, to| {
@@ -173,23 +185,24 @@ impl ControlChannel {
         let posted = message_engine(&group).and_then(|engine| {
             engine.receive(message, self_ref.ok_or_else(released)? as Arc<dyn Completion>)
         });
-        // This thread may be one that must not drop the last reference to a group.
+        // Some threads must not drop the last reference to a group, and this may be one of them.
         Group::release(group);
         posted
     }
 
-    /// Records that receiving has stopped, and why.
+    /// Stores the reason why receiving has stopped.
     fn stop_receiving(&self, reason: Error) {
         let is_full = reason.kind() == ErrorKind::OutOfMemory;
         self.lock().receive_error.get_or_insert(reason);
         if !is_full {
             self.arrivals.fetch_add(1, Ordering::Release);
         }
-        // With a full engine, each waiter retries at its next poll, so the waiters do not wake each
-        // other.
+        // If the engine is full, each waiting thread tries again at its next poll. Without this
+        // exception, the waiting threads would wake each other again and again.
     }
 
-    /// Handles a received fragment.
+    /// Adds a received fragment to its message. If the message is complete, queues it or replies to
+    /// it.
     fn accept_fragment(&self, delivery: Delivery) {
         let (from, fragment) = (delivery.peer, self.receive_buffer.read(delivery.bytes));
         let mut queues = self.lock();
@@ -211,12 +224,12 @@ impl ControlChannel {
         }
     }
 
-    /// Sends a message to some ranks without waiting until all of it was sent. The number of
-    /// fragments in flight is bounded.
+    /// Sends a message to the ranks `to`. Returns when all fragments are posted, which may be
+    /// before they are sent. Waits if too many fragments are in flight.
     ///
     /// # Errors
-    /// `Timeout` if the engine does not accept all fragments within the limit; the group's failure.
-    /// After an error, the message was sent in part.
+    /// `Timeout` if not all fragments can be posted before the limit; the group's failure. After an
+    /// error, a part of the message may have been sent.
     pub(super) fn send(
         &self,
         group: &Group,
@@ -228,7 +241,8 @@ impl ControlChannel {
         self.send_fragments(group, to, &message.encode(key), Some(limit))
     }
 
-    /// Sends a short message without waiting, for callers that must not block.
+    /// Sends a short message without waiting. For callers that must not block. An error is only
+    /// logged.
     pub(super) fn reply(&self, group: &Group, ControlReply { to, key, message }: &ControlReply) {
         if let Err(error) = self.send_fragments(group, &[*to], &message.encode(key), None) {
             crate::log!(LogLevel::Info, "cannot reply to rank {to}: {error}");
@@ -263,7 +277,7 @@ impl ControlChannel {
         Ok(window)
     }
 
-    /// Sends a message to some ranks and waits until it was sent.
+    /// Sends a message to the ranks `to` and waits until all of it was sent.
     pub(super) fn send_and_await(
         &self,
         group: &Group,
@@ -276,7 +290,7 @@ impl ControlChannel {
         self.await_sent(group, &sent, limit)
     }
 
-    /// Waits until a message was sent, so that the sender may depart.
+    /// Waits until all of a message was sent. After that, the sender may leave the group.
     pub(super) fn await_sent(
         &self,
         group: &Group,
@@ -287,8 +301,8 @@ impl ControlChannel {
         window.take_error().map_or(Ok(()), Err)
     }
 
-    /// Returns the next message of an exchange, or `None` if the limit passes first. Calls
-    /// `on_poll` periodically.
+    /// Waits for the next message of an exchange and returns it with its sender. Returns `None` if
+    /// the limit passes before that. Calls `on_poll` periodically.
     pub(super) fn next_message(
         &self,
         group: &Group,
@@ -322,20 +336,23 @@ impl ControlChannel {
         }
     }
 
-    /// Returns the next message of an exchange if one is queued.
+    /// Returns the next message of an exchange with its sender, if a message is queued.
     pub(super) fn try_take(&self, key: &ExchangeKey) -> Option<(Rank, SubgroupMessage)> {
         self.lock().pop(key)
     }
 
-    /// Ends an exchange by id on this rank: messages that still arrive for it are dropped.
+    /// Ends the exchange with this id on this rank. Messages that arrive later for this exchange
+    /// are dropped.
     pub(super) fn end_exchange(&self, id: GroupId) {
         self.lock().end_exchange(id);
     }
 
-    /// Begins a join by name.
+    /// Begins a join by name (the members of a new group find each other by its name) and reserves
+    /// the name.
     ///
     /// # Errors
-    /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
+    /// `InvalidArgument` if this rank has a group of this name, or if another thread is creating a
+    /// group of this name.
     pub(super) fn begin_join<'a>(
         &'a self,
         group: &'a Group,
@@ -346,12 +363,12 @@ impl ControlChannel {
     }
 
     fn end_join(&self, group: &Group, name: &str, created: Option<GroupDefinition>) {
-        // The lock is released before the replies are sent.
+        // The lock is held only in this statement. It is free when the replies are sent.
         let answers = self.lock().end_join(&self.owner, name, created);
         answers.iter().for_each(|answer| self.reply(group, answer));
     }
 
-    /// Reserves the number of the next unnamed group of a list of ranks.
+    /// Reserves a number for the default name of a new group with this list of ranks.
     pub(super) fn reserve_number(&self, ranks_fingerprint: [u8; 16]) -> GroupNumber {
         let number = self.lock().reserve_number(ranks_fingerprint);
         GroupNumber {
@@ -363,19 +380,19 @@ impl ControlChannel {
     }
 }
 
-/// A join by name in progress; dropping this ends the join.
+/// A join by name that is in progress. The join ends when this object is dropped.
 #[derive(Debug)]
 pub(super) struct NameReservation<'a> {
     channel: &'a ControlChannel,
     group: &'a Group,
     definition: &'a GroupDefinition,
-    /// Whether the join has created a group.
+    /// True if the members have agreed, so that the new group keeps the name.
     is_leased: bool,
 }
 
 impl NameReservation<'_> {
-    /// Converts the reservation into a lease for the agreed group's lifetime. No other thread can
-    /// take the name before that.
+    /// Converts the reservation of the name to a lease, which lives as long as the agreed group. No
+    /// other thread can take the name between the reservation and the lease.
     pub(super) fn into_lease(mut self) -> NameLease {
         self.is_leased = true;
         let name = self.definition.name().to_owned();
@@ -390,7 +407,8 @@ impl Drop for NameReservation<'_> {
     }
 }
 
-/// The reserved number of an unnamed group. It becomes free again unless the group is created.
+/// The reserved number in the default name of a group. When this object is dropped, the number
+/// becomes free again unless it was committed.
 #[derive(Debug)]
 pub(super) struct GroupNumber {
     channel: Weak<ControlChannel>,
@@ -404,7 +422,7 @@ impl GroupNumber {
         self.number
     }
 
-    /// Marks the number as used by a created group.
+    /// Marks the number as used, because the group was created.
     pub(super) fn commit(mut self) {
         self.is_made = true;
     }

@@ -1,29 +1,30 @@
-//! Definition of a new group: the properties that all ranks creating it must agree on, and the
-//! error text for conflicting definitions.
+//! The definition of a new group, and the error for conflicting definitions. A definition has the
+//! properties of the new group that must be equal on all ranks that create it.
 
 use crate::api::membership::wire::{WireReader, WireWriter};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::fmt;
 
-/// The maximum number of ranks in a list, and of different definitions, in a message.
+/// The maximum number of ranks that a list in a text shows.
 const MAX_RANKS_SHOWN: usize = 64;
+/// The maximum number of different definitions that an error shows.
 pub(super) const MAX_DEFINITIONS_SHOWN: usize = 8;
 
 /// The call that creates a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum CreationCall {
-    /// dist_group_new, by all ranks of the parent.
+    /// `dist_group_new`, called by all ranks of the parent.
     New = 0,
-    /// dist_group_new, by the members only.
+    /// `dist_group_new`, called by the members only.
     MembersOnly = 1,
-    /// dist_group_split.
+    /// `dist_group_split`, called by all ranks of the parent.
     Split = 2,
 }
 
 impl CreationCall {
-    /// Returns the call with this number, or `None`.
+    /// Returns the call with this number. Returns `None` for an invalid number.
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::New, Self::MembersOnly, Self::Split]
             .into_iter()
@@ -31,7 +32,7 @@ impl CreationCall {
     }
 }
 
-/// The properties of a group that all ranks creating it must agree on.
+/// The properties of a new group that must be equal on all ranks that create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupDefinition {
     creation_call: CreationCall,
@@ -81,7 +82,7 @@ impl GroupDefinition {
         out.0
     }
 
-    /// Decodes a definition; returns `None` for invalid bytes.
+    /// Decodes a definition. Returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = WireReader(bytes);
         let creation_call = CreationCall::from_code(input.byte()?)?;
@@ -146,7 +147,8 @@ pub(super) fn format_ranks(ranks: &[Rank]) -> String {
     format!("rank{} {text}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// Returns the error for ranks that disagree: every definition, with its ranks in the parent.
+/// Returns the error for ranks that disagree. The error names every definition and the ranks of the
+/// parent that have it. `claims` has a rank and its definition in each entry.
 pub(super) fn conflict_error(parent: &str, claims: &[(Rank, GroupDefinition)]) -> Error {
     let mut different: Vec<(Vec<Rank>, &GroupDefinition)> = Vec::new();
     for (rank, definition) in claims {
@@ -160,8 +162,8 @@ pub(super) fn conflict_error(parent: &str, claims: &[(Rank, GroupDefinition)]) -
     grouped_conflict_error(parent, &different, more)
 }
 
-/// Returns the same error from definitions that are grouped already. `more` is the number of
-/// further definitions.
+/// Returns the same error as [`conflict_error`]. `different` has each definition once, with the
+/// ranks that have it. `more` is the number of further definitions, which are not shown.
 pub(super) fn grouped_conflict_error(
     parent: &str,
     different: &[(Vec<Rank>, &GroupDefinition)],

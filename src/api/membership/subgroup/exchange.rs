@@ -1,8 +1,8 @@
-//! Bootstrap exchange among the members of a new group, over control messages of its parent,
-//! without the store.
+//! Bootstrap exchange among the members of a new group. It uses control messages between ranks of
+//! the parent, and not the store.
 //!
-//! A member that fails reports this to the coordinator, which forwards the failure to the other
-//! members.
+//! If a member fails, it reports the failure to the coordinator (the first member), and the
+//! coordinator forwards it to the other members.
 
 use super::control_channel::ControlChannel;
 use super::definition::format_ranks;
@@ -24,25 +24,26 @@ use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// The new group of an exchange.
+/// The members of the new group, and the group's id and name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewMembers<'a> {
     pub(super) id: GroupId,
     pub(super) name: &'a str,
-    /// The members' ranks in the parent.
+    /// The members as ranks of the parent, in the order of their new ranks.
     pub(super) members: &'a [Rank],
-    /// The index of this rank in `members`.
+    /// This process's rank in the new group, which is its index in `members`.
     pub(super) me: Rank,
 }
 
-/// The exchange between the members of a group that has an id.
+/// The bootstrap exchange between the members of a new group. The members have already agreed on
+/// the group's id.
 #[derive(Debug)]
 pub(super) struct MemberExchange<'a> {
     parent: &'a Group,
     channel: Arc<ControlChannel>,
     new: NewMembers<'a>,
     deadline: &'a Deadline,
-    /// The limit of the current phase on this rank.
+    /// The time limit of the current phase on this rank.
     limit: Cell<Deadline>,
     watch: RefCell<SlowWaitWatch>,
     received: RefCell<BootstrapContributions>,
@@ -72,11 +73,13 @@ impl<'a> MemberExchange<'a> {
         ExchangeKey::Id(self.new.id)
     }
 
-    /// Returns the recipients of this rank's messages.
+    /// Returns the ranks of the parent to which this rank sends: all other members if it is the
+    /// coordinator, otherwise only the coordinator.
     fn recipients(&self) -> &'a [Rank] {
         if self.new.me == 0 { &self.new.members[1..] } else { &self.new.members[..1] }
     }
 
+    /// Converts ranks of the new group to ranks of the parent.
     fn in_parent(&self, members: &[Rank]) -> Vec<Rank> {
         members.iter().map(|&member| self.new.members[member]).collect()
     }
@@ -110,7 +113,7 @@ impl<'a> MemberExchange<'a> {
         );
     }
 
-    /// Handles the messages that have arrived already.
+    /// Stores the messages that have already arrived, without waiting.
     fn poll_channel(&self) {
         while let Some((from, message)) = self.channel.try_take(&self.key()) {
             self.store_message(from, message);
@@ -192,7 +195,8 @@ impl BootstrapExchange for MemberExchange<'_> {
         self.poll_channel();
         let known_failure = self.received.borrow().failure();
         if known_failure.is_some() && self.new.me != 0 {
-            // The coordinator reported this failure or has received it.
+            // The coordinator already knows this failure: it comes from the coordinator, which also
+            // reports it to the other members.
             return;
         }
         let own_error = || {
@@ -229,18 +233,19 @@ impl BootstrapExchange for MemberExchange<'_> {
     }
 }
 
-/// Detects awaited ranks that have departed from the parent. `since` holds the end of the grace
-/// period [`DEPARTURE_GRACE`], which starts with the first detection.
+/// Detects that an awaited rank has left the parent. A departure counts only after a grace period
+/// ([`DEPARTURE_GRACE`]), because messages that the rank has sent before may still arrive.
 #[derive(Debug, Default)]
 pub(super) struct DepartureCheck {
+    /// The end of the grace period. It starts when the departure is first seen.
     since: Cell<Option<Deadline>>,
 }
 
 impl DepartureCheck {
-    /// Checks that every awaited rank can still send.
+    /// Checks that no awaited rank has left the parent.
     ///
     /// # Errors
-    /// `PeerFailed` naming a rank that departed more than [`DEPARTURE_GRACE`] ago.
+    /// `PeerFailed`, which names a rank that left more than [`DEPARTURE_GRACE`] ago.
     pub(super) fn check(&self, parent: &Group, awaited: &[Rank]) -> Result<()> {
         let engine = message_engine(parent)?;
         let departed = awaited.iter().find_map(|&rank| Some((rank, engine.departure_error(rank)?)));

@@ -1,15 +1,25 @@
-//! Splits control messages into fragments of at most 4 KiB, each a message of its own, and
-//! reassembles them.
+//! Splits a control message into fragments of at most 4 KiB, and reassembles the fragments. Each
+//! fragment is sent as a separate message:
 //!
-//! Fragments are small, so that one posted receive fits any of them. In groups of up to about 2,000
-//! ranks they also travel eagerly. A fragment is in [pooled memory](crate::backend::buffer_pool),
-//! which the engine uses until the send or receive completes.
+//! | bytes | content of a fragment |
+//! |---|---|
+//! | 0–7 | `distlttr` |
+//! | 8–15 | the number of the message, which the sender counts |
+//! | 16–19 | the length of the whole message |
+//! | 20–23 | the offset of this fragment's payload in the message |
+//! | 24–4095 | the payload |
 //!
-//! The receiver drops a fragment that does not continue the sender's message, together with that
-//! message. The memory for incomplete messages is bounded. If it is exhausted, the sender's oldest
-//! incomplete message is dropped, since the sender has abandoned that message.
+//! Because a fragment is small, a single posted receive with a small buffer fits any fragment. In
+//! groups of up to about 2,000 ranks, fragments also travel eagerly, that is, without waiting for
+//! the receiver. A fragment is in [pooled memory](crate::backend::buffer_pool), which the engine
+//! uses until the send or the receive completes.
 //!
-//! This module does not depend on the contents of messages.
+//! If a fragment does not continue its message, the receiver drops the fragment and the message.
+//! The memory for incomplete messages is bounded. If the memory is used up, the receiver drops the
+//! oldest incomplete message of the same sender, because the sender has probably given up this
+//! message.
+//!
+//! This module does not depend on the content of messages.
 
 use super::quota::SenderQuota;
 use crate::backend::buffer_pool::PooledBuffer;
@@ -17,17 +27,17 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::ids::Rank;
 use std::collections::BTreeMap;
 
-/// The maximum size of a fragment, including its header.
+/// The maximum size of a fragment in bytes, including its header.
 const FRAGMENT_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 24;
 const PAYLOAD_BYTES: usize = FRAGMENT_BYTES - HEADER_BYTES;
 const MAGIC: [u8; 8] = *b"distlttr";
 
-/// The maximum size of a message: 1 KiB for each rank of the largest group. Most ranks contribute
-/// about a third of that.
+/// The maximum size of a message in bytes: 1 KiB for each rank of the largest group. Most ranks
+/// contribute about a third of 1 KiB.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// The memory of one fragment.
+/// The buffer of one fragment.
 #[derive(Debug)]
 pub(super) struct FragmentBuffer(PooledBuffer);
 
@@ -63,7 +73,8 @@ impl FragmentBuffer {
     }
 }
 
-/// Splits a message into fragments; `number` distinguishes it from other messages of the sender.
+/// Splits a message into fragments. `number` distinguishes the message from other messages of the
+/// sender.
 pub(super) fn split_into_fragments(
     number: u64,
     message: &[u8],
@@ -82,7 +93,7 @@ pub(super) fn split_into_fragments(
     payloads.map(fragment)
 }
 
-/// The incomplete messages of all senders.
+/// The incomplete messages of all senders, by sender and message number.
 #[derive(Debug)]
 pub(super) struct Reassembly {
     partial: BTreeMap<(Rank, u64), Vec<u8>>,
@@ -90,12 +101,12 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Creates the state for a rank of a group of `size` ranks.
+    /// Creates the state of a rank in a group of `size` ranks.
     pub(super) fn new(size: usize) -> Self {
         Self { partial: BTreeMap::new(), quota: SenderQuota::new(MAX_MESSAGE_BYTES, size) }
     }
 
-    /// Adds a fragment to its message; returns the message if it is complete.
+    /// Adds a fragment to its message. Returns the message if it is now complete.
     pub(super) fn add_fragment(&mut self, from: Rank, fragment: &[u8]) -> Option<Vec<u8>> {
         let (header, payload) = fragment.split_at_checked(HEADER_BYTES)?;
         let number = u64::from_le_bytes(header[8..16].try_into().ok()?);
@@ -125,13 +136,13 @@ impl Reassembly {
         None
     }
 
-    /// Drops the incomplete messages of departed senders.
+    /// Drops the incomplete messages of senders that have departed.
     pub(super) fn drop_senders(&mut self, is_gone: impl Fn(Rank) -> bool) {
         let mut senders: Vec<Rank> = self.partial.keys().map(|&(from, _)| from).collect();
         senders.dedup();
         for from in senders.into_iter().filter(|&from| is_gone(from)) {
-            let of = self.partial.range((from, 0)..=(from, u64::MAX));
-            let numbers: Vec<u64> = of.map(|(&(_, number), _)| number).collect();
+            let messages = self.partial.range((from, 0)..=(from, u64::MAX));
+            let numbers: Vec<u64> = messages.map(|(&(_, number), _)| number).collect();
             numbers.into_iter().for_each(|number| drop(self.remove_partial(from, number)));
         }
     }

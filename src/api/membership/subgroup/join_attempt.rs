@@ -1,30 +1,44 @@
-//! Join by name: the members of a group find each other by its name alone, without the parent's
-//! other ranks.
+//! Join by name: the members of a new group find each other by the group's name, and the parent's
+//! other ranks do not take part.
 //!
-//! 1. Each member sends a join request with its definition of the group and a new nonce. The
-//!    coordinator (the first member) sends its request to every other member; the other members
-//!    send theirs to the coordinator. If two ranks list each other but have different coordinators,
-//!    each still receives the other's definition.
-//! 2. A member answers the coordinator's request with a second request, which contains the
+//! 1. Each member sends a join request, which has the member's definition of the group and a new
+//!    nonce (random number) for this attempt. The coordinator (the first member) sends its request
+//!    to every other member. Every other member sends its request to the coordinator. With this
+//!    rule, two ranks that list each other as members receive each other's definitions, even if
+//!    their lists have different coordinators.
+//! 2. A member answers the coordinator's request with a second request, which also has the
 //!    coordinator's nonce.
-//! 3. When all members have answered, the coordinator sends each member a commit with the new
-//!    group's id.
+//! 3. When all members have answered, the coordinator sends each member a commit with the id of the
+//!    new group.
 //!
-//! A rank that detects a conflict, or abandons the attempt, sends the failure to the recipients of
-//! its join request and to the conflicting rank. The coordinator sends it to all members. A name
-//! may be used again, so messages of an earlier attempt must not count for this attempt:
-//! * An answer or a commit counts only with the nonce of this attempt.
-//! * A join request with a conflicting definition counts only if it is not revoked within
-//!   [`CONFLICT_GRACE`]. If it is revoked, it was stale.
-//! * A failure counts with the nonce of this attempt. Without a nonce, it counts if this attempt
-//!   received a join request of the same sender and attempt. A late member thus also gets a
-//!   conflict.
-//! * A failure that is an echo, because its recipient reported it first, only revokes the sender's
-//!   join request.
-//! * The control channel classifies messages that arrive without an attempt by the same rules.
+//! For example, coordinator C and member M:
 //!
-//! A stale message that passes these rules makes the attempt fail. Members never form a group that
-//! they have defined differently.
+//! ```text
+//! C -- JoinRequest(nonce c) ----------> M
+//! M -- JoinRequest(nonce m) ----------> C      both requests are sent at the start
+//! M -- JoinRequest(nonce m, peer c) --> C      the answer
+//! C -- Commit(nonce m, id) -----------> M
+//! ```
+//!
+//! If a rank detects a conflict or gives up, it sends the failure to the recipients of its join
+//! request and to the rank with the conflicting definition. The recipients of the coordinator are
+//! all members, so its failure reaches all of them.
+//!
+//! A name may be used again, so messages of an earlier attempt must not count for this attempt. The
+//! rules:
+//! * An answer or a commit counts only if it has the nonce of this rank's attempt.
+//! * A join request with a conflicting definition counts only if its sender does not revoke it
+//!   within [`CONFLICT_GRACE`]. If the sender revokes it, it was from an earlier attempt.
+//! * A failure that has the nonce of this rank's attempt counts. A failure without such a nonce
+//!   counts if this rank has received the join request of the same sender and attempt. With this
+//!   rule, a member that comes late also learns about a conflict.
+//! * A failure may be an echo: a member returns to the coordinator a failure that the coordinator
+//!   has reported. An echo only revokes the sender's join request.
+//! * If messages arrive while this rank has no attempt for the name, the control channel applies
+//!   the same rules (see [`super::queues`]).
+//!
+//! If a message of an earlier attempt passes these rules, the attempt fails. In no case do members
+//! form a group that they have defined differently.
 
 use super::control_channel::ControlChannel;
 use super::definition::{GroupDefinition, conflict_error, format_rank_list, format_ranks};
@@ -41,27 +55,32 @@ use crate::process::this_process;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a conflicting definition is held before it counts. A stale definition is revoked within
-/// this time, because the sender's failure message follows it directly.
+/// The time for which a conflicting definition is held before it counts. A definition of an earlier
+/// attempt is revoked within this time, because the sender's failure message follows it
+/// immediately.
 const CONFLICT_GRACE: Duration = Duration::from_millis(100);
 
-/// One attempt of the members to create a group by name.
+/// An attempt of this rank to create a group. In the attempt, the rank finds the other members by
+/// the group's name.
 #[derive(Debug)]
 pub(super) struct JoinAttempt<'a> {
     parent: &'a Group,
     channel: &'a ControlChannel,
     definition: &'a GroupDefinition,
     key: ExchangeKey,
+    /// The nonce of this attempt.
     nonce: Nonce,
     deadline: &'a Deadline,
-    /// The nonce in each sender's join request, and whether it answers this rank's request.
+    /// The nonce in the last join request of each sender, and whether this request answers the
+    /// request of this rank.
     join_requests: HashMap<Rank, (Nonce, bool)>,
-    /// The first conflicting definition, and when it counts if it is not revoked.
+    /// A conflicting definition that was received, and the time at which it counts if it is not
+    /// revoked.
     pending_conflict: Option<(ConflictingDefinition, Deadline)>,
     departures: DepartureCheck,
 }
 
-/// A definition of another rank that differs from this rank's, with the sender's nonce.
+/// A definition of another rank that differs from the definition of this rank.
 #[derive(Debug)]
 struct ConflictingDefinition {
     from: Rank,
@@ -69,16 +88,16 @@ struct ConflictingDefinition {
     definition: GroupDefinition,
 }
 
-/// Why an attempt failed, and which ranks know the reason already.
+/// The failure of this rank's attempt.
 struct JoinFailure {
     reason: Error,
-    /// The rank with a conflicting definition, and the nonce of its attempt.
+    /// The rank with a conflicting definition, and the nonce of that rank's attempt.
     conflicting_rank: Option<(Rank, Nonce)>,
-    /// Whether the coordinator has reported this failure.
+    /// True if this rank got the failure from the coordinator.
     is_echo: bool,
 }
 
-/// The failure of an attempt, as another rank reported it.
+/// A failure that another rank has reported.
 struct PeerFailure {
     from: Rank,
     /// The nonce of the sender's attempt.
@@ -94,11 +113,12 @@ impl From<Error> for JoinFailure {
     }
 }
 
-/// Joins the other members under a name that the control channel has reserved. Returns the id of
-/// the new group.
+/// Joins the other members under the definition's name, which the control channel has reserved.
+/// Returns the id of the new group.
 ///
 /// # Errors
-/// `Mismatch` with both definitions; `Timeout` naming the missing ranks; `PeerFailed`.
+/// `Mismatch`, which names both definitions; `Timeout`, which names the missing ranks;
+/// `PeerFailed`.
 pub(super) fn join_by_name(
     parent: &Group,
     channel: &ControlChannel,
@@ -141,9 +161,11 @@ impl JoinAttempt<'_> {
         self.definition.ranks()[1..].to_vec()
     }
 
+    /// Runs the attempt. Returns the id of the new group.
     fn run(&mut self) -> std::result::Result<GroupId, JoinFailure> {
         match self.send_join_request(None) {
-            // The timeout below names the ranks that did not receive the request.
+            // This timeout is ignored, because the loop below also times out, and its error names
+            // the ranks that did not receive the request.
             Err(error) if error.kind() == ErrorKind::Timeout => {}
             sent => sent?,
         }
@@ -174,6 +196,8 @@ impl JoinAttempt<'_> {
         }
     }
 
+    /// Sends this rank's join request. `seen` is the coordinator's nonce if this request is the
+    /// answer to the coordinator's request.
     fn send_join_request(&self, seen: Option<Nonce>) -> Result<()> {
         let (nonce, definition) = (self.nonce, self.definition.clone());
         let request = SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition };
@@ -181,7 +205,8 @@ impl JoinAttempt<'_> {
         self.channel.send(self.parent, &to, &self.key, &request, self.deadline).map(drop)
     }
 
-    /// Returns the ranks that this rank still waits for.
+    /// Returns the ranks for which this rank still waits: on the coordinator, the members that have
+    /// not answered; on another member, the coordinator.
     fn missing_ranks(&self) -> Vec<Rank> {
         if !self.is_coordinator() {
             return vec![self.coordinator()];
@@ -191,7 +216,7 @@ impl JoinAttempt<'_> {
         self.definition.ranks()[1..].iter().copied().filter(absent).collect()
     }
 
-    /// Handles a message; returns the group's id if the message commits this attempt.
+    /// Handles a message. Returns the group's id if the message is the commit of this attempt.
     fn handle_message(
         &mut self,
         from: Rank,
@@ -199,7 +224,7 @@ impl JoinAttempt<'_> {
     ) -> std::result::Result<Option<GroupId>, JoinFailure> {
         match message {
             SubgroupMessage::JoinRequest { nonce, peer_nonce, definition } => {
-                self.pending_conflict.take_if(|(dispute, _)| dispute.from == from);
+                self.pending_conflict.take_if(|(conflict, _)| conflict.from == from);
                 if definition == *self.definition {
                     self.join_requests.insert(from, (nonce, peer_nonce == Some(self.nonce)));
                     if from == self.coordinator() {
@@ -248,14 +273,15 @@ impl JoinAttempt<'_> {
                 is_echo: from == self.coordinator(),
             });
         }
-        let is_from_attempt = |dispute: &ConflictingDefinition| {
-            dispute.from == from && dispute.nonce == failed_attempt
+        let is_from_attempt = |conflict: &ConflictingDefinition| {
+            conflict.from == from && conflict.nonce == failed_attempt
         };
         if let Some((conflicting, _)) =
-            self.pending_conflict.take_if(|(dispute, _)| is_from_attempt(dispute))
+            self.pending_conflict.take_if(|(conflict, _)| is_from_attempt(conflict))
         {
-            // The sender's attempt is over. Either other ranks found the conflict and this rank is
-            // late, or the conflict does not concern this rank.
+            // The sender's attempt has failed. Either the reason is this conflict, which other
+            // ranks have found earlier because this rank is late, or the reason does not concern
+            // this rank.
             if !is_echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
                 return Err(self.conflict_failure(conflicting));
             }
@@ -274,7 +300,7 @@ impl JoinAttempt<'_> {
         JoinFailure { reason, conflicting_rank: Some((from, nonce)), is_echo: false }
     }
 
-    /// Sends the commit to all members, as the coordinator.
+    /// On the coordinator: generates the group's id and sends the commit to all members.
     fn send_commit(&self) -> Result<GroupId> {
         let id = this_process::random_nonce()?;
         let mut notified = Vec::new();
@@ -287,8 +313,8 @@ impl JoinAttempt<'_> {
         Ok(id)
     }
 
-    /// Reports the failure to the ranks that have the id already and no longer read the name's
-    /// messages.
+    /// Reports the failure to the members that have already received the commit. These members no
+    /// longer read messages under the group's name, so the report has the id as its key.
     fn revoke_commit(&self, id: GroupId, notified: &[Rank], reason: &Error) {
         self.channel.end_exchange(id);
         let (key, message) =
@@ -300,7 +326,8 @@ impl JoinAttempt<'_> {
         }
     }
 
-    /// Reports the failure to the ranks that know of this attempt.
+    /// Reports the failure to the ranks that may have received this rank's join request, and to the
+    /// rank with the conflicting definition.
     fn send_failure(&self, failure: &JoinFailure) {
         let JoinFailure { reason, conflicting_rank, is_echo } = failure;
         let mut recipients: Vec<(Rank, Option<Nonce>)> = self
@@ -330,7 +357,7 @@ impl JoinAttempt<'_> {
         }
     }
 
-    /// Returns the error that the other ranks receive.
+    /// Returns the error that is sent to the other ranks.
     fn peer_error(&self, reason: &Error) -> Error {
         match reason.kind() {
             ErrorKind::Mismatch | ErrorKind::Timeout => reason.clone(),

@@ -1,11 +1,12 @@
-//! Control messages between the ranks of a parent group during the creation of a group, and their
-//! byte format.
+//! Control messages, which ranks of a parent group send each other to create a new group, and their
+//! encoding.
 //!
-//! Each message has an [`ExchangeKey`]: the group's name during a join by name, or the group's id
-//! after the members have agreed. A name can be used again, so messages under a name carry nonces.
-//! An id is never used again.
+//! Each message has an [`ExchangeKey`], which says to which exchange it belongs. The key is the
+//! group's name while the members find each other (join by name), and the group's id after they
+//! have agreed. A name can be used again, so messages under a name also have nonces (random
+//! numbers), which distinguish attempts. An id is never used again.
 //!
-//! [`wire`](crate::api::membership::wire) has the byte format.
+//! [`wire`](crate::api::membership::wire) has the byte format of the fields.
 
 use super::definition::GroupDefinition;
 use crate::api::membership::bootstrap::BootstrapMessage;
@@ -13,15 +14,15 @@ use crate::api::membership::wire::{WireReader, WireWriter};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Nonce};
 
-/// The codes of the messages of the bootstrap exchange.
+/// The codes of the two messages of the bootstrap exchange.
 const BOOTSTRAP_CODES: [u8; 2] = [3, 4];
 
 /// The exchange that a message belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ExchangeKey {
-    /// The join by name of the members of a group.
+    /// The join by name, in which the members of a group with this name find each other.
     Name(String),
-    /// The exchange between the members of a group with this id.
+    /// The bootstrap exchange of the group with this id.
     Id(GroupId),
 }
 
@@ -32,33 +33,33 @@ pub(super) enum SubgroupMessage {
     JoinRequest {
         /// The nonce of the sender's attempt.
         nonce: Nonce,
-        /// The nonce of the coordinator's attempt, if the sender has received its join request.
+        /// The nonce of the coordinator's attempt, if the sender has received the coordinator's
+        /// join request.
         peer_nonce: Option<Nonce>,
         /// The sender's definition of the group.
         definition: GroupDefinition,
     },
-    /// All members have joined; the group gets this id.
+    /// All members have joined, and the group gets this id.
     Commit {
         /// The nonce of the recipient's attempt.
         nonce: Nonce,
         /// The group's id.
         id: GroupId,
     },
-    /// The attempt has failed.
+    /// The sender's attempt has failed.
     Fail {
         /// The nonce of the sender's attempt.
         attempt: Nonce,
         /// The nonce of the recipient's attempt, if the sender knows it.
         peer_attempt: Option<Nonce>,
-        /// Whether the sender received this failure from the recipient, so that no other rank needs
-        /// it.
+        /// True if the sender got this failure from the recipient, the coordinator.
         is_echo: bool,
         /// The reason of the failure.
         reason: Error,
     },
     /// A message of the bootstrap exchange.
     Bootstrap(BootstrapMessage),
-    /// The sender abandoned the group.
+    /// The sender has given up the creation of the group with this id.
     Abandoned(Error),
 }
 
@@ -85,7 +86,7 @@ impl SubgroupMessage {
         out.0
     }
 
-    /// Decodes a message; returns `None` for invalid bytes.
+    /// Decodes a message and its key. Returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<(ExchangeKey, Self)> {
         let mut input = WireReader(bytes);
         let key = match input.byte()? {

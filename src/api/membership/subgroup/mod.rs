@@ -1,20 +1,24 @@
-//! Creation of groups from a parent group: by all of its ranks, by the members only, or by a split.
+//! Creation of new groups whose members are ranks of a parent group. There are three ways: all
+//! ranks of the parent create one group, only the members create the group, or all ranks split the
+//! parent into several groups.
 //!
-//! * All ranks ([`Group::new_group`], [`Group::split`]): the call is ordered among the parent's
-//!   collectives. It gathers a fixed record from each rank with one all_gather ([`agreement`]).
-//!   From the records, all ranks compute the same group, or detect that they disagree.
-//! * Members only: the members join by the group's name ([`join_attempt`]).
+//! * **All ranks** ([`Group::new_group`], [`Group::split`]): the call takes a place in the order of
+//!   the parent's collectives. It gathers a record of fixed size from each rank with one all_gather
+//!   ([`agreement`]). From the records, all ranks compute the same groups, or detect that they
+//!   disagree.
+//! * **Members only** ([`SubgroupOptions::members_only`]): the members find each other by the
+//!   group's name ([`join_attempt`]).
 //!
-//! In both cases the members then have an id that no other group ever had. They run the back end's
-//! bootstrap exchange under this id ([`exchange`]). Their control messages are messages of the
-//! parent under a tag that the library reserves ([`control_channel`], [`message`], [`fragment`]).
-//! The store is not used.
+//! In both cases, the members then have an id that no other group has ever had. To create the back
+//! end of the new group, they exchange data under this id ([`exchange`]). They use control
+//! messages, which are messages of the parent under a tag that the library reserves
+//! ([`control_channel`], [`message`], [`fragment`]). The store is not used.
 //!
-//! A group holds no reference to its parent, and the parent holds none to the group, so they may be
-//! released in any order. While both exist, an abort of the parent also aborts the group
+//! A new group and its parent hold no references to each other, so they may be released in any
+//! order. While both exist, an abort of the parent also aborts the new group
 //! ([`abort_propagation`](crate::api::group::abort_propagation)).
 //!
-//! This module does not depend on how the ranks of a back end bootstrap, or on how messages travel.
+//! This module does not depend on the data that back ends exchange or on how messages travel.
 
 mod agreement;
 mod control_channel;
@@ -48,32 +52,36 @@ use exchange::{MemberExchange, NewMembers};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Options of a group that is created from a parent group.
+/// The options of a group that is created from a parent group.
 #[derive(Clone, Debug, Default)]
 pub struct SubgroupOptions {
-    /// The group's name; `None` to derive it from the parent's name, the ranks and a number.
+    /// The group's name. `None` derives the name from the parent's name, the ranks and a number.
     pub name: Option<String>,
-    /// The name of the back end; `None` for the parent's.
+    /// The name of the back end. `None` selects the parent's back end.
     pub backend: Option<String>,
-    /// The options of the back end; `None` for the parent's.
+    /// The options of the back end. `None` selects the parent's options.
     pub backend_options: Option<String>,
-    /// The deadline of operations in milliseconds; 0 for the parent's.
+    /// The time limit of operations in milliseconds. 0 selects the parent's time limit.
     pub timeout_ms: u64,
-    /// The deadline for creating the group in milliseconds; 0 for the default.
+    /// The time limit for the creation of the group in milliseconds. 0 selects the default.
     pub connect_timeout_ms: u64,
     /// If true, only the members create the group, and the parent's other ranks do not take part.
     pub members_only: bool,
 }
 
 impl Group {
-    /// Creates a group of some ranks of this group, in the order given; an empty list means all
-    /// ranks. Returns `None` on ranks that are not members.
+    /// Creates a group with the members `ranks`, which are ranks of this group in the order of
+    /// their new ranks. An empty list means all ranks. Returns `None` on ranks that are not
+    /// members.
     ///
     /// # Errors
-    /// `InvalidArgument` for invalid arguments, before any communication; `Mismatch` with all
-    /// definitions if ranks define the group differently; `Timeout`; `PeerFailed`; any error that
-    /// prevents the bootstrap of the back end. After an error, this group is unchanged, with one
-    /// exception: ranks that miss a call of all ranks fail the group, as with any collective.
+    /// * `InvalidArgument` for invalid arguments, before any communication.
+    /// * `Mismatch` if ranks define the group differently. The error names all definitions.
+    /// * `Timeout`, `PeerFailed`.
+    /// * Any error that prevents the creation of the back end.
+    ///
+    /// After an error, this group can still be used, with one exception: if all ranks must call
+    /// this method and a rank does not, this group fails, as with any collective.
     pub fn new_group(
         self: &Arc<Self>,
         ranks: &[Rank],
@@ -101,8 +109,9 @@ impl Group {
             .context(|| format!("a new group of {}", self.describe_rank()))
     }
 
-    /// Splits this group into one group for each colour. The new ranks are ordered by key, then by
-    /// rank in this group. A rank with the colour `None` gets no group.
+    /// Splits this group into one group for each colour. All ranks call this method, and ranks with
+    /// the same colour become members of the same group. Their new ranks are ordered by key, then
+    /// by rank in this group. A rank with the colour `None` gets no group.
     ///
     /// # Errors
     /// The same errors as [`Group::new_group`].
@@ -124,7 +133,8 @@ impl Group {
             .context(|| format!("a split of {}", self.describe_rank()))
     }
 
-    /// Checks the arguments locally, and returns the deadline for creating the group.
+    /// Checks the arguments without communication, and returns the deadline for the creation of the
+    /// group.
     fn check_subgroup_args(&self, ranks: &[Rank], options: &SubgroupOptions) -> Result<Deadline> {
         callbacks::reject_blocking_in_callback("creating a group")?;
         config::refuse_former_names()?;
@@ -142,7 +152,7 @@ impl Group {
         options.backend.as_deref().unwrap_or(&self.origin.backend)
     }
 
-    /// Returns the open control channel of this group.
+    /// Returns the control channel of this group. Opens the channel if it is not open.
     fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
         let engine = send_window::message_engine(self)?;
         let channel = self.extensions.get_or_init(|| ControlChannel::new(self));
@@ -151,6 +161,7 @@ impl Group {
         Ok(channel)
     }
 
+    /// Agrees on a group with the other members only.
     fn agree_by_members(
         self: &Arc<Self>,
         ranks: &[Rank],
@@ -183,7 +194,7 @@ impl Group {
         Ok(Some(AgreedGroup { id, name, members, name_lease: lease, number }))
     }
 
-    /// Creates the agreed group, if this rank is a member.
+    /// Creates the group on which the ranks have agreed, if this rank is a member.
     fn create_subgroup(
         self: &Arc<Self>,
         agreed: Result<Option<AgreedGroup>>,
@@ -217,7 +228,8 @@ impl Group {
             let new = NewMembers { id, name: &identity.name, members: &members, me: rank };
             create(&MemberExchange::new(self, channel, new, deadline))?
         };
-        // A failed attempt must not use up the number, because not all members would count it.
+        // The number is committed only after the back end was created. A failed attempt must not
+        // use up its number, because not all members might count the attempt.
         number.into_iter().for_each(GroupNumber::commit);
         let group = Self::assemble(identity, origin, backend);
         self.abort_propagator.add_child(&group.abort_propagator)?;

@@ -1,9 +1,9 @@
-//! Queues of received control messages of one rank, for current and future exchanges, and the group
-//! names that the rank uses.
+//! The queues of control messages that a rank has received, for exchanges that have begun and for
+//! future exchanges. Also the names of groups that this rank uses.
 //!
-//! The queued bytes are bounded for each sender. If the bound is reached, the sender's oldest
-//! messages are dropped. They belong to exchanges that this rank has not joined for the longest
-//! time and may never join.
+//! The number of queued bytes is bounded for each sender. If a sender reaches the bound, its oldest
+//! messages are dropped. These messages have waited for the longest time for this rank to begin
+//! their exchange, and it may never do so.
 //!
 //! This module does not depend on how messages are sent and received.
 
@@ -16,17 +16,17 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// The maximum number of remembered ids of ended exchanges.
+/// The maximum number of ended exchanges whose ids are remembered.
 const MAX_ENDED_EXCHANGES: usize = 4096;
 
-/// The group and the rank that own the queues, for messages.
+/// The names of the group and the rank that own the queues, for error texts.
 #[derive(Debug)]
 pub(super) struct ChannelOwner {
     pub(super) group: String,
     pub(super) rank: Rank,
 }
 
-/// A received message.
+/// A received control message.
 #[derive(Debug)]
 pub(super) struct ControlMessage {
     pub(super) from: Rank,
@@ -34,7 +34,7 @@ pub(super) struct ControlMessage {
     pub(super) message: SubgroupMessage,
 }
 
-/// A reply that is sent at once.
+/// A reply to a control message, which is sent immediately.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ControlReply {
     pub(super) to: Rank,
@@ -43,7 +43,7 @@ pub(super) struct ControlReply {
 }
 
 impl ControlReply {
-    /// Returns the reply of `rank` to a commit that arrives after the rank abandoned the join.
+    /// Returns the reply of `rank` to a commit that arrives after the rank has given up the join.
     pub(super) fn abandoned(to: Rank, id: GroupId, rank: Rank) -> Self {
         let text = format!("rank {rank} of the parent had already failed to create the group");
         let message = SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text));
@@ -51,23 +51,27 @@ impl ControlReply {
     }
 }
 
-/// The queues of a control channel.
+/// The queues of a control channel, and its other state.
 #[derive(Debug)]
 pub(super) struct ChannelQueues {
+    /// True if the channel has posted its receive for the first time.
     pub(super) is_open: bool,
+    /// The incomplete messages.
     pub(super) reassembly: Reassembly,
     queued: HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     quota: SenderQuota,
-    /// The number of messages queued so far.
+    /// The number of messages that were queued so far, which gives each queued message its number.
     queued_total: u64,
-    /// Names with a join by this rank in progress.
+    /// The names for which this rank has a join in progress.
     joining_names: HashSet<String>,
-    /// Groups that their members created alone and that have not been released.
+    /// The groups that exist on this rank and were created by their members only, by name.
     live_groups: HashMap<String, GroupDefinition>,
-    /// Numbers of unnamed groups that members created alone, by fingerprint of the list of ranks.
+    /// The numbers in default names of groups that were created by their members only, by the
+    /// fingerprint (hash) of the list of ranks.
     number_allocators: HashMap<[u8; 16], NumberAllocator>,
+    /// The ids of ended exchanges, oldest first.
     ended_exchanges: VecDeque<GroupId>,
-    /// Why the channel receives nothing.
+    /// The error with which receiving has stopped, if it has stopped.
     pub(super) receive_error: Option<Error>,
 }
 
@@ -80,7 +84,7 @@ struct QueuedMessage {
 }
 
 impl ChannelQueues {
-    /// Creates the queues for a rank of a group of `size` ranks.
+    /// Creates the queues of a rank in a group of `size` ranks.
     pub(super) fn new(size: usize) -> Self {
         Self {
             is_open: false,
@@ -96,7 +100,8 @@ impl ChannelQueues {
         }
     }
 
-    /// Queues a message. If no exchange will read it, returns the reply to send at once, if any.
+    /// Queues a message. If no exchange on this rank will read the message, drops it instead, and
+    /// returns the reply if the sender needs one.
     pub(super) fn enqueue(
         &mut self,
         owner: &ChannelOwner,
@@ -132,14 +137,15 @@ impl ChannelQueues {
         None
     }
 
-    /// Removes the next message of an exchange.
+    /// Removes and returns the next message of an exchange.
     pub(super) fn pop(&mut self, key: &ExchangeKey) -> Option<(Rank, SubgroupMessage)> {
         let QueuedMessage { from, message, bytes, .. } = self.queued.get_mut(key)?.pop_front()?;
         self.quota.refund(from, bytes);
         Some((from, message))
     }
 
-    /// Ends an exchange by id on this rank: messages that still arrive for it are dropped.
+    /// Ends the exchange with this id on this rank. Queued messages and messages that arrive later
+    /// for this exchange are dropped.
     pub(super) fn end_exchange(&mut self, id: GroupId) {
         for QueuedMessage { from, bytes, .. } in
             self.queued.remove(&ExchangeKey::Id(id)).into_iter().flatten()
@@ -152,10 +158,11 @@ impl ChannelQueues {
         }
     }
 
-    /// Begins a join by name.
+    /// Begins a join by name (the members of a new group find each other by its name).
     ///
     /// # Errors
-    /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
+    /// `InvalidArgument` if this rank has a group of this name, or if another thread is creating a
+    /// group of this name.
     pub(super) fn begin_join(&mut self, name: &str) -> Result<()> {
         let reason = if self.live_groups.contains_key(name) {
             "this rank already has a group of that name, which has not been released"
@@ -168,8 +175,9 @@ impl ChannelQueues {
         Err(Error::invalid(format!("group name \"{name}\": {reason}")))
     }
 
-    /// Ends a join by name. If it created a group, the group keeps the name. Unread messages of the
-    /// join are classified again, as if they arrived now. Returns the replies to send.
+    /// Ends a join by name. `group` is the definition of the created group, which keeps the name;
+    /// `None` if the join has failed. Messages of the join that were not read are handled as if
+    /// they arrived now. Returns the replies to send.
     pub(super) fn end_join(
         &mut self,
         owner: &ChannelOwner,
@@ -192,18 +200,19 @@ impl ChannelQueues {
         answers
     }
 
-    /// Releases the name of a group.
+    /// Frees the name of a group.
     pub(super) fn release_name(&mut self, name: &str) {
         self.live_groups.remove(name);
     }
 
-    /// Reserves the lowest number that no group of this list of ranks has or has reserved. The
-    /// number stays reserved until [`Self::settle_number`].
+    /// Reserves the lowest free number for a group with this list of ranks. The number stays
+    /// reserved until [`Self::settle_number`].
     pub(super) fn reserve_number(&mut self, ranks_fingerprint: [u8; 16]) -> u64 {
         self.number_allocators.entry(ranks_fingerprint).or_default().reserve()
     }
 
-    /// Settles a reserved number: a created group keeps it, otherwise it becomes free.
+    /// Ends the reservation of a number. If the group was created (`is_made`), the number is used
+    /// forever; otherwise it becomes free.
     pub(super) fn settle_number(
         &mut self,
         ranks_fingerprint: [u8; 16],
@@ -213,7 +222,7 @@ impl ChannelQueues {
         self.number_allocators.entry(ranks_fingerprint).or_default().settle(number, is_made);
     }
 
-    /// Classifies a message for a name that this rank is not joining now.
+    /// Decides how to handle a message under a name for which this rank has no join in progress.
     fn classify(
         &mut self,
         owner: &ChannelOwner,
@@ -223,7 +232,8 @@ impl ChannelQueues {
     ) -> MessageDisposition {
         match message {
             SubgroupMessage::JoinRequest { nonce, definition, .. } => {
-                // The sender has started another attempt, so its earlier attempts are stale.
+                // The sender has started a new attempt, so messages of its earlier attempts are
+                // stale.
                 self.drop_attempts(from, name, |_| true);
                 match self.live_groups.get(name).filter(|live| *live != definition) {
                     None => MessageDisposition::Keep,
@@ -242,9 +252,10 @@ impl ChannelQueues {
                     }
                 }
             }
-            // A late member needs the conflict. If this rank has already joined or knows the
-            // failure, no join request of that attempt is queued. Other failed attempts do not
-            // concern this rank.
+            // This failure reports a conflict of definitions. If the sender's join request of the
+            // same attempt is still queued, this rank is a late member and must learn about the
+            // conflict at its join. Otherwise this rank has already joined, or knows the failure,
+            // or is not concerned.
             SubgroupMessage::Fail { attempt, peer_attempt: None, is_echo: false, reason }
                 if reason.kind() == ErrorKind::Mismatch
                     && self.has_join_request(from, name, *attempt) =>
@@ -270,7 +281,7 @@ impl ChannelQueues {
         })
     }
 
-    /// Drops the messages of one rank from its stale attempts.
+    /// Drops the messages under a name that come from stale attempts of a rank.
     fn drop_attempts(&mut self, from: Rank, name: &str, is_stale: impl Fn(Nonce) -> bool) {
         let key = ExchangeKey::Name(name.to_owned());
         let Some(queued) = self.queued.get_mut(&key) else { return };
@@ -293,12 +304,13 @@ impl ChannelQueues {
     }
 }
 
-/// The numbers of the unnamed groups of one list of ranks.
+/// The numbers in the default names of groups with the same list of ranks.
 #[derive(Debug, Default)]
 struct NumberAllocator {
-    /// All numbers up to this one belong to groups.
+    /// All numbers from 1 up to this number are used.
     last_used: u64,
-    /// Reserved numbers above `last_used`, and whether a group has the number.
+    /// The numbers above `last_used` that are not free. The value is true if the number is used,
+    /// and false if it is only reserved.
     reserved: BTreeMap<u64, bool>,
 }
 
@@ -325,7 +337,8 @@ impl NumberAllocator {
     }
 }
 
-/// Drops the oldest queued message of a rank and returns its bytes.
+/// Drops the oldest queued message of a sender and returns the number of its bytes. Returns `None`
+/// if the sender has no queued message.
 fn drop_oldest(
     queued: &mut HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     from: Rank,
@@ -343,15 +356,15 @@ fn drop_oldest(
     Some(dropped.bytes)
 }
 
-/// How a message is handled that no join awaits now.
+/// The handling of a message under a name for which this rank has no join in progress.
 enum MessageDisposition {
     /// The message is queued for a future join.
     Keep,
-    /// The message belongs to an ended attempt and is dropped.
+    /// The message belongs to an attempt that has ended, and is dropped.
     Drop,
     /// The message is answered with this reply.
     Answer(SubgroupMessage),
-    /// The message commits a group that this rank abandoned: the sender gets
+    /// The message is the commit of a group that this rank has given up. The sender gets
     /// [`ControlReply::abandoned`].
     Refuse(GroupId),
 }
@@ -442,7 +455,7 @@ mod tests {
         for byte in 1..=10 {
             inbox.enqueue(&owner(), part(0, byte), 10);
         }
-        // Each message counts 266 of 1256 bytes.
+        // Each message is charged 266 bytes of 1256 bytes.
         let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.pop(&key(byte)).is_some()).collect();
         assert_eq!(kept, [7, 8, 9, 10]);
         assert!(inbox.pop(&key(100)).is_some());

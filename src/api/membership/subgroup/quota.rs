@@ -1,20 +1,21 @@
-//! Byte quota for data that a rank keeps from other ranks. It bounds the total of all senders and
-//! the bytes of each sender. It also reserves bytes for each sender, which no other sender can use.
+//! A quota for the memory in which a rank keeps data that other ranks (senders) have sent. The
+//! quota bounds the bytes of each sender and the total of all senders. The quota also reserves some
+//! bytes for each sender, which other senders cannot use up.
 //!
 //! This module does not depend on the kind of data.
 
 use crate::base::ids::Rank;
 use std::collections::HashMap;
 
-/// The overhead that each entry counts in addition to its bytes.
+/// The number of bytes that each entry is charged in addition to its data.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// The bytes charged to each sender.
+/// The quota, and the bytes that are charged to each sender.
 #[derive(Debug)]
 pub(super) struct SenderQuota {
     max_per_sender: usize,
     max_total: usize,
-    /// The bytes that each sender may use independently of the usage of other senders.
+    /// The bytes that each sender may use even if the other senders have used up the total.
     reserved: usize,
     used: HashMap<Rank, usize>,
     total: usize,
@@ -29,9 +30,10 @@ impl SenderQuota {
         Self { max_per_sender, max_total, reserved, used: HashMap::new(), total: 0 }
     }
 
-    /// Charges an entry if it fits the quota. If necessary, drops the sender's oldest entries
-    /// first: `drop_oldest` drops one and returns its bytes, or `None` if there is none. Returns
-    /// false if the entry does not fit even so.
+    /// Charges an entry of `bytes` bytes to a sender. If there is not enough space, calls
+    /// `drop_oldest` until there is. `drop_oldest` drops the sender's oldest entry and returns its
+    /// bytes, or `None` if the sender has no entry. Returns false if the entry does not fit even
+    /// without the sender's other entries; then the entry is not charged.
     pub(super) fn charge(
         &mut self,
         from: Rank,
@@ -51,7 +53,7 @@ impl SenderQuota {
         true
     }
 
-    /// Refunds an entry that is not kept any more.
+    /// Refunds an entry of `bytes` bytes that is no longer kept.
     pub(super) fn refund(&mut self, from: Rank, bytes: usize) {
         let Some(used) = self.used.get_mut(&from) else { return };
         let refunded = (bytes + ENTRY_OVERHEAD).min(*used);
@@ -70,7 +72,7 @@ impl SenderQuota {
         self.used.get(&from).copied().unwrap_or(0)
     }
 
-    /// Returns the total charge.
+    /// Returns the total number of charged bytes.
     #[cfg(test)]
     pub(super) fn total(&self) -> usize {
         self.total

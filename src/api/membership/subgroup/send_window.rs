@@ -1,7 +1,7 @@
-//! Send window of a control message: the number of its fragments in flight to each rank, and the
-//! first send error.
+//! The send window of a control message. It counts the fragments of the message that are in flight
+//! to each rank (posted and not completed), and keeps the first send error.
 //!
-//! This module does not depend on the contents of messages.
+//! This module does not depend on the content of messages.
 
 use super::definition::format_ranks;
 use super::fragment::FragmentBuffer;
@@ -19,18 +19,19 @@ use std::time::Duration;
 /// The tag of control messages.
 pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 1;
 
-/// The maximum number of fragments of a message in flight. It is far below the engine's limit for
-/// outstanding messages, which the caller's messages share.
+/// The maximum number of fragments of a message that are in flight. It is far below the engine's
+/// limit for outstanding messages, which also applies to the messages of the caller.
 pub(super) const MAX_FRAGMENTS_IN_FLIGHT: usize = 256;
 
-/// Shortest and longest interval between two polls of a wait.
+/// The first interval between two polls of a wait. Further intervals become longer.
 pub(super) const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The maximum interval between two polls of a wait.
 pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The fragments of one message in flight.
+/// The send window of one message.
 #[derive(Debug)]
 pub(super) struct SendWindow {
-    /// The number of fragments that each rank has not acknowledged.
+    /// The number of fragments in flight to each rank.
     in_flight: Vec<(Rank, AtomicUsize)>,
     first_error: Mutex<Option<Error>>,
 }
@@ -51,26 +52,26 @@ impl SendWindow {
         self.in_flight.iter().find_map(|(rank, in_flight)| (*rank == to).then_some(in_flight))
     }
 
-    /// Returns the first send error, once.
+    /// Takes the first send error.
     pub(super) fn take_error(&self) -> Option<Error> {
         lock(&self.first_error).take()
     }
 
-    /// Counts a fragment that is being sent.
+    /// Counts a fragment as in flight.
     fn add_in_flight(&self, to: Rank) {
         if let Some(in_flight) = self.in_flight_to(to) {
             in_flight.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Counts a fragment that was sent or has failed.
+    /// Counts a fragment as sent or failed.
     fn remove_in_flight(&self, to: Rank) {
         if let Some(in_flight) = self.in_flight_to(to) {
             in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Waits until at most `max_in_flight` fragments are in flight.
+    /// Waits until at most `max_in_flight` fragments are in flight to all ranks together.
     pub(super) fn await_in_flight(
         &self,
         group: &Group,
@@ -91,7 +92,7 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Returns the timeout error, which names the ranks that have not acknowledged their fragments.
+    /// Returns the timeout error, which names the ranks to which fragments are in flight.
     #[cold]
     fn timeout_error(&self, group: &Group, limit: &Deadline) -> Error {
         let has_in_flight = |in_flight: &AtomicUsize| in_flight.load(Ordering::Acquire) > 0;
@@ -112,8 +113,8 @@ impl SendWindow {
         }
     }
 
-    /// Posts a fragment. If the engine is full of the caller's messages or of control messages,
-    /// waits within the limit.
+    /// Posts a fragment. If the engine has too many outstanding messages (of the caller or of the
+    /// library), waits until the limit. Without a limit, returns the error immediately.
     pub(super) fn post_fragment(
         self: &Arc<Self>,
         group: &Group,
@@ -122,8 +123,8 @@ impl SendWindow {
         limit: Option<&Deadline>,
     ) -> Result<()> {
         let (tag, dtype, bytes) = (CONTROL_TAG, DataType::U8, buffer.bytes());
-        // A fragment that timed out in the middle would fail the group, and a late receiver still
-        // needs it.
+        // A fragment has no deadline. If its deadline passed during the transfer, the group would
+        // fail, and a late receiver still needs the fragment.
         let deadline = Deadline::never();
         let engine = message_engine(group)?;
         loop {
@@ -154,7 +155,8 @@ pub(super) fn message_engine(group: &Group) -> Result<&dyn PointToPoint> {
         .map_err(|error| error.context("the creation of a group needs messages between ranks"))
 }
 
-/// A fragment in flight to one rank; sends to several ranks share its buffer.
+/// The completion of a fragment that is in flight to one rank. The sends of a fragment to several
+/// ranks share its buffer.
 #[derive(Debug)]
 struct FragmentSend {
     to: Rank,

@@ -1,5 +1,5 @@
-//! Tests of control messages over a fake engine. It delivers a rank's messages to the rank itself,
-//! and is full or fails on request.
+//! Tests of control messages over a fake engine. The engine delivers a rank's messages to the rank
+//! itself. It can simulate that it is full and that a receive fails.
 
 use super::control_channel::ControlChannel;
 use super::message::{ExchangeKey, SubgroupMessage};
@@ -70,7 +70,7 @@ fn send_window_bounds_fragments_in_flight() {
     }
     channel.open();
     assert_eq!(fake.posted.lock().unwrap().sends.len(), 0);
-    // The remaining fragments of an abandoned message do not block other messages.
+    // The fragments of a message that was sent only in part do not block other messages.
     assert_eq!(channel.try_take(&ID), None);
     let sent = channel.send(&group, &[1], &ID, &message, &long_deadline()).unwrap();
     channel.await_sent(&group, &sent, &long_deadline()).unwrap();

@@ -1,14 +1,19 @@
-//! The arrival check: before a collective, each rank sends an arrival message to the coordinator
-//! (rank 0). When all have arrived, the coordinator replies to each. At the deadline the error
-//! names all missing ranks at once, independent of the algorithm's own waits.
+//! The arrival check, a debug check that finds the ranks that do not call a collective. Before a
+//! collective, each rank sends an arrival message to the coordinator (rank 0). When all ranks have
+//! arrived, the coordinator replies to each. If the deadline passes first, the coordinator's error
+//! names all missing ranks. Without the check, the error of an algorithm names only the rank that
+//! the algorithm waited for.
 //!
-//! All ranks agree at the creation of the group whether it runs the check (the debug level of rank
-//! 0 decides). The check runs in the turn of the collective. Its messages have a tag of the library
-//! and are in the order of turns. Every error fails the group, so no leftover message is ever read.
+//! The debug level of rank 0 decides at the creation of a group whether the group runs the check.
+//! The check runs in the turn of the collective, that is, after all earlier collectives of the
+//! group. Therefore its messages need no number to be matched: they have a tag that only the
+//! library uses and arrive in the order of the collectives. Every error fails the group, so no
+//! later check reads a leftover message.
 //!
-//! With the check, every collective waits for all ranks, including collectives whose root could
-//! otherwise continue early. The messages contain the label of the call. Therefore labels are also
-//! compared on back ends that compare nothing themselves.
+//! With the check, every collective waits for all ranks, including a collective whose root could
+//! otherwise continue early. The messages contain the label of the call (a name that the caller may
+//! give it). Therefore the check also compares labels on back ends that do not compare calls
+//! themselves.
 
 use crate::api::collective::barrier_messages::rank_names;
 use crate::api::group::process_group::Group;
@@ -32,13 +37,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The tag of the messages in both directions.
+/// The tag of arrival messages and of the coordinator's replies.
 const ARRIVAL_TAG: u32 = LARGEST_TAG + 3;
 
-/// The rank that names the missing ranks.
+/// The rank that collects the arrival messages and names the missing ranks.
 const COORDINATOR: Rank = 0;
 
-/// An arrival message: the sequence number of the operation and its label.
+/// An arrival message, or the coordinator's reply: the sequence number and the label of the
+/// operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ArrivalMessage {
     sequence: u64,
@@ -67,19 +73,20 @@ impl ArrivalMessage {
     }
 }
 
-/// The time by which the other ranks wait longer than the coordinator.
+/// The time by which the other ranks wait longer than the coordinator, so that the coordinator's
+/// error reaches them before their own timeout.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The interval at which a wait checks whether the group has failed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The state of the messages of one check.
+/// The messages of one check that have arrived, and the number of pending sends.
 #[derive(Debug, Default)]
 struct ArrivalTracker {
     arrivals: Mutex<HashMap<Rank, Result<ArrivalMessage>>>,
     /// The number of this rank's sends that have not completed.
     pending_sends: AtomicUsize,
-    /// Incremented at every change.
+    /// Incremented at every change of the other fields.
     event_count: AtomicU64,
 }
 
@@ -99,7 +106,7 @@ impl ArrivalTracker {
     }
 }
 
-/// The completion of a posted receive.
+/// The completion of a posted receive. It stores the message in the tracker.
 #[derive(Debug)]
 struct ArrivalReceive {
     tracker: Arc<ArrivalTracker>,
@@ -120,7 +127,7 @@ impl Completion for ArrivalReceive {
     }
 }
 
-/// The completion of a send, which owns the payload.
+/// The completion of a send. It owns the payload until the send has ended.
 #[derive(Debug)]
 struct ArrivalSend {
     tracker: Arc<ArrivalTracker>,
@@ -151,10 +158,11 @@ struct ArrivalCheck<'a> {
 }
 
 impl Group {
-    /// Waits until all ranks have arrived at an operation, if the group runs the check.
+    /// If the group runs the check, waits until all ranks have arrived at an operation.
     ///
     /// # Errors
-    /// `Timeout` with all missing ranks, `PeerFailed`, `Mismatch`. On error the group has failed.
+    /// `Timeout`, which names all missing ranks; `PeerFailed`; `Mismatch`. On error the group has
+    /// failed.
     pub(in crate::api) fn await_all_arrivals(
         &self,
         descriptor: &Descriptor,
@@ -182,14 +190,15 @@ impl Group {
 }
 
 impl ArrivalCheck<'_> {
-    /// Runs the coordinator's part.
+    /// Runs the check on the coordinator.
     fn collect_arrivals(&self) -> Result<()> {
         let ranks = 0..self.backend.rank_locations().len();
         let others: Vec<Rank> = ranks.filter(|&rank| rank != COORDINATOR).collect();
         others.iter().try_for_each(|&rank| self.post_receive(rank))?;
         self.await_arrivals(&others, self.deadline)?;
         others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
-        // Unsent replies would be lost if this rank made no further call in the group.
+        // The coordinator waits until its replies are sent. Otherwise they could stay unsent if
+        // this rank makes no further call in the group.
         let limit = Deadline::after(self.deadline.remaining() + GRACE);
         let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
         if self.wait_until(&limit, &others, is_over)? {
@@ -199,7 +208,7 @@ impl ArrivalCheck<'_> {
         }
     }
 
-    /// Runs the part of every other rank.
+    /// Runs the check on every rank but the coordinator.
     fn report_arrival(&self) -> Result<()> {
         self.post_receive(COORDINATOR)?;
         self.send_arrival(COORDINATOR)?;
@@ -229,7 +238,8 @@ impl ArrivalCheck<'_> {
         ranks.iter().copied().filter(|rank| !arrivals.contains_key(rank)).collect()
     }
 
-    /// Waits until `is_over` returns true. Returns false if the limit passed first.
+    /// Waits until `is_over` returns true. Returns false if the limit passes before that. `from`
+    /// has the ranks that a log line about a long wait names.
     fn wait_until(
         &self,
         limit: &Deadline,
@@ -306,7 +316,7 @@ impl ArrivalCheck<'_> {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
     }
 
-    /// Returns the names of ranks with the last activity of each.
+    /// Returns the names of the ranks, each with its last known activity.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let described = |&rank: &Rank| {
             let name = rank_names(&[rank], self.backend.rank_locations());

@@ -1,13 +1,14 @@
-//! Detection of conflicting buffer uses. The table has the in-flight buffers: the buffers of
-//! operations that have not ended. A call conflicts if it writes a buffer that another operation
-//! uses, or uses a buffer that another operation writes.
+//! A debug check that detects conflicting buffer uses. A table has the in-flight buffers: the
+//! buffers of operations that have not ended. A call conflicts with an operation in the table if
+//! the call writes a buffer that the operation uses, or uses a buffer that the operation writes.
 //!
-//! Collectives of one group run in the order of issue, so they may share buffers. All other
-//! outstanding operations have no order. The other ranks cannot detect the conflict, because memory
-//! is local to a rank. Therefore a conflict fails the groups of both calls, as it does inside a
-//! batch (`batch_overlap`).
+//! Collectives of one group run one after the other in the order of issue, so they may share
+//! buffers. All other outstanding operations have no order. The other ranks cannot detect a
+//! conflict, because memory is local to a rank. Therefore a conflict fails the groups of both
+//! operations. A conflict inside a batch also fails the group (`batch_overlap`).
 //!
-//! Buffers are registered only at debug level DETAIL. They are unregistered at any level.
+//! Buffers are registered only at debug level DETAIL. They are unregistered at any level, because
+//! the level may change while an operation runs.
 
 use crate::api::group::process_group::Group;
 use crate::base::buffer::Src;
@@ -19,7 +20,7 @@ use std::fmt::{Debug, Display};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// An address range.
+/// The address range of a buffer, and whether the operation writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InFlightSpan {
     start: usize,
@@ -33,7 +34,8 @@ impl InFlightSpan {
     }
 }
 
-/// The buffers of an operation, and the properties that determine its conflicts.
+/// The buffers of an operation, and the properties that determine whether it conflicts with another
+/// operation.
 #[derive(Debug)]
 struct InFlightUse {
     group: GroupId,
@@ -41,13 +43,13 @@ struct InFlightUse {
     spans: Vec<InFlightSpan>,
 }
 
-/// A work, as this module needs it.
+/// The methods of a work (the handle of an asynchronous operation) that this module needs.
 pub(in crate::api) trait InFlightWork: Debug + Send + Sync {
-    /// Returns the operation in words, and whether it is a collective. `None` for a work without
-    /// buffers of its own.
+    /// Returns a description of the operation, and whether the operation is a collective. Returns
+    /// `None` for a work without buffers of its own.
     fn operation(&self) -> Option<(String, bool)>;
 
-    /// Returns the number of the operation once it is issued.
+    /// Returns the sequence number of the operation, or `None` before the operation is issued.
     fn sequence(&self) -> Option<u64>;
 }
 
@@ -59,18 +61,20 @@ struct InFlightOperation {
     work: Weak<dyn InFlightWork>,
 }
 
-/// The in-flight operations by the address of their work, which is unique while the work lives.
+/// The in-flight operations. The key is the address of the operation's work, which is unique while
+/// the work lives.
 type InFlightTable = BTreeMap<usize, (InFlightUse, InFlightOperation)>;
 
 static IN_FLIGHT: Mutex<InFlightTable> = Mutex::new(BTreeMap::new());
-/// The number of entries, so that a check needs no lock.
+/// The number of entries in the table. If it is 0, a check needs no lock.
 static IN_FLIGHT_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn lock() -> MutexGuard<'static, InFlightTable> {
     crate::base::sync::lock(&IN_FLIGHT)
 }
 
-/// A callback for each buffer, with true if the operation writes it.
+/// A callback that is called for each buffer of an operation. The second argument is true if the
+/// operation writes the buffer.
 type BufferVisitor<'n> = &'n mut dyn FnMut(Src<'_>, bool);
 
 /// Checks the buffers of a blocking collective for conflicts.
@@ -96,14 +100,14 @@ pub(in crate::api) fn register_work<W: InFlightWork + 'static>(
     if debug::level() < DebugLevel::Detail {
         return;
     }
-    let Some((what, is_collective)) = work.operation() else { return };
+    let Some((description, is_collective)) = work.operation() else { return };
     let in_use = InFlightUse::new(group, is_collective, each_buffer);
     if in_use.spans.is_empty() {
         return;
     }
     let weak_work: Weak<W> = Arc::downgrade(work);
     let in_flight = InFlightOperation {
-        description: what.clone(),
+        description: description.clone(),
         group: Arc::downgrade(group),
         work: weak_work,
     };
@@ -114,11 +118,11 @@ pub(in crate::api) fn register_work<W: InFlightWork + 'static>(
         IN_FLIGHT_COUNT.store(table.len(), Ordering::Relaxed);
         conflict
     };
-    conflict.into_iter().for_each(|in_flight| fail_both_groups(group, &what, &in_flight));
+    conflict.into_iter().for_each(|in_flight| fail_both_groups(group, &description, &in_flight));
 }
 
-/// Unregisters the buffers of an operation that has ended or was not issued. Called before the end
-/// becomes visible.
+/// Unregisters the buffers of an operation that has ended or was not issued. Called before the
+/// caller can see the end, so that the caller may then use the buffers again.
 pub(in crate::api) fn unregister_work<W: InFlightWork>(work: &W) {
     if IN_FLIGHT_COUNT.load(Ordering::Relaxed) == 0 {
         return;
@@ -156,7 +160,7 @@ impl InFlightUse {
     }
 }
 
-/// Fails the groups of two conflicting calls. No lock is held.
+/// Fails the groups of two conflicting operations. The caller holds no lock.
 fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlightOperation) {
     let other_group = in_flight.group.upgrade();
     let sequence = in_flight.work.upgrade().and_then(|work| work.sequence());
@@ -175,9 +179,9 @@ fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlig
     };
     fail(group);
     if let Some(other) = other_group {
-        // If both calls are of one group, the second failure has no effect.
+        // If both operations are of one group, the second failure has no effect.
         fail(&other);
-        // This thread may be one that must not drop the group.
+        // Some threads must not drop the last reference to a group, and this may be one of them.
         Group::release(other);
     }
 }
@@ -195,8 +199,8 @@ mod tests {
     #[test]
     fn overlapping_writes_conflict_unless_ordered() {
         let outstanding = in_flight_use(1, true, 100, true);
-        // The new operation is of another group or a message. It writes or only reads; it overlaps
-        // partly, fully, or not.
+        // The new operation is a collective of another group, or a message. It writes or only
+        // reads. It overlaps partly, fully, or not.
         for (group, is_collective) in [(2, true), (1, false), (2, false)] {
             for is_written in [true, false] {
                 for from in [91, 100, 109] {

@@ -1,8 +1,9 @@
-//! The check of buffers for unwanted values: NaN, and on request infinity.
+//! A debug check that searches buffers for unwanted values: NaN, and on request also infinity.
 //!
-//! A rank that finds such a value in its input has not entered the operation. Other ranks may
-//! already be in the operation or have completed it, so the rank aborts the group. The rank also
-//! aborts the group for a value in a result, because later computations would use it.
+//! A rank checks its input before it enters the operation. If the rank finds an unwanted value, it
+//! aborts the group, because other ranks may already be in the operation and would wait for this
+//! rank. The rank also aborts the group for an unwanted value in a result, because later
+//! computations would use the result.
 
 use crate::api::group::process_group::Group;
 use crate::base::buffer::Src;
@@ -12,7 +13,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;
 
 impl Group {
-    /// Checks buffers. `title` names each buffer by its index.
+    /// Checks the buffers. `title` returns the name of the buffer with a given index, for the
+    /// error.
     ///
     /// # Errors
     /// `Aborted`, with the rank, the buffer and the index of the first unwanted element. The group

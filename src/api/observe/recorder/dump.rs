@@ -1,4 +1,4 @@
-//! A dump of the flight recorder as JSON. dist-doctor reads it
+//! A dump of the flight recorder (the list of the last operations) as JSON. dist-doctor reads dumps
 //! (`tools/src/bin/dist-doctor/recorder_dump.rs`), so every change of the format must increment
 //! [`VERSION`].
 
@@ -14,19 +14,19 @@ const VERSION: u32 = 2;
 /// The reason of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpReason {
-    /// The program requested it.
+    /// The program requested the dump.
     Request,
     /// A group has failed.
     Failure,
-    /// The trigger file appeared or changed.
+    /// The trigger file, whose change requests a dump, appeared or changed.
     Trigger,
 }
 
-/// Returns the operations of one group or of all groups, oldest first, and the groups with their
-/// members.
+/// Returns the dump of one group, or of all groups if `group` is `None`. The dump has the
+/// operations, oldest first, and the groups with their members.
 pub fn dump(group: Option<GroupId>, reason: DumpReason) -> Value {
-    // The groups come first, which reads their failures. For an entry that failed before this
-    // point, the dump then has the failure of its group.
+    // The groups are read before the entries. Then, if an entry has failed because its group failed
+    // earlier, the dump also has the failure of the group.
     let (groups, left_out) = groups::describe_groups(group);
     let identity = groups::job_rank_and_size();
     let entries = entries::describe_entries(group);

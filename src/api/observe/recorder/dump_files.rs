@@ -1,15 +1,15 @@
-//! Dump files of the flight recorder: a dump is written once for each failed group, and whenever
-//! the trigger file appears or changes.
+//! Dump files of the flight recorder. A dump is written once for each failed group. A dump is also
+//! written when the trigger file, with which a user requests a dump, appears or changes.
 //!
-//! A thread of the recorder writes the dumps. Every 250 ms (`POLL_INTERVAL`) it checks the trigger
-//! file, and checks for group failures that no call of this process has reported. The thread runs
-//! while an environment variable requests dumps and the process is in a group. Therefore neither a
-//! caller nor the service thread, which monitors other processes, ever waits for a disk.
+//! A dump thread writes the dumps, so that the service thread, which monitors other processes,
+//! never waits for a disk. The dump thread runs while an environment variable requests dumps and
+//! the process is in a group. Every 250 ms (`POLL_INTERVAL`) the thread checks the trigger file,
+//! and checks for group failures that no call of this process has reported.
 //!
-//! However, a program may end right after a call has failed. Before a call reports a failure for
-//! the first time, it waits for the thread. The wait is at most 1 s (`DUMP_TIMEOUT`) and usually
-//! some milliseconds, because a dump has at most about 1 MB. If no variable is set, there is no
-//! wait.
+//! A program may end immediately after a call has failed. Therefore a call that reports the failure
+//! of a group for the first time waits until the dump is written. This wait takes at most 1 s
+//! (`DUMP_TIMEOUT`). It usually takes some milliseconds, because a dump has at most about 1 MB. If
+//! no variable is set, there is no wait.
 //!
 //! This module does not depend on the content of a dump.
 
@@ -28,25 +28,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-/// The interval at which the thread checks the trigger file and unreported failures.
+/// The interval at which the dump thread checks the trigger file and unreported failures.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time that the thread waits before a dump, so that a call that fails with the group can
-/// record its end.
+/// The time for which the dump thread waits before it dumps a failure. In this time, calls that
+/// fail because of the group's failure record their end.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 /// The maximum time for which a failing call waits for the dump.
 const DUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The maximum number of dumps caused by failures. A program that continues with new groups may see
-/// many failures.
+/// The maximum number of dumps that group failures request. Without a limit, a program that
+/// continues with new groups after each failure could write any number of dumps.
 const MAX_FAILURE_DUMPS: u64 = 100;
 
 /// The dump settings in the environment.
 #[derive(Debug)]
 struct DumpSettings {
-    /// The prefix of the file name before the rank, and the suffix after it.
+    /// The file name of a dump: the prefix before the rank, and the suffix after the rank.
     dump_name: Option<(String, &'static str)>,
+    /// The path of the trigger file for all ranks. The trigger file of one rank has this path with
+    /// the rank appended.
     trigger_path: Option<String>,
 }
 
@@ -56,18 +58,21 @@ struct DumpState {
     /// The number of groups that the process is in.
     open_groups: usize,
     has_thread: bool,
-    /// The number of requested dumps, and how many of these were written or failed.
+    /// The number of requested dumps.
     requested: u64,
+    /// The number of requested dumps that were written or could not be written.
     written: u64,
     /// The number of dumps requested because of failures.
     failure_requests: u64,
     /// The reason of the last request.
     reason: DumpReason,
-    /// The last known modification times of the trigger files; `None` before the first check.
+    /// The modification times of the trigger files at the last check; `None` before the first
+    /// check.
     last_trigger_times: Option<TriggerTimes>,
 }
 
-/// The modification times of two files; `None` for a missing file.
+/// The modification times of the trigger file for all ranks and of the trigger file for this rank;
+/// `None` for a missing file.
 type TriggerTimes = [Option<SystemTime>; 2];
 
 static STATE: Mutex<DumpState> = Mutex::new(DumpState {
@@ -81,13 +86,15 @@ static STATE: Mutex<DumpState> = Mutex::new(DumpState {
     last_trigger_times: None,
 });
 
-/// True if failures are dumped. An atomic copy, so that a check needs no lock.
+/// True if failures are dumped. This copy of the setting is atomic, so that a check needs no lock.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Rung when the thread has something to do.
+/// The dump thread sleeps on this doorbell. It is notified when a dump is requested and when the
+/// process has left its last group.
 static WORK_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
-/// Rung when a dump was written.
+/// Callers that wait for a dump sleep on this doorbell. The dump thread notifies it after each
+/// dump.
 static WRITTEN_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
 fn lock_state() -> MutexGuard<'static, DumpState> {
@@ -114,7 +121,8 @@ pub(in crate::api) fn read_dump_environment() -> Result<()> {
     Ok(())
 }
 
-/// The entry of a group in the list. When this is dropped, the group counts as left.
+/// The entry of a group in the recorder's list of groups. When this is dropped, the group counts as
+/// left.
 #[derive(Debug)]
 pub(in crate::api) struct RecorderMembership {
     number: u64,
@@ -133,7 +141,8 @@ impl RecorderMembership {
 
 impl Drop for RecorderMembership {
     fn drop(&mut self) {
-        // An unreported failure is dumped now, while the members of the group are known.
+        // If the group has failed and no call has reported it, the dump is written now, because the
+        // list knows the group's members only until the group is left.
         dump_failures_and_wait();
         if groups::mark_left(self.number) {
             remove_group();
@@ -148,7 +157,7 @@ fn add_group() {
         state.open_groups += 1;
         state.last_trigger_times.is_none() && state.settings.trigger_path.is_some()
     };
-    // The first check precedes any request for a dump of this group.
+    // The first check must be before any change of a trigger file that is meant for this group.
     if is_first_look {
         replace_trigger_times(read_trigger_times());
     }
@@ -168,8 +177,8 @@ fn remove_group() {
     }
 }
 
-/// Requests a dump if a group has failed since the last call, and returns whether it did. Does not
-/// block.
+/// Requests a dump if a group has failed since the last call of this function. Returns whether it
+/// requested a dump. Does not block.
 pub(in crate::api) fn request_failure_dump() -> bool {
     if !IS_ON.load(Ordering::Relaxed) || !groups::has_new_failure() {
         return false;
@@ -186,14 +195,14 @@ pub(in crate::api) fn request_failure_dump() -> bool {
     true
 }
 
-/// Requests a dump for a new failure, if any, and waits for it. Called before a failure is reported
-/// to a caller.
+/// Requests a dump if a group has failed since the last request, and waits until all requested
+/// dumps are written. Called before a failure is reported to the program.
 pub(in crate::api) fn dump_failures_and_wait() {
     request_failure_dump();
     wait_for_dump();
 }
 
-/// Waits until all dumps requested so far are written, at most `DUMP_TIMEOUT`.
+/// Waits until all dumps requested so far are written, but at most for `DUMP_TIMEOUT`.
 fn wait_for_dump() {
     let requested = lock_state().requested;
     let ready = || (lock_state().written >= requested).then_some(());
@@ -244,7 +253,7 @@ impl DumpState {
     }
 }
 
-/// Runs the dump thread: writes the requested dumps until the process is in no group.
+/// Runs the dump thread, which writes the requested dumps until the process is in no group.
 fn run_dump_thread() {
     loop {
         if has_new_trigger() {
@@ -269,7 +278,7 @@ fn run_dump_thread() {
             let state = lock_state();
             (state.requested > state.written || state.open_groups == 0).then_some(())
         };
-        // The thread also continues after the time limit, to check the trigger files.
+        // The result is ignored: after the time limit the thread checks the trigger files.
         drop(wait_until(
             &WORK_DOORBELL,
             WaitPolicy::SLEEP_SOON,
@@ -280,8 +289,8 @@ fn run_dump_thread() {
     }
 }
 
-/// Ends the thread unless there is work or the process is in a group. Returns whether the thread
-/// ends.
+/// Marks the dump thread as ended unless a dump is requested or the process is in a group. Returns
+/// whether the thread must end.
 fn try_retire() -> bool {
     let mut state = lock_state();
     let has_work =
@@ -291,7 +300,7 @@ fn try_retire() -> bool {
 }
 
 /// Returns whether a trigger file has appeared or changed since the last check. A file that existed
-/// before the first check does not trigger: it is from an earlier job.
+/// before the first check is from an earlier job and does not request a dump.
 fn has_new_trigger() -> bool {
     let now = read_trigger_times();
     let is_new =
@@ -304,7 +313,8 @@ fn replace_trigger_times(now: TriggerTimes) -> Option<TriggerTimes> {
     lock_state().last_trigger_times.replace(now)
 }
 
-/// Returns the modification times of the trigger file for all ranks and of the one for this rank.
+/// Returns the modification times of the trigger file for all ranks and of the trigger file for
+/// this rank.
 fn read_trigger_times() -> TriggerTimes {
     let Some(trigger) = lock_state().settings.trigger_path.clone() else { return [None; 2] };
     let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
@@ -312,8 +322,8 @@ fn read_trigger_times() -> TriggerTimes {
     [changed(&trigger), own.as_deref().and_then(changed)]
 }
 
-/// Returns the path of this process's dump. If only a trigger file is set, the dump is next to that
-/// file.
+/// Returns the path of this process's dump. If the environment sets only a trigger file, the dump
+/// is next to that file.
 fn dump_path() -> Option<String> {
     // A process without a group has no rank.
     let rank = groups::job_rank_and_size()

@@ -1,4 +1,4 @@
-//! Converts the entries of the flight recorder to JSON.
+//! Converts the entries of the flight recorder (one entry per operation) to JSON.
 
 use super::message_words::{MESSAGE_KIND, decode_message};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
@@ -10,7 +10,8 @@ use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// Converts the words and the label to JSON; `None` for invalid words.
+/// Converts the encoded operation (`words`) and its label to JSON. Returns `None` for invalid
+/// words.
 fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
     if words[0] & 0xff != MESSAGE_KIND {
         return Descriptor::decode([words[0], words[1], words[2]])

@@ -1,9 +1,11 @@
-//! The groups in a dump: the groups that the process is in, and the last ones that it was in.
+//! The flight recorder's list of groups: the groups that the process is in, and the groups that it
+//! has left most recently.
 //!
-//! The list is bounded. A group's back end is accessed only under the lock of the list and only
-//! before the group has left the list. A group takes the same lock to leave, as the first step of
-//! its release. Therefore this module never holds the last reference to a back end, which some
-//! threads could not shut down.
+//! The number of listed groups is bounded. This module must never drop the last reference to a back
+//! end, because some threads cannot shut a back end down. Therefore it accesses a group's back end
+//! only under the lock of the list and only before the group is marked as left. The first step of a
+//! group's release is to take the same lock and to mark the group as left. So the group still holds
+//! a reference during each access.
 //!
 //! This module does not depend on the dump files.
 
@@ -16,11 +18,11 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The maximum number of listed groups. If there are more, groups that the process has left are
-/// removed first.
+/// The maximum number of listed groups. If the list is full, a new group replaces the oldest group
+/// that the process has left. If the process is in all listed groups, the new group is not listed.
 const MAX_LISTED_GROUPS: usize = 1024;
 
-/// The maximum number of members in a dump, over all groups.
+/// The maximum number of members that a dump lists, summed over all groups.
 const MAX_DUMPED_MEMBERS: usize = 1 << 14;
 
 /// A new group for the list.
@@ -44,14 +46,14 @@ struct ListedGroup {
     rank: Rank,
     size: WorldSize,
     parent: Option<String>,
-    /// This process's rank in the outermost group, and the ranks of all members. The latter is
-    /// cleared when the group is left.
+    /// This process's rank in the outermost group.
     global_rank: Rank,
+    /// The rank of each member in the outermost group. Empty once the group has been left.
     global_ranks: Vec<Rank>,
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
-    /// True once the failure was reported.
+    /// True after [`Self::take_new_failure`] has returned the failure.
     is_reported: bool,
 }
 
@@ -59,7 +61,7 @@ struct ListedGroup {
 struct GroupList {
     next_number: u64,
     groups: VecDeque<ListedGroup>,
-    /// The number of groups that were removed from the list or never entered it.
+    /// The number of groups that were removed from the list or never added to it.
     unlisted: u64,
 }
 
@@ -70,7 +72,7 @@ fn lock_list() -> MutexGuard<'static, GroupList> {
     lock(&LIST)
 }
 
-/// Adds a group to the list. Returns its number, and whether the list has it.
+/// Adds a group to the list. Returns the group's number, and whether the group is in the list.
 pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
     let mut list = lock_list();
     let number = list.next_number;
@@ -99,7 +101,7 @@ pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
     (number, true)
 }
 
-/// Marks a group as left. Returns whether the list has it.
+/// Marks a group as left. Returns whether the group is in the list.
 pub(super) fn mark_left(number: u64) -> bool {
     let mut list = lock_list();
     let Some(group) = list.groups.iter_mut().find(|group| group.number == number) else {
@@ -120,7 +122,7 @@ impl ListedGroup {
         }
     }
 
-    /// Returns true if the group has failed and the failure was not reported before.
+    /// Returns true if the group has failed and this function has not returned true before.
     fn take_new_failure(&mut self) -> bool {
         self.refresh_failure();
         let is_news = self.failure.is_some() && !self.is_reported;
@@ -128,6 +130,8 @@ impl ListedGroup {
         is_news
     }
 
+    /// Returns the group as JSON. Omits the members if there are more than `member_budget`;
+    /// otherwise subtracts their number from it.
     fn describe(&self, member_budget: &mut usize) -> Value {
         let backend = self.backend.as_ref().and_then(Weak::upgrade);
         let locations = backend.as_ref().map(|backend| backend.rank_locations());
@@ -160,9 +164,9 @@ impl ListedGroup {
     }
 }
 
-/// Returns whether a group has failed since the last call.
+/// Returns whether a group has failed since the last call of this function.
 pub(super) fn has_new_failure() -> bool {
-    // Every group is checked, because each failure is new only once.
+    // The fold does not stop at the first failure, because it must mark the failures of all groups.
     lock_list().groups.iter_mut().fold(false, |any, group| group.take_new_failure() | any)
 }
 
@@ -185,9 +189,9 @@ pub(in crate::api) fn group_name(id: u64) -> Option<String> {
     list.groups.iter().rev().find(|group| group.id == id).map(|group| group.name.clone())
 }
 
-/// Returns the process's rank in its job and the size of the job. They come from the oldest listed
-/// group without a parent. Groups that the process is in take precedence over groups that it has
-/// left.
+/// Returns this process's rank in its job and the size of the job. The values come from the oldest
+/// listed group without a parent that the process is in. If there is no such group, they come from
+/// the newest listed group without a parent that the process has left.
 pub(super) fn job_rank_and_size() -> Option<(Rank, WorldSize)> {
     let list = lock_list();
     let mut outermost = list.groups.iter().filter(|group| group.parent.is_none());

@@ -1,18 +1,27 @@
-//! The encoding of messages in the words of a recorder entry.
+//! The encoding of a message in the four words of a recorder entry:
+//!
+//! | word | content |
+//! |---|---|
+//! | 0 | bits 0–7: [`MESSAGE_KIND`], 8: sends, 16–23: data type, 24: has a label, 32–63: peer + 1 |
+//! | 1 | the number of elements |
+//! | 2 | the sequence number |
+//! | 3 | the tag + 1 |
+//!
+//! If the field of the peer or of the tag is 0, the receive accepts any peer or any tag.
 
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::label::Label;
 use crate::transport::Descriptor;
 
-/// The value of the lowest byte in a message's first word. A collective descriptor's lowest byte is
-/// odd.
+/// The value of the lowest byte in a message's first word. It distinguishes a message from a
+/// collective, for which this byte is odd.
 pub(super) const MESSAGE_KIND: u64 = 2;
 
-/// Set in a message's first word if it has a label.
+/// Set in a message's first word if the message has a label.
 const LABEL_FLAG: u64 = 1 << 24;
 
-/// Returns whether these words are of an operation with a label.
+/// Returns whether the words encode an operation with a label.
 pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
     match words[0] & 0xff {
         MESSAGE_KIND => words[0] & LABEL_FLAG != 0,

@@ -1,14 +1,17 @@
-//! The flight recorder: the last 2000 operations of the process. It is always on.
+//! The flight recorder: a ring of entries with the last 2000 operations of the process. It is
+//! always on.
 //!
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. Reading the
-//! clock costs more, so the recorder reuses times:
-//! * An operation is issued when its deadline starts.
-//! * An operation that gets its turn immediately starts at the time of its issue.
-//! * An operation that ends immediately ends at the time of its start (see
+//! clock costs more, so the recorder reuses times that it already has:
+//! * The time of issue is the time at which the operation's deadline starts.
+//! * If an operation runs immediately, its start is its time of issue. An operation that must wait
+//!   for its turn (for earlier collectives of the group) has a start of its own.
+//! * If an operation takes only some microseconds, its end is its start (see
 //!   [`OperationRecord::end_without_clock`]).
 //!
-//! Each entry has a stamp with its number, written before and after the entry. A reader compares
-//! the stamps and drops an entry that was overwritten during the read.
+//! Each entry has a stamp. The writer sets the stamp to 0, writes the entry, and then sets the
+//! stamp to the operation's number. A reader reads the stamp before and after it copies the entry,
+//! and drops the copy if one of the two stamps differs from the expected number.
 //!
 //! | file | content |
 //! |---|---|
@@ -17,7 +20,7 @@
 //! | `message_words` | the encoding of a message |
 //! | `entries` | an entry as JSON |
 //! | `snapshot` | a consistent copy of an entry |
-//! | `groups` | the groups of the entries, by their short ids |
+//! | `groups` | the list of groups, with their members and failures |
 //! | `dump` | the whole dump as JSON |
 //! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
@@ -67,7 +70,7 @@ mod tests {
     fn entry_has_only_the_label_of_its_own_call() {
         let group = Nonce(*b"recorder-label-i");
         let label = Label::new("layer3.weight").unwrap();
-        // Entries that had a label before are reused, too.
+        // The ring also reuses entries that had a label before.
         for sequence in 1..=u64::try_from(MAX_ENTRIES).unwrap() * 2 + 2 {
             let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
             let label = if sequence % 3 == 0 { label } else { Label::NONE };

@@ -1,7 +1,8 @@
-//! Records operations in the ring: their issue, the start of their turn, and their end.
+//! Records operations in the recorder's ring of entries: their issue, the start of their turn (when
+//! earlier collectives of the group have ended), and their end.
 //!
-//! Recording takes about ten relaxed stores to one entry that no other thread writes. The stamp is
-//! 0 while the entry is written, so a reader drops an incomplete entry.
+//! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
+//! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
 use super::message_words::encode_message;
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
@@ -19,7 +20,7 @@ use std::sync::atomic::{Ordering, fence};
 pub struct OperationRecord {
     number: u64,
     entry: &'static RecorderEntry,
-    /// True if the operation was recorded before its turn.
+    /// True if the operation waited for its turn when it was recorded.
     is_waiting: bool,
     /// The span of the operation in the trace, if a trace is written.
     span: Option<Box<OperationSpan>>,
@@ -36,21 +37,23 @@ pub struct OperationOrigin {
     pub issued_ns: u64,
 }
 
-/// The reserved slot of an operation. The operation must be recorded: until then the slot has the
-/// entry of an earlier operation.
+/// A reserved entry number. The operation must then be recorded under this number: until then the
+/// ring still has an earlier operation in that place.
 #[derive(Clone, Copy, Debug)]
 pub struct RecorderSlot(u64);
 
 impl RecorderSlot {
-    /// Reserves the next slot. The atomic addition waits for all earlier stores of this core. It is
-    /// therefore placed before a store that takes long.
+    /// Reserves the next number. The atomic addition waits until all earlier stores of this core
+    /// have completed. Therefore callers reserve the number before a store that takes long, not
+    /// after it.
     #[inline]
     pub fn reserve() -> Self {
         Self(RECORDER.next_number.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Records the issue of a collective. It runs from now on, or it waits for its turn.
+/// Records the issue of a collective. `is_running` is true if the collective runs immediately, and
+/// false if it waits for its turn.
 pub fn begin_collective(
     slot: RecorderSlot,
     origin: OperationOrigin,
@@ -70,7 +73,7 @@ pub fn begin_message(
     begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true)
 }
 
-/// Records the issue of an operation from its encoded words and its label.
+/// Records the issue of an operation that is already encoded as words, and its label.
 #[inline]
 pub(in crate::api) fn begin_encoded<const N: usize>(
     RecorderSlot(number): RecorderSlot,
@@ -103,7 +106,7 @@ pub(in crate::api) fn begin_encoded<const N: usize>(
 }
 
 impl OperationRecord {
-    /// Adds the operation's span in the trace.
+    /// Adds the operation's span in the trace to the record.
     #[must_use]
     pub(in crate::api) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
@@ -114,7 +117,8 @@ impl OperationRecord {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
 
-    /// Records the start of the operation's turn, unless it has run since its issue.
+    /// Records the start of the operation's turn. The entry does not change if the operation was
+    /// recorded as running at its issue.
     #[inline]
     pub fn mark_running(&self) {
         if self.is_waiting || self.span.is_some() {
@@ -138,9 +142,9 @@ impl OperationRecord {
         self.end_at(outcome, |_| recorder_now_ns());
     }
 
-    /// Records the end of a small operation that has run since its issue and took at most about 10
-    /// µs. Clocks of different ranks differ by more than that, so the recorder uses the start as
-    /// the end.
+    /// Records the end of a small operation that ran immediately and took at most about 10 µs. The
+    /// clocks of different ranks differ by more than 10 µs, so the recorder uses the start as the
+    /// end.
     pub fn end_without_clock(self, outcome: &Result<()>) {
         self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
     }
@@ -160,7 +164,8 @@ impl OperationRecord {
         };
         entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
-        // The next entry is probably not in the L1 cache: the ring is larger than that cache.
+        // The next entry is probably not in the L1 cache, because the ring is larger than this
+        // cache.
         ring::entry(self.number + 1).prefetch();
     }
 }

@@ -1,7 +1,7 @@
 //! The ring of the flight recorder: its entries, its clock and the short ids of groups.
 //!
-//! The entries are static. One thread at a time writes an entry (`record`), and `snapshot` reads
-//! it.
+//! The entries live as long as the process. Only one thread at a time writes an entry (`record`).
+//! Any thread may read an entry at any time (`snapshot`).
 
 use crate::base::ids::GroupId;
 use crate::base::label::LABEL_WORDS;
@@ -15,31 +15,35 @@ use std::time::{Duration, Instant};
 /// The number of operations in the ring.
 pub const MAX_ENTRIES: usize = 2000;
 
+/// The state of an operation that waits for its turn.
 pub(super) const WAITING: u64 = u64::MAX;
+/// The state of an operation that runs.
 pub(super) const RUNNING: u64 = u64::MAX - 1;
+/// The state of an operation that has succeeded.
 pub(super) const DONE: u64 = u64::MAX - 2;
 
-/// One operation. `stamp` is its number plus one, or 0 while the entry is written or if it never
-/// was.
+/// The entry of one operation.
 ///
-/// An entry has two cache lines with the fields in this order. A call without a label writes all
-/// fields but the last.
+/// An entry has two cache lines with the fields in this order. For a call without a label, all
+/// fields but the last are written.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RecorderEntry {
+    /// The operation's number plus one. 0 while the entry is written, and before its first use.
     pub(super) stamp: AtomicU64,
+    /// The short id of the group (see [`short_group_id`]).
     pub(super) group: AtomicU64,
     pub(super) rank: AtomicU64,
-    /// The words of a descriptor or of a message.
+    /// The operation: an encoded descriptor of a collective, or an encoded message.
     pub(super) words: [AtomicU64; 4],
     pub(super) issued_ns: AtomicU64,
     /// 0 until the operation's turn begins.
     pub(super) started_ns: AtomicU64,
     pub(super) ended_ns: AtomicU64,
     /// `WAITING`, `RUNNING`, `DONE`, or an error. An error has the code of its kind in the lowest
-    /// byte, and the culprit plus one above.
+    /// byte, and the culprit's rank plus one in the higher bytes.
     pub(super) state: AtomicU64,
-    /// The label, if the words indicate one.
+    /// The label, if `words` says that the operation has a label.
     pub(super) label: [AtomicU64; LABEL_WORDS],
 }
 
@@ -52,7 +56,7 @@ const _: () = {
 };
 
 impl RecorderEntry {
-    /// Prefetches the entry for the writes that follow.
+    /// Prefetches the entry, because a thread is about to write it.
     #[inline]
     pub(super) fn prefetch(&self) {
         let first: *const AtomicU64 = &raw const self.stamp;
@@ -64,11 +68,12 @@ impl RecorderEntry {
 
 pub(super) struct FlightRecorder {
     origin: Instant,
-    /// The origin on the kernel's monotonic clock. Reading this clock as a number costs less than
-    /// an `Instant`.
+    /// The same time as `origin`, as a number of the kernel's monotonic clock. Reading this clock
+    /// as a number costs less than creating an `Instant`.
     origin_monotonic_ns: u64,
-    /// The wall clock at the origin, in nanoseconds since 1970.
+    /// The same time as `origin` on the wall clock, in nanoseconds since 1970.
     pub(super) origin_unix_ns: u64,
+    /// The number of the next operation.
     pub(super) next_number: AtomicU64,
     entries: Vec<RecorderEntry>,
 }
@@ -88,12 +93,14 @@ fn duration_ns(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
-/// Returns a time in nanoseconds since the recorder started, at least 1, because 0 means never.
+/// Converts a time to nanoseconds since the recorder started. The result is at least 1, because 0
+/// means never.
 pub(in crate::api) fn recorder_ns(at: Instant) -> u64 {
     duration_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
 }
 
-/// Returns a time in nanoseconds since 1970, on the wall clock of the recorder's start.
+/// Converts a time to nanoseconds since 1970. The result is relative to the wall clock at the
+/// recorder's start, so later changes of the wall clock have no effect.
 pub(in crate::api) fn recorder_unix_ns(at: Instant) -> u64 {
     RECORDER.origin_unix_ns.saturating_add(recorder_ns(at))
 }
@@ -107,7 +114,7 @@ pub(super) fn entry(number: u64) -> &'static RecorderEntry {
     &RECORDER.entries[index]
 }
 
-/// Returns the short id of a group: the part of its id that the recorder keeps.
+/// Returns the short id of a group: the first eight bytes of its id, which the recorder keeps.
 pub(in crate::api) fn short_group_id(group: GroupId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = group.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])

@@ -1,4 +1,5 @@
-//! A consistent copy of one entry of the flight recorder, and its description.
+//! A consistent copy of one entry of the flight recorder, and a description of the entry's
+//! operation.
 
 use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
@@ -14,7 +15,7 @@ pub(in crate::api) struct EntrySnapshot {
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
-    /// The label; none if the operation has no label or the copied label is invalid.
+    /// The label; `Label::NONE` if the operation has no label or the copied label is invalid.
     pub(super) label: Label,
     pub(in crate::api) issued_ns: u64,
     pub(super) started_ns: u64,
@@ -23,14 +24,15 @@ pub(in crate::api) struct EntrySnapshot {
 }
 
 impl EntrySnapshot {
-    /// Reads the entry with this number, unless a later operation has overwritten it.
+    /// Reads the entry with this number. Returns `None` if a later operation has overwritten it.
     pub(super) fn read(number: u64) -> Option<Self> {
         let entry = entry(number);
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         if entry.stamp.load(Ordering::Acquire) != number + 1 {
             return None;
         }
-        // The state is read before the times: a reader that sees a state also sees the time of its
+        // The state is read before the times. The writer stores the time of a change and then the
+        // state (with release). So a reader that sees the new state also sees the time of the
         // change.
         let state = entry.state.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| load(&entry.words[i]));
@@ -62,7 +64,8 @@ impl EntrySnapshot {
         matches!(self.state, WAITING | RUNNING)
     }
 
-    /// Returns a key that is equal for operations that wait for each other.
+    /// Returns the key of the operation's queue: its group, this process's rank in the group, and
+    /// whether it is a collective.
     pub(in crate::api) fn queue_key(&self) -> (u64, u64, bool) {
         (self.group, self.rank, self.is_collective())
     }
@@ -89,7 +92,7 @@ impl EntrySnapshot {
         self.failure().and_then(|_| (self.state >> 8).checked_sub(1))
     }
 
-    /// Returns a description for messages.
+    /// Returns a description of the operation for log and error texts.
     pub(in crate::api) fn describe_operation(&self) -> String {
         let [first, second, sequence, _] = self.words;
         if self.is_collective() {

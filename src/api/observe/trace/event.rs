@@ -1,4 +1,5 @@
-//! The events of a trace, as threads record them and the writer writes them.
+//! The events of a trace. The threads that run operations record them in memory, and the writer
+//! thread converts them to lines of the file.
 
 use super::track::GroupTrack;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
@@ -8,11 +9,12 @@ use crate::transport::Descriptor;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An event with its start and end.
+/// An event with its start and end: an ended operation, or a wait inside one.
 #[derive(Debug)]
 pub(super) struct TraceEvent {
     pub(super) track: Arc<GroupTrack>,
-    /// The lane in which the span nests; `None` if it may overlap other spans.
+    /// The lane (a line of the viewer on which spans do not overlap). `None` if no lane was free;
+    /// then the span may overlap other spans.
     pub(super) lane: Option<u32>,
     pub(super) began: Instant,
     pub(super) ended: Instant,
@@ -23,7 +25,8 @@ pub(super) struct TraceEvent {
 pub(super) enum TraceEventKind {
     Collective {
         descriptor: Descriptor,
-        /// The start of the turn, if the operation had one.
+        /// The start of the operation's turn, in which it runs as the group's only operation.
+        /// `None` if the operation had no turn.
         turn: Option<Instant>,
         algorithm: Option<&'static str>,
         failure: Option<Box<Error>>,

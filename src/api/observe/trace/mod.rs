@@ -1,20 +1,20 @@
-//! The trace: the operations of this process with their times, as a file for trace viewers.
+//! The trace: the operations of this process with their times, written to a file for trace viewers.
 //!
 //! | file | content |
 //! |---|---|
-//! | [`track`] | the tracks of groups with their lanes |
-//! | [`span`] | the spans of running operations |
-//! | [`event`] | the recorded events |
+//! | [`track`] | the track of a group: its lines in a viewer, which are called lanes |
+//! | [`span`] | the span of a running operation, from its issue to its end |
+//! | [`event`] | the events: ended spans, and waits inside them |
 //! | [`writer`] | the writer thread and the file format |
 //!
-//! Without a trace, an operation pays one relaxed load. With a trace, each ended operation puts a
-//! record into a buffer of [`BUFFER_EVENTS`] records. The writer empties the buffer at least every
-//! 100 ms (`WRITE_INTERVAL`). If the buffer is full, the record is dropped and counted, and the
-//! file has the number of drops. An error of the file never affects a job: it ends the trace and is
-//! reported in the log and by [`stop`].
+//! If no trace runs, an operation pays one relaxed load. If a trace runs, each operation puts an
+//! event into a buffer of [`BUFFER_EVENTS`] events when it ends. The writer thread empties the
+//! buffer at least every 100 ms (`WRITE_INTERVAL`). If the buffer is full, the event is dropped and
+//! counted, and the writer writes the number of dropped events to the file. An error of the file
+//! never affects a job: the error ends the trace and is reported in the log and by [`stop`].
 //!
-//! The lock of the buffer is held for one copy of a record, and by the writer for the exchange of
-//! two buffers.
+//! The buffer's lock is held only briefly. A recording thread holds it while it copies one event.
+//! The writer holds it while it exchanges the full buffer for an empty one.
 
 mod event;
 mod span;
@@ -41,19 +41,19 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 use writer::TraceWriter;
 
-/// The number of records in the buffer.
+/// The maximum number of events in the buffer.
 const BUFFER_EVENTS: usize = 1 << 15;
 
-/// The number of records at which the writer is woken.
+/// The number of buffered events at which the writer is woken.
 const WAKE_THRESHOLD: usize = BUFFER_EVENTS / 4;
 
-/// The interval at which the writer polls. If a process is killed, its file lacks at most the
-/// records of this time.
+/// The interval at which the writer empties the buffer. If a process is killed, its file lacks at
+/// most the events of the last interval.
 const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time for which [`stop`] waits for the file, and for which the end of a group waits for its
-/// records.
+/// The maximum time for which [`stop`] waits until the file is complete.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum time for which [`flush`] waits until the buffered events are in the file.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state shared by the recording threads and the writer.
@@ -61,22 +61,27 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 struct TraceBuffer {
     path: String,
     events: Mutex<Vec<TraceEvent>>,
-    /// The number of records dropped because the buffer was full.
+    /// The number of events dropped because the buffer was full.
     dropped: AtomicU64,
-    /// The number of flush requests, and how many of them are done.
+    /// The number of flush requests.
     flush_requests: AtomicU64,
+    /// The number of flush requests that the writer has served.
     flushes_done: AtomicU64,
+    /// Set by [`stop`]: the writer writes the remaining events and ends.
     is_stopping: AtomicBool,
+    /// Set by the writer thread when it ends.
     has_ended: AtomicBool,
     failure: Mutex<Option<Error>>,
-    /// Rung to wake the writer, and rung by the writer.
+    /// The writer sleeps on this doorbell. Recording threads, [`flush`] and [`stop`] notify it.
     writer_doorbell: Doorbell,
+    /// [`flush`] and [`stop`] sleep on this doorbell. The writer notifies it after each write and
+    /// at its end.
     progress_doorbell: Doorbell,
 }
 
 /// The running trace.
 struct ActiveTrace {
-    sink: Arc<TraceBuffer>,
+    buffer: Arc<TraceBuffer>,
     is_from_environment: bool,
 }
 
@@ -89,36 +94,37 @@ pub(in crate::api) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Starts a trace of this process to a file, which is created or truncated.
+/// Starts a trace of this process. Creates the file, or truncates an existing file.
 ///
 /// # Errors
-/// `InvalidArgument` while another trace is being written; `System`, `OutOfMemory`.
+/// `InvalidArgument` if another trace runs; `System`; `OutOfMemory`.
 pub fn start(path: &str) -> Result<()> {
     begin_trace(path, false)
 }
 
-/// Ends the trace and its file. Does nothing if there is no trace.
+/// Ends the trace and completes its file. Does nothing if there is no trace.
 ///
 /// # Errors
-/// The error that ended the trace earlier; `Timeout` if the file is not written within 10 s.
+/// The error that ended the trace before this call; `Timeout` if the file is not complete within
+/// 10 s.
 pub fn stop() -> Result<()> {
     IS_ON.store(false, Ordering::Relaxed);
     let running = unpoisoned(ACTIVE_TRACE.write()).take();
-    running.map_or(Ok(()), |running| running.sink.finish())
+    running.map_or(Ok(()), |running| running.buffer.finish())
 }
 
-/// Writes the buffered records to the file. Waits at most 1 s.
+/// Makes the writer write the buffered events to the file. Waits for the write for at most 1 s.
 pub(in crate::api) fn flush() {
-    if let Some(sink) = active_buffer() {
-        let request = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
-        sink.writer_doorbell.notify();
-        let done = |sink: &TraceBuffer| sink.flushes_done.load(Ordering::Acquire) >= request;
-        sink.wait(FLUSH_TIMEOUT, done);
+    if let Some(buffer) = active_buffer() {
+        let request = buffer.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
+        buffer.writer_doorbell.notify();
+        let done = |buffer: &TraceBuffer| buffer.flushes_done.load(Ordering::Acquire) >= request;
+        buffer.wait(FLUSH_TIMEOUT, done);
     }
 }
 
-/// Starts a trace if the environment requests one and none is running. `rank` is this process's
-/// rank.
+/// Starts a trace if the environment requests a trace and no trace is running. `rank` is this
+/// process's rank in the world group.
 pub(in crate::api) fn start_from_environment(rank: Rank) {
     static TRACES: AtomicU32 = AtomicU32::new(0);
     let prefix = match config::read_text(config::TRACE_FILE) {
@@ -129,7 +135,8 @@ pub(in crate::api) fn start_from_environment(rank: Rank) {
     if active_buffer().is_some() {
         return;
     }
-    // A process that creates another world group must not overwrite its earlier file.
+    // A process may create several world groups one after the other. The trace of each has a
+    // separate file.
     let path = match TRACES.fetch_add(1, Ordering::Relaxed) {
         0 => format!("{prefix}{rank}.json"),
         earlier => format!("{prefix}{rank}.{earlier}.json"),
@@ -154,48 +161,49 @@ pub(in crate::api) fn stop_from_environment() {
 
 /// Describes the running trace for `dist_group_describe`; null if there is none.
 pub(in crate::api) fn describe() -> Value {
-    let Some(sink) = active_buffer() else { return Value::Null };
-    let failure = sink.failure().as_ref().map(|error| error.message().to_owned());
+    let Some(buffer) = active_buffer() else { return Value::Null };
+    let failure = buffer.failure().as_ref().map(|error| error.message().to_owned());
     json!({
-        "file": sink.path,
-        "dropped": sink.dropped.load(Ordering::Relaxed),
+        "file": buffer.path,
+        "dropped": buffer.dropped.load(Ordering::Relaxed),
         "error": failure,
     })
 }
 
 fn active_buffer() -> Option<Arc<TraceBuffer>> {
     let running = unpoisoned(ACTIVE_TRACE.read());
-    running.as_ref().map(|running| Arc::clone(&running.sink))
+    running.as_ref().map(|running| Arc::clone(&running.buffer))
 }
 
 fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     let check_not_active = |running: Option<&ActiveTrace>| match running {
-        Some(ActiveTrace { sink, .. }) if sink.failure().is_none() => {
-            let path = &sink.path;
+        Some(ActiveTrace { buffer, .. }) if buffer.failure().is_none() => {
+            let path = &buffer.path;
             let message = format!("a trace is being written to {path}: call dist_trace_stop first");
             Err(Error::invalid(message))
         }
         _ => Ok(()),
     };
     check_not_active(unpoisoned(ACTIVE_TRACE.read()).as_ref())?;
-    // The file is created without the lock: a file system may be slow.
+    // The file is created without the lock, because a file system may be slow. Therefore the check
+    // is repeated under the lock.
     let file = File::create(path)
         .map_err(|cause| Error::system(format_args!("creating the trace {path}"), cause))?;
-    let sink = Arc::new(TraceBuffer::new(path)?);
+    let buffer = Arc::new(TraceBuffer::new(path)?);
     let writer = TraceWriter::new(file, this_process::clock_snapshot());
     let mut running = unpoisoned(ACTIVE_TRACE.write());
     check_not_active(running.as_ref())?;
-    let shared = Arc::clone(&sink);
+    let shared = Arc::clone(&buffer);
     thread::start("dist-trace", move || shared.run_writer(writer))?;
-    *running = Some(ActiveTrace { sink, is_from_environment: by_environment });
+    *running = Some(ActiveTrace { buffer, is_from_environment: by_environment });
     IS_ON.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// Puts a record into the buffer.
+/// Puts an event into the buffer of the running trace, if there is one.
 fn push_event(event: TraceEvent) {
     if let Some(running) = unpoisoned(ACTIVE_TRACE.read()).as_ref() {
-        running.sink.push(event);
+        running.buffer.push(event);
     }
 }
 
@@ -255,7 +263,7 @@ impl TraceBuffer {
                     || self.events().len() >= WAKE_THRESHOLD;
                 is_wanted.then_some(())
             };
-            // After the time limit there may be records to write, too.
+            // The result is ignored: at the time limit the writer also writes the buffered events.
             drop(wait_until(&self.writer_doorbell, WaitPolicy::SLEEP_SOON, &end, || None, ready));
             let stops = self.is_stopping.load(Ordering::Acquire);
             let requested = self.flush_requests.load(Ordering::Acquire);
@@ -273,7 +281,7 @@ impl TraceBuffer {
     fn finish(&self) -> Result<()> {
         self.is_stopping.store(true, Ordering::Release);
         self.writer_doorbell.notify();
-        if !self.wait(STOP_TIMEOUT, |sink| sink.has_ended.load(Ordering::Acquire)) {
+        if !self.wait(STOP_TIMEOUT, |buffer| buffer.has_ended.load(Ordering::Acquire)) {
             let message = format!(
                 "the trace {} was not written within {} s; the part that was written can be read",
                 self.path,
@@ -284,8 +292,8 @@ impl TraceBuffer {
         self.failure().take().map_or(Ok(()), Err)
     }
 
-    /// Waits for progress of the writer. Returns false if the limit passes or the writer ends
-    /// first.
+    /// Waits until `done` returns true. Returns false if the limit passes or the writer ends
+    /// earlier.
     fn wait(&self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let ready = || (done(self) || self.has_ended.load(Ordering::Acquire)).then_some(());
         let limit = Deadline::after(limit);

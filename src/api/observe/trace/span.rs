@@ -1,5 +1,6 @@
-//! The spans of running operations: an operation takes a lane and the turn of its group's track,
-//! and records an event at its end.
+//! The spans of running operations. At the operation's issue, its span takes a lane (a line of the
+//! group's track in the viewer). At the operation's end, the span records an event and releases the
+//! lane.
 
 use super::event::{TraceEvent, TraceEventKind};
 use super::push_event;
@@ -55,13 +56,14 @@ impl OperationSpan {
         Self::begin(track, SpanSubject::Message(*message, sequence))
     }
 
-    fn begin(track: &Arc<GroupTrack>, about: SpanSubject) -> Self {
-        let lane = track.take_lane(about.lane_kind());
+    fn begin(track: &Arc<GroupTrack>, subject: SpanSubject) -> Self {
+        let lane = track.take_lane(subject.lane_kind());
         let has_turn = AtomicBool::new(false);
-        Self { track: Arc::clone(track), lane, began: Instant::now(), subject: about, has_turn }
+        Self { track: Arc::clone(track), lane, began: Instant::now(), subject, has_turn }
     }
 
-    /// Records the start of the operation's turn. Until it ends, events of the group belong to it.
+    /// Records the start of the operation's turn. Until the turn ends, the algorithm and the waits
+    /// that are recorded for the group belong to this operation.
     pub(in crate::api) fn take_turn(&self) {
         let turn = TracedTurn { lane: self.lane, began: Instant::now(), algorithm: None };
         *self.track.lock_turn() = Some(turn);
@@ -93,7 +95,7 @@ impl OperationSpan {
 }
 
 impl GroupTrack {
-    /// Records that the operation that holds the turn waited for a rank.
+    /// Records that the operation that has the turn waited for a rank.
     pub(in crate::api) fn record_wait(
         self: &Arc<Self>,
         rank: Rank,

@@ -1,4 +1,4 @@
-//! Tests of the file that the writer creates from records, and of the record buffer.
+//! Tests of the file that the writer creates from events, and of the event buffer.
 
 use super::event::TraceEventKind;
 use super::*;
@@ -43,7 +43,7 @@ fn collective_event(
     TraceEvent { track: Arc::clone(track), lane: Some(0), began, ended, kind }
 }
 
-/// Returns the file that a writer creates from these records.
+/// Returns the file that a writer creates from these events.
 fn write_to_string(events: &[TraceEvent], dropped: u64, ends: bool) -> String {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(&mut bytes, this_process::clock_snapshot());

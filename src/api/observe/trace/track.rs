@@ -1,10 +1,19 @@
-//! The track of a group in a trace. It consists of lanes, in which spans nest and do not overlap.
+//! The track of a group in a trace: the lines on which a viewer draws the group's operations. A
+//! line is called a lane. The spans of a lane nest or follow each other, but do not overlap
+//! otherwise.
 //!
-//! An operation keeps a lane from its issue to its end, so the events that it records are inside
-//! its span. A group's single blocking caller always uses the first lane. Operations that are
-//! outstanding at the same time use different lanes. There are [`LANES_PER_KIND`] lanes for
-//! collectives and as many for messages. If no lane is free, the operation is drawn as a span that
-//! may overlap other spans.
+//! An operation keeps a lane from its issue to its end, so the waits that it records are inside its
+//! span. Operations that are outstanding at the same time use different lanes, for example:
+//!
+//! ```text
+//! lane 1  [all_reduce #1        ][broadcast #4]
+//! lane 2     [all_reduce #2         ]
+//! lane 3        [all_gather #3]
+//! ```
+//!
+//! If a group has a single caller, which makes blocking calls, all its operations use lane 1. There
+//! are [`LANES_PER_KIND`] lanes for collectives and as many for messages. If no lane is free, the
+//! operation is drawn as an asynchronous span, which may overlap other spans.
 
 use crate::base::ids::{GroupId, Rank};
 use crate::base::sync::lock;
@@ -26,9 +35,10 @@ pub(in crate::api) struct GroupTrack {
     pub(super) rank: Rank,
     /// The rank of each member in the outermost group.
     pub(super) global_ranks: Box<[Rank]>,
-    /// Bit masks of the lanes in use: by collectives, and by messages.
+    /// Bit masks of the lanes in use, indexed by [`LaneKind`].
     taken_lanes: [AtomicU64; 2],
-    /// The operation that holds the turn; there is at most one.
+    /// The operation that has the turn. Collectives of a group run one after the other, so at most
+    /// one has it.
     current_turn: Mutex<Option<TracedTurn>>,
 }
 
@@ -39,7 +49,7 @@ pub(super) enum LaneKind {
     Messages = 1,
 }
 
-/// The data of the operation that holds the turn.
+/// The data of the operation that has the turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TracedTurn {
     pub(super) lane: Option<u32>,
@@ -48,7 +58,8 @@ pub(super) struct TracedTurn {
 }
 
 impl GroupTrack {
-    /// Creates the track of a group with these global ranks, in which this process is `rank`.
+    /// Creates the track of a group in which this process is `rank`. `ranks` has the rank of each
+    /// member in the outermost group.
     pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &[Rank]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self {
@@ -62,7 +73,7 @@ impl GroupTrack {
         }
     }
 
-    /// Returns the rank in the outermost group of a rank in this group.
+    /// Converts a rank of this group to the rank in the outermost group.
     pub(super) fn global_rank(&self, rank: Rank) -> Rank {
         self.global_ranks.get(rank).copied().unwrap_or(rank)
     }
@@ -72,7 +83,7 @@ impl GroupTrack {
         self.global_rank(self.rank)
     }
 
-    /// Records the algorithm of the operation that holds the turn.
+    /// Records the algorithm of the operation that has the turn.
     pub(in crate::api) fn set_algorithm(&self, algorithm: &'static str) {
         if let Some(turn) = self.lock_turn().as_mut() {
             turn.algorithm = Some(algorithm);
@@ -83,7 +94,7 @@ impl GroupTrack {
         lock(&self.current_turn)
     }
 
-    /// Takes the lowest free lane.
+    /// Takes the lowest free lane. Returns `None` if all lanes are in use.
     pub(super) fn take_lane(&self, kind: LaneKind) -> Option<u32> {
         let taken = &self.taken_lanes[kind as usize];
         let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));

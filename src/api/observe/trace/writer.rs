@@ -1,12 +1,22 @@
 //! The trace file in the Chrome trace event format: an array with one object per line.
 //!
-//! The format permits a missing end of the array. Therefore the file of a killed process is
-//! readable; at worst its last line is cut. Times are microseconds of the host's monotonic clock
-//! with three decimals, so files of one host can be merged without conversion. A process of the
-//! trace is a rank of the outermost group, and a thread is a lane of a group. The first line names
-//! the clock and its origin (`dist-doctor trace` reads it).
+//! The format permits that the end of the array is missing. Therefore the file of a killed process
+//! is readable; at worst its last line is cut. Times are microseconds of the host's monotonic clock
+//! with three decimals, so files of one host can be merged without conversion. The format's
+//! "process" (`pid`) is a rank of the outermost group, and its "thread" (`tid`) is a lane of a
+//! group's track. The first line names the clock and its origin, which `dist-doctor trace` reads.
+//! For example (shortened):
 //!
-//! Lines are in the order in which the events ended. Viewers and the merge sort them.
+//! ```text
+//! [
+//! {"name":"libdist_trace","ph":"M","pid":4,"args":{"clock":"…","monotonic_ns":…}},
+//! {"name":"all_reduce","cat":"collective","ph":"X","pid":4,"tid":128,"ts":2.5,"dur":9.0},
+//! {"name":"libdist_end","ph":"M","args":{"dropped":0}}
+//! ]
+//! ```
+//!
+//! Lines are in the order in which the events ended. Viewers sort the lines by time, and so does
+//! `dist-doctor trace` when it merges files.
 
 use super::event::{TraceEvent, TraceEventKind};
 use super::track::{GroupTrack, LANES_PER_KIND};
@@ -30,11 +40,12 @@ const VERSION: u32 = 1;
 pub(super) struct TraceWriter<W: Write = std::fs::File> {
     out: BufWriter<W>,
     origin: ClockSnapshot,
-    /// The processes and threads that have a name in the file.
+    /// The processes and threads whose names are already in the file. A process has `None` as its
+    /// thread.
     named: HashSet<(Rank, Option<u32>)>,
-    /// The number of dropped records that the file reports.
+    /// The number of dropped events that the file already reports.
     reported_drops: u64,
-    /// The number of asynchronous spans, which gives each its id.
+    /// The number of asynchronous spans so far. The id of a span is its number.
     async_spans: u64,
     lines: u64,
 }
@@ -46,7 +57,7 @@ impl<W: Write> TraceWriter<W> {
         Self { out, origin, named, reported_drops: 0, async_spans: 0, lines: 0 }
     }
 
-    /// Writes the events. `dropped` is the number of records dropped since the start.
+    /// Writes the events. `dropped` is the number of events dropped since the trace started.
     pub(super) fn write(&mut self, events: &[TraceEvent], dropped: u64) -> io::Result<()> {
         for event in events {
             self.write_names(&event.track, thread_id(event))?;
@@ -77,7 +88,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.flush()
     }
 
-    /// Writes the first line, with the clock of the times.
+    /// Writes the first line, which names the clock of all times in the file.
     fn write_header(&mut self, origin: &ClockSnapshot, rank: Rank) -> io::Result<()> {
         let args = json!({
             "version": VERSION,
@@ -92,7 +103,7 @@ impl<W: Write> TraceWriter<W> {
         )
     }
 
-    /// Writes the names of a process and of a thread, once each.
+    /// Writes the names of a process and of a thread, unless they are already in the file.
     fn write_names(&mut self, track: &GroupTrack, thread: Option<u32>) -> io::Result<()> {
         let pid = track.own_global_rank();
         if self.lines == 0 {
@@ -162,7 +173,8 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Writes the span of an operation, and the instant of its failure.
+    /// Writes the span of an operation. For a failed operation, also writes an instant event at its
+    /// end.
     fn write_span(
         &mut self,
         event: &TraceEvent,
@@ -183,8 +195,8 @@ impl<W: Write> TraceWriter<W> {
             let times = event.began..event.ended;
             self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
-            // A span without a lane is a pair of asynchronous events with an id, which viewers draw
-            // separately.
+            // A span without a lane is written as a pair of asynchronous events with a common id.
+            // Viewers draw such spans outside the lanes.
             self.async_spans += 1;
             let id = format!("{pid}.{}", self.async_spans);
             for (phase, at, args) in
@@ -205,8 +217,9 @@ impl<W: Write> TraceWriter<W> {
         }))
     }
 
-    /// Writes the phases of an operation: the wait for its turn, and the work. The second operation
-    /// of a call has the turn of the first.
+    /// Writes the phases of an operation: the wait for its turn, and the work. An operation without
+    /// a turn that succeeded has no phases: it is the second operation of a call and ran in the
+    /// turn of the first.
     fn write_phases(
         &mut self,
         event: &TraceEvent,
@@ -263,13 +276,15 @@ impl<W: Write> TraceWriter<W> {
     }
 }
 
-/// Converts to microseconds. A double holds times of about 100 days with a precision of 1 ns.
+/// Converts nanoseconds to microseconds. A 64-bit float represents times of up to about 100 days
+/// with a precision of 1 ns.
 #[allow(clippy::cast_precision_loss, reason = "trace viewers represent times as 64-bit floats")]
 fn to_us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// Returns the lane as a thread number in the process.
+/// Returns the thread number (`tid`) of an event's lane. Each group has 128 consecutive numbers: 64
+/// for the lanes of collectives, then 64 for the lanes of messages.
 fn thread_id(event: &TraceEvent) -> Option<u32> {
     let side = u32::from(matches!(event.kind, TraceEventKind::Message { .. }));
     let lane = event.lane?;

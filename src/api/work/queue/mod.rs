@@ -1,42 +1,56 @@
-//! The run queue of a group: operations start in the order in which they were issued, one at a
-//! time.
+//! The run queue of a group: the group's collectives run on this rank one at a time, in the order
+//! in which they were issued.
 //!
-//! Issuing takes a ticket; the ticket's number plus one is the operation's sequence number. A
-//! *blocking* call takes a ticket and waits on its own thread until all earlier operations have
-//! ended. A single caller pays one `fetch_add` and no hand-off between threads. An *asynchronous*
-//! call leaves a [`QueueJob`] in the queue. The first available thread runs the job to its end: a
-//! blocking caller that waits for its turn, a thread that waits for a work, or the queue's
-//! worker. Only the worker takes every job. The other threads must return by a deadline, so
-//! they take no job with a later deadline.
+//! The issue of an operation takes a [`Ticket`], which has a number. The operation may run when all
+//! operations with lower numbers have ended. From then until the operation ends, the ticket has its
+//! [`Turn`]. The sequence number of the operation is the ticket's number plus one.
 //!
-//! A ticket may have several consecutive numbers, for a call that runs several operations in one
-//! turn. Each operation has its own sequence number, and the turn of the next ticket begins after
-//! the last of them.
+//! * A *blocking* call takes a ticket and waits on its own thread for its turn. If the queue is
+//!   idle, this costs one `fetch_add` and no hand-off between threads.
+//! * An *asynchronous* call takes a ticket and leaves a [`QueueJob`] in the queue. One of these
+//!   threads runs the job in its turn: a blocking caller that waits for its own turn, a thread that
+//!   waits for a work, or the queue's worker thread. The worker takes any job. The other threads
+//!   must return by a deadline, so they do not take a job with a later deadline.
+//!
+//! A call may run several operations in one turn. Its ticket then has several consecutive numbers,
+//! one for each operation. For example:
+//!
+//! | ticket | numbers | turn begins when `ended` is | sequence numbers |
+//! |---|---|---|---|
+//! | first call | 0 | 0 | 1 |
+//! | call with two operations | 1, 2 | 1 | 2, 3 |
+//! | next call | 3 | 3 | 4 |
 //!
 //! # Order
-//! All numbers come from one counter by `fetch_add`, so there is one order. If one issue happens
-//! before another in the program, it has the lower number. The number of a job is taken under the
-//! lock of the job list, and the job enters the list before the lock is released. Therefore the
-//! list is sorted.
+//! All numbers come from one counter by `fetch_add`, so all operations of the group have one order.
+//! If the program issues one operation before another, the first has the lower number. For a job,
+//! the number is taken and the job is appended to the job list under the list's lock. Therefore the
+//! job list is sorted by number.
 //!
 //! # Mutual exclusion
-//! `ended` counts the numbers whose turns have ended. The turn of number n begins when `ended`
-//! becomes n. Exactly one thread may act on n: the thread that took the ticket, or the thread that
-//! took the job from the list. A job is taken only under the lock and only while `ended` is n. Only
-//! the thread that holds the turn advances `ended` (release), and the thread with the next turn
-//! reads it (acquire). Therefore each operation sees all effects of the earlier operations.
+//! The counter `ended` counts the numbers whose turns have ended. The turn of the ticket with
+//! number n begins when `ended` becomes n. Exactly one thread uses this turn:
+//! * For a blocking call, this is the thread that took the ticket.
+//! * For a job, this is the thread that takes the job from the list. A job with number n is taken
+//!   only under the lock, and only while `ended` is n.
+//!
+//! Only the thread with the turn increases `ended`, with release. The thread with the next turn
+//! reads `ended` with acquire. Therefore each operation sees all effects of the earlier operations.
 //!
 //! # No lost wake-up
-//! A waiter polls `ended`, the number of the first job (`first_job`, a copy outside the lock) and
-//! the outcome of works. Each of them is written before the doorbell is rung. The doorbell's fences
-//! ensure that either the waiter's last poll before its sleep sees the change, or the notifier sees
-//! the sleeper (see `wait::doorbell`).
+//! A waiting thread polls three things: `ended`; the number of the first job (`first_job`, a copy
+//! that is read without the lock); and the outcomes of works. A thread that changes one of them
+//! first stores the change, and then notifies the doorbell (a futex word on which the waiting
+//! thread sleeps). The fences of the doorbell ensure that one of two cases holds (see
+//! `wait::doorbell`). Either the last poll of the waiting thread before its sleep sees the change,
+//! or the notifying thread sees that a thread sleeps and wakes it.
 //!
-//! If a job's number is taken but the job is not in the list yet, its notification is still to
-//! come. While there are jobs there is a worker: it starts before the first job enters the list,
-//! and it ends only under the lock and with an empty list. A ticket whose caller has given up never
-//! ends its turn. In that case the group has failed, and the later jobs complete with that error
-//! instead of running.
+//! * If the number of a job was taken but the job is not in the list yet, its notification is still
+//!   to come.
+//! * While there are jobs, there is a worker. It starts before the first job enters the list, and
+//!   ends only under the lock and only if the list is empty.
+//! * If a blocking caller stops waiting for its turn, its turn never ends. Then the group has
+//!   failed. The later jobs do not run, but end with the group's failure.
 
 mod turns;
 
@@ -64,17 +78,17 @@ use turns::TurnCounters;
 /// The maximum number of outstanding works of a group.
 pub const MAX_WORKS: u64 = 65_536;
 
-/// A bit in the number of outstanding works. If it is set, no further work may begin.
+/// A bit in `outstanding_works`. If it is set, no further work may begin.
 const CLOSED: u64 = 1 << 63;
 
-/// The value of `first_job` if there is no job.
+/// The value of `first_job` if the job list is empty.
 const NO_JOB: u64 = u64::MAX;
 
-/// The time for which a worker without jobs stays.
+/// The time after which a worker without jobs ends.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An asynchronous operation that waits for its turn. Exactly one of the consuming methods is
-/// called, with no lock held.
+/// An asynchronous operation that waits for its turn. The queue calls exactly one of [`Self::run`],
+/// [`Self::expire`] and [`Self::fail`], and holds no lock during the call.
 pub trait QueueJob: Send + Debug {
     /// Returns the operation's deadline.
     fn deadline(&self) -> &Deadline;
@@ -85,10 +99,10 @@ pub trait QueueJob: Send + Debug {
     /// Runs the operation and ends the turn.
     fn run(self: Box<Self>, turn: Turn<'_>);
 
-    /// Fails the group, because the deadline passed before the turn.
+    /// Ends the operation and fails the group, because the deadline passed before the turn.
     fn expire(self: Box<Self>);
 
-    /// Completes the operation with the failure of its group.
+    /// Ends the operation with the failure of its group.
     fn fail(self: Box<Self>, cause: &Error);
 }
 
@@ -104,18 +118,19 @@ struct WaitingJobs {
 pub struct RunQueue {
     turns: TurnCounters,
     jobs: Mutex<WaitingJobs>,
-    /// The number of the first job, or `NO_JOB`. Written under the lock.
+    /// The number of the first job in the list, or `NO_JOB`. Written only under the lock.
     first_job: AtomicU64,
-    /// The number of works that were issued and have not ended, and the bit `CLOSED`.
+    /// The number of works that were issued and have not ended. The highest bit is `CLOSED`.
     outstanding_works: AtomicU64,
-    /// The list of completion events, once the caller has requested a descriptor.
+    /// The list of completion events. Set when the caller first requests its descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
-    /// Rung when a job is added. An idle worker waits on this doorbell, so that blocking calls need
-    /// not wake it.
+    /// The worker sleeps on this doorbell while the job list is empty. It is notified when a job is
+    /// added. An idle worker does not sleep on the doorbell of `turns`, because blocking calls
+    /// would then wake it at the end of each turn.
     worker_doorbell: Doorbell,
 }
 
-/// A job together with its turn.
+/// A job whose turn has begun, together with the turn.
 #[derive(Debug)]
 pub struct ClaimedJob<'a> {
     job: Box<dyn QueueJob>,
@@ -159,11 +174,11 @@ impl RunQueue {
         Ticket { number: self.turns.take_numbers(count), count }
     }
 
-    /// Takes a ticket for a job of `count` operations and appends the job. `make` creates the job
-    /// for the ticket.
+    /// Takes a ticket for a job of `count` operations and appends the job to the list. `make`
+    /// creates the job from the ticket.
     ///
     /// # Errors
-    /// `System` if no worker can be started; then no number was taken.
+    /// `System` if no worker can be started. In this case no number was taken.
     pub fn enqueue(
         self: &Arc<Self>,
         count: u64,
@@ -189,21 +204,22 @@ impl RunQueue {
         self.turns.is_turn_of(self.issued())
     }
 
-    /// Returns the number of issued operations.
+    /// Returns the number of operations that were issued.
     pub fn issued(&self) -> u64 {
         self.turns.issued.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the turn of the ticket has begun, so that a wait for it returns immediately.
+    /// Returns whether the turn of the ticket has begun.
     pub fn has_turn(&self, ticket: &Ticket) -> bool {
         self.turns.is_turn_of(ticket.number)
     }
 
-    /// Waits for the ticket's turn. Runs the earlier jobs whose deadlines are not later than
-    /// `deadline`.
+    /// Waits for the ticket's turn. While it waits, this thread runs earlier jobs whose deadlines
+    /// are not later than `deadline`.
     ///
     /// # Errors
-    /// The reason why the wait ended without the turn.
+    /// The reason why the wait ended without the turn: the deadline, or the error that `failure`
+    /// returned.
     pub fn wait_turn(
         &self,
         ticket: &Ticket,
@@ -216,14 +232,15 @@ impl RunQueue {
         self.wait_turn_slow(ticket, deadline.get_or_start(), failure)
     }
 
-    /// Takes a ticket if its turn begins immediately, for an operation that runs on the calling
-    /// thread. This is the case of a single caller.
+    /// Takes a ticket for an operation that runs on the calling thread, if its turn begins
+    /// immediately. Otherwise returns `None` and takes no number. With a single caller, the turn
+    /// always begins immediately.
     pub fn try_issue_with_turn(&self) -> Option<(Ticket, Turn<'_>)> {
         let number = self.turns.try_take_turn()?;
         Some((Ticket { number, count: 1 }, Turn { turns: &self.turns, count: 1 }))
     }
 
-    /// Waits in [`RunQueue::wait_turn`] when earlier operations have not ended.
+    /// The part of [`RunQueue::wait_turn`] for the case that earlier operations have not ended.
     #[cold]
     fn wait_turn_slow(
         &self,
@@ -251,10 +268,13 @@ impl RunQueue {
         }
     }
 
-    /// Waits until `is_over` holds, which must depend only on works of this queue. Until then, runs
-    /// the jobs whose deadlines are not later than the wait's. `own_operation` is an operation of
-    /// this queue by sequence number, with its deadline: if the deadline passes before its turn,
-    /// its group fails. Returns false if the limit passed first.
+    /// Waits until `is_over` returns true. Returns false if the limit passes before that. `is_over`
+    /// must depend only on works of this queue. While it waits, this thread runs jobs whose
+    /// deadlines are not later than the limit.
+    ///
+    /// `own_operation` is the sequence number and the deadline of the operation for which the
+    /// caller waits, if it is a collective. If its deadline passes before its turn, the operation
+    /// expires and its group fails.
     pub fn wait_for(
         &self,
         is_over: impl Fn() -> bool,
@@ -265,8 +285,8 @@ impl RunQueue {
             let own_deadline =
                 own_operation.map(|(_, own)| own).filter(|own| own.remaining() < limit.remaining());
             let first_deadline = own_deadline.as_ref().unwrap_or(limit);
-            // A job with a later deadline could delay both the limit and the operation's own
-            // deadline.
+            // This thread takes no job with a later deadline than `first_deadline`. Such a job
+            // could delay the return of this wait or the expiry of the caller's operation.
             let ready = || {
                 if is_over() {
                     Some(None)
@@ -296,15 +316,16 @@ impl RunQueue {
         }
     }
 
-    /// Takes the first job if its turn has begun and its deadline is not later than the limit, if
-    /// there is a limit.
+    /// Takes the first job if its turn has begun. With a limit, takes the job only if its deadline
+    /// is not later than the limit.
     fn claim_first_job(&self, limit: Option<&Deadline>) -> Option<ClaimedJob<'_>> {
         if !self.turns.is_turn_of(self.first_job.load(Ordering::Relaxed)) {
             return None;
         }
         let mut jobs = self.lock_jobs();
         let (ticket, job) = jobs.waiting.front()?;
-        // The order of the two reads makes a deadline never earlier than itself.
+        // The limit's remaining time is read first. It shrinks with time, so if both are the same
+        // deadline, `left` is not smaller than the second value, and the job is taken.
         let ends_too_late = |limit: &Deadline| {
             let left = limit.remaining();
             left < job.deadline().remaining()
@@ -317,8 +338,8 @@ impl RunQueue {
         Some(ClaimedJob { job, turn: Turn { turns: &self.turns, count: ticket.count } })
     }
 
-    /// Removes a waiting job whose deadline has passed, which fails its group. A running job is not
-    /// affected.
+    /// Removes the waiting job with this sequence number, whose deadline has passed, and fails its
+    /// group. Does nothing if the job already runs.
     pub(super) fn expire_job(&self, sequence: u64) {
         let mut jobs = self.lock_jobs();
         let Ok(position) =
@@ -334,13 +355,13 @@ impl RunQueue {
         }
     }
 
-    /// Returns the failure of the group of the first waiting job, if it has failed.
+    /// Returns the failure of the first waiting job's group, if the group has failed.
     fn first_job_failure(&self) -> Option<Error> {
         self.lock_jobs().waiting.front().and_then(|(_, job)| job.failure())
     }
 
-    /// Completes all waiting jobs with the failure of their group, and wakes all waiters so that
-    /// they check for it.
+    /// Ends all waiting jobs with the failure of their group. Wakes all waiting threads, so that
+    /// they see the failure.
     pub fn fail_waiting_jobs(&self, cause: &Error) {
         let waiting = {
             let mut jobs = self.lock_jobs();
@@ -352,16 +373,17 @@ impl RunQueue {
         self.turns.doorbell.notify();
     }
 
-    /// Counts a work that is issued next.
+    /// Counts a work as outstanding, before it is issued.
     ///
     /// # Errors
-    /// `OutOfMemory` if too many works are outstanding, `NotInitialized` once the queue is closed.
+    /// `OutOfMemory` if too many works are outstanding; `NotInitialized` if the queue is closed.
     pub fn begin_work(&self) -> Result<()> {
         let before = self.outstanding_works.fetch_add(1, Ordering::Relaxed);
         if before < MAX_WORKS {
             return Ok(());
         }
-        // This call also notifies: a thread may wait until no work is outstanding.
+        // A thread that waits until no work is outstanding may have seen the increased count.
+        // `end_work` decreases the count and notifies this thread.
         self.end_work();
         if before & CLOSED != 0 {
             let message = "dist_finalize is leaving the group: no further asynchronous operation can be issued";
@@ -374,27 +396,28 @@ impl RunQueue {
         Err(Error::new(ErrorKind::OutOfMemory, message))
     }
 
-    /// Refuses further works from now on.
+    /// Closes the queue: after this call, [`Self::begin_work`] fails.
     pub fn close(&self) {
         self.outstanding_works.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Returns the list of completion events, if there is one.
+    /// Returns the list of completion events, if it was created.
     pub(super) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.get()
     }
 
-    /// Lists completed works from now on. If a list exists, it stays.
+    /// Sets the list of completion events, to which works are added when they complete. If a list
+    /// is already set, it stays.
     pub(super) fn set_events(&self, events: Arc<CompletionEvents>) {
         drop(self.events.set(events));
     }
 
-    /// Counts a work without checking the maximum.
+    /// Counts a work as outstanding without a check of the maximum.
     pub fn add_work(&self) {
         self.outstanding_works.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a work as ended, or as not issued.
+    /// Removes a work from the count of outstanding works, because it has ended or was not issued.
     pub fn end_work(&self) {
         self.outstanding_works.fetch_sub(1, Ordering::Release);
         self.turns.doorbell.notify();
@@ -405,17 +428,17 @@ impl RunQueue {
         self.outstanding_works.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Waits until all works have ended. Returns false if the limit passed first.
+    /// Waits until all works have ended. Returns false if the limit passes before that.
     pub fn wait_for_works(&self, limit: &Deadline) -> bool {
         let ready = || (self.outstanding_works() == 0).then_some(());
         wait_until(&self.turns.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ready).is_ok()
     }
 
-    /// Starts the worker: a thread that runs jobs for which no other thread waits. It holds a
-    /// reference to the queue and none to the group. It ends after `IDLE_TIMEOUT` without jobs.
+    /// Starts the worker, a thread that runs the jobs that no other thread takes. The worker holds
+    /// a reference to the queue but not to the group. It ends after `IDLE_TIMEOUT` without jobs.
     ///
     /// # Errors
-    /// `System` if no further thread can be started.
+    /// `System` if the thread cannot be started.
     fn start_worker(self: &Arc<Self>) -> Result<()> {
         let queue = Arc::clone(self);
         thread::start("dist-worker", move || {
@@ -425,7 +448,8 @@ impl RunQueue {
         })
     }
 
-    /// Waits until there is a job, even if its turn has not begun. Returns false after `time`.
+    /// Waits until there is a job, even if its turn has not begun. Returns false if there is no job
+    /// within `time`.
     fn has_jobs_within(&self, time: Duration) -> bool {
         let has_jobs = || (self.first_job.load(Ordering::Relaxed) != NO_JOB).then_some(());
         wait_until(
@@ -438,16 +462,16 @@ impl RunQueue {
         .is_ok()
     }
 
-    /// Marks the worker as ended unless there is a job. Returns true if the worker must end.
+    /// Marks the worker as ended unless there is a job. Returns whether the worker must end.
     fn try_retire(&self) -> bool {
         let mut jobs = self.lock_jobs();
         jobs.has_worker = !jobs.waiting.is_empty();
         !jobs.has_worker
     }
 
-    /// Runs the jobs in the order of their turns until none is left.
+    /// Runs the jobs in the order of their turns until the job list is empty.
     fn run_jobs(&self) {
-        // There is no limit here: the worker also takes a job without a deadline.
+        // The worker takes jobs without a limit, because it also runs jobs without a deadline.
         let ready = || match self.first_job.load(Ordering::Relaxed) {
             NO_JOB => Some(None),
             _ => self.claim_first_job(None).map(Some),
@@ -472,7 +496,8 @@ impl RunQueue {
         self.lock_jobs().waiting.front().map(|(_, job)| *job.deadline())
     }
 
-    /// Expires the first job if its deadline has passed: the operations before it took too long.
+    /// Expires the first job if its deadline has passed, because the operations before it took too
+    /// long.
     fn expire_first_job(&self) {
         let mut jobs = self.lock_jobs();
         if jobs.waiting.front().is_none_or(|(_, job)| !job.deadline().has_passed()) {
@@ -486,7 +511,7 @@ impl RunQueue {
         }
     }
 
-    /// Updates `first_job`. Called under the lock after each change of the list.
+    /// Updates `first_job`. Called under the lock after each change of the job list.
     fn publish_first(&self, jobs: &WaitingJobs) {
         let first = jobs.waiting.front().map_or(NO_JOB, |(ticket, _)| ticket.number);
         self.first_job.store(first, Ordering::Relaxed);

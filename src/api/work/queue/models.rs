@@ -1,5 +1,5 @@
-//! Loom models of the run queue: they check in all interleavings which thread holds the turn and
-//! which thread takes which job.
+//! Loom models of the run queue. They check in all interleavings that only one thread has the turn
+//! and that each job runs once.
 
 use super::*;
 use crate::base::sync::AtomicU64;
@@ -7,13 +7,14 @@ use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
 
-/// A counter that all operations of a group write in turn. The accesses are relaxed, so that only
-/// the queue orders them.
+/// A counter that each operation writes in its turn. The accesses are relaxed, so that only the
+/// queue orders them.
 #[derive(Debug, Default)]
 struct SequenceLog(AtomicU64);
 
 impl SequenceLog {
-    /// Checks that the operation before `sequence` has written the counter, and writes it.
+    /// Checks that the counter has the value of the operation before `sequence`, and writes
+    /// `sequence`.
     fn write(&self, sequence: u64) {
         assert_eq!(self.0.load(Ordering::Relaxed), sequence - 1);
         self.0.store(sequence, Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl QueueJob for WriteJob {
     }
 }
 
-/// A queue without a worker thread. A thread of the model may take the worker's part.
+/// A queue without a worker thread. A thread of the model may act as the worker.
 struct QueueModel {
     queue: Arc<RunQueue>,
     log: Arc<SequenceLog>,
@@ -137,7 +138,8 @@ fn loom_job_runs_once() {
     });
 }
 
-/// A blocking call and an asynchronous one, whose job the waiting threads run.
+/// A blocking call and an asynchronous call. The waiting threads run the job of the asynchronous
+/// call.
 #[test]
 fn loom_blocking_and_asynchronous_calls_keep_their_order() {
     check(|| {

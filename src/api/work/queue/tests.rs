@@ -1,3 +1,5 @@
+//! Tests of the run queue: the order of turns, the threads that run jobs, and deadlines of jobs.
+
 use super::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -28,7 +30,7 @@ impl QueueJob for ReportingJob {
     }
 
     fn run(self: Box<Self>, turn: Turn<'_>) {
-        // The send is inside the turn, so that the reports are in the order of the turns.
+        // The report is sent inside the turn, so that the reports are in the order of the turns.
         self.fates.send(JobFate::Ran(self.sequence)).unwrap();
         drop(turn);
     }
