@@ -7,9 +7,10 @@ use crate::program::{
 use dist::ffi::batch::{dist_batch_begin, dist_batch_end};
 use dist::ffi::callbacks::dist_work_on_complete;
 use dist::ffi::collective::{
-    dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
-    dist_reduce, dist_reduce_scatter, dist_scatter,
+    dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
+    dist_reduce_scatter,
 };
+use dist::ffi::collective_blocks::{dist_all_to_all, dist_gather, dist_scatter};
 use dist::ffi::collective_v::{
     dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };

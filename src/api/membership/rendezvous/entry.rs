@@ -94,3 +94,25 @@ pub(super) fn check_all_entries(
     }
     Ok(())
 }
+
+/// The maximum number of ranks that a text lists.
+const MAX_RANKS_LISTED: usize = 8;
+
+/// Formats ranks for a text, each with its process if `process_of` returns the process.
+pub(super) fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
+    let named = |&rank: &Rank| {
+        process_of(rank).map_or(rank.to_string(), |process| format!("{rank} ({process})"))
+    };
+    match ranks {
+        [] => "the last rank".to_owned(),
+        [rank] => format!("rank {}", named(rank)),
+        _ => {
+            let named: Vec<String> = ranks.iter().take(MAX_RANKS_LISTED).map(named).collect();
+            let text = format!("ranks {}", named.join(", "));
+            match ranks.len() - named.len() {
+                0 => text,
+                more => format!("{text} and {more} more"),
+            }
+        }
+    }
+}

@@ -51,7 +51,7 @@ use crate::base::log::LogLevel;
 use crate::process::this_process;
 use crate::store::Store;
 use crate::wait::slow_wait::DisplaySeconds;
-use entry::{RendezvousEntry, RendezvousPeer, check_all_entries};
+use entry::{RendezvousEntry, RendezvousPeer, check_all_entries, format_ranks};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,9 +70,6 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time after the deadline in which a rank may still look up the missing ranks and report its
 /// error.
 const REPORT_GRACE: Duration = Duration::from_secs(3);
-
-/// The maximum number of ranks that a text lists.
-const MAX_RANKS_LISTED: usize = 8;
 
 /// The action that the awaited ranks must perform, in words.
 #[derive(Clone, Copy)]
@@ -480,25 +477,6 @@ impl Rendezvous<'_> {
 
     fn ack_key(&self, nonce: Nonce) -> String {
         format!("dist/{}/heard/{nonce}", self.name)
-    }
-}
-
-/// Formats ranks for a text, each with its process if `process_of` returns the process.
-fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
-    let named = |&rank: &Rank| {
-        process_of(rank).map_or(rank.to_string(), |process| format!("{rank} ({process})"))
-    };
-    match ranks {
-        [] => "the last rank".to_owned(),
-        [rank] => format!("rank {}", named(rank)),
-        _ => {
-            let named: Vec<String> = ranks.iter().take(MAX_RANKS_LISTED).map(named).collect();
-            let text = format!("ranks {}", named.join(", "));
-            match ranks.len() - named.len() {
-                0 => text,
-                more => format!("{text} and {more} more"),
-            }
-        }
     }
 }
 

@@ -52,8 +52,10 @@
 //! * If a blocking caller stops waiting for its turn, its turn never ends. Then the group has
 //!   failed. The later jobs do not run, but end with the group's failure.
 
+mod job;
 mod turns;
 
+pub use job::{ClaimedJob, QueueJob};
 pub use turns::{Ticket, Turn};
 
 #[cfg(all(test, loom))]
@@ -70,7 +72,6 @@ use crate::process::thread;
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::collections::VecDeque;
-use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use turns::TurnCounters;
@@ -86,25 +87,6 @@ const NO_JOB: u64 = u64::MAX;
 
 /// The time after which a worker without jobs ends.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// An asynchronous operation that waits for its turn. The queue calls exactly one of [`Self::run`],
-/// [`Self::expire`] and [`Self::fail`], and holds no lock during the call.
-pub trait QueueJob: Send + Debug {
-    /// Returns the operation's deadline.
-    fn deadline(&self) -> &Deadline;
-
-    /// Returns the failure of the operation's group, if it has failed.
-    fn failure(&self) -> Option<Error>;
-
-    /// Runs the operation and ends the turn.
-    fn run(self: Box<Self>, turn: Turn<'_>);
-
-    /// Ends the operation and fails the group, because the deadline passed before the turn.
-    fn expire(self: Box<Self>);
-
-    /// Ends the operation with the failure of its group.
-    fn fail(self: Box<Self>, cause: &Error);
-}
 
 /// The jobs that wait for their turn, sorted by number.
 #[derive(Debug, Default)]
@@ -130,24 +112,10 @@ pub struct RunQueue {
     worker_doorbell: Doorbell,
 }
 
-/// A job whose turn has begun, together with the turn.
-#[derive(Debug)]
-pub struct ClaimedJob<'a> {
-    job: Box<dyn QueueJob>,
-    turn: Turn<'a>,
-}
-
 /// The result of a poll by a caller that waits for its turn.
 enum TurnOrJob<'a> {
     Turn(Turn<'a>),
     Job(ClaimedJob<'a>),
-}
-
-impl ClaimedJob<'_> {
-    /// Runs the job to its end.
-    pub fn run(self) {
-        self.job.run(self.turn);
-    }
 }
 
 impl Default for RunQueue {

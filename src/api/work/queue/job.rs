@@ -1,0 +1,39 @@
+//! The interface of an asynchronous operation to its run queue.
+
+use super::turns::Turn;
+use crate::base::deadline::Deadline;
+use crate::base::error::Error;
+use std::fmt::Debug;
+
+/// An asynchronous operation that waits for its turn. The queue calls exactly one of [`Self::run`],
+/// [`Self::expire`] and [`Self::fail`], and holds no lock during the call.
+pub trait QueueJob: Send + Debug {
+    /// Returns the operation's deadline.
+    fn deadline(&self) -> &Deadline;
+
+    /// Returns the failure of the operation's group, if it has failed.
+    fn failure(&self) -> Option<Error>;
+
+    /// Runs the operation and ends the turn.
+    fn run(self: Box<Self>, turn: Turn<'_>);
+
+    /// Ends the operation and fails the group, because the deadline passed before the turn.
+    fn expire(self: Box<Self>);
+
+    /// Ends the operation with the failure of its group.
+    fn fail(self: Box<Self>, cause: &Error);
+}
+
+/// A job whose turn has begun, together with the turn.
+#[derive(Debug)]
+pub struct ClaimedJob<'a> {
+    pub(super) job: Box<dyn QueueJob>,
+    pub(super) turn: Turn<'a>,
+}
+
+impl ClaimedJob<'_> {
+    /// Runs the job to its end.
+    pub fn run(self) {
+        self.job.run(self.turn);
+    }
+}
