@@ -236,9 +236,9 @@ impl<'a> SequencerCore<'a> {
 
     /// Reserves the memory for the payload of the next step.
     ///
-    /// - If `is_filled`, the payload goes to the data slot. Returns the first `slot_bytes_used`
-    ///   bytes of the slot, or `None` if a rank has not finished reading the old contents of the
-    ///   data slot.
+    /// - If `is_filled`, the payload goes to the data slot. Returns the part of the slot that the
+    ///   next step uses (`slot_bytes_used` bytes), or `None` if a rank has not finished reading the
+    ///   old contents of the data slot.
     /// - Otherwise, the payload goes to the control slot. Returns an empty buffer, or `None` if a
     ///   rank has not finished reading the old contents of the control slot.
     #[inline]
