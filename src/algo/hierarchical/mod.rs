@@ -8,7 +8,9 @@
 //! numbers of ranks, and a node may contain any ranks of the group.
 //!
 //! ```text
-//! Nodes {0, 1, 2} and {3, 4}, 2 rails:   leaders 0, 3     rail 0: ranks 0, 3     rail 1: ranks 1, 4
+//! node     ranks      leader   owner of rail 0   owner of rail 1
+//! 0        0, 1, 2    0        0                 1
+//! 1        3, 4       3        3                 4
 //! ```
 
 /// All-gather: each rank receives the blocks of all ranks.

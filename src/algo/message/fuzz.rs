@@ -5,7 +5,7 @@
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | first byte | the timeout, whether the peer leaves at the end, and the number of posted messages |
+//! | first byte | the timeout, whether the peer leaves, the number of posted messages |
 //! | second byte | the maximum number of bytes that a stream moves in one call |
 //! | one byte for each message | the direction and the size of the message |
 //! | all other bytes | the bytes that the peer sends |

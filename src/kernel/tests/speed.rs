@@ -9,8 +9,8 @@ const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
 /// The time of one sample.
 const SAMPLE_TIME: Duration = Duration::from_millis(1);
-/// The number of samples of a cell. The fastest sample counts, because other programs can only slow the
-/// machine down.
+/// The number of samples of a cell. The fastest sample counts, because other programs can only slow
+/// the machine down.
 const SAMPLES: usize = 30;
 
 /// Returns the throughput of a function that produces `bytes` bytes of result, in bytes per second.
