@@ -80,9 +80,9 @@ pub fn fold_to_all(dtype: DataType, op: ReduceOp, target: FoldTarget<'_>, source
 }
 
 /// Folds as [`fold()`] with the operator AVG, but divides by `ranks` instead of the number of
-/// sources. The sources are the vectors of some of the `ranks` ranks. The sum of the results for
-/// all ranks is the average over all ranks. Such a result fits in the type even where the sum of
-/// the vectors would overflow.
+/// sources. The sources are the vectors of some of the `ranks` ranks. If several such calls
+/// together cover the vectors of all ranks, the sum of their results is the average over all ranks.
+/// This sum fits in the type even where the sum of the vectors would overflow.
 ///
 /// # Panics
 /// As [`fold()`].
