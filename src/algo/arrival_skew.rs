@@ -1,11 +1,15 @@
 //! Arrival skew: records which ranks enter an operation after this rank has started to wait for
 //! them.
 //!
-//! The caller decides when a wait has become long. Before that, nothing is recorded. After that,
-//! each poll of the wait checks which ranks are still missing. A rank that is late because it waits
-//! itself *has* arrived, and is not blamed. Within a node this is visible in shared memory. Over
-//! messages, the first message of a rank names the rank that it has waited for (see
-//! [`BlamedRank`](crate::transport::collective_header::BlamedRank)).
+//! A short wait records nothing. The caller decides when a wait has become long. From then on, each
+//! poll of the wait checks which ranks have not entered the operation, and reports a late rank to
+//! the progress observer when the rank arrives.
+//!
+//! A rank that has entered the operation and waits for a third rank is not blamed. Within a node,
+//! shared memory shows which ranks have entered. Between nodes, the first message of a rank names
+//! the rank that the sender has waited for longest
+//! ([`BlamedRank`](crate::transport::collective_header::BlamedRank)), and the receiver blames the
+//! named rank.
 //!
 //! This module does not depend on how ranks wait, or on what the observer does with a report.
 
@@ -25,7 +29,7 @@ pub struct ArrivalSkew<'a> {
     long_wait_since: Cell<Option<Instant>>,
     /// The ranks that were missing at the last poll.
     missing: RefCell<Vec<Rank>>,
-    /// The skew of the rank that arrived last.
+    /// The time from the start of the long wait to the last observed arrival.
     last_skew: Cell<Duration>,
 }
 
@@ -44,12 +48,13 @@ impl<'a> ArrivalSkew<'a> {
         }
     }
 
-    /// Starts a wait. Returns the time, if the observer traces waits.
+    /// Starts a wait. Returns the current time if the observer traces waits, else `None`.
     pub fn start_wait(&self) -> Option<Instant> {
         self.observer.is_tracing_waits().then(Instant::now)
     }
 
-    /// Ends a successful wait for a rank of the group.
+    /// Ends a successful wait for a rank of the group. `started` is the result of
+    /// [`Self::start_wait`].
     pub fn end_wait(&self, started: Option<Instant>, rank: Rank) {
         if let Some(began) = started {
             self.observer.record_wait(rank, began, Instant::now());
@@ -61,9 +66,12 @@ impl<'a> ArrivalSkew<'a> {
         self.long_wait_since.get().is_some()
     }
 
-    /// Observes the arrivals at one poll of a long wait. Adds the missing ranks of `others`, and
-    /// reports the ranks that have arrived since the last poll. `blame` returns the culprit's
-    /// number in the group for a late rank, and how late the culprit was.
+    /// Observes the arrivals at one poll of a long wait. Adds those ranks of `others` that have not
+    /// arrived to the missing ranks, and reports each missing rank that has arrived since the last
+    /// poll.
+    ///
+    /// `blame` receives a late rank and the time by which that rank was late. It returns the rank
+    /// to blame, as a rank of the group, and the time to blame it for.
     pub fn observe_arrivals(
         &self,
         others: impl Iterator<Item = Rank>,

@@ -1,5 +1,5 @@
-//! The arguments of a call, without the state that only a longer operation needs: the input of
-//! one-step algorithms.
+//! The arguments of a call that one-step algorithms need. [`Operation`] also contains the state for
+//! longer operations, such as the deadline and the observer.
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -33,13 +33,13 @@ pub struct CallArguments<'a> {
     pub recvs: Option<&'a [Dst<'a>]>,
     /// The factor, as [`Operation::factor`].
     pub factor: f64,
-    /// The label of the call. It is not part of the key: calls that differ only in the label take
-    /// the same path.
+    /// The label of the call. The [`FastCallKey`] does not contain the label, so calls that differ
+    /// only in the label share one fast-path plan.
     pub label: &'a Label,
 }
 
-/// All arguments of a call except its buffers, in one word. Two calls with equal keys differ only
-/// in their buffers and labels.
+/// All arguments of a call except its buffers and its label, in one word. Two calls with equal keys
+/// differ only in their buffers, their labels and their factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastCallKey(NonZeroU64);
 
@@ -70,7 +70,7 @@ impl<'a> CallArguments<'a> {
         Self { kind, dtype, op, root, count, send, recv, recvs, factor, label }
     }
 
-    /// Returns the key, or `None` if the arguments do not fit in one word.
+    /// Returns the key of the call, or `None` if the arguments do not fit in one word.
     #[inline(always)]
     pub fn key(&self) -> Option<FastCallKey> {
         const NONE: u64 = 0xff;
@@ -120,8 +120,8 @@ impl<'a> CallArguments<'a> {
         self.count.saturating_mul(self.dtype().size())
     }
 
-    /// Returns the maximum number of bytes that a rank sends: the same on all ranks, and at most
-    /// `usize::MAX`.
+    /// Returns the maximum number of bytes that any rank sends. The result is the same on all
+    /// ranks. If the number exceeds `usize::MAX`, the result is `usize::MAX`.
     pub fn total_bytes(&self, ranks: WorldSize) -> usize {
         match self.kind {
             OpKind::ReduceScatter | OpKind::AllToAll => self.bytes().saturating_mul(ranks),

@@ -1,23 +1,30 @@
-//! The fast path of a one-step operation, for a blocking call that gets its turn at once.
+//! The fast path of a one-step operation, for a blocking call that gets its turn (the time in which
+//! it holds the queue of its group) without a wait.
 //!
-//! The fast path serves calls that repeat an earlier call ([`super::group_state`] keeps their
-//! plans). It has the stores of [`one_step::run`], with the same contents and in the same order for
-//! the peers. It omits the state that an operation needs only for a long wait. [`FastCall::start`]
-//! publishes this rank's payload. [`FastCall::complete`] polls for some microseconds. If a payload
-//! is missing then, or if a control slot differs, [`FastCall::wait`] completes the call on the full
-//! path. If a rank is behind by all control slots or data slots, the call does not start.
+//! The fast path serves calls that repeat an earlier call; [`super::group_state`] keeps the plans
+//! of such calls. To the peers, the fast path is identical to the full path [`one_step::run`]: it
+//! makes the same stores in the same order. It omits the local state that an operation needs only
+//! for a long wait.
 //!
-//! The fast path wakes sleeping peers once. The time depends on the case:
+//! - [`FastCall::start`] publishes this rank's payload. If a peer has not yet read the slot that
+//!   this rank would overwrite, the call does not start, and the full path runs it.
+//! - [`FastCall::complete`] polls for the payloads of the peers for some microseconds, and makes
+//!   the result.
+//! - [`FastCall::wait`] completes the call on the full path. The caller uses it if a payload is
+//!   still missing after the polls, or if a peer's control slot belongs to a different operation.
 //!
-//! - A receiver of payloads in data slots: no peer waits for its control slot, but a peer may wait
-//!   until this rank has read the peer's data slot. If the operation completes, the caller wakes
-//!   the peers afterwards ([`PendingWakeup`]).
-//! - Any other role on an oversubscribed host: the fast path wakes the peers directly after it has
-//!   published.
-//! - Any other role, with all payloads there at the first poll: the caller wakes the peers at the
-//!   end of the turn. The fence of the turn's end also orders the wakeup, and the control slot
-//!   travels to the peers before that.
-//! - Any other role, without all payloads: the fast path wakes the peers before it polls again.
+//! The fast path wakes sleeping peers once per call. The time of the wakeup depends on the case:
+//!
+//! - This rank only receives, and the payloads are in data slots. No peer waits for this rank's
+//!   control slot, but a peer may wait until this rank has read the peer's data slot. The caller
+//!   wakes the peers after the operation is complete ([`PendingWakeup`]).
+//! - This rank has any other role, and the host is oversubscribed (more ranks than cores). The fast
+//!   path wakes the peers directly after it has published.
+//! - This rank has any other role, and the first poll finds all payloads. The caller wakes the
+//!   peers at the end of the turn, because the fence at the end of the turn also orders the wakeup.
+//!   Until then, the control slot travels to the peers.
+//! - This rank has any other role, and the first poll does not find all payloads. The fast path
+//!   wakes the peers before it polls again.
 
 use super::call_arguments::{CallArguments, FastCallKey};
 use super::group_state::{FastPathPlan, GroupState};
@@ -34,7 +41,7 @@ use crate::transport::{Descriptor, SharedDomain};
 use crate::wait::policy::spin_until;
 use std::sync::MutexGuard;
 
-/// The maximum number of polls for a rank after the first one: some microseconds.
+/// The maximum number of polls for a rank after the first poll. These polls take some microseconds.
 const MAX_POLLS: u32 = 300;
 
 /// A call on the fast path. This rank has published its payload.
@@ -42,10 +49,11 @@ const MAX_POLLS: u32 = 300;
 pub struct FastCall<'a> {
     state: MutexGuard<'a, GroupState>,
     domain: &'a dyn SharedDomain,
-    /// The domain's region. The copy avoids a virtual call for each access.
+    /// The domain's region (the shared memory that contains the slots of all its ranks). This copy
+    /// of the reference avoids a virtual call for each access.
     region: &'a Region,
     plan: FastPathPlan,
-    /// The words of the descriptor.
+    /// The encoded operation descriptor.
     words: [u64; 3],
 }
 
@@ -54,22 +62,24 @@ pub struct FastCall<'a> {
 pub enum FastProgress<'a> {
     /// The call has not started.
     NotStarted,
-    /// The call must wait for other ranks, or has a mismatch ([`FastCall::wait`]).
+    /// The call must wait for other ranks, or found a mismatch. The caller continues with
+    /// [`FastCall::wait`].
     Waiting,
     /// A plug-in has accepted the call and continues it.
     Accepted,
-    /// The call is complete.
+    /// The call is complete. The caller must perform the pending wakeup, if there is one.
     Done(PendingWakeup<'a>),
     /// The call is complete, and had a long wait.
     DoneAfterWait,
 }
 
-/// The peers to wake after a call, if it has left any asleep.
+/// The wakeup of sleeping peers that the fast path leaves to its caller, or
+/// [`PendingWakeup::NONE`].
 #[derive(Debug)]
 pub struct PendingWakeup<'a>(Option<&'a dyn SharedDomain>);
 
 impl PendingWakeup<'_> {
-    /// No peer to wake.
+    /// No wakeup is needed.
     pub const NONE: Self = Self(None);
 
     /// Returns whether a peer may be asleep.
@@ -78,7 +88,8 @@ impl PendingWakeup<'_> {
         self.0.is_some()
     }
 
-    /// Wakes the peers that sleep until a store of the call. A fence must precede this.
+    /// Wakes the peers that sleep until one of the stores of the call. The caller must have issued
+    /// a fence between these stores and this function.
     pub fn wake_fenced(self) {
         let Some(domain) = self.0 else { return };
         let rank = domain.rank();
@@ -88,9 +99,9 @@ impl PendingWakeup<'_> {
 }
 
 impl<'a> FastCall<'a> {
-    /// Starts the call with this sequence number: publishes this rank's payload. Returns `None` if
-    /// the full path must run the call: the group has failed, there is no plan for the key, or the
-    /// control slot or data slot is not free.
+    /// Starts the call with this sequence number, and publishes this rank's payload. Returns `None`
+    /// if the full path must run the call. This is the case if the group has failed, if no plan
+    /// exists for the key, or if a peer has not yet read the old contents of the slot.
     #[inline]
     pub fn start(
         mut state: MutexGuard<'a, GroupState>,
@@ -106,7 +117,8 @@ impl<'a> FastCall<'a> {
         let (plan, cursor) = state.plan_and_cursor(key)?;
         let words = Descriptor::encode_repeat(&plan.words, sequence, arguments.label);
         let mut shm = SequencerCore { domain, region, rank: plan.step.rank, cursor };
-        // The compiler generates separate code for each location.
+        // The two branches call the same functions, but the compiler knows the location in each
+        // branch and generates shorter code.
         match plan.step.location() {
             PayloadLocation::CtrlSlot => {
                 let step = plan.step.with_known_location(PayloadLocation::CtrlSlot);
@@ -121,12 +133,12 @@ impl<'a> FastCall<'a> {
         Some(Self { state, domain, region, plan, words })
     }
 
-    /// Returns the words of the descriptor.
+    /// Returns the encoded operation descriptor.
     pub fn words(&self) -> &[u64; 3] {
         &self.words
     }
 
-    /// Completes the call, as far as this needs no long wait.
+    /// Completes the call if the payloads of all senders arrive within some microseconds.
     ///
     /// # Errors
     /// `Internal` for an operation that does not belong to the plan.
@@ -149,8 +161,8 @@ impl<'a> FastCall<'a> {
         let Self { domain, region, .. } = *self;
         let (rank, role, is_oversubscribed) = (plan.rank, plan.role, self.plan.is_oversubscribed);
         let mut shm = SequencerCore { domain, region, rank, cursor: &mut self.state.cursor };
-        // A peer may wait until this rank has read the peer's data slot. No peer waits for anything
-        // else that this rank does.
+        // This rank only reads data slots. A peer may wait until this rank has read the peer's data
+        // slot, but no peer waits for this rank's control slot.
         let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
         if is_oversubscribed && !is_slot_receiver {
             shm.wake_others();
@@ -174,7 +186,8 @@ impl<'a> FastCall<'a> {
         }
         shm.finish(self.words[2]);
         if role == OneStepRole::Exchange {
-            // The peers have finished too, and do not read that control slot yet.
+            // All peers have published this step. They do not read this rank's next control slot
+            // before they enter the next operation.
             shm.prefetch_own_line();
         }
         let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
@@ -201,8 +214,9 @@ impl<'a> FastCall<'a> {
 }
 
 impl<'a> SequencerCore<'a> {
-    /// Publishes this rank's payload. Returns `None` if the slot that it needs is not free, or if
-    /// the arguments do not belong to the plan: the full path then reports the reason.
+    /// Publishes this rank's payload. Returns `None` if a peer has not yet read the old contents of
+    /// the slot, or if the arguments do not belong to the plan. The full path then reports the
+    /// reason.
     #[inline(always)]
     fn publish_payload(
         &mut self,
@@ -220,17 +234,20 @@ impl<'a> SequencerCore<'a> {
         Some(())
     }
 
-    /// If `is_filled`, returns the first `slot_bytes_used` bytes of this rank's data slot for the
-    /// next step, or `None` if a rank has not finished with the slot's old contents. If not
-    /// `is_filled`, returns an empty buffer, or `None` if a rank has not finished with the control
-    /// slot's old contents.
+    /// Reserves the memory for the payload of the next step.
+    ///
+    /// - If `is_filled`, the payload goes to the data slot. Returns the part of the slot that the
+    ///   next step uses (`slot_bytes_used` bytes), or `None` if a rank has not finished reading the
+    ///   old contents of the data slot.
+    /// - Otherwise, the payload goes to the control slot. Returns an empty buffer, or `None` if a
+    ///   rank has not finished reading the old contents of the control slot.
     #[inline]
     fn reserve_part(&mut self, is_filled: bool, slot_bytes_used: usize) -> Option<Dst<'a>> {
         if !self.can_store(if is_filled { DATA_SLOT_COUNT } else { CTRL_SLOT_COUNT }) {
             return None;
         }
         match is_filled {
-            // If there is no memory, the full path reports the error.
+            // If the memory of the data slot cannot be allocated, the full path reports the error.
             true => {
                 self.region.own_slot_part(self.rank, self.cursor.step + 1, slot_bytes_used).ok()
             }
@@ -238,23 +255,24 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Returns whether all ranks have finished the step that is `before` steps before the next one.
+    /// Returns whether all ranks have finished the step that is `before` steps before the next
+    /// step.
     #[inline]
     fn can_store(&mut self, before: u64) -> bool {
         let step = (self.cursor.step + 1).saturating_sub(before);
         self.cursor.finished_by_all >= step || {
             let finished_step =
                 self.others().map(|rank| self.region.progress(rank).finished_step()).min();
-            // The value is limited to this rank's own step, whatever a peer wrote to its progress
-            // word.
+            // A peer can write any value to its progress word, so the value is limited to this
+            // rank's own step.
             let finished_step = finished_step.unwrap_or(step).min(self.cursor.step);
             self.cursor.finished_by_all = self.cursor.finished_by_all.max(finished_step);
             finished_step >= step
         }
     }
 
-    /// Polls all ranks that this rank waits for, without stopping at the first failed poll, so that
-    /// all control slots are requested at once.
+    /// Polls once for each rank that this rank waits for. Does not stop at the first failed poll,
+    /// so that the CPU requests the cache lines of all control slots in parallel.
     fn poll_senders(&mut self, role: OneStepRole) -> bool {
         match role {
             OneStepRole::Send => true,
@@ -269,7 +287,7 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Polls the ranks that this rank waits for again, at most `max_polls` times each.
+    /// Polls again for each rank that this rank waits for, at most `max_polls` times per rank.
     #[cold]
     fn poll_senders_again(&self, role: OneStepRole, max_polls: u32) -> bool {
         match role {
@@ -281,8 +299,8 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Yields the core to other ranks until the payloads of all senders are there, at most a few
-    /// times.
+    /// Yields the core to other ranks until all senders have published their payloads, at most a
+    /// few times.
     fn poll_senders_yielding(&self, role: OneStepRole) -> bool {
         let poll = || self.poll_senders_again(role, 1).then_some(());
         self.yield_to_missing(poll, |rank| self.has_published(rank)).is_some()
@@ -295,14 +313,14 @@ impl<'a> SequencerCore<'a> {
         spin_until(max_polls, || slot.step() >= step)
     }
 
-    /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache
-    /// line since they last read it.
+    /// Prefetches this rank's next control slot for writing. The caches of the peers hold the cache
+    /// line of that slot since the peers last read it.
     #[inline]
     fn prefetch_own_line(&self) {
         self.region.ctrl_slot(self.rank, self.cursor.step + 1).prefetch_write();
     }
 
-    /// Returns whether the senders whose payloads this rank has received called the same operation.
+    /// Returns whether all senders to this rank called the same operation as this rank.
     fn verify_senders(&mut self, role: OneStepRole) -> bool {
         match role {
             OneStepRole::Send => true,

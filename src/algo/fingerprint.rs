@@ -1,5 +1,5 @@
-//! The call fingerprint: one hash value, chained over all operations that a rank has issued in a
-//! group.
+//! The call fingerprint: a hash chained over all operations that a rank has issued in a group. Two
+//! ranks that issued the same operations in the same order have equal fingerprints.
 
 use crate::base::ids::{GroupId, WorldSize};
 use crate::base::label::Label;
@@ -9,15 +9,15 @@ pub(super) fn seed(group_id: GroupId, size: WorldSize) -> u64 {
     group_id.0.iter().fold(size as u64, |hash, &byte| mix_word(hash, u64::from(byte)))
 }
 
-/// Extends the fingerprint by one operation, whose descriptor has these words and this label.
+/// Extends the fingerprint by one operation. `words` is the encoded descriptor of the operation.
 #[inline]
 pub(super) fn extend(hash: u64, words: &[u64; 3], label: &Label) -> u64 {
     let hash = words.iter().fold(hash, |hash, &word| mix_word(hash, word));
     if label.is_none() { hash } else { mix_word(hash, label.hash()) }
 }
 
-/// Mixes one word into a fingerprint: multiplies to 128 bits and folds the halves together, which
-/// spreads every bit over the whole.
+/// Mixes one word into a fingerprint. The function multiplies two 64-bit values to 128 bits and
+/// combines the two halves by XOR, so that every input bit affects the whole result.
 fn mix_word(hash: u64, word: u64) -> u64 {
     let product =
         u128::from(hash ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);

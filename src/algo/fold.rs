@@ -1,4 +1,9 @@
-//! Folds of the vectors of several ranks, for the algorithms of all kinds.
+//! Folds: the element-wise reduction of the vectors of several ranks into one vector. The
+//! algorithms over shared memory and over messages both use them.
+//!
+//! An algorithm that folds all vectors at once uses [`Fold::of`]. An algorithm that folds step by
+//! step, for example first within a node, uses [`Fold::subset`] and [`Fold::partial`], and
+//! [`finish_average`] at the end.
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -16,24 +21,25 @@ pub(super) const MAX_STACK_RANKS: usize = 16;
 pub struct Fold {
     dtype: DataType,
     op: ReduceOp,
-    /// The divisor of averages, if it is not the number of vectors.
+    /// The divisor of an average; `None` if the divisor is the number of folded vectors.
     divisor: Option<WorldSize>,
 }
 
-/// Returns whether a partial result between two folds has less precision than the accumulator of a
-/// fold.
+/// Returns whether a partial result, which is rounded to this type, has less precision than the
+/// accumulator of a fold.
 pub(super) fn is_rounded_between_folds(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
 }
 
-/// Returns whether averages of the operation are divided before they are summed. The sum of narrow
-/// numbers may overflow where the average does not.
+/// Returns whether the operation divides each vector by the number of ranks before it sums the
+/// vectors. This applies to averages of narrow floats, because their sum may overflow where the
+/// average does not.
 fn is_divided_first(operation: &Operation<'_>) -> Result<bool> {
     Ok(is_rounded_between_folds(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {
-    /// Returns the fold for the vectors of all ranks at once.
+    /// Returns the fold that reduces the vectors of all ranks at once.
     ///
     /// # Errors
     /// `Internal` for an operation that does not reduce.
@@ -41,8 +47,8 @@ impl Fold {
         Ok(Self { dtype: operation.dtype(), op: operation.op()?, divisor: None })
     }
 
-    /// Returns the fold for a subset of the vectors of all `ranks` ranks at once. [`Fold::partial`]
-    /// folds its result with the results of other subsets.
+    /// Returns the fold that reduces the vectors of some of the `ranks` ranks, for example of the
+    /// ranks of one node. [`Fold::partial`] then folds the results of all such subsets.
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -53,8 +59,8 @@ impl Fold {
         Self::partial(operation)
     }
 
-    /// Returns the fold for partial results of several subsets of ranks. Averages remain sums until
-    /// [`finish_average`].
+    /// Returns the fold that reduces the partial results of several subsets of ranks. For an
+    /// average, the result is a sum until [`finish_average`] divides it.
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -64,12 +70,14 @@ impl Fold {
         Ok(Self { op, ..whole })
     }
 
-    /// Folds two vectors, `first` before `second`. `dst` may be one of them.
+    /// Folds two vectors into `dst`. `first` comes before `second` in the order of operands. `dst`
+    /// may be one of the two vectors.
     pub fn fold_two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
         kernel::fold(self.dtype, self.op, dst, &[first, second]);
     }
 
-    /// Folds the vectors of members 0 to `size - 1`, in that order.
+    /// Folds the vectors of members 0 to `size - 1` into `dst`, in that order. `vector` returns the
+    /// vector of a member.
     pub fn fold_in_order<'a>(
         self,
         dst: Dst<'_>,
@@ -79,8 +87,9 @@ impl Fold {
         with_vectors(size, vector, |vectors| self.fold_vectors(dst, vectors));
     }
 
-    /// Folds as [`Fold::fold_in_order`], into `dst` and into the additional destinations
-    /// `extra_dsts`, which have the length of `dst`. An average must be over exactly these vectors.
+    /// Folds as [`Fold::fold_in_order`] and stores the result in `dst` and in each of `extra_dsts`,
+    /// which have the same length as `dst`. If the operator is an average, the divisor must be
+    /// `size`.
     pub fn fold_to_all<'a>(
         self,
         dst: Dst<'_>,
@@ -102,7 +111,7 @@ impl Fold {
     }
 }
 
-/// Collects the vectors of members 0 to `size - 1` in one array for `fold`.
+/// Collects the vectors of members 0 to `size - 1` in one array and calls `fold` with that array.
 #[inline]
 pub(super) fn with_vectors<'a>(
     size: WorldSize,
@@ -121,8 +130,8 @@ pub(super) fn with_vectors<'a>(
     }
 }
 
-/// Copies this rank's contribution from the caller's memory, multiplied by its factor if the
-/// operator uses one.
+/// Copies this rank's contribution from the caller's memory. If the operator is `PREMUL_SUM`, the
+/// contribution is the vector multiplied by this rank's factor; otherwise it is the vector.
 pub(super) fn copy_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
@@ -135,8 +144,8 @@ pub(super) fn copy_contribution(
     Ok(())
 }
 
-/// Copies this rank's contribution to memory that other ranks read. `stager` chooses the kind of
-/// stores by the probed distance of that memory.
+/// Copies this rank's contribution to memory that other ranks read. `stager` measures how far away
+/// the cache lines of that memory are, and chooses the kind of store instructions.
 pub(super) fn stage_contribution(
     operation: &Operation<'_>,
     stager: &mut Stager,
@@ -161,8 +170,9 @@ pub(super) fn is_partial_contribution_scaled(operation: &Operation<'_>) -> Resul
     Ok(operation.op()? == ReduceOp::PremulSum || is_divided_first(operation)?)
 }
 
-/// Copies a contribution as [`copy_contribution`], for algorithms that fold the vectors of all
-/// `ranks` ranks step by step.
+/// Copies this rank's contribution, for algorithms that fold the vectors of all `ranks` ranks step
+/// by step. In addition to [`copy_contribution`], this function divides the vector by `ranks` if
+/// the operation is an average of narrow floats.
 pub(super) fn copy_partial_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
@@ -176,8 +186,8 @@ pub(super) fn copy_partial_contribution(
     copy_contribution(operation, dst, src)
 }
 
-/// Makes the final result from the partial result that [`Fold::partial`] made of the vectors of all
-/// `ranks` ranks.
+/// Makes the final result in place: if [`Fold::partial`] has computed the sum for an average,
+/// divides it by `ranks`.
 pub(super) fn finish_average(
     operation: &Operation<'_>,
     result: Dst<'_>,

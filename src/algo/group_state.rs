@@ -1,7 +1,8 @@
-//! The state that a rank keeps between the operations of one group.
+//! The state that a rank keeps between the operations of one group. Only the running operation
+//! accesses this state.
 //!
-//! The running operation has exclusive access. The prepared plans are the only cache of a choice of
-//! an algorithm: a small call repeats the choice of the last call with the same key.
+//! The fast-path plans are the only place that caches the choice of an algorithm: a small call uses
+//! the algorithm that the last call with the same key selected.
 
 use super::call_arguments::{CallArguments, FastCallKey};
 use super::message::PeerHistory;
@@ -17,13 +18,14 @@ use crate::transport::SharedDomain;
 /// The state of one group on this rank.
 #[derive(Debug)]
 pub struct GroupState {
-    /// The position in the steps of the ranks of this node.
+    /// The position of this rank in the steps that the ranks of this node take in shared memory.
     pub cursor: ShmCursor,
-    /// The plans of the fast path, by slot of their key; empty until the first one.
+    /// The plans of the fast path. The index of a plan is the slot of its key. The vector is empty
+    /// until the first plan exists.
     plans: Vec<Option<FastPathPlan>>,
-    /// The history of messages with each peer, if the group has several nodes.
+    /// The history of messages with each peer; `None` if the group has only one node.
     pub peer_history: Option<PeerHistory>,
-    /// All ranks of the group, if it has several nodes.
+    /// All ranks of the group; empty if the group has only one node.
     pub all_ranks: Vec<Rank>,
 }
 
@@ -32,9 +34,10 @@ pub struct GroupState {
 pub(super) struct FastPathPlan {
     key: FastCallKey,
     pub(super) step: OneStepPlan,
-    /// The words of the descriptor, with any sequence number and without a label.
+    /// The encoded descriptor, with any sequence number and without a label.
     pub(super) words: [u64; 3],
-    /// On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
+    /// Whether the host has fewer cores than ranks. In that case waiting ranks sleep, so this rank
+    /// wakes them before it waits itself.
     pub(super) is_oversubscribed: bool,
 }
 
@@ -52,7 +55,7 @@ impl GroupState {
         }
     }
 
-    /// Returns the plan for a key, if there is one, and the cursor.
+    /// Returns the plan for a key and the cursor, or `None` if no plan exists for the key.
     #[inline]
     pub(super) fn plan_and_cursor(
         &mut self,
@@ -62,15 +65,16 @@ impl GroupState {
         plan.filter(|plan| plan.key == key).map(|plan| (plan, &mut self.cursor))
     }
 
-    /// Returns whether there is a plan for a key.
+    /// Returns whether a plan exists for a key.
     #[inline]
     pub fn has_plan(&self, key: FastCallKey) -> bool {
         let plan = self.plans.get(key.slot()).and_then(Option::as_ref);
         plan.is_some_and(|plan| plan.key == key)
     }
 
-    /// Prepares the plan for calls with the key of `arguments`, which run this algorithm. Does
-    /// nothing if they cannot take the fast path.
+    /// Prepares the plan for calls with this key. `arguments` are the arguments of one such call,
+    /// and `algorithm` is the algorithm that the call runs. Does nothing if such calls cannot take
+    /// the fast path.
     #[cold]
     pub fn prepare_plan(
         &mut self,

@@ -6,12 +6,13 @@ use crate::base::label::Label;
 use crate::transport::{Descriptor, OpKind, PeerName};
 use std::fmt;
 
-/// Returns the name of the algorithm of an operation with this number. The protocols receive this
-/// function, because they do not depend on the table.
+/// A function that returns the name of the algorithm with this number. The protocols receive it as
+/// a value, because they must not depend on the table of algorithms.
 pub(super) type AlgorithmNameFn = fn(OpKind, u8) -> Option<&'static str>;
 
-/// Describes the call of one rank for a comparison with the call of another. The text contains the
-/// algorithm if the calls differ in nothing else.
+/// Describes the call `this` of one rank, for an error text that compares it with the call `other`
+/// of another rank. The description contains the algorithm only if the two calls differ in nothing
+/// else.
 pub(super) fn describe_against(
     this: &Descriptor,
     other: &Descriptor,
@@ -24,7 +25,8 @@ pub(super) fn describe_against(
     }
 }
 
-/// The first call of a batch that two ranks labelled differently. The batch became one operation.
+/// The first call of a batch to which two ranks gave different labels. The calls of the batch were
+/// merged into one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LabelMismatch {
     /// The number of the call, from 1; 0 if no call is known.
@@ -34,8 +36,8 @@ pub(super) struct LabelMismatch {
 }
 
 impl LabelMismatch {
-    /// Finds the first mismatch. Each list holds the label of the whole operation first, and then
-    /// those of its calls.
+    /// Finds the first mismatch. The first entry of each list is the label of the whole operation.
+    /// The other entries are the labels of the calls, in order.
     pub(super) fn find(ours: &[Label], theirs: &[Label]) -> Self {
         let calls = ours.iter().zip(theirs).enumerate().skip(1);
         let mut found = calls.map(|(number, (&ours, &theirs))| Self {
@@ -49,8 +51,8 @@ impl LabelMismatch {
 }
 
 impl fmt::Display for LabelMismatch {
-    /// Writes for instance `; call 3 of the batch has the label "a" on the one and "b" on the
-    /// other`. Writes nothing if no call is known.
+    /// Writes for instance `; call 3 of the batch has the label "a" on the first rank and the label
+    /// "b" on the second`. Writes nothing if no call is known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { call_number, own_label: ours, peer_label: theirs } = self;
         if *call_number == 0 {

@@ -1,10 +1,13 @@
-//! Collective algorithms: one file per algorithm, which contains its row, and one table that lists
-//! the rows.
+//! Collective algorithms. Each algorithm has one file. That file also contains the *row* of the
+//! algorithm: its name, its conditions and its function. [`table`] lists all rows.
 //!
-//! [`shared`] contains the algorithms for the ranks of one node, over `SharedDomain`. [`message`]
-//! contains those for ranks without shared memory, over `Endpoint`. [`hierarchical`] contains those
-//! for several nodes with several ranks, built from the other two. [`pattern`] is the arithmetic
-//! that they have in common.
+//! - [`shared`] contains the algorithms for the ranks of one node. They use shared memory
+//!   (`SharedDomain`).
+//! - [`message`] contains the algorithms for ranks without shared memory. They use streams
+//!   (`Endpoint`).
+//! - [`hierarchical`] contains the algorithms for several nodes with several ranks each. They use
+//!   shared memory within a node and streams between nodes.
+//! - [`pattern`] contains the index arithmetic that the algorithms share.
 //!
 //! This module does not depend on concrete transports, stores, system calls or back ends.
 

@@ -11,19 +11,21 @@ use crate::base::op::ReduceOp;
 use crate::base::progress_observer::{NoObserver, ProgressObserver};
 use crate::transport::{CountSpec, Descriptor};
 
-/// The size of the smallest data slot in bytes. A call of at most this size is small.
+/// The size in bytes of the smallest data slot (a rank's buffer in shared memory). A call of at
+/// most this size is a small call.
 pub const EAGER_BYTES: usize = 4096;
 
 /// The algorithm that runs an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningAlgorithm {
-    /// The name, for the progress observer.
+    /// The name of the algorithm, for the progress observer.
     pub name: &'static str,
-    /// The number within the operation, which the ranks compare.
+    /// The number of the algorithm among the algorithms of the operation. The ranks compare this
+    /// number.
     pub number: u8,
 }
 
-/// The requirements of a call on the selection.
+/// The requirements of a call for the selection of its algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlgorithmRequest<'a> {
     /// The name of the requested algorithm.
@@ -37,35 +39,38 @@ pub struct AlgorithmRequest<'a> {
 pub struct Operation<'a> {
     /// The operation descriptor, on which all ranks agree.
     pub descriptor: Descriptor,
-    /// The count argument in elements: of a vector, or of one block if there is one block per rank.
-    /// For the `_v` forms, the longest block if all ranks know all lengths, else `usize::MAX`.
+    /// The count argument in elements.
+    ///
+    /// - If each rank has one vector: the length of the vector.
+    /// - If each rank has one block per rank: the length of one block.
+    /// - In the `_v` forms, if all ranks know all lengths: the length of the longest block.
+    /// - In the `_v` forms otherwise: `usize::MAX`.
     pub count: usize,
-    /// The send buffer of this rank; empty if it sends nothing, or if [`Operation::sends`] has its
-    /// blocks.
+    /// The send buffer of this rank. It is empty if this rank sends nothing, or if
+    /// [`Operation::sends`] contains the blocks.
     pub send: Src<'a>,
-    /// The receive buffer of this rank; empty if it receives nothing, or if [`Operation::recvs`]
-    /// has its blocks.
+    /// The receive buffer of this rank. It is empty if this rank receives nothing, or if
+    /// [`Operation::recvs`] contains the blocks.
     pub recv: Dst<'a>,
-    /// The send block for each rank, in the `_v` forms, if this rank sends.
+    /// The send block for each rank. Only the `_v` forms set it, on ranks that send.
     pub sends: Option<&'a [Src<'a>]>,
-    /// The receive block from each rank, in the `_v` forms, if this rank receives.
+    /// The receive block from each rank. Only the `_v` forms set it, on ranks that receive.
     pub recvs: Option<&'a [Dst<'a>]>,
     /// This rank's own factor for `PREMUL_SUM`.
     pub factor: f64,
-    /// Whether the vectors must be folded at once and in rank order, whatever the algorithm.
+    /// Whether the algorithm must fold the vectors of all ranks at once and in rank order.
     pub canonical: bool,
     /// The name of the algorithm that the caller requests, if any.
     pub algorithm: Option<&'a str>,
-    /// The deadline of the call. It starts at the first access.
+    /// The deadline of the call. The time starts at the first access to the deadline.
     pub deadline: &'a LazyDeadline,
-    /// Whether the deadline has just started, or starts now: no earlier work has consumed a part of
-    /// it.
+    /// Whether the full timeout is left: the deadline has not started, or has started just now.
     pub has_new_deadline: bool,
-    /// The enqueue request, if the buffers are in GPU memory. Then no other code may access the
-    /// buffers.
+    /// The request to enqueue the operation on a stream of a GPU, if the buffers are in GPU memory.
+    /// In that case only the back end that enqueues the operation may access the buffers.
     pub enqueue_request: Option<EnqueueRequest<'a>>,
-    /// The labels of the calls of a batch that became this operation, if any call has one; else
-    /// empty.
+    /// If a batch of calls was merged into this operation and any of the calls has a label: the
+    /// labels of the calls. Otherwise empty.
     pub labels: &'a [Label],
     /// The name of the group, for log and error messages.
     pub group: &'a str,
@@ -74,8 +79,8 @@ pub struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Returns an operation with these arguments and default options, in a group without a name,
-    /// without a progress observer.
+    /// Returns an operation with these arguments and default options. Its group has no name, and it
+    /// has no progress observer.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -144,7 +149,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns the count argument in bytes. If all ranks know the count, the buffers are at least
-    /// that long, so the product does not overflow.
+    /// that long, so the product does not saturate.
     pub fn bytes(&self) -> usize {
         self.count.saturating_mul(self.element_bytes())
     }

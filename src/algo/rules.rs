@@ -1,8 +1,9 @@
-//! Algorithm rules: overrides of the table by options, environment or a tuning file. Each selects
-//! an algorithm for a set of calls.
+//! Algorithm rules. A rule selects an algorithm for a set of calls and overrides the order of the
+//! table. Rules come from the options of the back end, the environment or a tuning file.
 //!
-//! A rule is ignored for calls that its algorithm does not support, so that one file serves many
-//! groups. This module is pure; the back end reads the sources.
+//! A rule is ignored for calls that its algorithm does not support, so that one tuning file serves
+//! many groups. This module performs no input or output; the back end reads the options, the
+//! environment and the file.
 
 use super::row::{Algorithm, GroupShape};
 use super::table::algorithms;
@@ -12,15 +13,15 @@ use crate::transport::OpKind;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// The source of a rule. Sources are in order of precedence: the first rule that supports a call
-/// applies.
+/// The source of a rule. The variants are in order of precedence: of the rules that support a call,
+/// the rule with the first source applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleSource {
     /// The options of the back end.
     Options,
     /// The environment.
     Environment,
-    /// The row of the tuning file, from 1.
+    /// The tuning file. The number is the row of the file, counted from 1.
     File(usize),
 }
 
@@ -39,10 +40,11 @@ impl fmt::Display for RuleSource {
 pub struct AlgorithmRule {
     /// The operation.
     pub kind: OpKind,
-    /// The algorithm for it.
+    /// The algorithm for the operation.
     pub algorithm: &'static Algorithm,
-    /// The range of count arguments in bytes to which the rule applies. If ranks compare counts
-    /// pairwise, no rank knows all counts, and a rule needs an unlimited range.
+    /// The range of count arguments in bytes to which the rule applies. In an operation whose
+    /// counts only the sender and the receiver know, the count argument is unlimited, so only a
+    /// rule with an unlimited range applies.
     pub bytes: RangeInclusive<usize>,
     /// The range of group sizes to which the rule applies.
     pub ranks: RangeInclusive<usize>,
@@ -112,8 +114,8 @@ pub fn find_operation(name: &str) -> Result<OpKind> {
 /// Returns the algorithm of an operation with this name.
 ///
 /// # Errors
-/// `InvalidArgument`, with the present name if `name` is a former one, else with the names of all
-/// algorithms of the operation.
+/// `InvalidArgument`. If `name` is a former name of an algorithm, the message contains the present
+/// name, otherwise the names of all algorithms of the operation.
 pub fn find_algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
     algorithms(kind).find(|row| row.name == name).ok_or_else(|| {
         if let Some(error) = former_algorithm_error(kind, name) {

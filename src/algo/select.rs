@@ -1,7 +1,8 @@
 //! Selection of an algorithm from the table.
 //!
-//! The selection is a pure function of facts that all ranks agree on: the call's arguments, and the
-//! group's [`GroupShape`] and [`AlgorithmRules`]. The ranks therefore never choose differently.
+//! The selection is a pure function of facts that all ranks agree on: the arguments of the call,
+//! and the [`GroupShape`] and [`AlgorithmRules`] of the group. All ranks therefore select the same
+//! algorithm.
 
 use super::operation::AlgorithmRequest;
 use super::row::{Algorithm, GroupShape};
@@ -10,22 +11,25 @@ use super::table::algorithms;
 use crate::base::error::{Error, Result};
 use crate::transport::OpKind;
 
-/// The selected algorithm, and the reason.
+/// The selected algorithm, and the rule that selected it.
 #[derive(Clone, Copy, Debug)]
 pub struct AlgorithmChoice<'r> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// The rule that selected it; `None` if the table or the call did.
+    /// The rule that selected the algorithm; `None` if the call named the algorithm, or if no rule
+    /// applied.
     pub rule: Option<&'r AlgorithmRule>,
 }
 
-/// Selects the algorithm for a call of `bytes` bytes. The algorithm that the call names comes
-/// first, then that of the first rule that supports the call. The last resort is the first row of
-/// the table that supports the call and pays.
+/// Selects the algorithm for a call of `bytes` bytes:
+///
+/// 1. If the call names an algorithm, that algorithm.
+/// 2. Otherwise the algorithm of the first rule that supports the call.
+/// 3. If there is no such rule, the first row of the table that supports the call and pays.
 ///
 /// # Errors
-/// `InvalidArgument` if no algorithm has the requested name, or if it does not support the call.
-/// The message lists the algorithms that do.
+/// `InvalidArgument` if no algorithm has the requested name, or if the named algorithm does not
+/// support the call. The message lists the algorithms that support the call.
 pub fn select<'r>(
     kind: OpKind,
     bytes: usize,

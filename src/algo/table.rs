@@ -1,11 +1,15 @@
-//! The table of algorithms. The row of an algorithm is in the algorithm's file; this file contains
-//! the order of preference.
+//! The table of algorithms: all rows, in order of preference. The file of each algorithm contains
+//! the row itself.
 //!
-//! Within an operation, the first row that supports the call and pays is selected. Within one node,
-//! that is a shared-memory algorithm. Between nodes with several ranks, it is a hierarchical
-//! algorithm, which reduces in the node, exchanges between nodes and distributes in the node.
-//! Otherwise it is an algorithm over messages alone. A row that never pays may still be requested
-//! by name, or be the only one that folds in rank order.
+//! For a call, the first row of its operation that supports the call and pays is selected:
+//!
+//! - In a group on one node, a shared-memory algorithm.
+//! - In a group on several nodes with several ranks on some nodes, a hierarchical algorithm. It
+//!   reduces in each node, exchanges between nodes, and distributes in each node.
+//! - Otherwise an algorithm over messages alone.
+//!
+//! A row that never pays is still useful: a call can request it by name, or it can be the only row
+//! that folds in rank order.
 
 use super::operation::RunningAlgorithm;
 use super::row::Algorithm;
@@ -83,14 +87,14 @@ static ALGORITHMS: &[&Algorithm] = &[
 ];
 
 impl Algorithm {
-    /// Returns the number of the algorithm within one operation, from 1. The ranks compare this
-    /// number to check that they chose the same algorithm.
+    /// Returns the number of the algorithm among the algorithms of one operation, counted from 1.
+    /// The ranks compare this number to check that they selected the same algorithm.
     pub fn number(&self, kind: OpKind) -> u8 {
         let before = BY_KIND[kind as usize].iter().position(|&row| std::ptr::eq(row, self));
         before.and_then(|before| u8::try_from(before + 1).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Returns the name and the number of the algorithm, for an operation that it runs.
+    /// Returns the name of the algorithm, and its number for the operation `kind`.
     pub fn running(&self, kind: OpKind) -> RunningAlgorithm {
         RunningAlgorithm { name: self.name, number: self.number(kind) }
     }

@@ -1,9 +1,9 @@
-//! Recycles buffers for the messages that the library itself sends.
+//! A pool of buffers for the messages that the library itself sends.
 //!
-//! A buffer is lent to the matching engine until the engine reports completion; then it returns to
-//! the free list. The pool never returns memory to the system, so every buffer has the lifetime
-//! `'static` and can be lent without an unsafe contract. The pool is as large as the maximum of
-//! bytes that were in use at one time.
+//! The matching engine (which matches sends and receives) borrows a buffer until it reports that
+//! the message is complete. Then the buffer returns to the free list. The pool never returns memory
+//! to the system, so every buffer has the lifetime `'static` and can be lent without an unsafe
+//! contract. The size of the pool is the maximum number of bytes that were in use at one time.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::sync::lock;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 /// The size in bytes of the smallest buffer.
 const MIN_BUFFER_BYTES: usize = 64;
 
-/// The unused buffers, by their size in bytes.
+/// The unused buffers. The key is their size in bytes.
 static FREE_BUFFERS: Mutex<BTreeMap<usize, Vec<Dst<'static>>>> = Mutex::new(BTreeMap::new());
 
 fn free_buffers() -> MutexGuard<'static, BTreeMap<usize, Vec<Dst<'static>>>> {

@@ -1,6 +1,6 @@
 //! The inputs from which the back end of a group is created: the description of the group, the
 //! exchange of bootstrap data between its ranks, and its keys in the store. The callers of
-//! [`super::create`] implement the traits; back ends use them.
+//! [`super::create`] implement the traits of this file, and the back ends use them.
 
 use crate::algo::rules::AlgorithmRule;
 use crate::base::deadline::Deadline;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// The exchange of bootstrap data between the ranks of a group that is being created.
 pub trait BootstrapExchange {
-    /// Gathers the contributions of all ranks in rank order. All ranks call it with the same phases
-    /// in the same order. `check_cancelled` is polled periodically; returning an error cancels the
-    /// wait.
+    /// Gathers the contributions of all ranks in rank order. All ranks must call this function with
+    /// the same phases in the same order. The function polls `check_cancelled` periodically; if
+    /// that returns an error, the wait is cancelled.
     ///
     /// # Errors
     /// The error of `check_cancelled`; the failure that another rank published; `Timeout` with the
@@ -26,8 +26,9 @@ pub trait BootstrapExchange {
         check_cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>>;
 
-    /// Publishes that this rank fails to join, and why. The first published reason stays. If this
-    /// rank may be serving the store, it waits briefly until the other ranks have read their data.
+    /// Publishes that this rank fails to join the group, and the reason. If several ranks publish a
+    /// reason, the first reason is kept. If this rank may be serving the store, the function waits
+    /// briefly, so that the other ranks can read their data.
     fn publish_failure(&self, reason: &Error);
 
     /// Returns the failure that another rank published, if any.
@@ -35,21 +36,22 @@ pub trait BootstrapExchange {
 }
 
 /// Keys and values that the ranks of one group share while the group exists. No other group sees
-/// them. Any thread may use them; a waiting thread does not block the other threads.
+/// the keys. Any thread may call the functions; a thread that waits for a key does not block other
+/// threads.
 pub trait GroupKeyStore: Send + Sync + Debug {
-    /// Stores a value and replaces the previous value of the key.
+    /// Stores a value under a key, and replaces the previous value.
     ///
     /// # Errors
     /// `Timeout`, `Connection`.
     fn set(&self, key: &str, value: &[u8], deadline: &Deadline) -> Result<()>;
 
-    /// Returns the value of a key; waits until the key exists.
+    /// Waits until a key exists, and returns its value.
     ///
     /// # Errors
     /// `Timeout` naming the key, `Connection`.
     fn get(&self, key: &str, deadline: &Deadline) -> Result<Vec<u8>>;
 
-    /// Adds to a counter and returns the sum. A missing counter starts at 0.
+    /// Adds `amount` to a counter and returns the sum. A counter that does not exist starts at 0.
     ///
     /// # Errors
     /// `NotANumber`, `Timeout`, `Connection`.
@@ -68,13 +70,13 @@ pub trait GroupKeyStore: Send + Sync + Debug {
     fn delete(&self, key: &str, deadline: &Deadline) -> Result<bool>;
 }
 
-/// The properties of a parent group that its child group inherits. All ranks of the child know
-/// them.
+/// The properties of a parent group that its child group inherits. All ranks of the child group
+/// know these properties.
 #[derive(Clone, Copy, Debug)]
 pub struct ParentGroup<'a> {
     /// The algorithm overrides of the parent.
     pub algorithm_overrides: &'a [AlgorithmRule],
-    /// True if the child has no options of its own and inherits those of the parent.
+    /// True if the child has no options of its own and inherits the options of the parent.
     pub inherits_options: bool,
 }
 
@@ -85,7 +87,7 @@ pub struct GroupContext<'a> {
     pub group: GroupId,
     /// The name of the group.
     pub name: &'a str,
-    /// The timeout in milliseconds of operations that name none.
+    /// The timeout, in milliseconds, of operations that do not specify a timeout.
     pub timeout_ms: u64,
     /// The number of times that the group was shrunk to its surviving ranks.
     pub epoch: u32,
@@ -93,11 +95,11 @@ pub struct GroupContext<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
-    /// The host and port of the store where the ranks bootstrap, if there is one. Back ends use it
-    /// as a hint to select the network interface.
+    /// The host and port of the store through which the ranks bootstrap, if there is a store. Back
+    /// ends use the address as a hint to select the network interface.
     pub store_address: Option<(&'a str, u16)>,
-    /// The keys of the group in this store, if there is one. They work while a rank serves the
-    /// store.
+    /// The keys of the group in this store, if there is a store. The keys are usable while a rank
+    /// serves the store.
     pub group_keys: Option<&'a Arc<dyn GroupKeyStore>>,
     /// The options of the caller for the back end: "key=value;key=value".
     pub options: &'a str,
@@ -105,8 +107,8 @@ pub struct GroupContext<'a> {
     pub device: Option<usize>,
     /// The parent group, if any.
     pub parent: Option<ParentGroup<'a>>,
-    /// Describes the activity of this process outside the group's collectives, for error messages
-    /// of ranks that wait for it.
+    /// A function that describes what this process does outside the group's collectives. Error
+    /// messages of ranks that wait for this rank contain the description.
     pub activity: Option<ActivityFn>,
     /// The deadline for the creation of the group.
     pub deadline: &'a Deadline,

@@ -1,5 +1,6 @@
-//! The creation of a group's back end by name, and the checks of names. A name means one back end,
-//! or a device map with two.
+//! The creation of a group's back end by name, and the checks of names. A name is the name of one
+//! back end, or of a device map, which combines a back end for host memory with a back end for GPU
+//! memory.
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::interface::Backend;
@@ -7,13 +8,14 @@ use super::{device_map, registry};
 use crate::base::error::Result;
 use std::sync::Arc;
 
-/// Returns the name of the back end of a group whose caller names none.
+/// Returns the name of the back end for a group whose caller does not name a back end.
 pub fn default_name(device: Option<usize>) -> &'static str {
     device.map_or(registry::DEFAULT_HOST_BACKEND, |_| device_map::DEFAULT_NAME)
 }
 
-/// Creates the back end called `name`, which may be the name of a device map ([`device_map`]). The
-/// C API replaces NULL by [`default_name`].
+/// Creates the back end with the name `name`, which may be the name of a device map
+/// ([`device_map`]). If the caller of the C API passes NULL, `name` is the result of
+/// [`default_name`].
 ///
 /// # Errors
 /// `NotFound` for an unknown name (the message lists the known names); the errors of the bootstrap.
@@ -33,12 +35,12 @@ pub fn create(
     }
 }
 
-/// Checks whether [`create`] knows a name, for callers that must not wait for other ranks to find
-/// out.
+/// Checks whether [`create`] knows a name. In contrast to [`create`], this check does not wait for
+/// other ranks.
 ///
 /// # Errors
-/// `NotFound` with the list of the known names. If the name needs a library, the error that
-/// prevents loading it.
+/// `NotFound` with the list of the known names. If the back end needs a library that cannot be
+/// loaded, the error of the load.
 pub fn check_name(name: &str) -> Result<()> {
     match device_map::parse(name)? {
         Some(devices) => devices.check(),
@@ -55,8 +57,9 @@ pub fn canonical_name(name: &str) -> String {
     }
 }
 
-/// Returns the name of the back end for host memory that `name` selects: `name` itself, or the one
-/// in the map. It does not check that this back end exists.
+/// Returns the name of the back end for host memory that `name` selects. If `name` is a device map,
+/// this is the host back end of the map, otherwise `name` itself. The function does not check that
+/// this back end exists.
 pub fn host_backend_name(name: &str) -> String {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.host_backend().to_owned(),

@@ -1,6 +1,9 @@
-//! The interface of a device back end: the back end of a group for the memory of the group's
-//! device. A group with a device map has one in addition to its host back end
-//! ([`super::device_map`]). Its rarely used abilities are traits of their own.
+//! The interface of a device back end, which runs the operations of a group on buffers in the
+//! memory of a GPU. A group with a device map has a device back end in addition to its host back
+//! end, which runs the operations on buffers in host memory ([`super::device_map`]).
+//!
+//! [`DeviceBackend`] contains the functions of every device back end. Two optional abilities are
+//! separate traits: [`DevicePointToPoint`] and [`JointEnqueuer`].
 
 use super::memory::BackendMemory;
 use super::support_query::SupportQuery;
@@ -17,10 +20,11 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The back end of a group for the memory of one device. It has the obligations of
+/// The device back end of a group, for one device on each rank. It has the same obligations as
 /// [`super::Backend`].
 pub trait DeviceBackend: Send + Sync + Debug {
-    /// Returns the name of the back end that serves the device; empty if none does.
+    /// Returns the name of the back end that serves the device. The name is empty if the group has
+    /// a device, but no back end could be created for it.
     fn name(&self) -> &'static str;
 
     /// Returns the number of the device.
@@ -32,24 +36,27 @@ pub trait DeviceBackend: Send + Sync + Debug {
     /// `Unsupported`.
     fn supports(&self, query: &SupportQuery) -> Result<()>;
 
-    /// Runs an operation in the memory of the device; see [`super::Backend::run`].
+    /// Runs an operation on buffers in the memory of the device; see [`super::Backend::run`].
+    /// `request` contains the device, the caller's stream, and the slot for the enqueued operation.
     ///
     /// # Errors
     /// The errors of [`super::Backend::run`].
-    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()>;
+    fn run(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()>;
 
-    /// Returns true if an operation ends when it is enqueued, before its data is complete.
-    /// Otherwise its data is complete when it ends.
+    /// Returns true if [`DeviceBackend::run`] returns when the operation is enqueued in the stream.
+    /// The device then completes the data later. Returns false if the data is complete when `run`
+    /// returns.
     fn is_stream_ordered(&self) -> bool;
 
     /// Checks whether a call can be enqueued in the caller's stream.
     ///
     /// # Errors
-    /// `Unsupported`; `Backend`, also if the handle is not a stream.
+    /// `Unsupported`; `Backend`, which also reports a handle that is not a stream.
     fn check_stream(&self, gpu: GpuTarget) -> Result<()>;
 
-    /// Records an event for the work that is in a stream when a call is issued. Only back ends that
-    /// wait for this work themselves return one.
+    /// Records a marker behind the work that is in the caller's stream when a call is issued, and
+    /// returns it. A back end needs the marker if its host thread must wait for this work before it
+    /// accesses the buffers. Any other back end returns `None`.
     ///
     /// # Errors
     /// `Backend`.
@@ -64,20 +71,20 @@ pub trait DeviceBackend: Send + Sync + Debug {
     /// `Unsupported`, `OutOfMemory`, `Backend`.
     fn allocate(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>>;
 
-    /// Returns the interface for messages in device memory if the host transfers them one by one;
-    /// `None` if the back end enqueues them together.
+    /// Returns the interface for point-to-point messages in device memory if the host transfers
+    /// each message on its own. Returns `None` if the back end enqueues messages in batches.
     fn point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         None
     }
 
-    /// Returns the enqueuer of this group if operations of several groups can be enqueued on their
-    /// devices as one batch; otherwise `None`.
+    /// Returns the enqueuer of this group if operations of several groups can be enqueued together
+    /// ([`enqueue_batches`]), otherwise `None`.
     fn enqueuer(&self) -> Option<&dyn JointEnqueuer> {
         None
     }
 
-    /// Reacts to a failure of the group that [`super::GroupFailureState`] may not have reported to
-    /// every rank.
+    /// Informs the back end that the group has failed, in case the listeners of
+    /// [`super::GroupFailureState`] were not called.
     fn on_group_failure(&self);
 
     /// Returns the details for `dist_group_describe`.
@@ -91,56 +98,61 @@ pub struct DeviceMessage<'a> {
     pub peer: Rank,
     /// The element type.
     pub dtype: DataType,
-    /// The direction of the transfer, with the buffer.
+    /// The direction and the buffer.
     pub transfer: DeviceTransfer<'a>,
 }
 
-/// The direction of a message in device memory, with its buffer.
+/// The direction and the buffer of a message in device memory.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceTransfer<'a> {
     /// Sends this buffer to the peer.
     Send(Src<'a>),
-    /// Receives from the peer into this buffer, whose length equals the length that the peer sends.
+    /// Receives from the peer into this buffer. The buffer has the length of the message that the
+    /// peer sends.
     Recv(Dst<'a>),
 }
 
-/// The operations that one group enqueues on its device, as an element of a batch of several groups
-/// ([`enqueue_batches`]).
+/// The operations that one group enqueues on its device. [`enqueue_batches`] enqueues the batches
+/// of several groups together.
 #[derive(Debug)]
 pub struct DeviceBatch<'a> {
     /// The enqueuer of the group: [`DeviceBackend::enqueuer`].
     pub enqueuer: &'a dyn JointEnqueuer,
     /// The collectives of the group, in the same order on all ranks.
     pub operations: &'a [Operation<'a>],
-    /// The point-to-point messages of the group, in any order, each with its device and stream.
+    /// The point-to-point messages of the group in any order, each with its device and stream.
     pub messages: &'a [(DeviceMessage<'a>, EnqueueRequest<'a>)],
-    /// The deadline of the whole batch.
+    /// The deadline for all operations and messages of the batch.
     pub deadline: &'a Deadline,
 }
 
-/// Enqueues the operations of several groups, each on its device, as one batch.
+/// The ability of a device back end to enqueue the operations of several groups together.
 pub trait JointEnqueuer: Any + Send + Sync + Debug {
-    /// Enqueues batches whose enqueuers have the type of this one; see [`enqueue_batches`].
+    /// Enqueues the batches of several groups; see [`enqueue_batches`]. The enqueuers of all
+    /// batches must have the same type as `self`.
     fn enqueue_batches(&self, batches: &[DeviceBatch<'_>]) -> Vec<Result<()>>;
 
-    /// Returns the reason why a message with this peer and this tag cannot be enqueued, if it
-    /// cannot. `None` means any peer or any tag.
+    /// Returns the reason why a message with this peer and this tag cannot be enqueued, or `None`
+    /// if it can be enqueued. The argument `peer` is `None` for a receive from any rank, and `tag`
+    /// is `None` for a receive with any tag.
     fn message_restriction(&self, peer: Option<Rank>, tag: Option<u32>) -> Option<&'static str>;
 }
 
-/// Enqueues the operations of several groups, each on its device, as one operation, so that no
-/// group waits for another. Returns one result per batch; an error has failed the group of this
-/// batch. The batches must have the same order on all ranks and in all threads.
+/// Enqueues the operations of several groups together, each on the device of its group, so that no
+/// group waits for another group. Returns one result for each element of `batches`. If a result is
+/// an error, the group of that batch has failed. If several ranks or several threads enqueue for
+/// the same groups, they must use the same order of the groups.
 pub fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
     batches.first().map_or_else(Vec::new, |first| first.enqueuer.enqueue_batches(batches))
 }
 
-/// Point-to-point messages in device memory that the receiver matches by sender and tag. The host
-/// transfers them one by one, each when its match is found. They never match messages in host
-/// memory.
+/// The ability of a device back end to transfer point-to-point messages in device memory one by
+/// one. The receiver matches messages by sender and tag, and the host transfers a message when its
+/// match is found. Messages in device memory never match messages in host memory.
 pub trait DevicePointToPoint: Send + Sync + Debug {
     /// Sends a message, as [`crate::transport::PointToPoint::send`] does. `stream` is the caller's
-    /// stream: the message waits for the work that is in this stream at the call.
+    /// stream. The transfer begins after the device has completed the work that is in this stream
+    /// at the time of the call.
     ///
     /// # Errors
     /// The errors of [`crate::transport::PointToPoint::send`]; `Backend`.

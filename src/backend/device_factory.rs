@@ -1,5 +1,6 @@
-//! The creation of device back ends: the interface of their factories, and the checks that several
-//! of them make. [`super::registry`] holds the factories, and [`super::device_map`] calls them.
+//! The creation of device back ends, which serve the memory of a GPU. This file contains the
+//! interface of their factories, and checks that several factories share. [`super::registry`]
+//! contains the factories, and [`super::device_map`] calls them.
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::device_backend::DeviceBackend;
@@ -19,22 +20,22 @@ use std::sync::Arc;
 pub(super) struct DeviceBackendSetup<'a> {
     pub(super) context: &'a GroupContext<'a>,
     pub(super) exchange: &'a dyn BootstrapExchange,
-    /// The back end for host memory.
+    /// The group's back end for host memory.
     pub(super) host: &'a Arc<dyn Backend>,
     pub(super) failure_state: &'a Arc<dyn GroupFailureState>,
     /// The device map, which must be the same on all ranks.
     pub(super) map: &'a str,
-    /// True if the group continues without this back end when a rank lacks it.
+    /// True if the group continues without the device back end when a rank cannot use it.
     pub(super) is_optional: bool,
-    /// The reason why the group does not use the back ends that it prefers to this one.
+    /// If the group prefers another device back end: the reason why it does not use that back end.
     pub(super) missing_reason: Option<&'a str>,
 }
 
-/// The device back end, or the reason why the group works without one.
+/// The device back end, or the reason why the group works without a device back end.
 pub(super) type DeviceBackendOrReason = std::result::Result<Box<dyn DeviceBackend>, String>;
 
-/// Creates the device back end of this rank, with the options that the function holds. All ranks
-/// call it together.
+/// A function that creates the device back end of this rank. It contains the options of the back
+/// end. All ranks must call it at the same point of the creation, because it waits for all ranks.
 pub(super) type DeviceBackendCreator =
     Box<dyn Fn(&DeviceBackendSetup<'_>) -> Result<DeviceBackendOrReason>>;
 
@@ -46,18 +47,20 @@ pub(super) trait DeviceBackendFactory: Sync + Debug {
     /// Checks that this process has the driver and the library that the back end needs.
     fn check(&self) -> Result<()>;
 
-    /// Separates the back end's own options from the others.
+    /// Separates the options of the back end from the other options. Returns a creator with the
+    /// former, and the text of the latter.
     fn split_options(&self, options: &str) -> Result<(DeviceBackendCreator, String)>;
 
-    /// Checks whether a group that requests this back end alone supports a call on host memory.
+    /// Checks whether a group supports a call on host memory if its caller requested only this
+    /// device back end.
     fn check_host_support(&self, query: &SupportQuery) -> Result<()> {
         let _ = query;
         Ok(())
     }
 }
 
-/// Passes each option with a back end's prefix to `parse`, whole and without the prefix. Returns
-/// the other options.
+/// Calls `parse` for each option that starts with `prefix`. The arguments of `parse` are the whole
+/// option, and the option without the prefix. Returns the other options.
 pub(super) fn split_prefixed_options(
     options: &str,
     prefix: &str,
@@ -73,11 +76,11 @@ pub(super) fn split_prefixed_options(
     Ok(rest.join(";"))
 }
 
-/// Returns the context of the device that the options name for this rank, or else of the device
-/// that is current on the calling thread.
+/// Returns the CUDA context of this rank's device. This is the device that the options name, or
+/// otherwise the device that is current on the calling thread.
 ///
 /// # Errors
-/// `InvalidArgument` if there is no such device; the error of the driver or of the device if one
+/// `InvalidArgument` if there is no such device; the error of the driver or of the device if it
 /// cannot be used.
 pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<CudaContext>> {
     let driver = driver::get_or_load()?;
@@ -90,12 +93,14 @@ pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<CudaConte
     CudaContext::primary(device)
 }
 
-/// The local part of a device back end, and the peer infos of all ranks in rank order.
+/// The objects that this rank needs for a device back end (`T`), and the peer infos of all ranks in
+/// rank order.
 pub(super) type DeviceAgreement<T, I> = (T, Vec<I>);
 
-/// Exchanges peer infos with all ranks, and checks that all of them have what the back end needs.
-/// `own` is the local part of this rank or the reason why it cannot use the back end. If the back
-/// end is optional and a rank cannot use it, the function returns the reason instead.
+/// Exchanges peer infos with all ranks, and checks that every rank can use the back end. `own`
+/// contains the objects that this rank needs for the back end, or the reason why this rank cannot
+/// use it. If the back end is optional and a rank cannot use it, the function returns the reason of
+/// that rank.
 ///
 /// # Errors
 /// `Mismatch` for different device maps; the error of this rank, or `Unsupported` with the first
@@ -122,14 +127,15 @@ pub(super) fn agree_on_device<T, I>(
         if setup.is_optional {
             return Ok(Err(reason));
         }
-        // The error of this rank keeps its own kind.
+        // If this rank cannot use the back end, the result has the kind of this rank's error.
         let kind = own.as_ref().err().map_or(ErrorKind::Unsupported, Error::kind);
         return Err(Error::new(kind, reason).with_culprit(rank));
     }
     Ok(Ok((own?, infos.into_iter().map(|(.., info)| info).collect())))
 }
 
-/// Checks that a stream is not capturing a graph, which the back end `name` does not support.
+/// Returns an error if the caller's stream is capturing a CUDA graph. The back end `name` does not
+/// support graph capture.
 pub(super) fn check_not_capturing(context: &CudaContext, gpu: GpuTarget, name: &str) -> Result<()> {
     let Some(stream) = gpu.stream else { return Ok(()) };
     let _current = context.make_current()?;

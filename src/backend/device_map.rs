@@ -1,21 +1,24 @@
-//! Device maps: a group that serves host memory and the memory of a GPU with one back end for each.
-//! The memory of a call's buffers selects the back end.
+//! Device maps. A group with a device map has two back ends: one for buffers in host memory and one
+//! for buffers in the memory of a GPU. The memory of a call's buffers selects the back end.
 //!
-//! This file parses the names of device maps and creates their back ends. [`super::registry`] holds
-//! the factories and their names. The preferred device back end is the one that groups use by
-//! default. The names of device maps:
+//! This file parses the names of device maps and creates their back ends. [`super::registry`]
+//! contains the factories and their names. One of the device back ends is the *preferred* device
+//! back end, which groups use by default. The names of device maps are:
 //!
 //! | name | host memory | device memory |
 //! |---|---|---|
 //! | `cpu:NAME,cuda:DEVICE` | NAME | the device back end DEVICE |
-//! | `DEVICE`, `cuda:DEVICE` | the default, but only barriers and messages | DEVICE |
+//! | `DEVICE`, `cuda:DEVICE` | default, only for barriers and messages | DEVICE |
 //! | `cpu:NAME,cuda:NAME` | NAME | NAME, through pinned memory or directly |
 //! | NAME, if the rank has a device | NAME | as `cpu:NAME,cuda:NAME` |
-//! | `default`, with a device | the default | the preferred one, else the default |
-//! | `default`, without a device | the default | none |
+//! | `default`, with a device | default | preferred, if available; otherwise default |
+//! | `default`, without a device | default | none |
 //!
-//! If a map names a device back end alone, a collective on host memory is probably a mistake, so
-//! the group refuses it.
+//! In the table, "default" is the default host back end, and "preferred" is the preferred device
+//! back end.
+//!
+//! If the name contains only a device back end, a collective on host memory is probably a mistake,
+//! so the group refuses such a collective.
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::device_factory::{
@@ -33,7 +36,7 @@ use crate::base::sync::lock;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// The name of the default map. The C API uses it for a NULL name.
+/// The name of the default map. The C API uses this name if the caller passes NULL.
 pub const DEFAULT_NAME: &str = "default";
 
 /// A parsed name of a device map.
@@ -46,13 +49,14 @@ pub struct DeviceMap {
 /// The back end for GPU memory.
 #[derive(Clone, Copy, Debug)]
 enum DeviceSelection {
-    /// Use the preferred device back end if all ranks have it, else the host back end.
+    /// The preferred device back end if all ranks can use it, otherwise the host back end.
     PreferredIfAvailable,
-    /// Use the host back end.
+    /// The host back end also transfers device memory.
     ThroughHost,
-    /// Use this device back end; the host back end serves host memory.
+    /// This device back end serves device memory, and the host back end serves host memory.
     WithHost(&'static dyn DeviceBackendFactory),
-    /// Use this device back end; the host back end only serves calls that the group needs itself.
+    /// This device back end serves device memory. The host back end serves only barriers and
+    /// messages.
     Only(&'static dyn DeviceBackendFactory),
 }
 
@@ -127,8 +131,8 @@ fn invalid_map(name: &str) -> Error {
     ))
 }
 
-/// Returns the map that a back end's name means for a rank with a device: this back end serves
-/// device memory too.
+/// Returns the device map for a rank with a device if the caller names only a host back end. In
+/// this map, the host back end also transfers device memory.
 pub(super) fn map_for_device(name: &str) -> Option<DeviceMap> {
     registry::canonical_name(name)
         .map(|host| DeviceMap { host: host.to_owned(), device: DeviceSelection::ThroughHost })
@@ -151,7 +155,8 @@ impl DeviceMap {
     }
 }
 
-/// Creates the back ends of a group. All ranks call it together.
+/// Creates the back ends of a group. All ranks must call this function, because it waits for all
+/// ranks.
 pub(super) fn create(
     devices: &DeviceMap,
     context: &GroupContext<'_>,
@@ -161,10 +166,11 @@ pub(super) fn create(
     if is_optional && context.device.is_none() {
         return registry::create_host_backend(&devices.host, context, exchange);
     }
-    // Every group accepts the options of both, because its device back end may change.
+    // Every group accepts the options of both device back ends, because the map `default` may use
+    // either of them.
     let (preferred, rest) = PREFERRED_DEVICE_FACTORY.split_options(context.options)?;
     let (through_host, rest) = HOST_TRANSFER_FACTORY.split_options(&rest)?;
-    // If a device back end of its own serves the device, the host back end gets no device.
+    // Only if the host back end transfers device memory, it gets the device.
     let (creators, device) = match devices.device {
         DeviceSelection::PreferredIfAvailable => (vec![preferred, through_host], None),
         DeviceSelection::ThroughHost => {
@@ -194,7 +200,8 @@ pub(super) fn create(
         failure_state.fail(error);
     })?;
     let (name, device) = match (&device_backend, devices.device) {
-        // Only the default map can lack a device back end, and its caller named a device.
+        // Only the default map can be without a device back end, and in that case its caller named
+        // a device.
         (Err(_), _) => (host.name(), context.device.unwrap_or(0)),
         (Ok(backend), DeviceSelection::Only(_)) => (backend.name(), backend.device()),
         (Ok(backend), _) => {
@@ -212,14 +219,15 @@ pub(super) fn create(
     }))
 }
 
-/// Creates the first device back end that all ranks have.
+/// Creates the first device back end that all ranks can use.
 fn create_first_available(
     setup: &DeviceBackendSetup<'_>,
     creators: Vec<DeviceBackendCreator>,
 ) -> Result<DeviceBackendOrReason> {
     let (mut missing, name) = (None::<String>, setup.context.name);
     for create in creators {
-        // All ranks reach the same result, so all of them continue with the next one.
+        // The result is the same on all ranks, so all ranks use this back end or all ranks try the
+        // next one.
         match create(&DeviceBackendSetup { missing_reason: missing.as_deref(), ..*setup })? {
             Ok(backend) => {
                 if let Some(reason) = missing {
@@ -244,8 +252,8 @@ fn create_first_available(
     Ok(Err(reason))
 }
 
-/// Returns an interned copy of a name. It leaks one string per distinct map of registered back
-/// ends.
+/// Returns a copy of a name with static lifetime. Equal names share one copy, so the function leaks
+/// one string for each distinct map of back ends.
 fn intern_name(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = lock(&NAMES);

@@ -1,10 +1,11 @@
 //! The back end of a group with a device map: it passes each call to the host back end or to the
 //! device back end.
 //!
-//! The host back end is an ordinary [`Backend`]. It owns what the whole group shares: the rank
-//! locations, the point-to-point messages in host memory, the barriers, the calls on byte strings,
-//! and the failure state. The device back end publishes its failures in this failure state. So the
-//! death of a rank also ends the waits of other ranks on their devices.
+//! The host back end is an ordinary [`Backend`]. It performs everything that does not concern
+//! device memory: the rank locations, the point-to-point messages in host memory, the barriers, the
+//! calls on byte strings, and the failure state. The device back end publishes its failures in this
+//! failure state and reads it. The death of a rank therefore also ends the waits of other ranks for
+//! their devices.
 
 use super::device_backend::{DeviceBackend, DevicePointToPoint, JointEnqueuer};
 use super::device_factory::{DeviceBackendFactory, DeviceBackendOrReason};
@@ -25,26 +26,28 @@ use std::sync::Arc;
 /// The host back end and the device of one group.
 #[derive(Debug)]
 pub(super) struct DeviceMapBackend {
-    /// The first field: it must be dropped before `host`, which owns the failure state.
+    /// The device. This must be the first field, so that it is dropped before `host`, which owns
+    /// the failure state.
     pub(super) device: MappedDevice,
-    /// The device back end that the caller requested alone, which restricts calls on host memory.
+    /// If the caller requested only a device back end: its factory, which decides which calls on
+    /// host memory the group supports.
     pub(super) host_restriction: Option<&'static dyn DeviceBackendFactory>,
     pub(super) host: Arc<dyn Backend>,
 }
 
-/// The device of a group.
+/// The device of a group on this rank.
 #[derive(Debug)]
 pub(super) struct MappedDevice {
-    /// The device back end, or the reason why there is none.
+    /// The device back end, or the reason why the group has no device back end.
     pub(super) backend: DeviceBackendOrReason,
-    /// The name of the group's back end.
+    /// The name of the group's back end, that is, of the whole map.
     pub(super) group_backend: &'static str,
     pub(super) device: usize,
 }
 
 impl MappedDevice {
-    /// Returns the device back end if it serves `device`, otherwise an `Unsupported` error about
-    /// the call `what`.
+    /// Returns the device back end if it serves `device`, otherwise an `Unsupported` error. `what`
+    /// describes the call for the error text.
     fn backend_for(&self, device: usize, what: &dyn fmt::Display) -> Result<&dyn DeviceBackend> {
         let reason = match &self.backend {
             Err(reason) => reason.clone(),
@@ -72,8 +75,8 @@ impl DeviceBackend for MappedDevice {
         self.backend_for(query.gpu.unwrap_or(self.device), query)?.supports(query)
     }
 
-    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
-        self.backend_for(launch.gpu.device, &operation.descriptor)?.run(operation, launch)
+    fn run(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()> {
+        self.backend_for(request.gpu.device, &operation.descriptor)?.run(operation, request)
     }
 
     fn is_stream_ordered(&self) -> bool {
@@ -151,7 +154,7 @@ impl Backend for DeviceMapBackend {
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
         match &operation.enqueue_request {
             None => self.host.run(operation),
-            Some(launch) => self.device.run(operation, launch),
+            Some(request) => self.device.run(operation, request),
         }
     }
 

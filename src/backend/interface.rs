@@ -1,8 +1,9 @@
 //! The interface of a back end: the trait [`Backend`] with its optional parts.
 //!
-//! The core of the trait runs operations and reports failures. An accessor returns each rarely used
-//! ability, and `None` if the back end lacks it: messages, the device, the other ranks' processes.
-//! [`FastPath`] is a supertrait, so that a call of the fast path needs no accessor.
+//! The core of the trait runs operations and reports failures. Each optional ability has an
+//! accessor, which returns `None` if the back end does not have the ability: point-to-point
+//! messages, the device, and the monitor of the other ranks. [`FastPath`] is a supertrait instead,
+//! so that a call on the fast path needs no accessor.
 
 use super::device_backend::DeviceBackend;
 use super::memory::{BackendMemory, allocate_host_memory};
@@ -25,48 +26,50 @@ use std::sync::{Arc, Weak};
 pub struct RankLocation {
     /// The rank, the process id and the host name.
     pub name: PeerName,
-    /// The index of the host among the group's hosts, from 0, in order of their lowest ranks.
+    /// The index of the host among the hosts of the group, counted from 0. The hosts are in the
+    /// order of their lowest ranks.
     pub host_index: usize,
     /// The position of the rank among the ranks of its host.
     pub local_rank: usize,
 }
 
-/// How a back end runs small calls that repeat an earlier call.
+/// The kind of fast path of a back end. The fast path runs small calls that repeat an earlier call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FastPathKind {
-    /// Only [`Backend::run`] runs calls.
+    /// The back end has no fast path. Callers use [`Backend::run`].
     #[default]
     None,
-    /// [`FastPath::start_fast_call`] starts a call.
+    /// Callers start a call with [`FastPath::start_fast_call`] and complete it themselves.
     Started,
-    /// [`FastPath::run_fast_call`] runs a call as a whole.
+    /// Callers let the back end run the whole call with [`FastPath::run_fast_call`].
     Delegated,
 }
 
 /// The properties of a back end that do not change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BackendProperties<'a> {
-    /// The kind of fast path for small operations. A back end has none if it serves a device, or
-    /// if the group has an arrival check before each collective.
+    /// The kind of fast path. A back end has no fast path if it serves a device, or if the group
+    /// performs an arrival check before each collective.
     pub fast_path: FastPathKind,
-    /// True if the back end may refuse calls that other back ends support. Then the caller asks
-    /// [`Backend::supports`] before a call takes its ticket.
+    /// True if the back end may refuse calls that other back ends support. In that case the caller
+    /// asks [`Backend::supports`] before a call takes its ticket (its position in the queue of the
+    /// group).
     pub can_refuse_calls: bool,
     /// True if the ranks agreed on an arrival check before each collective.
     pub has_arrival_check: bool,
-    /// The algorithm overrides that the ranks agreed on, for child groups of this group.
+    /// The algorithm overrides that the ranks agreed on. Child groups of this group inherit them.
     pub algorithm_overrides: &'a [AlgorithmRule],
 }
 
-/// The back end of a group: runs its operations.
+/// The back end of a group. It runs the operations of the group.
 ///
 /// Obligations:
 ///
-/// - One thread at a time calls `run`, in the same order on all ranks.
-/// - `run` returns at the latest at the deadline of the operation.
-/// - After the first error other than a refused argument, every later `run` fails with the same
-///   cause.
-/// - Any thread may call `abort` and `failure` at any time.
+/// - The caller calls `run` from one thread at a time, and in the same order on all ranks.
+/// - The back end returns from `run` at the latest at the deadline of the operation.
+/// - After the first error of `run`, every later `run` fails with the same cause. The exception is
+///   an error about an invalid argument.
+/// - The back end permits calls of `abort` and `failure` from any thread at any time.
 pub trait Backend: FastPath + Send + Sync + Debug {
     /// Returns the name of the back end in the registry.
     fn name(&self) -> &'static str;
@@ -80,7 +83,7 @@ pub trait Backend: FastPath + Send + Sync + Debug {
     fn rank_locations(&self) -> &[RankLocation];
 
     /// Checks that an algorithm satisfies the request. The caller checks before the call takes its
-    /// ticket, so a refusal does not change the group.
+    /// ticket, so an error does not change the state of the group.
     ///
     /// # Errors
     /// `InvalidArgument` with the list of the available algorithms.
@@ -116,7 +119,7 @@ pub trait Backend: FastPath + Send + Sync + Debug {
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
     /// Allocates host memory for buffers. If the back end has memory that peers can access
-    /// directly, it allocates this kind. The address is not 0.
+    /// directly, it allocates that kind of memory. The address is not 0.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -124,32 +127,33 @@ pub trait Backend: FastPath + Send + Sync + Debug {
         allocate_host_memory(bytes)
     }
 
-    /// Fails the group on all its ranks; the first reason stays.
+    /// Fails the group on all its ranks. If the group has already failed, the first reason is kept.
     fn abort(&self, reason: &Error);
 
     /// Returns the reason why the group failed, if it failed.
     fn failure(&self) -> Option<Error>;
 
-    /// Returns the failure state of the group, for groups that share it; `None` if it cannot be
-    /// shared.
+    /// Returns the failure state of the group, which other groups of this rank can share to
+    /// propagate failures. Returns `None` if the failure state cannot be shared.
     fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
         None
     }
 
-    /// Returns the interface for point-to-point messages, which never wait for `run`; `None` if the
-    /// back end has none.
+    /// Returns the interface for point-to-point messages, or `None` if the back end has no such
+    /// messages. Messages never wait for an operation that `run` executes.
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         None
     }
 
-    /// Returns the device part of the back end, if the group has a device. It serves the memory of
-    /// the device in addition to host memory, or reports why it cannot. If there is a device,
-    /// callers ask the driver for the location of each buffer.
+    /// Returns the interface for buffers in device memory, or `None` if the group has no device.
+    /// The interface may exist without a device back end; its functions then return an error with
+    /// the reason. If the result is not `None`, callers ask the driver for the location of each
+    /// buffer.
     fn device(&self) -> Option<&dyn DeviceBackend> {
         None
     }
 
-    /// Returns the monitor of the other ranks; `None` if the back end has none.
+    /// Returns the monitor of the other ranks, or `None` if the back end has no monitor.
     fn peer_monitor(&self) -> Option<&dyn PeerMonitor> {
         None
     }
@@ -176,12 +180,13 @@ impl dyn Backend + '_ {
     }
 }
 
-/// The fast path of small operations. Callers use only the part that the back end has
-/// ([`BackendProperties::fast_path`]).
+/// The fast path for small calls that repeat an earlier call. [`BackendProperties::fast_path`]
+/// tells callers which of the functions they may use.
 pub trait FastPath {
-    /// Starts a call of at most [`super::PROMPT_BYTES`] with this sequence number, for
-    /// [`FastPathKind::Started`]. Returns `None` if [`Backend::run`] must run it. The caller holds
-    /// the turn of the call.
+    /// Starts a call of at most [`super::PROMPT_BYTES`] with this sequence number. Returns `None`
+    /// if [`Backend::run`] must run the call. The caller must hold the turn of the call (the time
+    /// in which the call holds the queue of the group). Back ends with [`FastPathKind::Started`]
+    /// implement this function.
     fn start_fast_call(
         &self,
         arguments: &CallArguments<'_>,
@@ -192,9 +197,9 @@ pub trait FastPath {
         None
     }
 
-    /// Runs a call of at most [`super::PROMPT_BYTES`] with this sequence number, as far as it
-    /// completes without a long wait, for [`FastPathKind::Delegated`]. The caller holds the turn of
-    /// the call.
+    /// Runs a call of at most [`super::PROMPT_BYTES`] with this sequence number, as far as possible
+    /// without a long wait. The caller must hold the turn of the call. Back ends with
+    /// [`FastPathKind::Delegated`] implement this function.
     ///
     /// # Errors
     /// The errors of [`Backend::run`].
@@ -208,7 +213,8 @@ pub trait FastPath {
         Ok(FastProgress::NotStarted)
     }
 
-    /// Completes a call that [`FastPath::run_fast_call`] left with [`FastProgress::Accepted`].
+    /// Completes a call for which [`FastPath::run_fast_call`] has returned
+    /// [`FastProgress::Accepted`].
     ///
     /// # Errors
     /// The errors of [`Backend::run`]; `Internal` if the back end never accepts a call.
@@ -218,27 +224,28 @@ pub trait FastPath {
     }
 }
 
-/// Observes the processes of the other ranks, and reaches them after the group failed.
+/// The monitor of the other ranks: it observes their processes. It also has the endpoint through
+/// which the ranks reach each other after the group failed.
 pub trait PeerMonitor {
     /// Returns the endpoint at which other ranks reach this rank after the group failed.
     fn survivor_endpoint(&self) -> &Arc<SurvivorEndpoint>;
 
-    /// Returns true if a rank is known to have left the group in order.
+    /// Returns true if this rank knows that the given rank has left the group normally.
     fn has_left(&self, rank: Rank) -> bool;
 
     /// Returns the last known activity of a rank, for error messages; `None` if it is unknown.
     fn last_activity(&self, rank: Rank) -> Option<String>;
 }
 
-/// The failure state of a group. Holding it does not keep the group alive.
+/// The failure state of a group. A reference to it does not keep the group alive.
 pub trait GroupFailureState: Send + Sync + Debug {
-    /// See [`Backend::failure`].
+    /// Returns the reason why the group failed, if it failed; see [`Backend::failure`].
     fn failure(&self) -> Option<Error>;
 
-    /// See [`Backend::abort`].
+    /// Fails the group on all its ranks; see [`Backend::abort`].
     fn fail(&self, reason: &Error);
 
-    /// Returns the failure of the group as an error, if it failed.
+    /// Returns an error if the group has failed.
     ///
     /// # Errors
     /// The failure of the group.
@@ -246,7 +253,8 @@ pub trait GroupFailureState: Send + Sync + Debug {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Fails the group. Returns the first failure, because `error` may be its consequence.
+    /// Fails the group with `error`. Returns the first failure of the group, because `error` may be
+    /// a consequence of that failure.
     fn fail_with(&self, error: Error) -> Error {
         self.fail(&error);
         self.failure().unwrap_or(error)

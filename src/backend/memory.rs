@@ -1,11 +1,11 @@
-//! Memory for buffers that a back end allocated for the caller.
+//! The memory that a back end allocates for the caller's buffers.
 
 use crate::base::error::Result;
 use crate::device::memory::DeviceMemory;
 use crate::transport::arena;
 use std::fmt::Debug;
 
-/// Memory that a back end allocated. Dropping it frees it.
+/// Memory that a back end has allocated. It is freed when this object is dropped.
 pub trait BackendMemory: Send + Debug {
     /// Returns the address of the first byte.
     fn as_mut_ptr(&self) -> *mut u8;
@@ -39,7 +39,8 @@ impl BackendMemory for DeviceMemory {
     }
 }
 
-/// Allocates host memory of the library, for back ends without an allocator.
+/// Allocates memory in the library's arena. Back ends without an allocator of their own use this
+/// function.
 pub(super) fn allocate_host_memory(bytes: usize) -> Result<Box<dyn BackendMemory>> {
     Ok(Box::new(arena::allocate(bytes)?))
 }

@@ -1,8 +1,8 @@
-//! Back ends: the [`Backend`] trait that runs a group's operations, and the creation of a back end
-//! by name ([`create`]).
+//! Back ends. A back end runs the operations of a group. This module contains the trait
+//! [`Backend`], the back ends, and the creation of a back end by name ([`create`]).
 //!
-//! Each back end has a file or a folder of its own. [`registry`] finds them by name, and
-//! [`device_map`] combines a back end for host memory with one for GPU memory.
+//! Each back end has a file or a folder of its own. [`registry`] finds a back end by its name.
+//! [`device_map`] combines a back end for host memory with a back end for GPU memory.
 //!
 //! This module does not depend on stores or on the C ABI. Ranks exchange bootstrap data through
 //! [`BootstrapExchange`], and plug-ins store keys in [`GroupKeyStore`].

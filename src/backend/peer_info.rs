@@ -1,7 +1,7 @@
-//! Exchanges peer infos at the bootstrap of a group: one JSON object per rank, which the other
-//! ranks validate when they read it.
+//! The exchange of peer infos at the bootstrap of a group. A peer info is a JSON object that one
+//! rank publishes about itself. The other ranks validate it when they read it.
 //!
-//! This module does not depend on the use of the fields.
+//! This module does not know the meaning of the fields.
 
 use super::context::BootstrapExchange;
 use super::interface::RankLocation;
@@ -12,7 +12,7 @@ use crate::transport::PeerName;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The fields that one rank published, not validated.
+/// The fields that one rank has published. They are not validated.
 #[derive(Debug)]
 pub(super) struct PeerInfoFields(Value);
 
@@ -30,7 +30,8 @@ impl PeerInfoFields {
     }
 }
 
-/// Publishes the peer info of this rank, and reads those of all ranks in rank order.
+/// Publishes the peer info of this rank, and returns the peer infos of all ranks in rank order.
+/// `read` validates and converts the fields of one rank.
 ///
 /// # Errors
 /// `Mismatch` with the first rank whose fields `read` rejects; the errors of
@@ -56,10 +57,11 @@ pub(super) fn exchange_peer_info<T>(
     infos.iter().enumerate().map(decode_info).collect()
 }
 
-/// Checks that all ranks request the same back ends.
+/// Checks that all ranks request the same back ends. `maps` contains the device maps of all ranks
+/// in rank order.
 ///
 /// # Errors
-/// `Mismatch` with the first rank whose request differs from that of rank 0.
+/// `Mismatch` with the first rank whose device map differs from the device map of rank 0.
 pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> Result<()> {
     let mut maps = maps.into_iter().enumerate();
     let Some((_, first)) = maps.next() else { return Ok(()) };
@@ -69,13 +71,13 @@ pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> 
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
-/// Returns the locations of the ranks, given the hosts, and the process id and the host name of
-/// each rank.
+/// Returns the locations of all ranks. `hosts` assigns the ranks to hosts. `process_of` returns the
+/// process id and the host name of a rank.
 pub(super) fn rank_locations<'a>(
     hosts: &NodeMap,
     process_of: impl Fn(Rank) -> (u32, &'a str),
 ) -> Vec<RankLocation> {
-    // Ranks of one host share one copy of its name.
+    // The ranks of a host share one copy of the host name.
     let first_name = |host: usize| process_of(hosts.members(host)[0]).1.into();
     let shared: Vec<Arc<str>> = (0..hosts.node_count()).map(first_name).collect();
     let location = |rank: Rank| {

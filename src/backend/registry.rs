@@ -1,8 +1,10 @@
-//! The registry of back ends by name: the native back end, registered plug-ins, and the back ends
-//! for GPU memory. Outside of the folders of the back ends, only this file names one of them.
+//! The registry of back ends. It finds the native back end, the registered plug-ins and the back
+//! ends for GPU memory by name. Outside of the folders of the back ends, only this file refers to a
+//! specific back end.
 //!
-//! Names ignore case. No name can be registered twice or removed, because a group may outlive the
-//! code that registered its back end. The registry is the only process-wide state about back ends.
+//! Names are compared without regard to case. A name cannot be registered twice and cannot be
+//! removed, because a group may outlive the code that registered its back end. The registry is the
+//! only process-wide state about back ends.
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::device_factory::DeviceBackendFactory;
@@ -25,21 +27,23 @@ const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, "gloo"];
 /// Names that are not allowed for plug-ins, because device maps use them.
 const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
 
-/// The back end for device memory that groups prefer.
+/// The factory of the device back end that groups use by default.
 pub(super) static PREFERRED_DEVICE_FACTORY: &dyn DeviceBackendFactory = &NcclFactory;
 
-/// The back end for device memory that transfers it through the host back end.
+/// The factory of the device back end that transfers device memory through the host back end.
 pub(super) static HOST_TRANSFER_FACTORY: &dyn DeviceBackendFactory = &StagingFactory;
 
 /// The maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The maximum number of registered back ends. The limit exists because none is ever removed.
+/// The maximum number of registered back ends. A registered back end is never removed, so the limit
+/// bounds the memory.
 const MAX_BACKENDS: usize = 256;
 
 /// A factory for the back ends of groups.
 pub trait BackendFactory: Send + Sync + Debug {
-    /// Creates the back end of this rank. All ranks call it together.
+    /// Creates the back end of this rank. All ranks must call this function, because it waits for
+    /// all ranks.
     ///
     /// # Errors
     /// Any error that prevents the creation.
@@ -58,11 +62,12 @@ struct RegisteredBackend {
 
 static REGISTERED: RwLock<Vec<RegisteredBackend>> = RwLock::new(Vec::new());
 
-/// Registers a back end and returns its normalized name; `make` gets this name.
+/// Registers a back end and returns its normalized name. `make` receives this name and returns the
+/// factory.
 ///
 /// # Errors
-/// `InvalidArgument` for an invalid, reserved or registered name; `OutOfMemory` if the registry is
-/// full.
+/// `InvalidArgument` for a name that is invalid, reserved or already registered; `OutOfMemory` if
+/// the registry is full.
 pub fn register(
     name: &str,
     make: impl FnOnce(&'static str) -> Arc<dyn BackendFactory>,
@@ -79,7 +84,7 @@ pub fn register(
         let message = format!("{MAX_BACKENDS} back ends are registered, which is the maximum");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
-    // The name lives as long as the process, like its entry.
+    // The name is leaked, because its entry is never removed.
     let name: &'static str = name.leak();
     registered.push(RegisteredBackend { name, factory: make(name) });
     Ok(name)
@@ -122,7 +127,7 @@ pub(super) fn create_host_backend(
     Ok(Arc::new(native::bootstrap::create(context, exchange)?))
 }
 
-/// Returns the factory of a back end for device memory that device maps name.
+/// Returns the factory of the device back end with this name, as used in device maps.
 pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBackendFactory> {
     Some(PREFERRED_DEVICE_FACTORY).filter(|factory| factory.name().eq_ignore_ascii_case(name))
 }
@@ -132,7 +137,8 @@ fn find_entry(name: &str) -> Option<RegisteredBackend> {
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()
 }
 
-/// Returns the canonical name of the back end that a name means; `None` for an unknown name.
+/// Returns the canonical name of the back end with this name or alias, or `None` for an unknown
+/// name.
 pub fn canonical_name(name: &str) -> Option<&'static str> {
     if BUILTIN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some(BUILTIN_NAMES[0]);
@@ -140,7 +146,7 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
     find_entry(name).map(|backend| backend.name)
 }
 
-/// Checks that there is a back end for host memory with this name.
+/// Checks that a back end for host memory with this name exists.
 ///
 /// # Errors
 /// `NotFound` with the list of the known names.

@@ -1,4 +1,4 @@
-//! The back end of groups of one rank: every operation is a copy.
+//! The back end of groups of one rank. Every operation is a local copy or a reduction of one input.
 
 use super::{Backend, FastPath, GroupFailureState, RankLocation};
 use crate::algo::rules::AlgorithmRules;
@@ -26,11 +26,13 @@ pub struct SingleRankBackend {
     state: Arc<SingleRankState>,
 }
 
-/// The state that the group shares with its child groups.
+/// The state of the group. Other groups that propagate failures to this group share it
+/// ([`Backend::failure_state`]).
 #[derive(Debug, Default)]
 struct SingleRankState {
     failure: OnceLock<Error>,
-    /// Created at the first use; `None` if the creation failed.
+    /// The messages, which are created at the first use. The inner value is `None` if the creation
+    /// failed.
     messages: OnceLock<Option<LoopbackMessages>>,
 }
 
@@ -69,13 +71,13 @@ impl GroupFailureState for SingleRankState {
     }
 
     fn fail(&self, reason: &Error) {
-        // The first reason stays.
+        // `set` keeps the first reason.
         drop(self.failure.set(reason.clone()));
         let messages = self.messages.get().and_then(Option::as_ref);
         messages.into_iter().for_each(|messages| messages.domain.fail(reason));
     }
 
-    /// Does nothing: there is no other rank that could fail the group.
+    /// Does nothing, because no other rank can fail the group.
     fn add_listener(&self, _: Weak<dyn DoorbellListener>) {}
 }
 
@@ -85,8 +87,9 @@ impl Default for SingleRankBackend {
     }
 }
 
-/// Reduces the rank's own contribution. The operator still runs, so that the result of a bool is 0
-/// or 1 and a NaN is the same as with several ranks.
+/// Reduces the rank's own contribution to `dst`. The function runs the reduction kernel, because
+/// the kernel normalises values as in a group of several ranks: a bool becomes 0 or 1, and a NaN
+/// becomes the canonical NaN.
 fn reduce_own_input(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: Src<'_>) {
     if op == ReduceOp::PremulSum {
         kernel::scale_copy(operation.dtype(), operation.factor, dst, src);
@@ -102,7 +105,8 @@ impl Backend for SingleRankBackend {
         "native"
     }
 
-    /// A name is valid here if it is valid in a group of one rank or of three ranks on two nodes.
+    /// Accepts the name of an algorithm if the name is valid in a group of one rank, or in a group
+    /// of three ranks on two nodes.
     fn check_algorithm_request(
         &self,
         kind: OpKind,

@@ -1,4 +1,5 @@
-//! A kind of call, by which callers ask a back end whether it supports the call.
+//! The description of a kind of call, with which a caller asks a back end whether it supports the
+//! call.
 
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
@@ -6,7 +7,7 @@ use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 use std::fmt;
 
-/// A kind of call, for the query whether a back end supports it.
+/// A kind of call: the operation, its element type and operator, and the memory of its buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct SupportQuery {
     /// The name of the operation.
@@ -15,14 +16,14 @@ pub struct SupportQuery {
     pub kind: Option<OpKind>,
     /// The element type, if the call has elements.
     pub dtype: Option<DataType>,
-    /// The operator, for reductions.
+    /// The operator, if the call is a reduction.
     pub op: Option<ReduceOp>,
     /// The GPU whose memory contains the buffers; `None` for host memory.
     pub gpu: Option<usize>,
 }
 
 impl SupportQuery {
-    /// Refuses an operator that is not defined for the element type or for the operation.
+    /// Returns an error if the operator is not defined for the element type or for the operation.
     ///
     /// # Errors
     /// `Unsupported`.

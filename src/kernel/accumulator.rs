@@ -1,15 +1,17 @@
-//! The accumulator of a fold: a block of elements on the stack, and the passes that load, combine
-//! and store its elements. The functions are `inline(always)`, so that they are compiled for the
-//! instruction set of the loop that calls them.
+//! The accumulator of a fold: a block of elements on the stack, and the functions that load,
+//! combine and store its elements. Each function makes one pass over the accumulator. The functions
+//! are `inline(always)`, so that they are compiled for the instruction set of the loop that calls
+//! them.
 
 use super::element::{Element, FoldOperator};
 use std::mem::MaybeUninit;
 
-/// The size of the accumulator. The accumulator and one block of every source stay in the L1 cache.
+/// The size of the accumulator in bytes. It is so small that the accumulator and the same range of
+/// every source stay in the L1 cache.
 const BLOCK_BYTES: usize = 4096;
 
-/// The accumulator. It is uninitialised at first: for a small message, clearing it would cost more
-/// than the fold.
+/// The memory of the accumulator. It starts uninitialised, because for a small vector, clearing it
+/// would take longer than the fold.
 #[repr(align(64))]
 pub(super) struct AccumulatorBlock([MaybeUninit<u8>; BLOCK_BYTES]);
 
@@ -19,22 +21,23 @@ impl AccumulatorBlock {
         Self([const { MaybeUninit::uninit() }; BLOCK_BYTES])
     }
 
-    /// Returns a slice of at most `limit` accumulators.
+    /// Returns the accumulator as a slice of elements of type `A`. The slice has `limit` elements,
+    /// or fewer if the memory holds fewer.
     #[inline(always)]
     pub(super) fn accumulators<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
         const { assert!(align_of::<A>() <= align_of::<Self>()) };
         let count = limit.min(BLOCK_BYTES / size_of::<A>());
         let first = self.0.as_mut_ptr().cast::<MaybeUninit<A>>();
-        // SAFETY: `count` accumulators fit, the block is aligned for them and borrowed as long, and
-        // any bytes are a valid `MaybeUninit`.
+        // SAFETY: `count` elements fit in the block, the block is aligned for them, the slice
+        // borrows the block, and any bytes are a valid `MaybeUninit`.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
 
-/// Loads elements into the accumulator.
+/// Loads elements of one source into the accumulator.
 ///
 /// # Safety
-/// As many elements as `acc` has must be readable at `source`, with any alignment.
+/// `acc.len()` elements must be readable at `source`, with any alignment.
 #[inline(always)]
 pub(super) unsafe fn load<E: Element>(
     acc: &mut [MaybeUninit<E::Acc>],
@@ -50,10 +53,11 @@ pub(super) unsafe fn load<E: Element>(
     unsafe { assume_init(acc) }
 }
 
-/// Loads and combines the first two sources in one pass, which saves a pass over the accumulator.
+/// Combines the elements of the first two sources, and stores the results in the accumulator. One
+/// pass over the accumulator replaces the two passes of [`load`] and [`fold_into`].
 ///
 /// # Safety
-/// As many elements as `acc` has must be readable at `first` and `second`, with any alignment.
+/// `acc.len()` elements must be readable at `first` and at `second`, with any alignment.
 #[inline(always)]
 pub(super) unsafe fn load_and_fold_pair<E, O>(
     acc: &mut [MaybeUninit<E::Acc>],
@@ -67,19 +71,19 @@ where
     for (index, slot) in acc.iter_mut().enumerate() {
         // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
         // elements.
-        let earlier = unsafe { first.wrapping_add(index).read_unaligned() };
+        let first_stored = unsafe { first.wrapping_add(index).read_unaligned() };
         // SAFETY: as above.
-        let later = unsafe { second.wrapping_add(index).read_unaligned() };
-        slot.write(O::combine(E::load(earlier), E::load(later)));
+        let second_stored = unsafe { second.wrapping_add(index).read_unaligned() };
+        slot.write(O::combine(E::load(first_stored), E::load(second_stored)));
     }
     // SAFETY: every element has just been written.
     unsafe { assume_init(acc) }
 }
 
-/// Combines elements into the accumulator.
+/// Combines the elements of the accumulator with the elements of one more source.
 ///
 /// # Safety
-/// As many elements as `acc` has must be readable at `source`, with any alignment.
+/// `acc.len()` elements must be readable at `source`, with any alignment.
 #[inline(always)]
 pub(super) unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
 where
@@ -94,10 +98,11 @@ where
     }
 }
 
-/// Finishes and stores the accumulator.
+/// Applies [`FoldOperator::finish`] to the elements of the accumulator, and stores the results at
+/// `target`.
 ///
 /// # Safety
-/// As many elements as `acc` has must be writable at `target`, with any alignment.
+/// `acc.len()` elements must be writable at `target`, with any alignment.
 #[inline(always)]
 pub(super) unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], finish_arg: O::FinishArg)
 where
@@ -119,7 +124,7 @@ where
 #[inline(always)]
 unsafe fn assume_init<A>(acc: &mut [MaybeUninit<A>]) -> &mut [A] {
     let initialised = std::ptr::from_mut(acc) as *mut [A];
-    // SAFETY: the address and length are those of `acc`, which is borrowed for as long. The caller
-    // guarantees the contents, and `MaybeUninit<A>` has the layout of `A`.
+    // SAFETY: the result has the address, the length and the lifetime of `acc`. The caller
+    // guarantees that every element is initialised, and `MaybeUninit<A>` has the layout of `A`.
     unsafe { &mut *initialised }
 }

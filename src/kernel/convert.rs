@@ -1,23 +1,24 @@
-//! Conversions between floating-point types, through f32.
+//! Conversions between floating-point types. Every conversion goes through f32.
 //!
-//! Narrowing rounds once, to nearest, ties to even. An f64 loses the digits that an f32 does not
-//! have.
+//! Narrowing from f32 rounds once, to nearest, ties to even. A conversion from f64 loses the digits
+//! that an f32 does not have.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F16};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 
-/// The number of elements that are converted at a time, so that they stay in the cache.
+/// The number of elements that are converted at a time. The f32 values of these elements stay in
+/// the cache.
 const CHUNK_ELEMENTS: usize = 1024;
 
-/// Returns whether elements of a type can be converted.
+/// Returns whether the functions of this file support a type.
 pub fn is_convertible(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F32 | DataType::F64)
 }
 
-/// Multiplies each element by a factor and converts it to f32. The product is that of
-/// [`scale_copy`](super::scale_copy).
+/// Multiplies each element by a factor and converts the product to f32. The products are equal to
+/// the products of [`scale_copy`](super::scale_copy) before they are rounded to `dtype`.
 ///
 /// # Panics
 /// If the lengths do not fit, or if the type is not convertible.
@@ -35,7 +36,7 @@ pub fn widen(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
     }
 }
 
-/// Converts each element from f32.
+/// Converts each f32 in `from` to the type `dtype`.
 ///
 /// # Panics
 /// If the lengths do not fit, or if the type is not convertible.
@@ -50,7 +51,8 @@ pub fn narrow(dtype: DataType, from: &[f32], dst: Dst<'_>) {
     }
 }
 
-/// Multiplies each element by a factor and converts it to another type.
+/// Multiplies each element of `src`, which has the type `from`, by a factor, and converts the
+/// product to the type `to`.
 ///
 /// # Panics
 /// As [`widen`] and [`narrow`].

@@ -2,17 +2,18 @@
 //! instructions (AVX2, F16C). The compiler cannot generate the instructions that convert f16, and
 //! generates slower code for the other types.
 //!
-//! The results are those of [`super::minifloat`], bit for bit.
+//! The results are equal to the results of [`super::minifloat`], bit for bit.
 
 use super::element::{Element, Numeric, Real};
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16, FloatFormat};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// A vector of 8 elements of a type. Only loops that are compiled for AVX2 and F16C may use it, on
-/// a processor that has both.
+/// A vector of 8 elements of the type `F`. Only loops that are compiled for AVX2 and F16C may use
+/// this type, and only on a processor that has both.
 pub(super) struct SmallFloatX8<F>(PhantomData<F>);
 
+/// The number of elements in a vector.
 pub(super) const LANES: usize = 8;
 
 /// A vector of 8 f32.
@@ -50,15 +51,16 @@ impl From<F32x8> for [f32; LANES] {
     }
 }
 
-/// The conversions of one type, in vectors.
+/// The conversions of a vector of 8 elements of one type.
 trait VectorConversion {
-    /// Converts codes of 16 bits to f32. An 8-bit code is sign-extended to 16 bits.
+    /// Converts 8 codes (bit patterns of elements) to f32. Each code has 16 bits; the caller
+    /// sign-extends a code of 8 bits to 16 bits.
     ///
     /// # Safety
     /// The processor must have AVX2 and F16C.
     unsafe fn widen(codes: __m128i) -> __m256;
 
-    /// Converts f32 to codes, rounded. Each code is in the lowest bits of 32.
+    /// Rounds 8 f32 to codes. Each code is in the lowest bits of a 32-bit lane.
     ///
     /// # Safety
     /// As [`VectorConversion::widen`].
@@ -112,7 +114,7 @@ impl VectorConversion for F8E5M2 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // The code is the upper half of an f16.
+        // The code of an f8e5m2 is the upper byte of an f16.
         //
         // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe { _mm256_cvtph_ps(_mm_slli_epi16::<8>(codes)) }
@@ -129,8 +131,9 @@ impl VectorConversion for F8E4M3 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic without memory access")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // The exponent of an f16 is one bit longer, and its bias is 8 larger. Read as an f16, the
-        // number is thus exactly 2^8 times too small. The code that would be 480 is NaN.
+        // The shift moves the exponent and the mantissa of the code to the positions of an f16. The
+        // exponent bias of an f16 is 15 and thus larger by 8, so the f16 is exactly 2^8 times too
+        // small. The code of NaN gives 480, which is not an f8e4m3 number.
         //
         // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
@@ -150,7 +153,7 @@ impl VectorConversion for F8E4M3 {
     }
 }
 
-/// Narrows a vector with the same steps as `narrow` in [`super::minifloat`].
+/// Narrows a vector by the same steps as the scalar function `narrow` in [`super::minifloat`].
 ///
 /// # Safety
 /// The processor must have AVX2.
@@ -182,7 +185,7 @@ unsafe fn narrow<F: FloatFormat>(values: __m256) -> __m256i {
     }
 }
 
-/// Packs 8 numbers of 32 bits into 8 numbers of 16 bits.
+/// Packs the 8 lanes of 32 bits into 8 lanes of 16 bits.
 ///
 /// # Safety
 /// The processor must have AVX2.

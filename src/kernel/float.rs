@@ -1,4 +1,5 @@
-//! The types f32 and f64. All smaller and all complex types are folded in them, too.
+//! The types f32 and f64. The smaller floating-point types are folded as f32, and the complex types
+//! as pairs of f32 or f64.
 
 use super::element::{Element, Numeric, Real};
 
@@ -34,8 +35,8 @@ macro_rules! float {
 
             #[inline(always)]
             fn lesser(self, other: Self) -> Self {
-                // Equal numbers have equal bits, except the zeros. For zeros, the bitwise or keeps
-                // the minus sign.
+                // Equal numbers have equal bits, except +0 and -0. For these two, the bitwise OR
+                // gives -0.
                 let equal = Self::from_bits(self.to_bits() | other.to_bits());
                 let smaller = if other < self { other } else { self };
                 let number = if self == other { equal } else { smaller };

@@ -1,4 +1,4 @@
-//! The integer types and bool.
+//! The integer types and bool, as element types of the loops.
 
 use super::element::{Element, Numeric};
 
@@ -20,16 +20,17 @@ impl Element for Bool {
     }
 }
 
-/// A precomputed divisor. It replaces divisions by the same number by a product and two shifts,
-/// which vectorise.
+/// A precomputed divisor. It replaces a division by one multiplication and two shifts, which the
+/// compiler can vectorise.
 ///
-/// The method is that of Granlund and Montgomery, "Division by Invariant Integers using
-/// Multiplication" (1994), figure 4.1.
+/// The method is figure 4.1 of Granlund and Montgomery, "Division by Invariant Integers using
+/// Multiplication" (1994).
 #[derive(Clone, Copy)]
 pub(super) struct Reciprocal<U> {
     magic: U,
     shifts: [u32; 2],
-    /// A mask for the quotient: 0 if the divisor is larger than every dividend, else all bits.
+    /// The mask for the quotient. It is 0 if the divisor is larger than every dividend, so that the
+    /// quotient is 0. Otherwise all bits are set.
     keep: U,
 }
 
@@ -56,7 +57,8 @@ macro_rules! reciprocal {
                 let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
                 let upper = (product >> <$unsigned>::BITS) as $unsigned;
                 let [first, second] = self.shifts;
-                // Neither shift is as long as the type. The mask tells the compiler so.
+                // Both shifts are smaller than the number of bits of the type. The mask tells the
+                // compiler that.
                 let last = <$unsigned>::BITS - 1;
                 let rest = (dividend - upper) >> (first & last);
                 ((upper + rest) >> (second & last)) & self.keep
@@ -71,8 +73,8 @@ reciprocal! {
     u64, u128;
 }
 
-/// Implements the integers, each with the unsigned type of its size, and the type in which it is
-/// divided.
+/// Implements the integer types. The arguments are the type, the unsigned type of the same size,
+/// and the type in which values are divided.
 macro_rules! integer {
     ($($int:ty, $plain:ty, $lane:ty;)*) => {$(
         impl Element for $int {
@@ -129,8 +131,8 @@ macro_rules! integer {
             fn divided_by(self, divisor: Reciprocal<$lane>) -> Self {
                 let is_negative = self < 0;
                 let magnitude = if is_negative { (0 as Self).wrapping_sub(self) } else { self };
-                // The conversion goes through the unsigned type of the same size, so that the
-                // lowest number keeps its magnitude.
+                // The conversion goes through the unsigned type of the same size, because the
+                // magnitude of the lowest negative number only fits in that type.
                 let quotient = divisor.quotient(<$lane>::from(magnitude as $plain)) as Self;
                 if is_negative { (0 as Self).wrapping_sub(quotient) } else { quotient }
             }

@@ -1,14 +1,26 @@
-//! The loops of the kernels. They fold blocks of elements in an accumulator on the stack, and then
-//! store it. Two sources need no accumulator: strides of them are folded in registers, so that
-//! stores begin while later elements are still being loaded.
+//! The loops of the kernels. A fold loop works on blocks (ranges of elements with the same indices
+//! in every source). It combines the block of every source in an accumulator on the stack, and then
+//! stores the accumulator in the destination.
 //!
-//! The accumulator aliases nothing, so the compiler vectorises each pass without a check whether
-//! `dst` is one of the sources. A loop reads a block from every source before it writes any of it,
-//! which makes folding in place correct. Each loop is compiled for the baseline of the target and
-//! for AVX2. Neither version contracts a product and a sum, so both give the same bits.
+//! ```text
+//! for each block:   acc  = source 0 op source 1      (one pass over the block)
+//!                   acc  = acc op source 2           (one pass)
+//!                   acc  = acc op source 3           (one pass)
+//!                   dst  = finish(acc)               (one pass)
+//! ```
 //!
-//! The functions that a loop calls are `inline(always)`, so that they are compiled for the
-//! instruction set of the loop.
+//! The accumulator overlaps no other memory, so the compiler vectorises each pass without a check
+//! whether `dst` is one of the sources. A loop reads a block from every source before it writes
+//! that block, which makes folding in place correct.
+//!
+//! Two sources need no accumulator. They are folded in strides, which are groups of `N` consecutive
+//! elements that fit in registers. The results of one stride are stored while the elements of the
+//! next stride are still being loaded.
+//!
+//! Each loop is compiled for the baseline of the target and for AVX2. In neither version does the
+//! compiler merge a multiplication and an addition into a fused multiply-add, which would round
+//! differently, so both versions give the same bits. The functions that a loop calls are
+//! `inline(always)`, so that they are compiled for the instruction set of the loop.
 
 use super::accumulator::{AccumulatorBlock, fold_into, load, load_and_fold_pair, store};
 use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
@@ -17,10 +29,14 @@ use super::f32x8::{F32x8, LANES};
 use crate::base::buffer::{Dst, Src};
 use std::ops::Range;
 
-/// A compiled fold, with the number of ranks that an average divides by. The caller guarantees
-/// three things: Every destination and every source is as long as the first destination. This
-/// length is a multiple of the size of the kernel's element. The processor supports the kernel's
-/// instructions.
+/// A compiled fold loop. The arguments are the destinations, the sources, and the number of ranks
+/// by which an average divides.
+///
+/// The caller guarantees:
+///
+/// - Every destination and every source is as long as the first destination.
+/// - This length is a multiple of the size of the loop's element.
+/// - The processor supports the instructions of the loop.
 pub(super) type FoldKernel = unsafe fn(FoldTarget<'_>, &[Src<'_>], usize);
 
 /// The destinations of a fold.
@@ -32,14 +48,16 @@ pub struct FoldTarget<'a> {
     pub extra_dsts: &'a [Dst<'a>],
 }
 
-/// A compiled scaling; the obligations are those of [`FoldKernel`].
+/// A compiled loop that multiplies each element by a factor. The caller has the same obligations as
+/// for [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
 
-/// A compiled division by a number of ranks; the obligations are those of [`FoldKernel`].
+/// A compiled loop that divides each element by a number of ranks. The caller has the same
+/// obligations as for [`FoldKernel`].
 pub(super) type AverageKernel = unsafe fn(Dst<'_>, usize);
 
-/// Folds for the target's baseline. Single elements also use this version, because they gain
-/// nothing from other instruction sets.
+/// Folds with the instructions of the target's baseline. A fold of one element always uses this
+/// version, because other instruction sets do not make it faster.
 ///
 /// # Safety
 /// As for [`FoldKernel`].
@@ -57,7 +75,7 @@ where
     }
 }
 
-/// Folds for AVX2.
+/// Folds with the instructions of AVX2.
 ///
 /// # Safety
 /// As for [`FoldKernel`]; the processor must have AVX2.
@@ -72,7 +90,7 @@ where
     unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
 }
 
-/// Scales for the target's baseline.
+/// Scales with the instructions of the target's baseline.
 ///
 /// # Safety
 /// As for [`ScaleKernel`].
@@ -85,7 +103,7 @@ where
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
-/// Scales for AVX2.
+/// Scales with the instructions of AVX2.
 ///
 /// # Safety
 /// As for [`ScaleKernel`]; the processor must have AVX2.
@@ -100,7 +118,7 @@ where
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
-/// Averages for the target's baseline.
+/// Divides with the instructions of the target's baseline.
 ///
 /// # Safety
 /// As for [`AverageKernel`].
@@ -113,7 +131,7 @@ where
     unsafe { average_blocks::<E>(dst, ranks, 0) }
 }
 
-/// Averages for AVX2.
+/// Divides with the instructions of AVX2.
 ///
 /// # Safety
 /// As for [`AverageKernel`]; the processor must have AVX2.
@@ -128,8 +146,8 @@ where
     unsafe { average_blocks::<E>(dst, ranks, 0) }
 }
 
-/// Averages a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining
-/// elements.
+/// Divides elements of a small float type `E` with the instructions of AVX2 and F16C. Processes
+/// whole vectors of 8 elements (type `V`) first, and then the remaining elements.
 ///
 /// # Safety
 /// As for [`AverageKernel`]; the processor must have AVX2 and F16C.
@@ -142,12 +160,13 @@ where
 {
     // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { average_blocks::<V>(dst, ranks, 0) }
-    let rest = elements_in_whole_vectors::<E>(dst);
+    let first_remaining = elements_in_whole_vectors::<E>(dst);
     // SAFETY: the caller gives the same guarantee.
-    unsafe { average_blocks::<E>(dst, ranks, rest) }
+    unsafe { average_blocks::<E>(dst, ranks, first_remaining) }
 }
 
-/// Folds a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining elements.
+/// Folds elements of a small float type `E` with the instructions of AVX2 and F16C. Processes whole
+/// vectors of 8 elements (type `V`) first, and then the remaining elements.
 ///
 /// # Safety
 /// As for [`FoldKernel`]; the processor must have AVX2 and F16C.
@@ -161,13 +180,13 @@ where
 {
     // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { fold_blocks::<V, O>(to, sources, ranks, 0) }
-    let rest = elements_in_whole_vectors::<E>(to.dst);
+    let first_remaining = elements_in_whole_vectors::<E>(to.dst);
     // SAFETY: the caller gives the same guarantee.
-    unsafe { fold_blocks::<E, O>(to, sources, ranks, rest) }
+    unsafe { fold_blocks::<E, O>(to, sources, ranks, first_remaining) }
 }
 
-/// Scales a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining
-/// elements.
+/// Scales elements of a small float type `E` with the instructions of AVX2 and F16C. Processes
+/// whole vectors of 8 elements (type `V`) first, and then the remaining elements.
 ///
 /// # Safety
 /// As for [`ScaleKernel`]; the processor must have AVX2 and F16C.
@@ -180,12 +199,13 @@ where
 {
     // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { scale_blocks::<V>(dst, src, factor, 0) }
-    let rest = elements_in_whole_vectors::<E>(dst);
+    let first_remaining = elements_in_whole_vectors::<E>(dst);
     // SAFETY: the caller gives the same guarantee.
-    unsafe { scale_blocks::<E>(dst, src, factor, rest) }
+    unsafe { scale_blocks::<E>(dst, src, factor, first_remaining) }
 }
 
-/// Folds the elements from `start` on. Bytes that are not a whole element remain unchanged.
+/// Folds the elements with the index `start` and above. Bytes at the end that are not a whole
+/// element remain unchanged.
 ///
 /// # Safety
 /// Every source and every additional destination must be as long as `dst`, and the processor must
@@ -206,13 +226,13 @@ where
     let mut block = AccumulatorBlock::new();
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
-        let (acc, rest): (&mut [E::Acc], _) = match sources {
-            [first, second, rest @ ..] => {
+        let (acc, other_sources): (&mut [E::Acc], _) = match sources {
+            [first, second, others @ ..] => {
                 let (first, second) =
                     (element_ptr::<E>(*first, start), element_ptr::<E>(*second, start));
-                // SAFETY: the sources have as many elements as `dst`, so all elements from `start`
-                // on.
-                (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, rest)
+                // SAFETY: each source has as many elements as `dst`, and `acc` has at most as many
+                // elements as `dst` has from `start` on.
+                (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, others)
             }
             [only] => {
                 let only = element_ptr::<E>(*only, start);
@@ -221,13 +241,13 @@ where
             }
             [] => return,
         };
-        for source in rest {
+        for source in other_sources {
             let source = element_ptr::<E>(*source, start);
             // SAFETY: as above.
             unsafe { fold_into::<E, O>(acc, source) }
         }
         let target = element_mut_ptr::<E>(to.dst, start);
-        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
         unsafe { store::<E, O>(target, acc, finish_arg) }
         to.copy_to_extra_dsts::<E>(start, acc.len());
         start += acc.len();
@@ -246,8 +266,8 @@ impl FoldTarget<'_> {
     }
 }
 
-/// Folds two sources in whole strides, whose size fits in registers. Returns the index of the first
-/// element after the strides.
+/// Folds two sources in whole strides, with a stride length that fits in registers. Returns the
+/// index of the first element after the last whole stride.
 ///
 /// # Safety
 /// As for [`fold_strides`].
@@ -274,12 +294,13 @@ where
     }
 }
 
-/// Folds two sources in strides of `N` elements. It reads each stride from both sources before it
-/// writes the stride, which makes folding in place correct.
+/// Folds two sources in strides of `N` elements. Returns the index of the first element after the
+/// last whole stride. The function reads each stride from both sources before it writes the stride,
+/// which makes folding in place correct.
 ///
 /// # Safety
-/// The sources, `dst` and the additional destinations must contain all these elements, with any
-/// alignment. The processor must have the instructions that `E` needs.
+/// The sources, `dst` and the additional destinations must contain all elements of the range
+/// `elements`, with any alignment. The processor must have the instructions that `E` needs.
 #[inline(always)]
 unsafe fn fold_strides<E, O, const N: usize>(
     to: FoldTarget<'_>,
@@ -295,15 +316,15 @@ where
     for start in (elements.start..end).step_by(N) {
         let stride = |source| element_ptr::<E>(source, start).cast::<[E::Stored; N]>();
         // SAFETY: `N` elements from `start` on are readable.
-        let earlier = unsafe { stride(first).read_unaligned() };
+        let first_stride = unsafe { stride(first).read_unaligned() };
         // SAFETY: as above.
-        let later = unsafe { stride(second).read_unaligned() };
+        let second_stride = unsafe { stride(second).read_unaligned() };
         let folded: [E::Stored; N] = std::array::from_fn(|index| {
-            let folded = O::combine(E::load(earlier[index]), E::load(later[index]));
+            let folded = O::combine(E::load(first_stride[index]), E::load(second_stride[index]));
             E::store(O::finish(folded, finish_arg))
         });
         let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
-        // SAFETY: as above, and they are writable.
+        // SAFETY: as above, and the elements of the destination are writable.
         unsafe { target(to.dst).write_unaligned(folded) };
         for extra_dst in to.extra_dsts {
             // SAFETY: as above.
@@ -313,10 +334,10 @@ where
     end
 }
 
-/// Folds single elements, without an accumulator in memory.
+/// Folds vectors of exactly one element, without an accumulator in memory.
 ///
 /// # Safety
-/// Each destination and each source must contain an element, and the processor must have the
+/// Each destination and each source must contain one element, and the processor must have the
 /// instructions that `E` needs.
 #[inline(always)]
 unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], finish_arg: O::FinishArg)
@@ -333,7 +354,8 @@ where
     to.copy_to_extra_dsts::<E>(0, 1);
 }
 
-/// Scales the elements from `start` on. Bytes that are not a whole element remain unchanged.
+/// Multiplies the elements with the index `start` and above by `factor`. Bytes at the end that are
+/// not a whole element remain unchanged.
 ///
 /// # Safety
 /// `src` must be as long as `dst`, and the processor must have the instructions that `E` needs.
@@ -349,19 +371,23 @@ where
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
         let source = element_ptr::<E>(src, start);
-        // SAFETY: `src` has as many elements as `dst`, so all elements from `start` on.
+        // SAFETY: `src` has as many elements as `dst`, and `acc` has at most as many elements as
+        // `dst` has from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
         for slot in acc.iter_mut() {
             *slot = slot.times(factor);
         }
         let target = element_mut_ptr::<E>(dst, start);
-        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        // `Sum` does not transform the values before they are stored.
+        //
+        // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
         unsafe { store::<E, Sum>(target, acc, ()) }
         start += acc.len();
     }
 }
 
-/// Divides the elements from `start` on. Bytes that are not a whole element remain unchanged.
+/// Divides the elements with the index `start` and above by `ranks`. Bytes at the end that are not
+/// a whole element remain unchanged.
 ///
 /// # Safety
 /// The processor must have the instructions that `E` needs.
@@ -377,7 +403,7 @@ where
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
         let source = element_ptr::<E>(dst.as_src(), start);
-        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
+        // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
         let acc = unsafe { load::<E>(acc, source) };
         let target = element_mut_ptr::<E>(dst, start);
         // SAFETY: as above.
@@ -386,20 +412,21 @@ where
     }
 }
 
-/// Returns the number of elements in whole vectors.
+/// Returns the number of elements of `dst` in whole vectors of 8 elements. This is also the index
+/// of the first element after them.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn elements_in_whole_vectors<E: Element>(dst: Dst<'_>) -> usize {
     dst.len() / size_of::<E::Stored>() / LANES * LANES
 }
 
-/// Returns the address of an element, without a read.
+/// Returns the address of an element of a source. Does not access the memory.
 #[inline(always)]
 fn element_ptr<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
     src.as_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
-/// Returns the address of an element of a destination, without an access.
+/// Returns the address of an element of a destination. Does not access the memory.
 #[inline(always)]
 fn element_mut_ptr<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
     dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)

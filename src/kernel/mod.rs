@@ -1,4 +1,5 @@
-//! Reduction kernels: the loops that combine the elements of several ranks into one.
+//! Reduction kernels: the loops that combine the vectors of several ranks, element by element, into
+//! one vector.
 //!
 //! The functions work on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`],
 //! [`stage`], [`fold()`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`],
@@ -8,20 +9,20 @@
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, in every loop. The result of a
 //!   call depends only on the bytes of its inputs, not on the machine, the alignment or the length.
-//!   A NaN result is always the canonical quiet NaN of its type, since processors differ in the
-//!   payload and sign that they keep.
-//! - MIN and MAX give NaN if any input is NaN, and -0 counts as smaller than +0. They thus give the
-//!   same bits in every order.
-//! - The types f16, bf16 and f8 are widened to f32, and all sources are folded there. The result is
-//!   rounded once, to nearest, ties to even. An f8 saturates to its largest finite number instead
-//!   of overflowing. An infinite f32 becomes infinity in f8e5m2, and the largest number in f8e4m3,
-//!   which has no infinity.
+//!   A NaN result is always the canonical quiet NaN of its type, because processors differ in the
+//!   payload and the sign of the NaN that they produce.
+//! - MIN and MAX give NaN if any input is NaN, and -0 counts as smaller than +0. The results of MIN
+//!   and MAX thus have the same bits for every order of the inputs.
+//! - The types f16, bf16 and f8 are widened to f32, and all sources are folded in f32. The result
+//!   is rounded once, to nearest, ties to even. If a finite result is too large for an f8 type, it
+//!   becomes the largest finite number of that type. An infinite result becomes infinity in f8e5m2,
+//!   and the largest number in f8e4m3, which has no infinity.
 //! - Integers wrap. AVG on integers divides the wrapped sum, rounding towards zero.
 //! - Buffers may have any alignment, and may be shared with other processes: the kernels never
 //!   create a reference to them.
 //!
-//! This module does not depend on ranks, groups, transports, threads or waiting. The processor's
-//! floating-point mode (rounding, flushing of subnormal numbers) is that of the calling thread.
+//! This module does not depend on ranks, groups, transports, threads or waiting. The kernels use
+//! the floating-point mode of the calling thread (rounding mode, flushing of subnormal numbers).
 #![allow(
     unsafe_code,
     reason = "memory that other processes may write is accessed only through raw pointers"
@@ -57,9 +58,9 @@ use table::Isa;
 /// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that
 /// order.
 ///
-/// `dst` may be exactly the memory of a source, or of several; with other overlaps the result is
-/// unspecified. AVG divides by the number of sources. PREMUL_SUM adds, since its inputs have been
-/// through [`scale_copy`].
+/// `dst` may be exactly the memory of one or several sources. If `dst` overlaps a source in any
+/// other way, the result is unspecified. AVG divides by the number of sources. PREMUL_SUM only
+/// adds, because [`scale_copy`] has already multiplied its inputs.
 ///
 /// # Panics
 /// If there is no source, if the lengths differ or are not a multiple of the element size, or if
@@ -68,8 +69,9 @@ pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
     fold_to_all(dtype, op, FoldTarget { dst, extra_dsts: &[] }, sources);
 }
 
-/// Folds as [`fold()`], into all destinations of `target`. The additional destinations may be the
-/// memory of a source, as the first may be, but not the memory of the first.
+/// Folds as [`fold()`], and stores the result in all destinations of `target`. Each destination may
+/// be exactly the memory of a source. The additional destinations must not overlap the first
+/// destination.
 ///
 /// # Panics
 /// As [`fold()`].
@@ -77,9 +79,10 @@ pub fn fold_to_all(dtype: DataType, op: ReduceOp, target: FoldTarget<'_>, source
     fold_with_divisor(dtype, op, target, sources, sources.len());
 }
 
-/// Folds some of the vectors of `ranks` ranks, as AVG does in [`fold()`], but divides by `ranks`
-/// before the rounding. The result is the sources' part of the average over all ranks. Sums of such
-/// parts fit where sums of the vectors may overflow.
+/// Folds as [`fold()`] with the operator AVG, but divides by `ranks` instead of the number of
+/// sources. The sources are the vectors of some of the `ranks` ranks. If several such calls
+/// together cover the vectors of all ranks, the sum of their results is the average over all ranks.
+/// This sum fits in the type even where the sum of the vectors would overflow.
 ///
 /// # Panics
 /// As [`fold()`].
@@ -103,7 +106,8 @@ fn find_fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
     kernel
 }
 
-/// Runs a loop that is compiled for this processor and for elements of this type.
+/// Checks the lengths and runs a fold loop. The loop must be compiled for this processor and for
+/// elements of this type.
 #[inline]
 fn run_fold_kernel(
     kernel: FoldKernel,
@@ -124,13 +128,13 @@ fn run_fold_kernel(
         return;
     }
     // SAFETY: the caller has chosen an instruction set that this processor has. All views are as
-    // long as `dst`, which holds whole elements. The views are valid by the obligation of their
+    // long as `dst`, which contains whole elements. The views are valid by the obligation of their
     // constructors.
     unsafe { kernel(to, sources, ranks) }
 }
 
-/// A [`fold()`] of one type and operator with its loop already selected, for vectors so short that
-/// the selection costs noticeable time.
+/// A [`fold()`] of one type and operator whose loop is already selected. It is for vectors that are
+/// so short that the selection would take noticeable time.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolvedFold {
     dtype: DataType,
@@ -140,7 +144,7 @@ pub struct ResolvedFold {
 }
 
 impl ResolvedFold {
-    /// Selects the loop.
+    /// Selects the loop for a type and an operator.
     ///
     /// # Panics
     /// If `op` is not defined for `dtype`.
@@ -168,11 +172,12 @@ impl ResolvedFold {
     }
 }
 
-/// Multiplies each element by `factor`, which prepares one rank's input for PREMUL_SUM.
+/// Multiplies each element by `factor`. This prepares one rank's input for PREMUL_SUM.
 ///
-/// f16, bf16 and f8 are multiplied in f32 and rounded once; the factor is rounded to f32 for them
-/// and for f32 and c64. Both parts of a complex number are multiplied. `dst` may be exactly the
-/// memory of `src`; with other overlaps the result is unspecified.
+/// The types f16, bf16 and f8 are multiplied in f32 and rounded once. For these types and for f32
+/// and c64, the factor is rounded to f32. Both parts of a complex number are multiplied. `dst` may
+/// be exactly the memory of `src`. If `dst` overlaps `src` in any other way, the result is
+/// unspecified.
 ///
 /// # Panics
 /// If the lengths differ or are not a multiple of the element size, or if `dtype` is not a
@@ -190,9 +195,9 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     unsafe { kernel(dst, src, factor) }
 }
 
-/// Divides each element by `ranks`, which makes an average of a sum that was folded step by step.
-/// Elements are divided as AVG does in [`fold()`]: f16, bf16 and f8 in f32, rounded once; integers
-/// round towards zero.
+/// Divides each element by `ranks`. This makes an average from a sum that was folded step by step.
+/// Elements are divided as by AVG in [`fold()`]: f16, bf16 and f8 are divided in f32 and rounded
+/// once, and integers are rounded towards zero.
 ///
 /// # Panics
 /// If the length is not a multiple of the element size, or if AVG is not defined for `dtype`.

@@ -1,17 +1,20 @@
-//! The scan for rejected elements: NaN, or all values that are not finite.
+//! The scan of a vector for elements that a check rejects: either NaN, or all values that are not
+//! finite.
 //!
-//! The scan compares bits: without its sign, the code of every value that is not finite is above
-//! the codes of all finite numbers.
+//! The scan compares bits. Without the sign bit, the bits of a NaN or an infinity, read as an
+//! integer, are larger than the bits of every finite number.
 
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 use crate::base::nan_check::NanCheck;
 
-/// The number of elements that are checked together before the scan searches for the rejected one.
+/// The number of elements that are checked together. Only if a block contains a rejected element,
+/// the scan searches for its index.
 const BLOCK_ELEMENTS: usize = 256;
 
-/// Returns the index of the first element that the check rejects; a complex number is rejected if
-/// either part is. Returns `None` for types that are not floating-point types.
+/// Returns the index of the first element that the check rejects, or `None`. A complex number is
+/// rejected if its real or its imaginary part is rejected. The function returns `None` for types
+/// that are not floating-point types.
 ///
 /// # Panics
 /// If the length is not a multiple of the element size.
@@ -22,7 +25,8 @@ pub fn find_rejected_element(dtype: DataType, check: NanCheck, src: Src<'_>) -> 
         NanCheck::RejectNan => false,
         NanCheck::RejectNonFinite => true,
     };
-    // The limit is the lowest rejected code without a sign: infinity, or the code above it.
+    // The limit is the smallest rejected bit pattern without the sign. It is infinity if infinities
+    // are rejected, otherwise the pattern after infinity.
     let part = match dtype {
         DataType::F16 => find_at_or_above::<u16>(src, 0x7c01 - u16::from(finite)),
         DataType::Bf16 => find_at_or_above::<u16>(src, 0x7f81 - u16::from(finite)),
@@ -66,7 +70,7 @@ macro_rules! bits {
 
 bits! { u8 u16 u32 u64 }
 
-/// Returns the index of the first word that is at least `lowest` without its sign.
+/// Returns the index of the first word whose bits without the sign are at least `lowest`.
 fn find_at_or_above<W: FloatBits>(src: Src<'_>, lowest: W) -> Option<usize> {
     let count = src.len() / size_of::<W>();
     let is_rejected = |index: usize| {

@@ -1,31 +1,32 @@
 //! Norms: sums of powers of absolute values, in f64.
 //!
-//! The order of the additions is fixed: lane i of [`LANES`] adds the elements i, i + LANES, and so
-//! on, and the lanes are added in order at the end. A result thus depends only on the elements.
+//! The order of the additions is fixed. There are [`LANES`] partial sums (lanes): lane i adds the
+//! elements i, i + LANES, i + 2 LANES, and so on. At the end, the lanes are added in order. A
+//! result thus depends only on the elements.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 
-/// The number of independent sums, which lets the loop vectorise.
+/// The number of partial sums. They are independent, so the compiler can vectorise the loop.
 const LANES: usize = 8;
 
-/// The power of the absolute values that is summed.
+/// The power of the absolute values that [`sum_of_powers`] sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NormPower {
     /// The absolute values.
     One,
     /// The squares.
     Two,
-    /// The powers with this exponent.
+    /// The absolute values to the power of this exponent.
     Any(f64),
     /// The largest absolute value instead of a sum, or NaN if an element is NaN.
     Largest,
 }
 
-/// Sums powers of the absolute values of all elements; 0 if there are none. The absolute value of a
-/// complex number is its distance from zero.
+/// Returns the sum of powers of the absolute values of all elements, or 0 if there are no elements.
+/// The absolute value of a complex number is its distance from zero.
 ///
 /// # Panics
 /// If the length is not a multiple of the element size, or `dtype` is not a floating-point type.
@@ -38,8 +39,8 @@ pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
         DataType::F8E5M2 => sum_real::<F8E5M2, _>(power, src, f64::from),
         DataType::F32 => sum_real::<f32, _>(power, src, f64::from),
         DataType::F64 => sum_real::<f64, _>(power, src, |value| value),
-        // The squares of the two parts of a complex number add up to the square of its absolute
-        // value.
+        // The square of the absolute value of a complex number is the sum of the squares of its two
+        // parts.
         DataType::C64 if power == NormPower::Two => sum_real::<f32, _>(power, src, f64::from),
         DataType::C128 if power == NormPower::Two => sum_real::<f64, _>(power, src, |value| value),
         DataType::C64 => sum_complex::<f32, _>(power, src, f64::from),
@@ -90,7 +91,7 @@ fn sum_absolute_powers(power: NormPower, count: usize, absolute: impl Fn(usize) 
     }
 }
 
-/// Returns the larger value, or NaN if one of them is NaN.
+/// Returns the larger of two values, or NaN if either value is NaN.
 #[inline(always)]
 fn larger(largest: f64, value: f64) -> f64 {
     if largest.is_nan() || value <= largest { largest } else { value }

@@ -1,21 +1,28 @@
-//! The small floats as integers in the order of their numbers, for MIN and MAX, which need no
-//! arithmetic.
+//! The small floats as signed integers (keys) in the order of their numbers. MIN and MAX compare
+//! these keys and need no conversion to f32.
 //!
-//! Without its sign, a larger code is a larger number. The codes of negative numbers have their
-//! bits inverted except the sign. So -0 is below +0 without special code. A NaN is at the lowest or
-//! highest end of the order, depending on the operator, so that it wins.
+//! The code of a float is its bit pattern. Without the sign bit, a larger code is a larger number.
+//! The key of a positive number is its code. The key of a negative number is its code with all bits
+//! inverted except the sign, so that -0 is below +0. The key of a NaN is the lowest integer for MIN
+//! and the highest integer for MAX, so that a NaN is always the result.
+//!
+//! ```text
+//! f8e5m2     -2.0    -1.0    -0     +0     1.0    2.0
+//! code       0xc0    0xbc    0x80   0x00   0x3c   0x40
+//! key         -65     -61      -1      0     60     64
+//! ```
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use std::marker::PhantomData;
 
-/// An ordered type for MIN: NaN is below all numbers.
+/// The element type for MIN: the key of NaN is below the keys of all numbers.
 pub(super) struct OrderedForMin<F>(PhantomData<F>);
-/// An ordered type for MAX: NaN is above all numbers.
+/// The element type for MAX: the key of NaN is above the keys of all numbers.
 pub(super) struct OrderedForMax<F>(PhantomData<F>);
 
-/// Implements the ordered types. `$largest` is the largest code, without its sign, that is not NaN,
-/// and `$nan` is the code of the canonical NaN.
+/// Implements the two element types. `$largest` is the largest code without the sign bit that is
+/// not NaN, and `$nan` is the code of the canonical NaN.
 macro_rules! ordered {
     ($($format:ty, $stored:ty, $key:ty, $largest:literal, $nan:literal;)*) => {$(
         ordered!(OrderedForMin<$format>, MIN, $stored, $key, $largest, $nan);
@@ -40,7 +47,8 @@ macro_rules! ordered {
     };
 }
 
-/// Inverts all bits except the sign of a negative number. A second inversion restores the number.
+/// Converts between code and key: inverts all bits of a negative number except the sign. A second
+/// conversion restores the first value.
 trait SignedOrder {
     fn toggle_order(self) -> Self;
 }

@@ -1,8 +1,11 @@
-//! The table of the kernels: instruction set x element type x operator -> compiled loop.
+//! The table of the kernels: it maps an instruction set, an element type and an operator to a
+//! compiled loop.
 //!
-//! If the results have the same bits, types share a loop. A wrapping sum or product is the same for
-//! signed and unsigned integers. Bitwise operators work on bytes. A complex number is folded as its
-//! two parts.
+//! Types share a loop if the results have the same bits:
+//!
+//! - A wrapping sum or product is the same for signed and unsigned integers of the same size.
+//! - Bitwise operators work on bytes for all types.
+//! - A complex number is folded as two separate numbers, its real and its imaginary part.
 
 use super::element::{
     And, Avg, Element, FoldOperator, Max, Min, Numeric, Or, Product, Real, Sum, Xor,
@@ -37,14 +40,15 @@ impl Isa {
     }
 }
 
-/// The type in which small floats are folded; a scalar if there are no vector instructions.
+/// The type in which small floats are folded. It is a scalar if there are no vector instructions.
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = f32;
 
 /// A float that is folded in f32.
 trait SmallFloat: Element<Acc = f32> {
-    /// The ordered types for MIN and for MAX.
+    /// The element type for MIN ([`super::ordered_codes`]).
     type MinOrdered: Element<Acc: Numeric>;
+    /// The element type for MAX.
     type MaxOrdered: Element<Acc: Numeric>;
     /// The vector of 8 elements.
     #[cfg(target_arch = "x86_64")]
@@ -129,7 +133,8 @@ pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel>
     })
 }
 
-/// Selects the loop for an integer type. `Unsigned` is the unsigned type of the size of `Int`.
+/// Selects the loop for an integer type. `Unsigned` is the unsigned type with the same size as
+/// `Int`.
 fn integer<Int, Unsigned>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
 where
     Int: Element<Acc = Int> + Numeric,
@@ -172,7 +177,8 @@ where
     })
 }
 
-/// Selects the loop for a small float. MIN and MAX work on codes, without arithmetic.
+/// Selects the loop for a small float type. MIN and MAX compare integer keys and need no
+/// floating-point arithmetic.
 fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::PremulSum => small_float_fold_loop::<E, Sum>(isa),
@@ -201,8 +207,8 @@ where
     })
 }
 
-/// Selects the loop for small floats, which folds 8 elements at a time if the processor has the
-/// instructions.
+/// Selects the loop for a small float type. The loop folds 8 elements at a time if the processor
+/// has the instructions for that.
 fn small_float_fold_loop<E: SmallFloat, O>(isa: Isa) -> FoldKernel
 where
     O: FoldOperator<Wide> + FoldOperator<f32>,

@@ -1,11 +1,17 @@
-//! Algorithms for several nodes whose ranks share memory: each reduces in the node, exchanges
-//! between nodes, and distributes in the node.
+//! Algorithms for several nodes whose ranks share memory. Each algorithm reduces within the nodes,
+//! exchanges messages between the nodes, and distributes the result within the nodes.
 //!
-//! Small vectors go through one rank of each node, its *leader*. Large vectors use *rails*: a
-//! vector is cut into as many slices as the smallest node has ranks. The n-th ranks of all nodes
-//! own rail n, which carries the n-th slice. Several ranks of a node thus communicate with the
-//! other nodes, each about its slice. Nodes may have different numbers of ranks, and any ranks of
-//! the group.
+//! Small vectors go through one rank of each node, the *leader* of the node. Large vectors use
+//! *rails*: the vector is cut into as many slices as the smallest node has ranks. The n-th rank of
+//! each node owns rail n: it communicates with the n-th ranks of the other nodes about the n-th
+//! slice. Several ranks of a node thus communicate at the same time. The nodes may have different
+//! numbers of ranks, and a node may contain any ranks of the group.
+//!
+//! ```text
+//! node     ranks      leader   owner of rail 0   owner of rail 1
+//! 0        0, 1, 2    0        0                 1
+//! 1        3, 4       3        3                 4
+//! ```
 
 /// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {
@@ -48,18 +54,21 @@ use crate::base::nodes::NodeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The time for which a rank that cannot name the late rank lets other ranks report first. It is
-/// longer than the ranks of other nodes need ([`crate::algo::message`]), on a busy machine too.
+/// The report grace period between nodes: the time for which a rank that cannot name the late rank
+/// waits, after its deadline, for the report of another rank. Even on a busy machine, it is longer
+/// than the ranks of other nodes need for their report ([`crate::algo::message`]).
 pub const HIERARCHICAL_REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// The alignment of slices, which keeps elements whole.
+/// The alignment of slices in bytes. Every element size divides it, so no element is cut.
 const SLICE_ALIGNMENT: usize = 64;
 
-/// The approximate number of bytes that a root copies at a time before it sends them to the other
-/// node leaders, or after it received them.
+/// The approximate number of bytes, for all ranks together, that a root handles at a time. The root
+/// of a scatter copies them before it sends them to the other node leaders. The root of a gather
+/// receives them before it copies them.
 const ROOT_BUFFER_BYTES: usize = 4 << 20;
 
-/// The minimum chunk of each rank's block, for blocks that are at least this long.
+/// The minimum number of bytes of a chunk of each rank's block. It does not apply to shorter
+/// blocks.
 const MIN_BLOCK_CHUNK: usize = 4 << 10;
 
 /// One hierarchical operation: steps within the node, and messages between nodes.
@@ -79,7 +88,7 @@ impl HierarchicalOperation<'_> {
         self.nodes.min_ranks_per_node().min(self.sequencer.slot_bytes() / SLICE_ALIGNMENT)
     }
 
-    /// Returns the rail that this rank owns, if any.
+    /// Returns the rail that this rank owns, or `None` if this rank owns no rail.
     fn own_rail(&self) -> Option<usize> {
         Some(self.sequencer.rank()).filter(|&rail| rail < self.rail_count())
     }
@@ -94,7 +103,7 @@ impl HierarchicalOperation<'_> {
         (0..self.nodes.node_count()).map(|node| self.nodes.members(node)[rail]).collect()
     }
 
-    /// Returns the leader of each node. The root is the leader of its node.
+    /// Returns the leader of each node. The root is the leader of its own node.
     fn node_leaders(&self, root: Rank) -> Vec<Rank> {
         let mut leaders: Vec<Rank> = self.nodes.leaders().collect();
         leaders[self.nodes.node_of(root)] = root;
@@ -111,7 +120,7 @@ impl HierarchicalOperation<'_> {
         (0..self.nodes.node_count()).flat_map(|node| self.nodes.members(node).iter().copied())
     }
 
-    /// Returns the positions of every node's ranks in node order.
+    /// Returns, for each node, the range of its ranks in node order.
     fn node_spans(&self) -> Vec<Range<usize>> {
         let mut end = 0;
         let span = |node: usize| {
@@ -122,30 +131,31 @@ impl HierarchicalOperation<'_> {
         (0..self.nodes.node_count()).map(span).collect()
     }
 
-    /// Returns the number of bytes of each rank's block that fit in a data slot together with the
-    /// same part of all other blocks.
+    /// Returns the chunk size at which the chunks of the blocks of all ranks fit together in one
+    /// data slot.
     fn chunk_bytes(&self, element: usize) -> usize {
         (self.sequencer.slot_bytes() / self.nodes.rank_count() / element).max(1) * element
     }
 
-    /// Returns the blocks of each node within `packed`, which holds `len` bytes for each rank in
-    /// node order.
+    /// Returns, for each node, the range of `packed` that contains the blocks of the node. `packed`
+    /// contains a block of `len` bytes for each rank, in node order.
     fn node_blocks<'d>(&self, packed: Dst<'d>, len: usize) -> Vec<Dst<'d>> {
         let spans = self.node_spans().into_iter();
         spans.map(|span| packed.slice(span.start * len, span.len() * len)).collect()
     }
 }
 
-/// Returns the number of bytes of each rank's block that go to or from a root at a time, if `room`
-/// bytes of it fit in a data slot. The result is a whole number of elements. If possible, the root
-/// holds at most [`ROOT_BUFFER_BYTES`] for all `ranks` ranks.
+/// Returns the chunk size of each rank's block in an operation with a root, if `room` bytes of a
+/// block fit in a data slot. The chunk is a whole number of elements. It is so small that the
+/// chunks of all `ranks` ranks have at most [`ROOT_BUFFER_BYTES`] together, except that it is not
+/// smaller than [`MIN_BLOCK_CHUNK`].
 fn root_chunk_bytes(room: usize, ranks: usize, element: usize) -> usize {
     let together = (ROOT_BUFFER_BYTES / ranks).max(MIN_BLOCK_CHUNK);
     (room.min(together) / element).max(1) * element
 }
 
-/// Returns the range within the whole vector of the part `part` of a slice. It may be shorter than
-/// `part`, or empty.
+/// Converts `part`, a range within a slice, to a range within the whole vector, and clips it to the
+/// end of the slice. The result may be shorter than `part`, or empty.
 fn clip_to_slice(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     let at = |offset: usize| (slice.start + offset).min(slice.end);
     at(part.start)..at(part.end)
@@ -155,20 +165,21 @@ fn clip_to_slice(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
 struct LeaderBlocks {
     /// The leader of each node.
     leaders: Vec<Rank>,
-    /// On the root, which handles the blocks of all ranks, the positions of every node's blocks.
-    /// Empty on another leader, which handles the blocks of its own node.
+    /// On the root, which handles the blocks of all ranks: for each node, the range of its blocks
+    /// in node order. On any other leader, which handles only the blocks of its own node: empty.
     spans: Vec<Range<usize>>,
 }
 
 impl LeaderBlocks {
-    /// Returns the blocks of a node, in memory that holds `len` bytes for each handled rank.
+    /// Returns the range of `memory` that contains the blocks of a node. `memory` contains `len`
+    /// bytes for each rank whose block this leader handles.
     fn of_node<'d>(&self, memory: Dst<'d>, node: usize, node_size: usize, len: usize) -> Dst<'d> {
         let span = self.spans.get(node).cloned().unwrap_or(0..node_size);
         memory.slice(span.start * len, span.len() * len)
     }
 }
 
-/// The function that moves one chunk of every block, on a node leader.
+/// A function that moves one chunk of every block, on a node leader.
 type LeaderChunkFn = fn(
     &mut HierarchicalOperation<'_>,
     &Operation<'_>,

@@ -1,30 +1,33 @@
 //! The message protocol: how ranks without shared memory agree on the messages that they send and
 //! receive.
 //!
-//! An operation is a number of messages between pairs of ranks. The messages depend only on facts
-//! that all ranks agree on. For every message that one rank posts, the other rank therefore posts
-//! the matching end, in the same order. Then:
+//! An operation consists of messages between pairs of ranks. To *post* a message is to register its
+//! buffer for sending or receiving; the transfer happens later. The messages of an operation depend
+//! only on facts that all ranks agree on. If one rank posts a send, the other rank therefore posts
+//! the matching receive, in the same order.
 //!
-//! - **Order.** The messages between two ranks are numbered, and arrive in the order in which they
-//!   were posted. A large message is cut into stripes, one per parallel stream. Each stripe has a
-//!   header, and every stream keeps the order.
-//! - **Agreement.** A header carries the sender's operation and its call fingerprint, a hash
-//!   chained over all operations that it has issued. The receiver knows the message number, stripe,
-//!   length and fingerprint beforehand, and compares all of them. Two ranks that ever issued
-//!   different operations therefore detect this at the first message. The other side's length never
-//!   determines how much a rank reads.
-//! - **Presence exchange.** Ranks that wait for each other in a cycle, because they issued
-//!   different operations, exchange no message. In a chain of waiting ranks, only the neighbour of
-//!   the late rank sees that it is late. Therefore a rank that has a long wait sends one presence
-//!   message to all members, and reads the presence messages of the others. The ranks thus find a
-//!   diverged rank. At the deadline, the error names the ranks that have not arrived. A rank that
-//!   finds no rank missing lets other ranks report first.
-//! - **Progress.** While a rank waits for any message, it makes progress on everything that it has
-//!   posted: a rank that sends to a peer that does not receive yet still receives. So no order of
-//!   posting can deadlock, and streams may be small.
+//! - **Order.** The messages from one rank to another are numbered, and arrive in the order in
+//!   which they were posted. A large message is cut into *stripes*, one for each parallel stream
+//!   between the two ranks. Each stripe has a header. A stream delivers its stripes in order.
+//! - **Agreement.** A header contains the sender's operation and its call fingerprint, a hash
+//!   chained over all operations that the sender has issued. The receiver knows the expected
+//!   message number, stripe, length and fingerprint, and compares the header with them. Two ranks
+//!   that issued different operations therefore detect the mismatch at the next message between
+//!   them. The length in a header never determines how many bytes a rank reads.
+//! - **Presence exchange.** A *presence message* is a header without a payload; it says that the
+//!   sender has entered an operation. There are two cases in which ordinary messages do not show
+//!   the reason of a wait. Ranks that issued different operations may wait for each other in a
+//!   cycle, without any message. And in a chain of waiting ranks, only the neighbour of the late
+//!   rank sees which rank is late. Therefore a rank in a long wait sends one presence message to
+//!   every member, and reads the presence messages of the other members. The ranks thus find a rank
+//!   that issued a different operation, and at the deadline the error names the ranks that have not
+//!   entered the operation. A rank that finds no rank missing waits for the report of another rank.
+//! - **Progress.** While a rank waits for one message, it makes progress on all messages that it
+//!   has posted. For example, a rank whose send is blocked by a slow receiver still receives.
+//!   Therefore no order of posting can deadlock, and the buffers of the streams may be small.
 //!
-//! The exchange holds the posted views, and lives no longer than they do; the transport keeps no
-//! view. Any failure fails the group on all nodes, with the first reason.
+//! The exchange borrows the posted buffers, so it cannot outlive them. The transport keeps no
+//! reference to a buffer. Any failure fails the group on all nodes; the first reason is kept.
 
 use super::peer_history::{PeerHistory, PresenceMessage};
 use super::team::{MAX_POSTED_STRIPES, SEGMENT_BYTES, Team};
@@ -43,7 +46,7 @@ use crate::wait::slow_wait::SlowWaitWatch;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The minimum size of messages that are cut into stripes: whole segments of large vectors.
+/// The minimum size of a message that is cut into stripes. It is the segment size of large vectors.
 const STRIPE_MIN_BYTES: usize = SEGMENT_BYTES;
 
 /// The number of rounds with progress after which a wait checks the deadline and failures.
@@ -58,7 +61,8 @@ pub struct MessageOperation<'a> {
     pub(super) endpoint: &'a dyn Endpoint,
     history: &'a mut PeerHistory,
     pub(super) operation: &'a Operation<'a>,
-    /// Whether some ranks share memory with other ranks, and wait for those too.
+    /// Whether some ranks share memory with other ranks, and thus also wait for each other in
+    /// shared memory.
     has_shared_nodes: bool,
     arrival_skew: ArrivalSkew<'a>,
 }
@@ -118,12 +122,12 @@ impl<'a> MessageOperation<'a> {
     }
 }
 
-/// The token of a posted message.
+/// The token of a posted message, with which the caller can wait for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageToken(u64);
 
-/// A set of pending messages. The caller must wait for everything that it posted before the
-/// exchange ends.
+/// A set of pending messages. The caller must wait for every posted message before it drops the
+/// exchange.
 #[derive(Debug)]
 pub struct MessageExchange<'x> {
     pub(super) endpoint: &'x dyn Endpoint,
@@ -134,14 +138,15 @@ pub struct MessageExchange<'x> {
     /// The pending stripes in the order of posting. Algorithms keep this list short.
     pub(super) pending: Vec<PendingStripe<'x>>,
     last_token: u64,
-    /// The time since which no stripe has made progress.
+    /// The time at which the present period without progress began; `None` if the last round made
+    /// progress.
     idle_since: Option<Instant>,
     pub(super) arrival_skew: &'x ArrivalSkew<'x>,
     /// The peer of the message that completed last.
     pub(super) last_completed_peer: Rank,
-    /// The log timer of a wait without progress.
+    /// The timer for log messages about a wait without progress.
     idle_watch: SlowWaitWatch,
-    /// Whether this wait has recorded the missing ranks.
+    /// Whether the present wait has already recorded the missing ranks.
     has_recorded_missing: bool,
 }
 
@@ -156,10 +161,11 @@ pub(super) struct PendingStripe<'x> {
 
 #[derive(Debug)]
 pub(super) enum StripeTransfer<'x> {
-    /// A header and payload to send; the first `done` bytes of both have been sent.
+    /// A stripe to send. `done` is the number of bytes that have been sent, of the header and the
+    /// payload together.
     Out { header: [u8; HEADER_BYTES], payload: Src<'x>, done: usize },
-    /// The expected header. `done` is `None` until the header has arrived; then it is the number of
-    /// received payload bytes.
+    /// A stripe to receive. `done` is `None` until the expected header has arrived. After that,
+    /// `done` is the number of received payload bytes.
     In { expected: CollectiveHeader, payload: Dst<'x>, done: Option<usize> },
 }
 
@@ -175,8 +181,9 @@ impl PendingStripe<'_> {
         }
     }
 
-    /// Returns whether a part of the message has been sent on the stream of a presence message,
-    /// which must wait for the rest.
+    /// Returns whether this stripe blocks a presence message. This is the case if a part of the
+    /// stripe has been sent on the stream of the presence message, because the rest of the stripe
+    /// must then be sent first.
     pub(super) fn is_blocking(&self, presence: &PresenceMessage) -> bool {
         (self.peer, self.stream) == (presence.peer, 0)
             && matches!(self.transfer, StripeTransfer::Out { done: 1.., .. })
@@ -250,8 +257,9 @@ impl<'x> MessageExchange<'x> {
         self.wait_until(|pending| pending.is_empty())
     }
 
-    /// Receives a message from every other member into `part` of its position, the next member
-    /// first, with a limited number in flight, and finishes.
+    /// Receives a message from every other member, and finishes the exchange. `part` returns the
+    /// destination for the member at a position. The next member comes first. The number of
+    /// messages in flight is limited.
     ///
     /// # Errors
     /// As [`MessageExchange::wait`].
@@ -265,9 +273,10 @@ impl<'x> MessageExchange<'x> {
         self.finish()
     }
 
-    /// Sends every other member its `outgoing` part, and receives its `incoming` part. Each round
-    /// has different pairs, so that no member receives from all members at once. Several rounds are
-    /// in flight at the same time.
+    /// Sends a message to every other member, receives a message from every other member, and
+    /// finishes the exchange. `outgoing` and `incoming` return the buffers for the member at a
+    /// position. The pairs differ from round to round, so that no member receives from all members
+    /// at the same time. Several rounds are in flight at the same time.
     ///
     /// # Errors
     /// As [`MessageExchange::wait`].
@@ -329,8 +338,8 @@ impl<'x> MessageExchange<'x> {
         Ok(())
     }
 
-    /// Runs one round of progress on everything posted. Without progress, or if `is_check_due`,
-    /// also checks the reasons that end the wait.
+    /// Runs one round of progress on all posted messages. If the round makes no progress, or if
+    /// `is_check_due`, the function also checks for failures and for the deadline.
     fn run_round(&mut self, is_check_due: bool) -> Result<()> {
         if !self.progress()? {
             return self.back_off();
@@ -347,9 +356,9 @@ impl<'x> MessageExchange<'x> {
         self.endpoint.peer(self.endpoint.rank()).to_string()
     }
 
-    /// Handles a round without progress: spins, yields or sleeps, and checks the reasons why the
-    /// wait cannot complete. The caller's loop makes progress between the rounds, so it cannot wait
-    /// in `wait_until`.
+    /// Handles a round without progress: checks for failures and for the deadline, and spins,
+    /// yields or sleeps once. The general wait function [`crate::wait::wait_until`] is not suitable
+    /// here, because the caller must make progress between two sleeps.
     fn back_off(&mut self) -> Result<()> {
         self.check_failure()?;
         let deadline = self.operation.deadline();
@@ -397,7 +406,7 @@ impl<'x> MessageExchange<'x> {
         if deadline.has_passed() && is_over() { Err(self.timeout_error()) } else { Ok(()) }
     }
 
-    /// Returns the stream events for which the first stripes of all streams wait.
+    /// Returns the stream events that let a pending stripe or a queued presence message continue.
     pub(super) fn awaited_events(&self) -> Vec<StreamInterest> {
         let stripes = self.pending.iter().map(|stripe| StreamInterest {
             peer: stripe.peer,
@@ -417,10 +426,11 @@ impl<'x> MessageExchange<'x> {
         interests
     }
 
-    /// Fails the group. Returns the first error that any rank has reported.
+    /// Fails the group with this error. Returns the first error that any rank has reported.
     fn fail(&self, error: Error) -> Error {
-        // A rank that leaves because of a failure reports the failure on another connection than
-        // its last bytes.
+        // A rank that leaves because of a failure closes its streams and reports the failure on a
+        // different connection. This rank may see the closed stream first, so it waits for the
+        // report.
         let found = Instant::now();
         while error.kind() == ErrorKind::PeerFailed
             && self.endpoint.failure().is_none()

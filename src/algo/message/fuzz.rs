@@ -1,9 +1,14 @@
 //! The entry point for the fuzz target `collective_frames`: an exchange with a scripted peer that
 //! sends valid headers, corrupted headers and arbitrary bytes.
 //!
-//! The first byte of a script determines the timeout, how the peer ends, and the number of posted
-//! messages. The next byte is the number of bytes that the streams accept at once. Then follow one
-//! byte for each message, and the steps of the peer.
+//! A script is a sequence of bytes:
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | first byte | the timeout, whether the peer leaves, the number of posted messages |
+//! | second byte | the maximum number of bytes that a stream moves in one call |
+//! | one byte for each message | the direction and the size of the message |
+//! | all other bytes | the bytes that the peer sends |
 //!
 //! This module is compiled for fuzzing and for tests only.
 #![allow(clippy::panic, clippy::expect_used, reason = "a fuzz target reports a finding by a panic")]
@@ -36,12 +41,13 @@ const STREAM_COUNT: u8 = 2;
 const PEER: Rank = 1;
 const GROUP: Nonce = Nonce(*b"the fuzzed group");
 const SIZES: [usize; 8] = [0, 1, 7, 64, 100, 4096, 5000, SEGMENT_BYTES + 3];
-/// The maximum number of posted bytes, which limits the memory that a script takes.
+/// The maximum number of posted bytes. It limits the memory that a script takes.
 const MAX_POSTED_BYTES: usize = 600 << 10;
-/// The contents of the buffers before a receive, and of the guard bytes between them.
+/// The value of the buffers before a receive, and of the guard bytes between the buffers.
 const FILL_BYTE: u8 = 0xee;
+/// The number of guard bytes before and after each buffer.
 const GUARD: usize = 32;
-/// After this number of calls, the streams accept and deliver everything at once.
+/// The number of calls after which a stream moves any number of bytes per call.
 const SHORT_CALLS: usize = 2000;
 /// The maximum number of sleeps for a peer that sends nothing more.
 const MAX_SLEEPS: usize = 5;
@@ -232,13 +238,14 @@ fn check_guards(memory: &[u8], sizes: &[(bool, usize)]) {
     assert!(is_untouched(&memory[start..]), "bytes were written outside of the posted buffers");
 }
 
-/// The streams between this rank and the peer. All bytes of the peer are there from the start.
+/// The streams between this rank and the peer. All bytes that the peer sends are available from the
+/// start.
 #[derive(Debug)]
 struct ScriptedEndpoint {
     names: [PeerName; 2],
     /// The maximum number of bytes per call; 0 for no limit.
     chunk: usize,
-    /// Whether the peer leaves after its last byte. Otherwise, the group fails then.
+    /// Whether the peer leaves after its last byte. If false, the group fails after the last byte.
     has_leaving_peer: bool,
     state: Mutex<ScriptedEndpointState>,
 }
@@ -331,7 +338,7 @@ impl ScriptedEndpoint {
         }
     }
 
-    /// Returns the number of bytes, of `len`, that a call moves.
+    /// Returns the number of bytes that a call moves if the caller asks for `len` bytes.
     fn transfer_len(&self, inner: &mut ScriptedEndpointState, len: usize) -> usize {
         inner.calls += 1;
         let is_short = self.chunk > 0 && inner.calls < SHORT_CALLS;

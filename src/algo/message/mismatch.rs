@@ -1,5 +1,5 @@
-//! Errors for unexpected messages: ranks called different operations, or disagree about the length
-//! of a message.
+//! Errors for unexpected messages. The ranks have called different operations, or disagree about
+//! the length of a message.
 
 use super::exchange::{MessageExchange, MessageOperation};
 use super::peer_history::{PastOperation, PeerHistory};
@@ -13,25 +13,25 @@ use crate::transport::collective_header::CollectiveHeader;
 use crate::transport::{CountSpec, Descriptor};
 use std::fmt;
 
-/// The maximum number of labelled operations for which this rank queries the peer's label.
+/// The maximum number of past operations with a label for which this rank queries the peer's label.
 const MAX_LABEL_QUERIES: usize = 8;
 
-/// The number of unanswered queries after which this rank sends no more.
+/// The number of unanswered label queries after which this rank sends no further query.
 const MAX_UNANSWERED_QUERIES: usize = 2;
 
-/// The sender of a message that is not the expected one.
+/// The sender of an unexpected message.
 pub(super) struct MismatchedPeer<'a> {
     pub(super) rank: Rank,
     pub(super) name: &'a dyn fmt::Display,
-    /// The function [`Endpoint::labels`].
+    /// A function that queries a rank's labels of an operation ([`Endpoint::labels`]).
     pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
 }
 
 impl MessageOperation<'_> {
-    /// Copies this rank's block for itself.
+    /// Copies the block that this rank sends to itself.
     ///
     /// # Errors
-    /// `Mismatch` if its length differs from the length that this rank expects.
+    /// `Mismatch` if the length of the block differs from the length that this rank expects.
     pub fn copy_own_block(&self, dst: Dst<'_>, own: Src<'_>) -> Result<()> {
         if dst.len() != own.len() {
             let me = self.endpoint.peer(self.rank());
@@ -50,11 +50,15 @@ impl MessageOperation<'_> {
 }
 
 impl MessageExchange<'_> {
-    /// Compares the calls of a peer with the calls of this rank.
+    /// Compares the operations that a peer has issued, according to this header, with the
+    /// operations of this rank.
     ///
-    /// Before this rank queries the peer for labels, it announces its presence in the operation to
-    /// all ranks. These ranks then find the mismatch, too. A rank that cannot query waits for the
-    /// report of a rank that can.
+    /// If they differ, this rank queries the peer for its labels. Before the queries, it announces
+    /// to all ranks that it is in the operation. The other ranks then also find the mismatch, even
+    /// if this rank cannot query the peer, and a rank that can query reports the error.
+    ///
+    /// # Errors
+    /// `Mismatch` if the operations differ.
     pub(super) fn check_agreement(&mut self, peer: Rank, header: &CollectiveHeader) -> Result<()> {
         if !self.history.has_different_history(header) {
             return Ok(());
@@ -71,7 +75,7 @@ impl MessageExchange<'_> {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
     }
 
-    /// Returns the error for a message that is not the expected one.
+    /// Returns the error for a message with a header that differs from the expected header.
     pub(super) fn unexpected_header_error(
         &mut self,
         peer: Rank,
@@ -105,9 +109,10 @@ impl MessageExchange<'_> {
 }
 
 impl PeerHistory {
-    /// Returns the error text that describes the two different calls. The text contains the
-    /// operation of the message, this rank's history, and the last operation in which the two ranks
-    /// agreed. Returns `None` if the ranks agree ([`PeerHistory::has_different_history`]).
+    /// Returns the error text that describes the first known difference between the calls of two
+    /// ranks. Depending on what this rank remembers, the text names the two different calls, or the
+    /// last operation in which the two ranks agreed. Returns `None` if the ranks agree
+    /// ([`PeerHistory::has_different_history`]).
     pub(super) fn describe_mismatch(
         &self,
         other: &MismatchedPeer<'_>,
@@ -152,8 +157,9 @@ impl PeerHistory {
         }
     }
 
-    /// Finds the oldest operation up to `last`, among the newest [`MAX_LABEL_QUERIES`] with a
-    /// label, that the peer labelled differently.
+    /// Finds the oldest operation to which the peer gave a different label, and describes it. The
+    /// search covers the newest [`MAX_LABEL_QUERIES`] operations with a label that are not newer
+    /// than `last`.
     fn describe_label_mismatch(
         &self,
         last: &PastOperation,
@@ -181,7 +187,8 @@ impl PeerHistory {
                 continue;
             }
             let calls = LabelMismatch::find(&labels(self.rank, ours.sequence), &theirs);
-            // For an operation before `last`, this rank knows only the peer's label.
+            // For an operation older than `last`, this rank knows the peer's label but not the
+            // peer's call.
             let theirs = match ours.order_key() == last.descriptor.order_key() {
                 true => Descriptor { label, ..ours }.to_string(),
                 false => format!("#{} {label}", ours.sequence),

@@ -1,13 +1,16 @@
 //! Algorithms over messages, for ranks without shared memory.
 //!
-//! [`exchange`] contains the protocol, and [`peer_history`] the state that a rank keeps between
-//! operations. The other modules are one folder per collective, with one file per algorithm. Every
-//! algorithm works on a [`Team`]: some ranks of the group, in an order that all of them know. In
-//! each file, `run` is the whole operation between all ranks of a group. `run_team` is the
-//! algorithm within a team, which hierarchical operations also use between ranks of several nodes.
+//! [`exchange`] contains the protocol, and [`peer_history`] contains the state that a rank keeps
+//! between operations. The other modules are one folder per collective, with one file per
+//! algorithm.
 //!
-//! Results are bitwise equal on all members: either one member folds a piece and the others receive
-//! a copy, or all members fold the same values in the order of the team.
+//! Every algorithm runs within a [`Team`]: some ranks of the group, in an order that all of them
+//! know. In each file, `run` is the whole operation between all ranks of a group. `run_team` is the
+//! algorithm within any team; hierarchical operations use it between ranks of several nodes.
+//!
+//! Results are bitwise equal on all members. For each piece of the result, there are two cases.
+//! Either one member folds the piece and the other members receive a copy, or all members fold the
+//! same values in the order of the team.
 
 /// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {

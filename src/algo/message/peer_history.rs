@@ -1,5 +1,6 @@
 //! The state that a rank keeps between the operations of a group whose ranks exchange messages: its
-//! past operations, its progress with each peer, and the read-ahead buffers.
+//! past operations, its progress with each peer, the queued presence messages, and the read-ahead
+//! buffers. The head of [`super::exchange`] explains presence messages.
 
 use crate::algo::fingerprint;
 use crate::algo::mismatch_text::AlgorithmNameFn;
@@ -13,12 +14,12 @@ use std::collections::{HashMap, VecDeque};
 /// The number of past operations that a rank keeps to find the first mismatch.
 const MAX_PAST_OPERATIONS: usize = 64;
 
-/// The size of a stream's read-ahead buffer. It lets a small message take one call of the
-/// transport.
+/// The size of a stream's read-ahead buffer. With this buffer, a rank receives the header and the
+/// payload of a small message by one call of the transport.
 const READ_AHEAD_BYTES: usize = 4096;
 
-/// The maximum number of presence messages to a peer that sends nothing, so that the unread
-/// messages take less space than any stream has.
+/// The maximum number of presence messages that a rank sends to a peer that does not answer. These
+/// unread messages fit in the buffer of any stream.
 const MAX_UNREAD_PRESENCE: u32 = 64;
 
 /// The maximum size of scratch memory that is kept for the next operation.
@@ -34,22 +35,26 @@ pub(super) struct PastOperation {
 /// The progress of this rank with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerProgress {
-    /// The number of messages posted to the peer, and from it.
+    /// The number of messages that this rank has posted to the peer.
     pub(super) sent: u64,
+    /// The number of receives that this rank has posted for messages from the peer.
     pub(super) received: u64,
-    /// The last operation in which the peer was seen ([`Descriptor::order_key`]).
+    /// The last operation in which this rank has seen the peer, as [`Descriptor::order_key`]; 0 for
+    /// none.
     pub(super) last_seen_moment: u64,
-    /// The rank for which the peer had waited when it was first seen in that operation.
+    /// The rank that the peer had waited for, according to the first message of the peer in that
+    /// operation.
     pub(super) blame: Option<BlamedRank>,
     /// The rank that the peer waited for, according to its last presence message.
     pub(super) awaited_rank: Option<Rank>,
-    /// The number of presence messages that the peer may not have read.
+    /// The number of presence messages to the peer that the peer may not have read yet.
     pub(super) unread_presence: u32,
 }
 
 impl PeerProgress {
-    /// Records that the peer was seen in an operation, with the rank for which it had waited when
-    /// it sent the message, and the rank that it waits for.
+    /// Records a message that shows that the peer is in an operation. `blame` is the rank that the
+    /// peer had waited for when it sent the message. `awaited_rank` is the rank that the peer
+    /// waited for at that time.
     pub(super) fn record_seen(
         &mut self,
         order_key: u64,
@@ -81,11 +86,12 @@ pub struct PeerHistory {
     call_fingerprint: u64,
     pub(super) past_operations: VecDeque<PastOperation>,
     pub(super) peers: Vec<PeerProgress>,
-    /// Pending presence messages. A partly sent message may outlive its operation; then the rest is
-    /// sent before the next message to that peer.
+    /// The presence messages that are not completely sent. If an operation ends while a message is
+    /// partly sent, the message stays in the queue, and this rank sends the rest before the next
+    /// message to that peer.
     pub(super) presence_queue: Vec<PresenceMessage>,
-    /// The last operation in which this rank has sent presence messages
-    /// ([`Descriptor::order_key`]).
+    /// The last operation in which this rank has queued presence messages, as
+    /// [`Descriptor::order_key`].
     last_presence_moment: u64,
     read_ahead: HashMap<(Rank, u8), ReadAheadBuffer>,
     scratch: Vec<u8>,
@@ -112,8 +118,8 @@ impl PeerHistory {
         }
     }
 
-    /// Enters an operation. Every operation of the group enters here, also an operation for which
-    /// this rank exchanges no message.
+    /// Records that this rank enters an operation. The caller must call this for every operation of
+    /// the group, even if this rank exchanges no message in the operation.
     pub fn enter(&mut self, descriptor: Descriptor) {
         self.call_fingerprint =
             fingerprint::extend(self.call_fingerprint, &descriptor.encode(), &descriptor.label);
@@ -125,8 +131,8 @@ impl PeerHistory {
         self.presence_queue.retain(|presence| presence.done > 0);
     }
 
-    /// Queues presence messages to the peers, once per operation. Returns whether there are
-    /// messages to send.
+    /// Queues one presence message to each of `others`. Only the first call in an operation has an
+    /// effect. Returns whether this call has queued messages, or left older messages in the queue.
     pub(super) fn queue_presence(&mut self, others: &[Rank], header: &CollectiveHeader) -> bool {
         let order_key = header.descriptor.order_key();
         if self.last_presence_moment == order_key {
@@ -135,8 +141,8 @@ impl PeerHistory {
         self.last_presence_moment = order_key;
         let header = header.encode();
         for &peer in others {
-            // After a partly sent older presence message, a new one is not needed: the peer reads
-            // the older one, or reads nothing.
+            // If an older presence message is partly sent, the peer needs no new message. It either
+            // reads the older message, or reads nothing.
             let is_partly_sent = self.presence_queue.iter().any(|presence| presence.peer == peer);
             if !is_partly_sent && self.peers[peer].unread_presence < MAX_UNREAD_PRESENCE {
                 self.peers[peer].unread_presence += 1;
@@ -146,8 +152,8 @@ impl PeerHistory {
         !self.presence_queue.is_empty()
     }
 
-    /// Returns whether a presence message to a peer is partly sent, so that no other message can be
-    /// sent before the rest.
+    /// Returns whether a presence message to a peer is partly sent. If so, the rest of that message
+    /// must be sent before any other message.
     pub(super) fn has_partial_presence(&self, peer: Rank) -> bool {
         self.presence_queue.iter().any(|presence| presence.peer == peer && presence.done > 0)
     }
@@ -182,16 +188,19 @@ impl PeerHistory {
         }
     }
 
-    /// Returns whether the history of a message's sender differs from this rank's history, as far
-    /// back as both remember. Returns false for an operation that this rank has forgotten: a
-    /// presence message that was not read for long may name one. The fingerprint of every later
-    /// message covers that operation.
+    /// Returns whether the operations that the sender of a message has issued differ from the
+    /// operations of this rank, up to the operation of the message.
+    ///
+    /// Returns false if this rank has already forgotten the operation of the message. This happens
+    /// if a presence message was not read for a long time. Nothing is lost, because the fingerprint
+    /// of every later message also covers that operation.
     pub(super) fn has_different_history(&self, header: &CollectiveHeader) -> bool {
         let theirs = header.descriptor;
         let is_forgotten = |oldest: &PastOperation| {
             let oldest = oldest.descriptor;
-            // A whole operation (part 0) is not a forgotten part of an operation that this rank
-            // runs in parts.
+            // This rank may run an operation in parts 1, 2, ... and have forgotten the first parts.
+            // A message for the whole operation (part 0) is not for a forgotten part, but a
+            // mismatch.
             let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
             theirs.order_key() < oldest.order_key() && !is_whole
         };
@@ -216,7 +225,7 @@ pub(super) struct ReadAheadBuffer {
 }
 
 impl ReadAheadBuffer {
-    /// Reads the bytes that have arrived, as far as the buffer has space.
+    /// Reads the bytes that have arrived, as far as the buffer has space. Returns their number.
     pub(super) fn fill(
         &mut self,
         endpoint: &dyn Endpoint,
@@ -234,7 +243,7 @@ impl ReadAheadBuffer {
         Ok(count)
     }
 
-    /// Returns the next header, after all of it has arrived.
+    /// Returns the next header, or `None` if a part of it has not arrived.
     pub(super) fn header(&self) -> Result<Option<CollectiveHeader>> {
         let bytes = &self.bytes[self.start..self.end];
         bytes.first_chunk::<HEADER_BYTES>().map(CollectiveHeader::decode).transpose()
@@ -245,7 +254,7 @@ impl ReadAheadBuffer {
         self.start += HEADER_BYTES;
     }
 
-    /// Moves bytes to their destination. Returns their number.
+    /// Moves payload bytes from the buffer to their destination. Returns their number.
     pub(super) fn copy_out(&mut self, into: Dst<'_>) -> usize {
         let count = into.len().min(self.end - self.start);
         let bytes = &self.bytes[self.start..self.start + count];

@@ -161,7 +161,8 @@ fn presence_is_sent_once_and_unread_ones_are_bounded() {
         assert!(!history.queue_presence(&[1, 2], &header));
         assert_eq!(history.presence_queue.len(), if sequence <= 64 { 2 } else { 0 }, "#{sequence}");
     }
-    // A partly sent presence message is kept, an unsent one is dropped.
+    // A partly sent presence message is kept, and a presence message that is not partly sent is
+    // dropped.
     history.peers.iter_mut().for_each(|peer| peer.unread_presence = 0);
     let header = CollectiveHeader {
         kind: CollectiveMessageKind::ArrivalNotice,

@@ -1,5 +1,6 @@
-//! The presence exchange of a long wait: which ranks are in the operation, which rank is late, and
-//! which rank the timeout error names. The head of [`super::exchange`] explains its purpose.
+//! The presence exchange in a long wait. It finds out which ranks are in the operation and which
+//! rank is late, so that the timeout error names the right rank. The head of [`super::exchange`]
+//! explains presence messages.
 
 use super::exchange::{MessageExchange, PendingStripe, StripeTransfer};
 use super::peer_history::PresenceMessage;
@@ -18,20 +19,24 @@ use crate::transport::{Descriptor, StreamDirection};
 use crate::wait::slow_wait::DisplaySeconds;
 use std::time::Duration;
 
-/// The wait after which a rank sends presence messages to all ranks, in groups up to
-/// `MAX_ALL_PRESENCE_RANKS` ranks. In larger groups, which would need many streams, a rank sends
-/// them after half of the timeout, and only to its team.
+/// The wait after which a rank sends presence messages in a small group. In a larger group, a rank
+/// sends them after half of the timeout.
 const PRESENCE_DELAY: Duration = Duration::from_millis(250);
+/// The maximum number of ranks of a small group. In a small group, a rank sends presence messages
+/// to all ranks. In a larger group, this would need many streams, so a rank sends them only to its
+/// team.
 const MAX_ALL_PRESENCE_RANKS: usize = 64;
 
-/// The time for which a rank that cannot name the late rank lets other ranks report first.
+/// The report grace period of a rank that cannot name the late rank: the time for which it waits,
+/// after its deadline, for the report of another rank.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
 
-/// The same time for operations between nodes, in which the ranks on the late rank's node know
-/// more.
+/// The report grace period of a rank that can name the late rank, if ranks share memory within
+/// nodes. The ranks on the node of the late rank know more about the reason and report first.
 const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
 
-/// The time for which a rank that has found a mismatch waits until its presence messages are sent.
+/// The maximum time for which a rank that has found a mismatch waits until its presence messages
+/// are sent.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of presence messages of one rank that are consumed per poll.
@@ -47,8 +52,9 @@ impl MessageExchange<'_> {
         self.endpoint.size() <= MAX_ALL_PRESENCE_RANKS
     }
 
-    /// Returns the receivers of the presence messages. In a small group these are all ranks,
-    /// because ranks that called a different operation may be in another team.
+    /// Returns the receivers of this rank's presence messages. In a small group, the receivers are
+    /// all other ranks, because a rank that called a different operation may be in a different
+    /// team. In a larger group, the receivers are the other members of the team.
     fn presence_peers(&self) -> Vec<Rank> {
         let me = self.endpoint.rank();
         let others = |rank: &Rank| *rank != me;
@@ -59,8 +65,9 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// Sends presence messages once, and reads those of the peers. Returns whether there are
-    /// messages to send, or bytes have arrived that may belong to a posted receive.
+    /// Queues this rank's presence messages, if this is the first call in the operation, and reads
+    /// the presence messages of the peers. Returns whether there are messages to send, or whether
+    /// bytes have arrived that may belong to a posted receive.
     pub(super) fn exchange_presence(&mut self) -> Result<bool> {
         let others = self.presence_peers();
         let has_presence_to_send = self.post_presence(&others);
@@ -74,8 +81,8 @@ impl MessageExchange<'_> {
             if self.pending.iter().any(is_inside) {
                 continue;
             }
-            // An error on the stream is not reported here: only a peer with an awaited message must
-            // be alive.
+            // The function ignores an error of the stream, because this rank may not need any
+            // message from this peer.
             for _ in 0..MAX_PRESENCE_PER_POLL {
                 let Ok(Some(header)) = self.next_header(peer, 0, &mut received) else { break };
                 let is_later =
@@ -93,8 +100,8 @@ impl MessageExchange<'_> {
         Ok(has_presence_to_send || received > 0)
     }
 
-    /// Queues a presence message for each of the peers, once in an operation. Returns whether there
-    /// are messages to send.
+    /// Queues a presence message to each of `others`, if this is the first call in the operation.
+    /// Returns whether there are messages to send.
     fn post_presence(&mut self, others: &[Rank]) -> bool {
         let blamed = self.awaited_blame();
         let header = CollectiveHeader {
@@ -105,11 +112,11 @@ impl MessageExchange<'_> {
         self.history.queue_presence(others, &header)
     }
 
-    /// Announces to the other ranks that this rank is in the operation, before it waits for the
-    /// label of another rank. The other ranks find the mismatch by the presence message, and one
-    /// that can query the label reports it. Waits until the messages are sent, since the first
-    /// connection to a rank takes a moment, and this rank sends nothing during the wait for a
-    /// label.
+    /// Sends presence messages and waits until they are sent, at most [`ANNOUNCE_TIMEOUT`]. This
+    /// rank calls the function before it queries a peer for a label, because it sends nothing
+    /// during the query. The receivers find the mismatch by the presence message, and a rank that
+    /// can query the label reports the error. The wait is necessary because the first connection to
+    /// a rank takes some time.
     pub(super) fn announce_presence(&mut self) {
         let others = self.presence_peers();
         self.post_presence(&others);
@@ -128,8 +135,8 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// Sends presence messages between other messages, as far as the streams accept them. Returns
-    /// whether any bytes were sent.
+    /// Sends the queued presence messages, as far as the streams accept bytes and no other message
+    /// is partly sent. Returns whether any bytes were sent.
     pub(super) fn send_presence(&mut self) -> bool {
         let mut moved = false;
         let (endpoint, pending) = (self.endpoint, &self.pending);
@@ -154,7 +161,7 @@ impl MessageExchange<'_> {
         moved
     }
 
-    /// Returns the members that have not been seen in the operation.
+    /// Returns the members of the team that this rank has not seen in the operation.
     fn missing_members(&self) -> Vec<Rank> {
         let order_key = self.operation.descriptor.order_key();
         let members = self.team.members().iter().copied();
@@ -164,8 +171,9 @@ impl MessageExchange<'_> {
         members.filter(is_missing).collect()
     }
 
-    /// Returns the peers of the pending stripes in one direction: the ranks whose messages this
-    /// rank awaits, or the ranks that do not accept its messages.
+    /// Returns the peers of the pending stripes in one direction. For the direction `In`, these are
+    /// the ranks whose messages this rank awaits. For the direction `Out`, these are the ranks that
+    /// have not accepted all bytes of this rank's messages.
     pub(super) fn awaited_peers(&self, direction: StreamDirection) -> Vec<Rank> {
         let stripes = self.pending.iter().filter(|stripe| stripe.direction() == direction);
         let mut awaited: Vec<Rank> = stripes.map(|stripe| stripe.peer).collect();
@@ -174,8 +182,8 @@ impl MessageExchange<'_> {
         awaited
     }
 
-    /// Returns the ranks that are certainly late: missing ranks for which this rank waits. Another
-    /// missing rank may have finished long ago without any of this rank's messages.
+    /// Returns the ranks that are certainly late: the missing ranks for which this rank waits. A
+    /// missing rank for which this rank does not wait may have finished the operation already.
     fn culprits(&self, missing: &[Rank]) -> Vec<Rank> {
         let of = |direction| {
             let mut awaited = self.awaited_peers(direction);
@@ -187,8 +195,9 @@ impl MessageExchange<'_> {
             .unwrap_or_else(|| of(StreamDirection::Out))
     }
 
-    /// Observes the arrivals at one poll of a long wait: which of the awaited ranks have been seen
-    /// in the operation.
+    /// Reports to the arrival skew, at one poll of a long wait, which of the awaited ranks have
+    /// been seen in the operation. If such a rank has named a rank that it had waited for, that
+    /// rank is blamed.
     pub(super) fn observe_awaited(&self, awaited: Vec<Rank>) {
         let order_key = self.operation.descriptor.order_key();
         let has_arrived = |rank: Rank| self.history.peers[rank].last_seen_moment >= order_key;
@@ -199,8 +208,9 @@ impl MessageExchange<'_> {
         self.arrival_skew.observe_arrivals(awaited.into_iter(), has_arrived, blame);
     }
 
-    /// Returns the rank that this rank has waited for in the operation, for the peers that wait for
-    /// this rank.
+    /// Returns the rank that this rank has waited for in the operation, and the time of the wait.
+    /// This rank sends them in its message headers, so that a peer that waits for this rank can
+    /// blame the right rank.
     pub(super) fn own_blame(&self) -> Option<BlamedRank> {
         let (rank, waited) = self.operation.observer.latest_rank()?;
         BlamedRank::new(rank, waited)
@@ -226,7 +236,8 @@ impl MessageExchange<'_> {
         );
     }
 
-    /// Returns the ranks that this rank blames for a wait, as far as it can tell.
+    /// Returns the ranks that this rank blames for a wait. The result is the first list in the
+    /// array `late` that is not empty.
     fn blamed_ranks(&self) -> Vec<Rank> {
         let missing = self.missing_members();
         let late = [
@@ -238,8 +249,8 @@ impl MessageExchange<'_> {
         late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
     }
 
-    /// Returns the rank that this rank waits for now and the length of that wait, for the peers
-    /// that wait for this rank.
+    /// Returns the rank that this rank waits for now, and the time since the start of the deadline.
+    /// This rank sends them in its presence messages.
     fn awaited_blame(&self) -> Option<BlamedRank> {
         let mut awaited = self
             .awaited_peers(StreamDirection::In)
@@ -248,9 +259,9 @@ impl MessageExchange<'_> {
         BlamedRank::new(awaited.next()?, self.operation.deadline().elapsed())
     }
 
-    /// Describes ranks: the name, the last operation in which each was seen, and its answer to a
-    /// liveness query. If the rank waits itself, the text continues with the rank that it waits
-    /// for, and so on.
+    /// Describes ranks. The text contains for each rank its name, the last operation in which this
+    /// rank has seen it, and its answer to a liveness query. If the described rank waits for
+    /// another rank, the text continues with that rank, and so on.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
             let mut text = format!(

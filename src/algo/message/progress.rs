@@ -1,5 +1,6 @@
-//! The progress of posted messages: sends and receives the stripes as far as the streams allow, and
-//! checks each header before its payload is received.
+//! The progress of posted messages. The functions send and receive stripes (the pieces of a
+//! message, one per stream) as far as the streams allow. They check each header before they receive
+//! its payload.
 
 use super::exchange::{MessageExchange, PendingStripe, StripeTransfer};
 use crate::base::buffer::Src;
@@ -9,7 +10,8 @@ use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKin
 use crate::transport::{Channel, Endpoint};
 
 impl MessageExchange<'_> {
-    /// Advances all posted stripes as far as possible. Returns whether any made progress.
+    /// Advances all posted stripes as far as possible. Returns whether any stripe or presence
+    /// message made progress.
     pub(super) fn progress(&mut self) -> Result<bool> {
         let mut moved = !self.history.presence_queue.is_empty() && self.send_presence();
         let mut i = 0;
@@ -41,7 +43,8 @@ impl MessageExchange<'_> {
                 *done += sent;
                 let over = *done == HEADER_BYTES + payload.len();
                 if over && stream == 0 {
-                    // To read this message, the peer also reads the presence messages before it.
+                    // The peer must read all earlier presence messages before it can read this
+                    // message.
                     self.history.peers[peer].unread_presence = 0;
                 }
                 Ok((sent, over))
@@ -75,9 +78,9 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// Polls for the next header of a stream. Returns true if it has arrived and is the expected
-    /// one. Each poll consumes at most one presence message, so that no number of them keeps this
-    /// rank from checking the deadline.
+    /// Polls for the next header of a stream. Returns true if the header has arrived and is the
+    /// expected header. Each poll consumes at most one presence message, so that a flood of
+    /// presence messages cannot keep this rank from checking the deadline.
     fn match_header(
         &mut self,
         peer: Rank,
@@ -114,8 +117,8 @@ impl MessageExchange<'_> {
         self.history.read_ahead(peer, stream).header().map_err(name)
     }
 
-    /// Consumes a presence message of this operation, or of an earlier one, from the stream.
-    /// Returns false for any other header.
+    /// Consumes a header from the stream if it is a presence message for this operation or an
+    /// earlier operation. Returns false for any other header.
     pub(super) fn consume_presence(
         &mut self,
         peer: Rank,
@@ -132,7 +135,8 @@ impl MessageExchange<'_> {
         self.history.read_ahead(peer, stream).skip_header();
         let peer = &mut self.history.peers[peer];
         peer.record_seen(order_key, None, header.blame.map(|blame| blame.rank));
-        // A rank that exchanges presence messages also reads the messages that have arrived.
+        // A peer that sends presence messages is in a long wait, in which it also reads the
+        // messages that have arrived.
         peer.unread_presence = 0;
         Ok(true)
     }

@@ -1,5 +1,4 @@
-//! A ring that passes blocks segment by segment: the common part of ring all-reduce and ring
-//! all-gather.
+//! A ring that passes blocks around segment by segment. Ring all-reduce and ring all-gather use it.
 
 use super::{MAX_POSTED_STRIPES, MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::fold::Fold;
@@ -9,11 +8,13 @@ use crate::base::error::Result;
 use crate::transport::MAX_COLLECTIVE_STREAMS;
 use std::collections::VecDeque;
 
-/// The maximum number of segments with posted receives, and of segments that are sent ahead.
+/// The window: the maximum number of segments with a posted receive. It is also the maximum number
+/// of segments that a member sends before it waits.
 pub(super) const SEGMENT_WINDOW: usize = 3;
 
-/// All segments of the window except the one that has arrived may be in flight. Their stripes must
-/// not keep the next segment from being posted.
+/// All segments of the window except the segment that has arrived may be in flight. Their stripes
+/// must not reach the limit of posted stripes, because a member could then not post the next
+/// segment.
 const _: () = assert!((SEGMENT_WINDOW - 1) * MAX_COLLECTIVE_STREAMS <= MAX_POSTED_STRIPES);
 
 /// The maximum size of a block that is sent in one piece.
@@ -24,8 +25,8 @@ pub(super) struct SegmentedRing<'f, 'd> {
     size: usize,
     block: &'f dyn Fn(usize) -> Dst<'d>,
     segment_bytes: usize,
-    /// The number of segments of the longest block. Shorter blocks have as many, some of them
-    /// empty.
+    /// The number of segments of the longest block. A shorter block has the same number of
+    /// segments, but some of them are shorter or empty.
     segment_count: usize,
 }
 
@@ -54,9 +55,12 @@ impl<'f, 'd> SegmentedRing<'f, 'd> {
         block.slice(start, self.segment_bytes.min(block.len() - start))
     }
 
-    /// Runs `steps` steps. `fold` contains a fold and memory for [`SEGMENT_WINDOW`] segments. If it
-    /// is given, a block that arrives in the first `size - 1` steps is folded into the local block.
-    /// A block that arrives later replaces the local block.
+    /// Runs `steps` steps. In each step, each member receives one block, segment by segment.
+    ///
+    /// - Without `fold`, an arriving block replaces the local block.
+    /// - With `fold`, which contains a fold and memory for [`SEGMENT_WINDOW`] segments, a block
+    ///   that arrives in the first `size - 1` steps is folded into the local block. A block that
+    ///   arrives in a later step replaces the local block.
     pub(super) fn run(
         &self,
         call: &mut MessageOperation<'_>,
@@ -84,13 +88,15 @@ impl<'f, 'd> SegmentedRing<'f, 'd> {
         let (mut posted, mut sent_items) = (0, 0);
         for item in 0..total {
             while posted < total.min(item + SEGMENT_WINDOW) {
-                // A gathered block returns only after the next member has received all of what this
-                // member sent of it.
+                // This receive may overwrite a block that this member has sent. This is safe: the
+                // result of that block comes back around the ring only after the next member has
+                // received everything that this member sent of it.
                 arriving
                     .push_back(exchange.receive(previous_member(size, me), receive_dst(posted)));
                 posted += 1;
             }
-            // A segment that is sent has arrived one step before.
+            // Each segment that this member sends arrived one step earlier, or belongs to its own
+            // block.
             while sent_items < total.min(item + SEGMENT_WINDOW.min(segments)) {
                 exchange.send(next_member(size, me), outgoing(sent_items).as_src());
                 sent_items += 1;

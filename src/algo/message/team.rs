@@ -1,13 +1,15 @@
-//! The ranks that take part in one run of an algorithm over messages, and the limits for the
+//! The ranks that take part in one run of an algorithm over messages, and the limits of the
 //! messages in flight.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 
-/// The maximum number of posted stripes before an algorithm waits for some of them.
+/// The maximum number of posted stripes (pieces of messages, one per stream). If more stripes are
+/// posted, an algorithm waits until some of them are complete.
 pub(in crate::algo) const MAX_POSTED_STRIPES: usize = 16;
 
-/// The largest piece of a vector that is sent, folded and kept at a time.
+/// The size in bytes of a segment: the largest piece of a vector that a member sends, folds and
+/// keeps at a time.
 pub(in crate::algo) const SEGMENT_BYTES: usize = 256 << 10;
 
 /// The members of one run of an algorithm, and this rank's position among them.

@@ -1,17 +1,27 @@
-//! Recursive doubling for any number of members. The largest power of two of the members are
-//! workers. Each extra rank gives its part to the next member, a worker, and receives the result
-//! from it at the end. The extra ranks are among the first members.
+//! Recursive doubling for any number of members: the roles of the members and the partners of each
+//! round.
+//!
+//! The number of workers is the largest power of two that is at most the number of members. Only
+//! workers take part in the rounds. Every other member is an *extra rank*: it sends its vector to
+//! the next member, which is a worker, and receives the result from that worker at the end.
+//!
+//! ```text
+//! 6 members       0      1      2      3      4      5
+//! role          extra  worker extra  worker worker worker
+//! worker index           0             1      2      3
+//! ```
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoublingRole {
-    /// The member gives its part to the next member and waits for the result.
+    /// The member sends its vector to the next member and waits for the result.
     Extra,
     /// The member is a worker.
     Worker {
         /// The index among the workers.
         worker_index: usize,
-        /// Whether the worker has an extra rank: the member before it, whose part it folds.
+        /// Whether the member before the worker is an extra rank, whose vector the worker folds
+        /// into its own.
         has_extra: bool,
     },
 }
@@ -31,15 +41,16 @@ pub fn role_of(size: usize, me: usize) -> DoublingRole {
     }
 }
 
-/// Returns the member with a worker index.
-pub fn worker_member(size: usize, number: usize) -> usize {
+/// Returns the member that has this worker index.
+pub fn worker_member(size: usize, worker_index: usize) -> usize {
     let extra = size - worker_count(size);
-    if number < extra { 2 * number + 1 } else { number + extra }
+    if worker_index < extra { 2 * worker_index + 1 } else { worker_index + extra }
 }
 
-/// Returns the partners of a worker, by worker index, one per round; the nearest comes first.
-pub fn worker_partners(size: usize, number: usize) -> impl Iterator<Item = usize> {
-    (0..worker_count(size).ilog2()).map(move |round| number ^ (1 << round))
+/// Returns the worker indices of a worker's partners, one per round. The nearest partner comes
+/// first.
+pub fn worker_partners(size: usize, worker_index: usize) -> impl Iterator<Item = usize> {
+    (0..worker_count(size).ilog2()).map(move |round| worker_index ^ (1 << round))
 }
 
 #[cfg(test)]

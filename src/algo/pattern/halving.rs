@@ -1,12 +1,19 @@
-//! Recursive halving: partners split the blocks that both have, and each continues with its half.
-//! In the reverse order it is recursive doubling, which gathers the halves (R. Rabenseifner, 2004).
+//! Recursive halving: in each round, two partners split the blocks that both have, and each partner
+//! continues with one half. The same rounds in reverse order gather the halves again; this is
+//! recursive doubling (R. Rabenseifner, 2004).
+//!
+//! ```text
+//! 4 workers   worker 0        worker 1        worker 2        worker 3
+//! round 1     keeps 0..2      keeps 0..2      keeps 2..4      keeps 2..4
+//! round 2     keeps 0..1      keeps 1..2      keeps 2..3      keeps 3..4
+//! ```
 
 use std::ops::Range;
 
 /// One round of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HalvingRound {
-    /// The partner in the round, by worker index.
+    /// The worker index of the partner.
     pub partner: usize,
     /// The blocks with which the worker continues.
     pub kept_blocks: Range<usize>,
@@ -14,8 +21,8 @@ pub struct HalvingRound {
     pub sent_blocks: Range<usize>,
 }
 
-/// Returns the rounds of worker `number` of `workers`, a power of two, over as many blocks. At the
-/// end, the worker has block `number`.
+/// Returns the rounds of worker `number`. The number of workers, `workers`, is a power of two and
+/// equals the number of blocks. After the last round, the worker has only block `number`.
 pub fn rounds(workers: usize, number: usize) -> Vec<HalvingRound> {
     let mut all = Vec::new();
     let mut blocks = 0..workers;

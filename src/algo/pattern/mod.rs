@@ -1,5 +1,5 @@
-//! Index arithmetic that algorithms share. It has no input or output, and is tested for all small
-//! sizes.
+//! Index arithmetic that the algorithms share. These modules perform no input or output. Their
+//! tests cover all small numbers of members.
 
 pub mod bruck;
 pub mod doubling;

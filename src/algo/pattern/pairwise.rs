@@ -1,5 +1,5 @@
 //! Pairwise exchange: in round `distance`, each member sends to the member `distance` ahead of it,
-//! and receives from the member `distance` behind.
+//! and receives from the member `distance` behind it.
 
 /// Returns the member to which `me` sends in a round.
 pub fn send_peer(size: usize, me: usize, distance: usize) -> usize {

@@ -1,4 +1,6 @@
-//! Ring: in each step, each member sends one block to the next member.
+//! Ring: in each step, each member sends one block to the next member and receives one block from
+//! the previous member. The blocks have the numbers of the members. After `size - 1` steps, every
+//! block has visited every member.
 
 /// Returns the member after `me`.
 pub fn next_member(size: usize, me: usize) -> usize {
@@ -10,8 +12,8 @@ pub fn previous_member(size: usize, me: usize) -> usize {
     (me + size - 1) % size
 }
 
-/// Returns the block that `me` sends in a step. In step 0 this is its own block; in each later
-/// step, the block that it received in the step before.
+/// Returns the block that `me` sends in a step. In step 0, a member sends its own block. In each
+/// later step, it sends the block that it received in the previous step.
 pub fn sent_block(size: usize, me: usize, step: usize) -> usize {
     (me + size - step % size) % size
 }

@@ -1,14 +1,20 @@
-//! Partition of a vector into one slice per rank, and into chunks that fit in a data slot.
+//! Partition of buffers into byte ranges:
+//!
+//! - A *slice* is the range of a vector that one rank owns, for example the range that it folds.
+//! - A *chunk* is a range that an algorithm handles in one step. It fits in a data slot (a buffer
+//!   of one rank in shared memory).
+//! - A *part* is the range of a data slot that contains the data for one other rank. The *stride*
+//!   is the distance between the starts of two adjacent parts.
 
 use std::ops::Range;
 
 /// The size of a cache line in bytes. Slices start at multiples of it.
 const CACHE_LINE: usize = 64;
 
-/// Returns the slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes.
-/// Slices are disjoint, cover the vector in rank order, and start on cache lines; late slices may
-/// be empty. An element never straddles two slices, since the sizes of elements divide a cache
-/// line.
+/// Returns the byte range of the slice that rank `rank` of `ranks` owns, for a vector of `bytes`
+/// bytes. Slices are disjoint, cover the vector in rank order, and start at multiples of a cache
+/// line. The slices of the last ranks may be empty. Every element is within one slice, because a
+/// cache line is a multiple of each element size.
 pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     let lines = bytes.div_ceil(CACHE_LINE);
     let cut = |rank: usize| {
@@ -19,44 +25,46 @@ pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     cut(rank)..cut(rank + 1)
 }
 
-/// Returns the length of the longest slice of such a vector.
+/// Returns the length of the longest slice of a vector of `bytes` bytes.
 pub fn longest_slice(bytes: usize, ranks: usize) -> usize {
     (0..ranks).map(|rank| owned_slice(bytes, ranks, rank).len()).max().unwrap_or(0)
 }
 
-/// Returns an upper bound of the slice lengths of such a vector.
+/// Returns an upper bound of the slice lengths of a vector of `bytes` bytes, without a loop over
+/// the ranks.
 pub fn max_slice_bytes(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE
 }
 
-/// Returns the chunks, of at most `max_chunk` bytes each, of a vector of `bytes` bytes. An empty
-/// vector has one empty chunk, so that every call exchanges at least one step.
+/// Returns the chunks of a vector of `bytes` bytes. Each chunk has at most `max_chunk` bytes. An
+/// empty vector has one empty chunk, so that every call takes at least one step.
 pub fn chunks(bytes: usize, max_chunk: usize) -> impl Iterator<Item = Range<usize>> {
     let count = bytes.div_ceil(max_chunk).max(1);
     (0..count).map(move |i| i * max_chunk..((i + 1) * max_chunk).min(bytes))
 }
 
-/// Clips a chunk of the longest block to a block of `bytes` bytes. The result may be shorter than
-/// the chunk, or empty.
+/// Clips a chunk, which was computed for the longest block, to a block of `bytes` bytes. The result
+/// may be shorter than the chunk, or empty.
 pub fn clip_to_block(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
     chunk.start.min(bytes)..chunk.end.min(bytes)
 }
 
-/// Returns the number of bytes of each of `blocks` blocks that fit in `bytes` bytes: whole cache
-/// lines, if at least one fits.
+/// Returns the number of bytes for each block, if `blocks` blocks share `bytes` bytes. The result
+/// is a whole number of cache lines if each block gets at least one cache line.
 pub fn bytes_per_block(bytes: usize, blocks: usize) -> usize {
     let most = bytes / blocks;
     if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
 }
 
-/// Returns the distance between the starts of adjacent parts of `bytes` bytes, at most
-/// `max_stride`. The parts start on cache lines if that limit allows it.
+/// Returns the stride of parts of `bytes` bytes: the next multiple of a cache line, but at most
+/// `max_stride`.
 pub fn part_stride(bytes: usize, max_stride: usize) -> usize {
     bytes.next_multiple_of(CACHE_LINE).min(max_stride)
 }
 
-/// Returns the index of the part for `rank` in a data slot of `owner`. The slot has one part for
-/// each of the other ranks, starting with the next rank; the owner's own part, if any, is last.
+/// Returns the index of the part for `rank` in a data slot of `owner`. The first part is for the
+/// rank after `owner`, the next part for the rank after that, and so on. If the slot has a part for
+/// the owner, that part is last. For 4 ranks and owner 1, the order is 2, 3, 0, 1.
 pub fn part_index(rank: usize, owner: usize, ranks: usize) -> usize {
     (if rank > owner { rank } else { rank + ranks }) - owner - 1
 }

@@ -1,5 +1,12 @@
-//! Trees for broadcast and reduce: the binomial tree, in which each round doubles the number of
-//! members that have the data, and the chain, which pays for large data.
+//! Trees for broadcast, reduce, gather and scatter.
+//!
+//! - In the binomial tree, each round doubles the number of members that have the data.
+//! - In the chain, each member has one child. The chain is faster for large data, because each
+//!   member sends the data once.
+//!
+//! ```text
+//! Binomial tree of 8 members, root 0:  0 -> 4, 2, 1   4 -> 6, 5   2 -> 3   6 -> 7
+//! ```
 
 use std::ops::Range;
 
@@ -17,23 +24,24 @@ pub struct TreePosition {
 pub fn binomial_position(size: usize, root: usize, me: usize) -> TreePosition {
     let relative = (me + size - root) % size;
     let absolute = |relative: usize| (relative + root) % size;
-    // The lowest set bit of a relative number is the size of its subtree. The root has all.
-    let part = match relative {
+    // The size of a subtree is the lowest set bit of the relative number of its top member. The
+    // subtree of the root contains all members.
+    let subtree_size = match relative {
         0 => size.next_power_of_two(),
         _ => 1 << relative.trailing_zeros(),
     };
-    let parent = (relative > 0).then(|| absolute(relative - part));
-    let steps = std::iter::successors(Some(part / 2), |step| Some(step / 2));
+    let parent = (relative > 0).then(|| absolute(relative - subtree_size));
+    let steps = std::iter::successors(Some(subtree_size / 2), |step| Some(step / 2));
     let steps = steps.take_while(|&step| step > 0).filter(|step| relative + step < size);
     TreePosition { parent, children: steps.map(|step| absolute(relative + step)).collect() }
 }
 
-/// Returns the members of the subtree under `me`, by distance from the root: `me` first, then the
-/// subtrees of its children.
+/// Returns the members of the binomial subtree whose top member is `me`, as distances from the
+/// root: first the distance of `me`, then the distances of the other members of the subtree.
 pub fn subtree_span(size: usize, root: usize, me: usize) -> Range<usize> {
     let relative = (me + size - root) % size;
-    let part = if relative == 0 { size } else { 1 << relative.trailing_zeros() };
-    relative..size.min(relative + part)
+    let subtree_size = if relative == 0 { size } else { 1 << relative.trailing_zeros() };
+    relative..size.min(relative + subtree_size)
 }
 
 /// Returns the position of `me` in the chain of `size` members that starts with `root`.

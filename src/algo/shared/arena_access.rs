@@ -1,22 +1,28 @@
-//! In-place access to buffers in arenas (`dist_mem_alloc`): the ranks of a host read each other's
-//! buffers by loads, and write them by stores if that saves a hop.
+//! In-place access to buffers in arenas. An arena is memory that a rank allocates with
+//! `dist_mem_alloc` and that the other ranks of the host can map. If the buffers of all ranks are
+//! in arenas, the ranks read each other's buffers by load instructions, without a copy through data
+//! slots. An all-reduce also writes the peers' buffers by store instructions, which saves a hop.
 //!
-//! - **Offer.** Only the owning rank knows whether a buffer is in an arena. If its buffers are, a
-//!   rank *offers* them with the first step of an operation: it publishes their offsets, and stages
-//!   nothing. Any other rank starts as usual, with [`NO_ARENA_OFFER`] at the start of its first
-//!   inline payload. If all ranks offer, the operation accesses the buffers in place. If some
-//!   offer, all ranks start the operation again with the next step: no rank uses a payload of the
-//!   first step before it has seen the control slots of all ranks. If no rank offers, this word is
-//!   the whole cost.
-//! - **Mapping.** When all ranks offer for the first time, each maps the arenas of its peers and
-//!   publishes whether it succeeded. If one rank failed, no rank offers again.
+//! - **Offer.** Only the owner of a buffer knows whether the buffer is in an arena. A rank whose
+//!   buffers are in its arena *offers* them with the first step of an operation: it publishes the
+//!   offsets of the buffers, and copies nothing to its data slot. A rank without an offer starts
+//!   the usual algorithm, and writes [`NO_ARENA_OFFER`] to the first word of its inline payload.
+//!   The control slots of the first step then decide for all ranks:
+//!   - If all ranks offer, the operation accesses the buffers in place.
+//!   - If only some ranks offer, all ranks start the operation again with the next step. This is
+//!     possible because no rank uses a payload of the first step before it has seen the control
+//!     slots of all ranks.
+//!   - If no rank offers, the operation continues as usual. The only cost is the word in the
+//!     payload.
+//! - **Mapping.** When all ranks offer for the first time, each rank maps the arenas of its peers
+//!   and publishes whether it succeeded. If one rank failed, no rank offers again.
 //! - **Writing.** A rank writes to peers' memory only while its
-//!   [`RankProgress`](crate::transport::rank_progress::RankProgress) marks this, and checks before
-//!   each chunk whether the domain has failed.
-//! - **End.** An operation ends after all ranks have published that they are done. Then no rank
-//!   accesses another rank's memory any more.
-//! - **Failure.** [`super::revocation`] describes how a rank that gives up revokes the access to
-//!   its memory.
+//!   [`RankProgress`](crate::transport::rank_progress::RankProgress) contains the write mark, and
+//!   checks before each chunk whether the domain has failed.
+//! - **End.** Each rank publishes when it has finished its accesses. An operation ends after all
+//!   ranks have published this; from then on, no rank accesses another rank's memory.
+//! - **Failure.** [`super::revocation`] describes how a rank whose operation fails revokes the
+//!   peers' access to its memory.
 
 use super::arena_state::{
     ArenaAccess, ArenaOffsets, NO_ARENA_OFFER, PeerAccess, PeerArenas, is_arena_size,
@@ -33,8 +39,8 @@ use crate::transport::rank_progress::RemoteWritePurpose;
 use std::sync::atomic::Ordering;
 
 impl ShmSequencer<'_> {
-    /// Runs `work` on the arenas in place, if the buffers of all ranks are in arenas. Returns
-    /// whether it did. The accesses to peers' memory are complete after all ranks have run `work`.
+    /// Runs `work` on the arenas in place if the buffers of all ranks are in arenas, and waits
+    /// until all ranks have run their `work`. Returns whether `work` was run.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`], and the errors of `work`.
@@ -60,8 +66,9 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Must be called after this rank has published a step. Returns whether that was the first step
-    /// and another rank has offered arena buffers with it. Then all ranks start again.
+    /// Returns whether another rank has offered arena buffers with the first step of the operation.
+    /// If so, the caller must start the operation again. The function must be called after this
+    /// rank has published a step; it returns false for any later step.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -78,8 +85,8 @@ impl ShmSequencer<'_> {
         }))
     }
 
-    /// Returns whether any rank may offer arena buffers in this step. All ranks agree on the
-    /// answer.
+    /// Returns whether a rank may offer arena buffers in this step. The result is the same on all
+    /// ranks.
     fn is_arena_candidate(&self, operation: &Operation<'_>) -> bool {
         use OpKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
         !self.is_arena_use_decided
@@ -88,10 +95,10 @@ impl ShmSequencer<'_> {
             && !matches!(self.shm.cursor.arena_access.arenas, PeerArenas::Unavailable)
     }
 
-    /// Returns a part of another rank's send buffer.
+    /// Returns `len` bytes at `offset` in another rank's send buffer.
     ///
     /// # Errors
-    /// `Connection` if the part is not within its arena; `System`.
+    /// `Connection` if the range is not within the arena of that rank; `System`.
     pub(super) fn peer_send_part(&self, rank: Rank, offset: usize, len: usize) -> Result<Src<'_>> {
         let (window, offsets) = self.peer_arena(rank)?;
         self.with_peer_context(
@@ -101,7 +108,7 @@ impl ShmSequencer<'_> {
         .map(Dst::as_src)
     }
 
-    /// Returns a part of another rank's receive buffer.
+    /// Returns `len` bytes at `offset` in another rank's receive buffer.
     ///
     /// # Errors
     /// As [`ShmSequencer::peer_send_part`].
@@ -143,8 +150,8 @@ impl ShmSequencer<'_> {
         window.zip(places.get(rank).copied()).ok_or_else(missing)
     }
 
-    /// Publishes the positions of this rank's buffers. Returns whether all ranks have offered
-    /// theirs and have mapped all arenas.
+    /// Publishes the offsets of this rank's buffers. Returns whether all ranks have offered their
+    /// buffers and have mapped the arenas of their peers.
     fn exchange_arena_offers(&mut self, own_offsets: ArenaOffsets) -> Result<bool> {
         self.publish(own_offsets.encode().as_flattened())?;
         self.await_all()?;
@@ -163,7 +170,8 @@ impl ShmSequencer<'_> {
         Ok(are_mapped)
     }
 
-    /// Maps the arenas of the peers, the first time. Returns whether all ranks succeeded.
+    /// Maps the arenas of the peers if this is the first call. Returns whether all ranks have
+    /// mapped the arenas.
     fn map_peer_arenas(&mut self, offsets: &[ArenaOffsets]) -> Result<bool> {
         match self.shm.cursor.arena_access.arenas {
             PeerArenas::Mapped(_) => return Ok(true),

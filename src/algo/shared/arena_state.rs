@@ -1,14 +1,16 @@
-//! The state of arena access that a rank keeps between operations, and the form of an offer. The
-//! head of [`super::arena_access`] explains the protocol.
+//! The state of arena access that a rank keeps between operations, and the encoding of an arena
+//! offer. The head of [`super::arena_access`] explains arenas, offers and the protocol.
 
 use crate::algo::Operation;
 use crate::transport::arena::{self, MemfdIdentity, PeerMapping};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The minimum size at which two hops without any copy are faster: if each rank has a core of its
-/// own, and if a hop costs a context switch.
+/// The minimum size in bytes at which in-place access is faster than a copy through data slots, if
+/// each rank has a core of its own. In-place access takes two hops and no copy.
 const MIN_ARENA_BYTES: usize = 4 << 10;
+/// The minimum size in bytes for the same purpose on an oversubscribed host, where each hop costs a
+/// context switch.
 const MIN_ARENA_BYTES_OVERSUBSCRIBED: usize = 64 << 10;
 
 /// Returns whether a call of `bytes` bytes is long enough for an arena offer.
@@ -23,7 +25,7 @@ pub(super) const NO_ARENA_OFFER: [u8; 8] = [0; 8];
 #[derive(Debug, Default)]
 pub struct ArenaAccess {
     pub(super) arenas: PeerArenas,
-    /// The buffer offsets of all ranks, in an operation that accesses arenas in place.
+    /// The buffer offsets of all ranks, for the operation that accesses arenas in place at present.
     pub(super) offsets: Vec<ArenaOffsets>,
     pub(super) call_count: Arc<AtomicU64>,
 }
@@ -35,14 +37,16 @@ impl ArenaAccess {
     }
 }
 
-/// This rank's mappings of the arenas of its peers. The variant is the same on all ranks.
+/// This rank's mappings of the arenas of its peers. All ranks have the same variant at the same
+/// step.
 #[derive(Debug, Default)]
 pub(super) enum PeerArenas {
+    /// No operation has tried to map the arenas yet.
     #[default]
     Unknown,
-    /// A rank could not map the arena of a peer.
+    /// At least one rank could not map the arena of a peer, so no rank offers its buffers again.
     Unavailable,
-    /// The mapping of each rank's arena; `None` for this rank's own.
+    /// The mapping of each rank's arena; `None` for this rank's own arena.
     Mapped(Vec<Option<Arc<PeerMapping>>>),
 }
 
@@ -51,7 +55,7 @@ pub(super) enum PeerArenas {
 pub(super) enum PeerAccess {
     /// The operation reads the peers' send buffers.
     ReadsSendBuffers,
-    /// The operation also writes the peers' receive buffers.
+    /// The operation reads the peers' send buffers and writes the peers' receive buffers.
     WritesRecvBuffers,
 }
 
@@ -74,7 +78,8 @@ impl ArenaOffsets {
         Some(Self { identity: send.identity, send_offset: send.offset, recv_offset })
     }
 
-    /// Returns the words of an offer. The first is an inode number, which is not 0.
+    /// Returns the words of an offer. The first word is an inode number, which is never 0 and thus
+    /// differs from [`NO_ARENA_OFFER`].
     pub(super) fn encode(self) -> [[u8; 8]; 4] {
         let MemfdIdentity { descriptor, inode } = self.identity;
         [inode, u64::from(descriptor), self.send_offset, self.recv_offset].map(u64::to_le_bytes)

@@ -1,10 +1,12 @@
-//! Exchange of counts that at most two ranks know. The ranks publish their counts first. The ranks
-//! concerned check them, and all ranks learn the number of rounds.
+//! Exchange of counts at the start of an operation in which only the sender and the receiver of a
+//! block know its count.
 //!
-//! Every rank publishes its counts, waits for the counts of all other ranks, and takes the longest.
-//! All ranks thus take the same number of steps, whatever each of them knew before. A rank reads a
-//! peer's published length once, and rejects it if it exceeds the address space. After that, the
-//! length determines only the number of steps: a rank limits its reads and writes by its own
+//! Every rank publishes its counts in one step and waits for the counts of all other ranks. The
+//! receiver of each count compares it with the count that it expects. Every rank also takes the
+//! longest of all published counts, so that all ranks take the same number of further steps.
+//!
+//! A rank reads a peer's published length once, and rejects it if it exceeds the address space. The
+//! length then determines only the number of steps; a rank limits its reads and writes by its own
 //! counts.
 
 use super::sequencer::ShmSequencer;
@@ -19,8 +21,9 @@ use crate::transport::CountSpec;
 /// The size of one count in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Returns the length of the longest block, which determines the number of rounds. All ranks know
-/// it beforehand, or learn it from the counts that ranks publish.
+/// Returns the length of the longest block, which determines the number of steps. If all ranks know
+/// the counts, this is the count argument. Otherwise `publish` exchanges the counts and returns the
+/// length.
 pub(super) fn longest_block(
     steps: &mut ShmSequencer<'_>,
     operation: &Operation<'_>,
@@ -35,8 +38,8 @@ pub(super) fn longest_block(
     }
 }
 
-/// Exchanges one count per rank. `mine` is this rank's count in bytes. `check` receives every
-/// rank's count.
+/// Exchanges one count per rank, and returns the longest. `mine` is this rank's count in bytes. The
+/// function calls `check` with the count of each rank.
 pub(super) fn exchange_block_length(
     steps: &mut ShmSequencer<'_>,
     mine: usize,
@@ -54,8 +57,8 @@ pub(super) fn exchange_block_length(
     Ok(longest)
 }
 
-/// Exchanges one count per pair of ranks. `mine` returns this rank's count for each rank in bytes.
-/// `check` receives every rank's count for this rank.
+/// Exchanges one count per pair of ranks, and returns the longest. `mine` returns this rank's count
+/// in bytes for another rank. The function calls `check` with each rank's count for this rank.
 pub(super) fn exchange_block_lengths(
     steps: &mut ShmSequencer<'_>,
     mine: impl Fn(Rank) -> usize,
@@ -82,14 +85,14 @@ pub(super) fn exchange_block_lengths(
     Ok(longest)
 }
 
-/// One rank of a transfer, and its count of the transferred bytes.
+/// The sender or the receiver of a block, and the number of bytes that this rank sends or expects.
 pub(super) struct TransferEnd {
     pub(super) rank: Rank,
     pub(super) bytes: u64,
 }
 
-/// Fails the group if the sender sends a length that the receiver does not expect. One of the two
-/// is this rank.
+/// Fails the group if the sender sends a length that the receiver does not expect. This rank is the
+/// sender or the receiver.
 pub(super) fn check_counts(
     steps: &ShmSequencer<'_>,
     sender: TransferEnd,
@@ -123,7 +126,7 @@ fn published_length(steps: &ShmSequencer<'_>, rank: Rank) -> Result<usize> {
     })
 }
 
-/// Returns the length if a buffer can have it: at most `isize::MAX` bytes.
+/// Returns the length if it is a possible length of a buffer, that is, at most `isize::MAX` bytes.
 fn addressable_length(length: u64) -> Option<usize> {
     isize::try_from(length).ok().map(isize::unsigned_abs)
 }

@@ -1,25 +1,32 @@
-//! Exposure of callers' buffers for cross-memory attach (CMA). A rank publishes the addresses of
-//! its buffers. Its peers read the data that they need from the memory of its process, or write the
-//! data for it there. Large vectors are thus copied once, and not into and out of data slots.
+//! Exposure of callers' buffers for cross-memory attach (CMA): copies between two processes by the
+//! system calls `process_vm_readv` and `process_vm_writev`. A rank publishes the addresses of its
+//! buffers, and its peers read from these buffers or write to them. Large vectors are thus copied
+//! once, instead of twice (into a data slot and out of it).
 //!
-//! - A rank *exposes* its buffer with one step, and *ends the exposure* with a later step. It may
-//!   write to the buffer, or return to its caller, after the ranks that read have published that
-//!   later step. Between the two steps it writes only the parts that no other rank reads.
-//! - Some memory cannot be read by peers, for instance that of some devices, though its own process
-//!   may read it. If the exposed data is not written during the exposure, a rank whose access fails
-//!   reports this when it ends the exposure, and the operation is repeated through data slots
-//!   ([`ShmSequencer::close_exposure_if_all`]). Otherwise a rank first reads the ends of its own
-//!   buffer in the same way ([`ShmSequencer::expose_all`]); if that fails on any rank, no rank
-//!   reads. All ranks come to the same conclusion, from the control slots of all ranks.
-//! - The ranks of a group test at its creation whether they can read and write each other's memory.
-//!   The result is the same on all ranks
+//! - **Start and end.** A rank *exposes* its buffer with one step, and *ends the exposure* with a
+//!   later step. It may overwrite the buffer, or return to its caller, after the ranks that read
+//!   from the buffer have also published that later step. Between the two steps, it writes only to
+//!   the ranges of the buffer that no other rank reads.
+//! - **Support.** When a group is created, its ranks test whether they can read and write each
+//!   other's memory. The result is the same on all ranks
 //!   ([`GroupShape::has_cma`](crate::algo::row::GroupShape::has_cma)).
-//! - If a rank writes to a part of a peer's memory, no other rank reads or writes that part before
-//!   all ranks have ended the exposure. [`super::revocation`] describes how a rank that gives up
-//!   revokes that access.
-//! - Data that a rank has read is valid only after the reader has seen the owner's step that ends
-//!   the exposure, or knows otherwise that the owner had not returned before. A rank that gives up
-//!   fails the group before it returns.
+//! - **Inaccessible buffers.** Some buffers cannot be read by other processes, for instance those
+//!   in the memory of some devices. There are two ways to detect this, and in both ways all ranks
+//!   come to the same conclusion, because they decide from the control slots of all ranks:
+//!   - If no rank overwrites exposed data during the exposure, the ranks try to copy. A rank whose
+//!     copy fails reports this when it ends the exposure, and all ranks repeat the operation
+//!     through data slots ([`ShmSequencer::close_exposure_if_all`]).
+//!   - Otherwise the operation cannot be repeated. Each rank therefore first reads the first and
+//!     the last byte of its own buffer by CMA, and publishes the result
+//!     ([`ShmSequencer::expose_all`]). If this test fails on any rank, no rank reads from its
+//!     peers.
+//! - **Writes.** If a rank writes to a range of a peer's memory, no other rank reads or writes that
+//!   range before all ranks have ended the exposure. [`super::revocation`] describes how a rank
+//!   whose operation fails revokes this access.
+//! - **Validity.** Data that a rank has read is valid only if the owner of the buffer had not
+//!   returned to its caller before the read. The reader knows this when it has seen the owner's
+//!   step that ends the exposure. A rank whose operation fails marks the group as failed before it
+//!   returns.
 
 use super::arena_state::NO_ARENA_OFFER;
 use super::sequencer::ShmSequencer;
@@ -34,22 +41,22 @@ use crate::transport::rank_progress::RemoteWritePurpose;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// The time in which a rank whose memory cannot be read must be reported as dead, or must have
-/// failed the group.
+/// The time for which a rank that cannot read a peer's memory waits for the explanation: a report
+/// that the peer is dead, or a failure of the group.
 const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The address of a buffer that peers cannot read.
+/// The value that a rank publishes instead of the address of a buffer that peers cannot read.
 const UNREADABLE_ADDRESS: u64 = 0;
 
-/// The published buffers of another rank.
+/// The buffers that another rank has exposed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExposedBuffers {
     rank: Rank,
     send_address: u64,
-    /// The factor for the elements of the send buffer, for operators that use one.
+    /// The factor for the elements of the send buffer. Only the operator `PREMUL_SUM` uses it.
     pub(super) factor: f64,
     recv_address: u64,
-    /// The address of the region in the rank's process.
+    /// The address in that rank's process at which the region of the domain is mapped.
     region_address: u64,
 }
 
@@ -69,7 +76,8 @@ impl ExposedBuffers {
     }
 }
 
-/// Returns whether an access to a peer's memory succeeded; false if the memory is not accessible.
+/// Converts the outcome of an access to a peer's memory: true if the access succeeded, false if the
+/// memory is not accessible, and an error if the group has failed.
 fn check_reachable(outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::System => {
@@ -84,9 +92,10 @@ fn check_reachable(outcome: Result<()>) -> Result<bool> {
 }
 
 impl ShmSequencer<'_> {
-    /// Publishes the next step with the address of this rank's send buffer and its factor, and
-    /// waits for the steps of all ranks. Returns false if any rank's buffer is not readable. This
-    /// rank also tests `later`, a buffer that it will expose later.
+    /// Publishes the next step with the address of this rank's send buffer and this rank's factor,
+    /// and waits for the steps of all ranks. Returns false if the buffer of any rank is not
+    /// readable. This rank tests its send buffer and `later`, a buffer that it will expose with a
+    /// later step.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -105,8 +114,8 @@ impl ShmSequencer<'_> {
         Ok(all)
     }
 
-    /// Publishes the next step with the address of this rank's send buffer. No rank may write to
-    /// that buffer before the step in which all ranks [end the
+    /// Publishes the next step with the addresses of this rank's buffers. No rank may write to the
+    /// send buffer before the step in which all ranks [end the
     /// exposure](Self::close_exposure_if_all).
     ///
     /// # Errors
@@ -116,8 +125,8 @@ impl ShmSequencer<'_> {
         if self.has_arena_offers(operation)? { self.expose_sent(operation) } else { Ok(()) }
     }
 
-    /// Publishes the next step with the address of this rank's part of the result, which must be
-    /// readable.
+    /// Publishes the next step with the address of this rank's receive buffer, in which the peers
+    /// read this rank's slice of the result. The buffer must be readable by the peers.
     ///
     /// # Errors
     /// As [`ShmSequencer::publish`].
@@ -139,7 +148,8 @@ impl ShmSequencer<'_> {
         )
     }
 
-    /// Waits for the buffers that a rank exposes with the current step.
+    /// Waits until a rank has published the current step, and returns the buffers that it exposes
+    /// with this step.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_rank`].
@@ -167,11 +177,11 @@ impl ShmSequencer<'_> {
         cma::cma_write(self.domain(), purpose, to.cma_target(offset), src)
     }
 
-    /// Copies from `offset` in a rank's exposed send buffer.
+    /// Copies `into.len()` bytes from `offset` in a rank's exposed send buffer.
     ///
     /// # Errors
-    /// The failure of the group, if it has failed. If the memory cannot be read for another reason,
-    /// `System`, which also fails the group.
+    /// The failure of the group, if the group has failed. Otherwise `System` if the memory cannot
+    /// be read; this error also fails the group.
     pub(super) fn cma_read(
         &self,
         from: ExposedBuffers,
@@ -182,17 +192,17 @@ impl ShmSequencer<'_> {
             .map_err(|error| self.unreachable_memory_error(from.rank, error))
     }
 
-    /// Copies to `offset` in a rank's receive buffer.
+    /// Copies `src` to `offset` in a rank's exposed receive buffer.
     ///
     /// # Errors
-    /// The failure of the group, if it has failed. If the memory cannot be written for another
-    /// reason, `System`, which also fails the group.
+    /// The failure of the group, if the group has failed. Otherwise `System` if the memory cannot
+    /// be written; this error also fails the group.
     pub(super) fn cma_write(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
         self.write_peer(src, to, offset)
             .map_err(|error| self.unreachable_memory_error(to.rank, error))
     }
 
-    /// Copies as [`ShmSequencer::cma_read`]; returns false if the memory cannot be read.
+    /// Copies as [`ShmSequencer::cma_read`], but returns false if the memory cannot be read.
     ///
     /// # Errors
     /// The failure of the group.
@@ -205,7 +215,7 @@ impl ShmSequencer<'_> {
         check_reachable(self.read_peer(from, offset, into))
     }
 
-    /// Copies as [`ShmSequencer::cma_write`]; returns false if the memory cannot be written.
+    /// Copies as [`ShmSequencer::cma_write`], but returns false if the memory cannot be written.
     ///
     /// # Errors
     /// The failure of the group.
@@ -218,8 +228,8 @@ impl ShmSequencer<'_> {
         check_reachable(self.write_peer(src, to, offset))
     }
 
-    /// Copies as [`ShmSequencer::try_cma_write`] to several ranks, to each after it has exposed its
-    /// buffers.
+    /// Copies `src` to `offset` in the receive buffers of several ranks. For each rank, waits until
+    /// it has exposed its buffers. Returns false if the memory of a rank cannot be written.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_exposed`].
@@ -238,8 +248,8 @@ impl ShmSequencer<'_> {
         Ok(true)
     }
 
-    /// Ends the exposure of send buffers, as [`ShmSequencer::close_exposure`]. `is_complete` tells
-    /// whether this rank made all its copies. Returns whether all ranks did.
+    /// Ends the exposure, as [`ShmSequencer::close_exposure`]. `is_complete` tells whether all
+    /// copies of this rank succeeded. Returns whether all copies of all ranks succeeded.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -254,8 +264,8 @@ impl ShmSequencer<'_> {
             }))
     }
 
-    /// Publishes the next step, and waits until all ranks have published it. Then no rank accesses
-    /// the exposed buffers any more.
+    /// Ends the exposure: publishes the next step, and waits until all ranks have published it.
+    /// After that, no rank accesses the exposed buffers any more.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -264,9 +274,9 @@ impl ShmSequencer<'_> {
         self.await_all()
     }
 
-    /// Returns the error for memory that cannot be read or written. If the group has not failed
-    /// yet, waits for a failure report first: the usual cause is the death of a rank, which is
-    /// reported within [`FAILURE_REPORT_TIMEOUT`].
+    /// Returns the error for memory that cannot be read or written. The usual cause is the death of
+    /// a rank. If the group has not failed yet, this function therefore waits up to
+    /// [`FAILURE_REPORT_TIMEOUT`] for a failure report, and returns the reported failure.
     #[cold]
     fn unreachable_memory_error(&self, rank: Rank, error: Error) -> Error {
         if error.kind() != ErrorKind::System {

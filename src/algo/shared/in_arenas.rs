@@ -1,6 +1,7 @@
-//! The algorithms on arenas: each rank reads its part of the peers' vectors directly from their
-//! arenas. If the buffers of all ranks are in arenas, they replace every other algorithm of several
-//! steps. [`super::arena_access`] contains the protocol.
+//! The algorithms on arenas (memory of `dist_mem_alloc` that all ranks of the host map): each rank
+//! reads the data that it needs directly from the arenas of its peers. If the buffers of all ranks
+//! are in arenas, these algorithms replace every other shared-memory algorithm of several steps.
+//! [`super::arena_access`] contains the protocol.
 
 use super::arena_state::PeerAccess;
 use super::sequencer::ShmSequencer;
@@ -11,13 +12,16 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// The number of bytes that a rank folds between two checks for a failure: if it also writes to the
-/// memory of its peers, and if it only reads.
+/// The number of bytes that a rank folds between two checks for a failure, if it writes to the
+/// memory of its peers.
 const CHUNK: usize = 16 << 10;
+/// The number of bytes that a rank folds between two checks for a failure, if it only reads the
+/// memory of its peers.
 const READ_ONLY_CHUNK: usize = 1 << 20;
 
-/// Runs an operation on the arenas if possible ([`ShmSequencer::run_in_arenas`]), else by `run`. If
-/// the operator uses factors, the vectors cannot be folded in place.
+/// Runs an operation on the arenas if possible ([`ShmSequencer::run_in_arenas`]), otherwise by
+/// `run`. An operation with the operator `PREMUL_SUM` always runs by `run`, because the vectors
+/// must be multiplied by their factors before they are folded.
 ///
 /// # Errors
 /// As [`ShmSequencer::run_in_arenas`], and the errors of `run`.
@@ -55,7 +59,7 @@ fn copy_blocks(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     Ok(())
 }
 
-/// All-to-all: copies the blocks for this rank. All blocks have the same length.
+/// All-to-all: copies the peers' blocks for this rank. All blocks have the same length.
 fn copy_blocks_for_self(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let me = steps.rank();
     kernel::copy(operation.recv_block(me), operation.send_block(me));
@@ -68,9 +72,9 @@ fn copy_blocks_for_self(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> 
     Ok(())
 }
 
-/// All-reduce: folds this rank's slice of all vectors, and stores it to the results of all ranks.
-/// This takes two hops and no extra copy. Only this rank reads and writes the slice, so an in-place
-/// call overwrites no input that another rank still reads.
+/// All-reduce: folds this rank's slice of all vectors, and stores the folded slice in the receive
+/// buffers of all ranks. This takes two hops and no extra copy. Only this rank reads and writes
+/// this slice of any vector, so an in-place call overwrites no input that another rank still reads.
 fn fold_slice(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, me, size) = (operation.bytes(), steps.rank(), steps.size());
     let (own_slice, fold) = (owned_slice(bytes, size, me), Fold::of(operation)?);
@@ -95,8 +99,8 @@ fn fold_slice(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()>
     Ok(())
 }
 
-/// Reduce-scatter: folds this rank's block of all vectors. In an in-place call a rank writes to its
-/// block of its own vector, which no other rank reads.
+/// Reduce-scatter: folds this rank's block of all vectors. In an in-place call, the result
+/// overwrites this rank's block of its own vector, which no other rank reads.
 fn fold_block(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (len, me, size) = (operation.recv.len(), steps.rank(), steps.size());
     let start = me * len;

@@ -1,9 +1,12 @@
-//! Algorithms for the ranks of one host, over shared control slots and data slots.
+//! Algorithms for the ranks of one host. The ranks share *control slots* (a step number and a short
+//! inline payload) and *data slots* (buffers for longer payloads).
 //!
-//! [`sequencer`] contains the protocol. [`exposure`] extends it for buffers that peers read and
-//! write in place by CMA, [`arena_access`] for buffers that peers access by loads and stores.
-//! [`in_arenas`] contains the algorithms for the latter. The other modules are one folder per
-//! collective, with one file per algorithm.
+//! - [`sequencer`] contains the protocol for these slots.
+//! - [`exposure`] extends the protocol for buffers that peers read and write by cross-memory attach
+//!   (CMA).
+//! - [`arena_access`] extends the protocol for buffers in arenas, which peers access by load and
+//!   store instructions. [`in_arenas`] contains the algorithms on arenas.
+//! - The other modules are one folder per collective, with one file per algorithm.
 
 mod arena_access;
 pub mod arena_state;

@@ -1,10 +1,12 @@
-//! One-step operations: each rank publishes its payload with one step. An inline payload is in the
-//! control slot, so that one cache line goes from each sender to each receiver. A longer payload is
-//! in the data slot, and takes one hop too.
+//! One-step operations: each sender publishes its payload with one step, and each receiver makes
+//! its result from the payloads of all senders. An inline payload is in the control slot, so that
+//! one or two cache lines move from each sender to each receiver. A longer payload is in the data
+//! slot. Both take one hop.
 //!
-//! A row defines how a rank packs its payload ([`OneStepAlgorithm::pack`]) and how it makes the
-//! result from the payloads of all senders ([`OneStepAlgorithm::reduce`]). The code between is the
-//! same for all rows. Blocking calls have a fast path for it ([`crate::algo::fast_path`]).
+//! The row of each algorithm defines how a rank packs its payload ([`OneStepAlgorithm::pack`]) and
+//! how it makes the result ([`OneStepAlgorithm::reduce`]). This file contains the steps between
+//! these two functions, which are the same for all rows. [`crate::algo::fast_path`] is a faster
+//! version of these steps for blocking calls.
 
 use super::sequencer::ShmSequencer;
 use crate::algo::fold::with_vectors;
@@ -20,11 +22,12 @@ use crate::transport::region::Region;
 /// The row-specific part of a one-step algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct OneStepAlgorithm {
-    /// The senders and the receivers of payloads.
+    /// The ranks that send and the ranks that receive.
     pub senders: OneStepSenders,
     /// The memory that holds the payloads.
     pub location: PayloadLocation,
-    /// The function that packs this rank's payload: as many bytes as the rank sends.
+    /// The function that packs this rank's payload. The destination has the length of the send
+    /// buffer.
     pub pack: fn(&CallArguments<'_>, Dst<'_>) -> Result<()>,
     /// The function that makes the result on a receiver.
     pub reduce: fn(&CallArguments<'_>, &Contributions<'_>) -> Result<()>,
@@ -44,7 +47,7 @@ pub enum OneStepSenders {
 /// The memory in which a rank publishes its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadLocation {
-    /// The payload is inline in the control slot, at most [`INLINE_BYTES`].
+    /// The payload is inline in the control slot, and has at most [`INLINE_BYTES`] bytes.
     CtrlSlot,
     /// The payload is in the data slot.
     DataSlot,
@@ -57,7 +60,7 @@ pub(in crate::algo) enum OneStepRole {
     Exchange,
     /// The rank sends, and waits for no rank.
     Send,
-    /// The rank does not send. It waits for one rank, or for all other ranks.
+    /// The rank does not send. It waits for the given rank, or for all other ranks if `None`.
     Receive(Option<Rank>),
 }
 
@@ -65,7 +68,7 @@ impl OneStepAlgorithm {
     /// Returns the role of a rank.
     ///
     /// # Errors
-    /// `Internal` for an operation without the root that it needs.
+    /// `Internal` for a rooted operation without a root.
     fn role_of(&self, rank: Rank, arguments: &CallArguments<'_>) -> Result<OneStepRole> {
         let root = match self.senders {
             OneStepSenders::All => return Ok(OneStepRole::Exchange),
@@ -80,14 +83,14 @@ impl OneStepAlgorithm {
 }
 
 /// The properties that all calls with equal arguments have in common on one rank. The full path and
-/// the fast path pack payloads and make results by the same plan.
+/// the fast path both use this plan to pack payloads and to make results.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::algo) struct OneStepPlan {
     algorithm: OneStepAlgorithm,
     pub(in crate::algo) role: OneStepRole,
     pub(in crate::algo) rank: Rank,
-    /// The number of bytes that each rank uses of its data slot: the same on all ranks, and 0 for
-    /// inline payloads.
+    /// The number of bytes that each rank uses of its data slot. It is the same on all ranks, and 0
+    /// for inline payloads.
     pub(in crate::algo) slot_bytes_used: usize,
     resolved_fold: Option<ResolvedFold>,
 }
@@ -117,8 +120,8 @@ impl OneStepPlan {
         self.algorithm.location
     }
 
-    /// Returns the same plan with a location that the compiler knows. It then generates code
-    /// without the instructions that only the other location needs.
+    /// Returns the same plan, but with `location` as its location. If the caller passes a constant,
+    /// the compiler omits the instructions for the other location.
     #[inline(always)]
     pub(in crate::algo) fn with_known_location(&self, location: PayloadLocation) -> Self {
         let inline = location == PayloadLocation::CtrlSlot;
@@ -132,8 +135,8 @@ impl OneStepPlan {
         !matches!(self.role, OneStepRole::Receive(_))
     }
 
-    /// Returns whether this rank packs a payload: for other ranks, or for itself if the payload
-    /// differs from the caller's buffer.
+    /// Returns whether this rank packs a payload. A sender packs for the other ranks. A receiver
+    /// packs for itself if its contribution differs from the caller's buffer.
     fn has_payload(&self, arguments: &CallArguments<'_>) -> bool {
         self.is_sender() || !is_sent_unchanged(arguments)
     }
@@ -143,11 +146,12 @@ impl OneStepPlan {
         self.location() == PayloadLocation::DataSlot && self.has_payload(arguments)
     }
 
-    /// Packs this rank's payload into `inline_payload`, for the control slot, or into the data slot
-    /// `slot`. Returns the number of inline bytes to publish.
+    /// Packs this rank's payload: into `inline_payload` if the location is the control slot,
+    /// otherwise into the data slot `slot`. Returns the number of bytes of `inline_payload` to
+    /// publish.
     ///
     /// # Errors
-    /// Those of [`OneStepAlgorithm::pack`].
+    /// The errors of [`OneStepAlgorithm::pack`].
     #[inline(always)]
     pub(in crate::algo) fn pack(
         &self,
@@ -168,10 +172,10 @@ impl OneStepPlan {
     }
 
     /// Makes the result on a receiver, after all senders have published the step. `own_payload` is
-    /// this rank's own payload, also if it is not a sender.
+    /// this rank's contribution to the result, even if this rank is not a sender.
     ///
     /// # Errors
-    /// Those of [`OneStepAlgorithm::reduce`].
+    /// The errors of [`OneStepAlgorithm::reduce`].
     #[inline(always)]
     pub(in crate::algo) fn reduce(
         &self,
@@ -208,7 +212,7 @@ pub struct Contributions<'a> {
     step: u64,
     /// The number of bytes used of each data slot, or 0 for inline payloads.
     slot_bytes_used: usize,
-    /// This rank's own payload, also if it is not a sender.
+    /// This rank's contribution, even if this rank is not a sender.
     own_payload: Src<'a>,
     /// The fold of a reduction.
     resolved_fold: Option<ResolvedFold>,
@@ -225,7 +229,8 @@ impl<'a> Contributions<'a> {
         self.region.geometry().ranks
     }
 
-    /// Folds the payloads of all ranks, or a part of each, in rank order.
+    /// Folds data of all ranks into `dst`, in rank order. `part` returns the payload of a rank, or
+    /// the range of the payload to fold.
     ///
     /// # Errors
     /// `Internal` for an operation that does not reduce.
@@ -234,7 +239,7 @@ impl<'a> Contributions<'a> {
         self.fold_prefix(self.size(), dst, part)
     }
 
-    /// Folds the payloads of ranks 0 to `vectors - 1`, as [`Contributions::fold`] does for all.
+    /// Folds as [`Contributions::fold`], but only the data of ranks 0 to `vectors - 1`.
     ///
     /// # Errors
     /// As [`Contributions::fold`].
@@ -289,7 +294,8 @@ pub fn run(
         }
     }
     plan.await_senders(steps)?;
-    // The cache lines of the slots go to the peers, so this rank reads the caller's buffer.
+    // The peers read this rank's slots at this time, so their cache lines move to the peers' cores.
+    // If possible, this rank therefore reads its own contribution from the caller's buffer.
     let own_payload = match plan.location() {
         _ if is_sent_unchanged(arguments) => arguments.send,
         PayloadLocation::CtrlSlot => Src::from(&inline_payload[..arguments.send.len()]),
@@ -298,7 +304,7 @@ pub fn run(
     plan.reduce(arguments, steps.shm.region, steps.shm.cursor.step, own_payload)
 }
 
-/// Completes a one-step operation whose step the fast path has published.
+/// Completes a one-step operation on the full path, after the fast path has published its step.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,11 +1,14 @@
-//! The probed cache distance of the other ranks' cores, during one operation.
+//! Stagers for one operation. A stager ([`Stager`]) copies data to a data slot. It first measures
+//! how far away the cache lines of the slot are, and chooses its store instructions by that
+//! distance.
 
 use crate::algo::fold::MAX_STACK_RANKS;
 use crate::base::ids::Rank;
 use crate::kernel::Stager;
 
-/// One stager per rank that reads its own part of this rank's data slots. With more than
-/// `MAX_STACK_RANKS` ranks, several ranks share one stager.
+/// One stager for each rank that reads from this rank's data slots. The distance depends on the
+/// core of the rank that read the part of the slot last. With more than `MAX_STACK_RANKS` ranks,
+/// several ranks share one stager.
 #[derive(Debug)]
 pub struct RankStagers([Stager; MAX_STACK_RANKS]);
 

@@ -1,11 +1,15 @@
 //! The bootstrap of a native group, in six steps:
 //!
-//! 1. Each rank listens on a node socket and all-gathers its [`NativePeerInfo`].
-//! 2. Each rank computes the same [`NativeGroupPlan`] from all peer infos.
-//! 3. The ranks of a node join a shared region through their sockets.
-//! 4. If there are several nodes, the ranks all-gather their addresses and connect the nodes.
-//! 5. Each rank reports that it joined, and with it its [`CmaCapability`].
-//! 6. Each rank creates its survivor endpoint on the node socket.
+//! 1. Each rank listens on a Unix socket for ranks of its node (the node socket), and the ranks
+//!    all-gather their [`NativePeerInfo`].
+//! 2. Each rank computes the same [`NativeGroupPlan`] from the peer infos of all ranks.
+//! 3. The ranks of a node join a shared region (the memory that they share) through their node
+//!    sockets.
+//! 4. If there are several nodes, the ranks all-gather their network addresses and connect the
+//!    nodes.
+//! 5. Each rank reports that it has joined. This report contains its [`CmaCapability`].
+//! 6. Each rank creates its survivor endpoint, at which the surviving ranks reach it after a
+//!    failure of the group. The endpoint takes over the node socket.
 
 use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
@@ -36,8 +40,8 @@ use std::time::Duration;
 /// The largest element in bytes. A data slot must hold one element for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
 
-/// The mesh that connects the nodes, and the endpoint at which ranks of other nodes reconnect
-/// later.
+/// The mesh (the streams that connect the nodes), and the endpoint at which ranks of other nodes
+/// can reconnect after a failure of the group.
 type MeshAndEndpoint = (Arc<dyn Endpoint>, Option<tcp::ReconnectEndpoint>);
 
 /// The plan of a group, which all ranks compute identically from the peer infos.
@@ -46,7 +50,8 @@ struct NativeGroupPlan {
     nodes: NodeMap,
     rank_locations: Vec<RankLocation>,
     names: Arc<[PeerName]>,
-    /// True if all ranks are threads of one process; then queues in memory connect the nodes.
+    /// True if all ranks are threads of one process. In that case, queues in memory connect the
+    /// nodes.
     in_process: bool,
     slot_bytes: usize,
     shape: GroupShape,
@@ -58,8 +63,8 @@ struct NativeGroupPlan {
 /// Creates the native back end of a group of at least two ranks.
 ///
 /// # Errors
-/// `Timeout` with the missing ranks; the error that prevented a rank from joining, with the name of
-/// this rank.
+/// `Timeout` with the missing ranks. If a rank could not join, its error with the name of that
+/// rank.
 pub(in crate::backend) fn create(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -69,12 +74,13 @@ pub(in crate::backend) fn create(
         .inspect_err(|error| exchange.publish_failure(error))
 }
 
-/// The maximum time that a rank waits for a published failure after a connection broke.
+/// The maximum time for which a rank waits for a published failure after a connection has broken.
 const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
+/// The interval between two checks for a published failure.
 const PEER_FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Replaces a connection error by the failure that a peer published. A failing rank closes its
-/// connections, and its published reason explains more than the broken connection.
+/// Replaces a connection error by the failure that a peer has published. A rank that fails closes
+/// its connections, and its published reason explains more than the broken connection.
 fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error {
     if error.kind() != ErrorKind::Connection {
         return error;
@@ -109,16 +115,16 @@ fn bootstrap_group(
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
     let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
-    // On an oversubscribed host each wait costs a context switch. There a copy by one side alone
-    // (get) is cheaper.
+    // On an oversubscribed host, each wait costs a context switch. A CMA read (get) is cheaper
+    // there even if CMA reads are slow, because the receiver copies alone.
     let can_be_read = own_info.cookie_address.is_some()
         && (plan.wait_policy.is_oversubscribed || cma::is_cma_read_cheap());
     let matching_engine = match &mesh {
         Some(_) => MatchingEngine::new(Arc::clone(&domain), mesh.clone(), can_be_read)?,
         None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),
     };
-    // The group exists only after all ranks joined. The lifeline of a rank detects its death until
-    // then.
+    // The group exists only after all ranks have joined. Until then, the domain detects the death
+    // of a rank.
     let cma = CmaCapability::detect(plan.can_read_node(context.rank, &infos));
     let cma_names = exchange.all_gather("met", cma.name(), &|| domain.failure())?;
     let plan = plan.with_cma(&cma_names);
@@ -162,8 +168,9 @@ fn bootstrap_group(
     })
 }
 
-/// The cross-memory attach (CMA) capability of a rank towards the other ranks of its node. The rank
-/// publishes it after it joined its node.
+/// The cross-memory attach (CMA) capability of a rank: whether it can read and write the memory of
+/// the other ranks of its node, and whether reads are cheap. The rank publishes its capability
+/// after it has joined its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CmaCapability {
     can_read: bool,
@@ -257,9 +264,9 @@ impl NativeGroupPlan {
         })
     }
 
-    /// Enables CMA reads and CMA writes if all ranks reported the capability. CMA reads are cheap
-    /// if at least half of the ranks report it: noise in a rank's measurement can only overstate
-    /// the cost, never understate it.
+    /// Enables CMA reads if all ranks have reported that they can read, and CMA writes if all ranks
+    /// have reported that they can write. CMA reads count as cheap if at least half of the ranks
+    /// have measured that they are cheap, because noise can only increase the measured cost.
     fn with_cma(mut self, cma_names: &[Vec<u8>]) -> Self {
         let capabilities: Vec<_> =
             cma_names.iter().map(|name| CmaCapability::from_name(name)).collect();
@@ -270,7 +277,8 @@ impl NativeGroupPlan {
         self
     }
 
-    /// Returns the name of the transport for logs; `node_transport` is the transport within a node.
+    /// Returns the name of the transport for log messages. `node_transport` is the transport within
+    /// a node.
     fn transport_name(&self, node_transport: &'static str) -> String {
         let network_transport = if self.in_process { "inproc" } else { "tcp" };
         match (self.nodes.node_count(), self.nodes.max_ranks_per_node()) {
@@ -333,8 +341,8 @@ impl NativeGroupPlan {
         Ok((Arc::new(domain), "shm"))
     }
 
-    /// Connects this rank to the other nodes, if there are any. Only then does the rank listen on
-    /// the network.
+    /// Connects this rank to the ranks of the other nodes. If there is only one node, does nothing,
+    /// so that the rank does not listen on the network.
     fn connect_nodes(
         &self,
         context: &GroupContext<'_>,
@@ -383,8 +391,8 @@ impl NativeGroupPlan {
         Ok(Some((Arc::new(mesh), Some(reconnect_endpoint))))
     }
 
-    /// Creates the endpoint at which survivors reach this rank later. Ranks of its node use the
-    /// socket of the bootstrap.
+    /// Creates the endpoint at which the surviving ranks reach this rank after a failure of the
+    /// group. Ranks of the same node use the node socket of the bootstrap.
     fn create_survivor_endpoint(
         &self,
         context: &GroupContext<'_>,

@@ -1,16 +1,19 @@
-//! Detects whether the ranks of a host are oversubscribed. If each rank has a core of its own,
-//! waiting ranks may spin without delaying the ranks that they wait for.
+//! Detects whether the ranks of a host are oversubscribed, that is, whether they cannot all have a
+//! core of their own. If they are not oversubscribed, a waiting rank may spin without delaying the
+//! ranks that it waits for.
 //!
 //! The cores of a rank are the affinity mask of its thread at the bootstrap, limited by the CPU
-//! quota of its control group. If a launcher binds each rank to a different core, the ranks are not
-//! oversubscribed; the same holds if all ranks share enough cores. Ranks that are bound to the same
-//! core are oversubscribed, even if the host has idle cores.
+//! quota of its control group. Examples:
+//!
+//! - A launcher binds each rank to a different core: not oversubscribed.
+//! - All ranks may use all cores, and there are as many cores as ranks: not oversubscribed.
+//! - Two ranks are bound to the same core: oversubscribed, even if the host has idle cores.
 
 use crate::base::error::Result;
 use crate::sys::{host, thread};
 use std::fmt;
 
-/// The exclusive maximum of core numbers that `parse` accepts.
+/// The number of core numbers that `parse` accepts: 0 to this number minus 1.
 const MAX_CORES: usize = 8192;
 
 /// The cores on which one rank may run.
@@ -18,7 +21,8 @@ const MAX_CORES: usize = 8192;
 pub(super) struct AllowedCores {
     /// The core numbers, in ascending order.
     allowed: Vec<usize>,
-    /// The number of cores that the rank may use at the same time.
+    /// The number of cores that the rank may use at the same time. The CPU quota can make it
+    /// smaller than the length of `allowed`.
     granted: usize,
 }
 
@@ -51,7 +55,8 @@ impl AllowedCores {
 }
 
 impl fmt::Display for AllowedCores {
-    /// Writes the granted number and the core list in the format of the kernel: `2 of 0-3,8`.
+    /// Writes the number of granted cores and the list of allowed cores. For example, `2 of 0-3,8`
+    /// means that the rank may use 2 cores at the same time, of the cores 0 to 3 and 8.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of ", self.granted)?;
         let runs = self.allowed.chunk_by(|one, next| one + 1 == *next);
@@ -76,8 +81,8 @@ pub(super) fn are_oversubscribed(ranks: &[&AllowedCores]) -> bool {
     !ranks.iter().all(is_granted) || !has_core_for_each_rank(ranks)
 }
 
-/// Returns true if each rank can have a core of its own: a matching of all ranks to cores, computed
-/// with augmenting paths.
+/// Returns true if each rank can have a core of its own. The function computes a bipartite matching
+/// of ranks and cores with augmenting paths.
 fn has_core_for_each_rank(ranks: &[&AllowedCores]) -> bool {
     let mut all: Vec<usize> = ranks.iter().flat_map(|rank| rank.allowed.iter().copied()).collect();
     all.sort_unstable();
@@ -92,14 +97,15 @@ fn has_core_for_each_rank(ranks: &[&AllowedCores]) -> bool {
     })
 }
 
-/// Assigns a core to a rank. If another rank owns the core, that rank moves to another core.
+/// Assigns a core to a rank, and returns true if this is possible. If another rank owns the core,
+/// the function moves that rank to another core.
 fn assign_core(
     rank: usize,
     ranks: &[&AllowedCores],
     owners: &mut [Option<usize>],
     visited: &mut [bool],
 ) -> bool {
-    // Free cores first: if all ranks may use all cores, no rank has to move.
+    // The function tries free cores first. If all ranks may use all cores, no rank has to move.
     let free = ranks[rank].allowed.iter().find(|&&core| owners[core].is_none());
     if let Some(&core) = free {
         owners[core] = Some(rank);

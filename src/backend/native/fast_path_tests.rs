@@ -1,6 +1,6 @@
-//! Tests the interplay of the fast path and the slow path: a call that one path begins can be
-//! finished by the other, on one rank and across ranks. Two ranks of one domain run on one thread,
-//! so that their order is deterministic.
+//! Tests of the fast path together with the full path. A call that one path begins can be finished
+//! by the other path, and the two ranks of a call may use different paths. Both ranks run on one
+//! thread, so that their order is deterministic.
 
 use crate::algo::fast_path::{FastCall, FastProgress};
 use crate::algo::group_state::GroupState;
@@ -25,7 +25,7 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The numbers of control slots and data slots of a rank.
+/// The number of control slots and the number of data slots of a rank.
 const CTRL_SLOTS: usize = 64;
 const DATA_SLOTS: usize = 4;
 const _: () = assert!(CTRL_SLOTS as u64 == CTRL_SLOT_COUNT && DATA_SLOTS as u64 == DATA_SLOT_COUNT);
@@ -43,7 +43,7 @@ enum FastOutcome<'a> {
     NotStarted,
     Waiting(FastCall<'a>),
     Done,
-    /// Done, and the peers have not been woken.
+    /// The call is complete, and the peers have not been woken.
     WakeupPending,
 }
 
@@ -118,7 +118,7 @@ impl FastPathRank {
         })
     }
 
-    /// Runs the next operation on the slow path.
+    /// Runs the next operation on the full path.
     fn run_slow_path(
         &self,
         row: &'static Algorithm,
@@ -140,7 +140,7 @@ impl FastPathRank {
         })
     }
 
-    /// Finishes on the slow path the current operation, which the fast path began.
+    /// Finishes the current operation, which the fast path has begun, on the full path.
     fn finish_slow_path(
         &self,
         begun: FastOutcome<'_>,
@@ -183,8 +183,8 @@ fn slow_path_finishes_a_published_fast_call() {
     let rows = [&all_reduce::small::INLINE, &all_reduce::small::EAGER];
     for (row, crowded) in rows.map(|row| [(row, false), (row, true)]).concat() {
         let [zero, one] = rank_pair(crowded);
-        // The loop runs longer than the ring of control slots, with either rank first and with both
-        // paths.
+        // The loop takes more steps than there are control slots. Each rank comes first in some
+        // steps, and both paths are used.
         for turn in 0..3 * CTRL_SLOTS {
             let (first, second) = if turn % 2 == 0 { (&zero, &one) } else { (&one, &zero) };
             let (mut a, mut b) = (0, 0);

@@ -1,5 +1,5 @@
-//! The native back end: shared memory between the ranks of a node, TCP streams between nodes. It
-//! selects an algorithm for each operation and runs it.
+//! The native back end. It selects an algorithm for each operation and runs it. The ranks of a node
+//! communicate through shared memory, and the ranks of different nodes through TCP streams.
 
 pub mod bootstrap;
 mod cores;
@@ -44,34 +44,36 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// The native back end of a group of at least two ranks.
 #[derive(Debug)]
 pub struct NativeBackend {
-    /// The first field, because it must be dropped before the mesh and the domain that it uses.
+    /// The engine for point-to-point messages. It must be the first field, because it uses the mesh
+    /// and the domain and must be dropped before them.
     matching_engine: MatchingEngine,
-    /// The connection between the ranks of all nodes, if there are several nodes.
+    /// The streams between the ranks of all nodes; `None` if there is one node.
     mesh: Option<Arc<dyn Endpoint>>,
-    /// The shared region of the ranks of this node. It is dropped after the mesh.
+    /// The shared-memory domain of the ranks of this node. It must be dropped after the mesh.
     domain: DomainMembership,
     transport: String,
     /// The time in ms after which a silent rank counts as dead; 0 means no limit.
     heartbeat_ms: u64,
     shape: GroupShape,
-    /// The rules of rank 0 that apply to the shape of this group.
+    /// The algorithm rules of rank 0 that apply to the shape of this group.
     rules: AlgorithmRules,
-    /// All rules of rank 0, for child groups.
+    /// All algorithm rules of rank 0. Child groups inherit them.
     algorithm_overrides: Vec<AlgorithmRule>,
     nodes: NodeMap,
     rank_locations: Vec<RankLocation>,
     /// True if an arrival check precedes each collective.
     has_arrival_check: bool,
-    /// The endpoint for survivors. A group that the survivors create holds it too.
+    /// The endpoint at which surviving ranks reach this rank. A group that the survivors create
+    /// also holds a reference to it.
     survivor_endpoint: Arc<SurvivorEndpoint>,
-    /// The number of operations that copied directly between arenas.
+    /// The number of operations that accessed arenas in place.
     zero_copy_calls: Arc<AtomicU64>,
-    /// The state of the operations. The running operation holds the lock.
+    /// The state that is kept between operations. The running operation holds the lock.
     state: Mutex<GroupState>,
 }
 
-/// The membership of a rank in its domain. Dropping it leaves the domain, even if other owners
-/// still hold the domain.
+/// The membership of this rank in its domain. When it is dropped, the rank leaves the domain, even
+/// if other objects still hold references to the domain.
 #[derive(Debug)]
 struct DomainMembership(Arc<dyn SharedDomain>);
 
@@ -184,8 +186,8 @@ impl Backend for NativeBackend {
         }
         match &self.mesh {
             None => self.run_within_node(chosen, operation, &mut state),
-            // After any early error, including exhausted memory, the streams may contain a partial
-            // message. So no rank can continue.
+            // After any error, even if it was exhausted memory, the streams may contain a part of a
+            // message. No rank can continue then, so the group fails.
             Some(mesh) => self
                 .run_across_nodes(chosen, operation, &mut state, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),

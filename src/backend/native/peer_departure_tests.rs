@@ -1,4 +1,4 @@
-//! Tests a rank that waits for a peer that left because of a failure on another node.
+//! Tests of a rank that waits for a peer which has left because of a failure on another node.
 
 use super::write_revocation_tests::{descriptor, domains};
 use crate::algo::operation::RunningAlgorithm;
@@ -12,8 +12,8 @@ use crate::base::ids::Nonce;
 use crate::transport::SharedDomain;
 use std::time::Duration;
 
-/// Returns the error of rank 0 after its peer left, in a group of several nodes or of one node. The
-/// reason, if any, arrives 50 ms later.
+/// Returns the error of rank 0 after its peer has left, in a group on several nodes or on one node.
+/// If a reason is given, it arrives 50 ms after the peer has left.
 fn wait_error(spans_nodes: bool, reason: Option<&Error>) -> Error {
     let [domain, other] = domains();
     drop(other);

@@ -1,4 +1,5 @@
-//! The data about itself that each rank publishes at the bootstrap of a native group.
+//! The peer info of a rank: the data about itself that each rank publishes at the bootstrap of a
+//! native group.
 
 use super::cores::AllowedCores;
 use super::tuning;
@@ -17,7 +18,8 @@ use serde_json::{Value, json};
 /// The minimum and maximum of the configured data slot size in bytes.
 const SLOT_LIMITS: (u64, u64) = (4096, 64 << 20);
 
-/// The minimum and maximum of the configured heartbeat limit in milliseconds; 0 means no limit.
+/// The minimum and maximum of the configured heartbeat limit (the time after which a silent rank
+/// counts as dead) in milliseconds. The value 0, which means no limit, is also allowed.
 const HEARTBEAT_LIMITS_MS: (u64, u64) = (100, 3_600_000);
 const DEFAULT_HEARTBEAT_MS: u64 = 5000;
 
@@ -30,37 +32,38 @@ pub(super) struct NativePeerInfo {
     pub(super) host_name: String,
     /// The process id.
     pub(super) pid: u32,
-    /// The process cookie, which is equal for all ranks of one process.
+    /// The process cookie: a random number that is equal for all ranks of one process.
     pub(super) process_cookie: Nonce,
-    /// The address of the cookie in the process's memory; `None` if CMA is disabled for this
-    /// process.
+    /// The address of the process cookie in the memory of the process. Other ranks read it by CMA
+    /// to test whether CMA works. `None` if CMA is disabled for this process.
     pub(super) cookie_address: Option<u64>,
-    /// The random number of this rank.
+    /// A random number that identifies this rank.
     pub(super) rank_nonce: Nonce,
     /// The name of the rank's Unix socket.
     pub(super) socket: String,
     /// The cores that the rank may use.
     pub(super) cores: AllowedCores,
-    /// `auto`, `shm`, `inproc` or `tcp`; the group uses the value of rank 0.
+    /// The configured transport: `auto`, `shm`, `inproc` or `tcp`. The group uses the value of rank
+    /// 0.
     pub(super) transport: String,
-    /// The configured data slot size, if any; the group uses the value of rank 0.
+    /// The configured data slot size, if any. The group uses the value of rank 0.
     pub(super) slot_bytes: Option<usize>,
-    /// The reuse policy for shared memory on the rank's CPU. A node uses the policy of its first
-    /// rank; the default slot size follows from the policy of rank 0.
+    /// The policy for the reuse of data slots on the rank's CPU. A node uses the policy of its
+    /// first rank. The default slot size of the group is computed from the policy of rank 0.
     reuse_policy: ReusePolicy,
-    /// The time in ms after which a silent rank counts as dead; 0 means no limit. The value of rank
-    /// 0 applies.
+    /// The time in ms after which a silent rank counts as dead; 0 means no limit. The group uses
+    /// the value of rank 0.
     pub(super) heartbeat_ms: u64,
-    /// The algorithm overrides; only rank 0 has any.
+    /// The algorithm overrides. On ranks other than rank 0, the list is empty.
     pub(super) rules: Vec<AlgorithmRule>,
-    /// True if the debug level is DETAIL. The value of rank 0 applies to steps that all ranks must
-    /// do.
+    /// True if the debug level is DETAIL. The value of rank 0 decides about additional steps that
+    /// all ranks must perform.
     pub(super) has_detail_level: bool,
 }
 
 impl NativePeerInfo {
-    /// Returns the peer info of this rank, with the name of its socket and its settings from the
-    /// options or the environment.
+    /// Returns the peer info of this rank. `socket` is the name of its node socket. The settings
+    /// come from the options of the group or from the environment.
     pub(super) fn of_this_rank(socket: &str, context: &GroupContext<'_>) -> Result<Self> {
         let options = NativeOptions::parse(context.options)?;
         // The other ranks check their options and then use the rules of rank 0.
@@ -89,7 +92,7 @@ impl NativePeerInfo {
     }
 
     /// Returns the reuse policy for a set of ranks. Ranks that are threads of one process reuse
-    /// memory early, so that their groups do not fill its heap.
+    /// memory early, so that their groups do not fill the heap of the process.
     pub(super) fn reuse_policy_for(&self, are_threads: bool) -> ReusePolicy {
         if are_threads { ReusePolicy::WhileCached } else { self.reuse_policy }
     }
@@ -164,7 +167,8 @@ pub(super) fn check_transport(name: &str) -> Result<()> {
     }
 }
 
-/// Converts a configured heartbeat limit, in the notation of all timeouts, to ms; 0 means no limit.
+/// Converts a configured heartbeat limit to milliseconds. `number` has the notation of all timeouts
+/// of the library. The result 0 means no limit.
 fn parse_heartbeat(number: i64, source: &str) -> Result<u64> {
     match Timeout::from_number(number) {
         Some(Timeout::Default) => Ok(DEFAULT_HEARTBEAT_MS),
@@ -199,18 +203,18 @@ struct NativeOptions {
     slot_bytes: Option<usize>,
     heartbeat_ms: u64,
     host_id: Option<String>,
-    /// True if other ranks of the host may read and write this process's memory by CMA.
+    /// True if other ranks of the host may read and write the memory of this process by CMA.
     cma: bool,
     rules: Vec<AlgorithmRule>,
-    /// The tuning file in the options; empty if the options disable it.
+    /// The tuning file that the options name. It is empty if the options disable the tuning file.
     option_tuning_file: Option<String>,
-    /// The tuning file in the environment.
+    /// The tuning file that the environment names.
     env_tuning_file: Option<String>,
 }
 
 impl NativeOptions {
-    /// Parses the options, "transport=...;slot_bytes=...;...". They override the environment, which
-    /// overrides the defaults.
+    /// Parses options such as "transport=shm;slot_bytes=65536". The options override the
+    /// environment, and the environment overrides the defaults.
     fn parse(options: &str) -> Result<Self> {
         let (low, high) = SLOT_LIMITS;
         let mut transport = config::read_text(config::TRANSPORT)?;
@@ -279,9 +283,9 @@ impl NativeOptions {
         })
     }
 
-    /// Returns the algorithm overrides if this is rank 0. A child group inherits the overrides of
-    /// its parent's rank 0, independent of its own rank 0 and its host. Only the child's own
-    /// options replace them.
+    /// Returns the algorithm overrides for a group whose rank 0 is this rank. A child group
+    /// inherits the overrides of its parent group, and does not read the environment of its own
+    /// rank 0. Only the options of the child group replace inherited overrides.
     fn algorithm_overrides(&self, parent: Option<ParentGroup<'_>>) -> Result<Vec<AlgorithmRule>> {
         let option_file = self.option_tuning_file.as_ref();
         let (mut rules, file) = match parent {
@@ -295,8 +299,11 @@ impl NativeOptions {
                     RuleSource::Environment => true,
                     RuleSource::File(_) => option_file.is_none(),
                 };
-                let given = self.rules.iter().filter(|rule| rule.source == RuleSource::Options);
-                (overrides.iter().filter(is_inherited).chain(given).cloned().collect(), option_file)
+                let own_rules = self.rules.iter().filter(|rule| rule.source == RuleSource::Options);
+                (
+                    overrides.iter().filter(is_inherited).chain(own_rules).cloned().collect(),
+                    option_file,
+                )
             }
         };
         if let Some(path) = file.filter(|path| !path.is_empty()) {

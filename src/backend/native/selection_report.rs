@@ -1,5 +1,5 @@
-//! The algorithm part of `dist_group_describe`: for each operation, the selected algorithm by size,
-//! and the source of the selection.
+//! The algorithm part of `dist_group_describe`. It contains, for each operation and each range of
+//! sizes, the selected algorithm and the source of the selection (a rule or the table).
 
 use crate::algo::rules::{AlgorithmRules, RuleSource};
 use crate::algo::{AlgorithmRequest, GroupShape, algorithms, select};
@@ -37,9 +37,9 @@ fn selected_ranges(kind: OpKind, shape: &GroupShape, rules: &AlgorithmRules) -> 
         .collect()
 }
 
-/// Returns the first size, and each size at which the selection changes, with the selection. It
-/// compares neighbours in `sizes` and finds the exact size of each change between them by
-/// bisection.
+/// Returns the first size and each size at which the selection changes, together with the
+/// selection. The function compares neighbours in `sizes`. If their selections differ, it finds the
+/// exact size of the change by bisection.
 fn selection_changes<T: Copy + PartialEq>(
     sizes: &[usize],
     choose: impl Fn(usize) -> T,
@@ -49,7 +49,7 @@ fn selection_changes<T: Copy + PartialEq>(
     for pair in sizes.windows(2) {
         let (mut low, next) = (pair[0], pair[1]);
         let mut last = choose(low);
-        // Several changes may be between two samples.
+        // There may be several changes between two neighbours.
         while choose(next) != last {
             let mut high = next;
             while high - low > 1 {
@@ -63,9 +63,9 @@ fn selection_changes<T: Copy + PartialEq>(
     found
 }
 
-/// Returns sample sizes such that at most one limit of each row is between two neighbours. The
-/// samples are the limits of all rules, each power of two and its successor, and the limit of
-/// inline payloads.
+/// Returns the sizes that [`selection_changes`] compares. Between two neighbours, there is at most
+/// one limit of each row of the table. The sizes are the limits of all rules, each power of two and
+/// its successor, and the limit of inline payloads and its successor.
 fn sample_sizes(kind: OpKind, rules: &AlgorithmRules) -> Vec<usize> {
     let ends = rules.rules_for(kind).iter().flat_map(|rule| {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()

@@ -1,7 +1,8 @@
-//! Overrides of the algorithm selection: parses the tuning file, and encodes the rules of rank 0
-//! for the other ranks.
+//! Overrides of the algorithm selection. This file parses the tuning file, and encodes the rules of
+//! rank 0 for the other ranks.
 //!
-//! `docs/tuning.md` describes the format. Each error about a file names the file and the row.
+//! `docs/tuning.md` describes the format of the tuning file. Each error about a tuning file names
+//! the file and the row.
 
 use crate::algo::rules::{AlgorithmRule, RuleSource, find_algorithm, find_operation};
 use crate::base::error::{Error, ErrorContext as _, Result};
@@ -10,8 +11,9 @@ use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// The maximum size of a tuning file in bytes, and its maximum number of rows.
+/// The maximum size of a tuning file in bytes.
 const MAX_FILE_BYTES: usize = 64 << 10;
+/// The maximum number of rows of a tuning file.
 const MAX_ROWS: usize = 500;
 
 const ROW_KEYS: [&str; 7] =

@@ -1,4 +1,4 @@
-//! Tests a rank whose operation fails while peers may write to its memory.
+//! Tests of a rank whose operation fails while peers may write to its memory.
 
 use crate::algo::operation::RunningAlgorithm;
 use crate::algo::shared::in_arenas::run_in_arenas_or;
@@ -100,7 +100,7 @@ fn block_is_clean_after_the_writer_stops_in_time() {
             while other.failure().is_none() {
                 std::thread::yield_now();
             }
-            // Longer than the poll interval of the waiting rank.
+            // This time is longer than the poll interval of the waiting rank.
             std::thread::sleep(Duration::from_millis(2));
             drop(writes);
         });
@@ -108,7 +108,7 @@ fn block_is_clean_after_the_writer_stops_in_time() {
         assert!(!other.region().progress(1).is_writing_remotely(RemoteWritePurpose::Collective));
     });
     assert!(!block.is_quarantined());
-    // In this group no peer ever wrote.
+    // In this group, no peer has ever written.
     let [domain, _other] = domains();
     run_alone_in_arena(&domain, &block);
     assert!(!block.is_quarantined());

@@ -1,11 +1,11 @@
 //! The bootstrap of a group's NCCL communicator:
 //!
-//! 1. Each rank publishes its [`NcclPeerInfo`]: its NCCL library and its device.
+//! 1. Each rank publishes its [`NcclPeerInfo`], which describes its NCCL library and its device.
 //! 2. Each rank checks the versions and devices of all ranks.
-//! 3. Rank 0 creates the unique id and publishes it.
-//! 4. Each rank initializes its communicator and confirms that it is ready.
+//! 3. Rank 0 creates the unique id of the communicator and publishes it.
+//! 4. Each rank initializes its communicator and confirms that the communicator is ready.
 //!
-//! The device back end exists only after all ranks confirmed.
+//! The device back end exists only after all ranks have confirmed.
 
 use super::comm::{CommInitParams, NcclComm, create_unique_id};
 use super::functions::NcclUniqueId;
@@ -37,7 +37,7 @@ struct NcclPeerInfo {
     may_block: bool,
 }
 
-/// The NCCL library and the device of this rank.
+/// The NCCL library and the CUDA context of this rank.
 struct LocalNccl {
     library: &'static NcclLibrary,
     context: Arc<device::CudaContext>,
@@ -92,8 +92,9 @@ impl NcclPeerInfo {
     }
 }
 
-/// Creates the NCCL communicator of this rank. All ranks call it together. If NCCL is optional and
-/// a rank lacks it, it returns the reason instead.
+/// Creates the NCCL communicator of this rank, with its watchdog. All ranks must call this
+/// function, because it waits for all ranks. If NCCL is optional and a rank cannot use it, the
+/// function returns the reason.
 pub(super) fn create(
     setup: &DeviceBackendSetup<'_>,
     options: NcclOptions,
@@ -160,7 +161,8 @@ fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
-/// Checks that no two ranks use the same GPU, unless this NCCL supports it and the user enabled it.
+/// Checks that no two ranks use the same GPU. Shared GPUs are allowed only if the NCCL version of
+/// all ranks supports this and the user has enabled it on all ranks.
 fn check_devices(infos: &[NcclPeerInfo], locations: &[RankLocation]) -> Result<()> {
     let may_share = infos
         .iter()

@@ -1,9 +1,13 @@
-//! Maps one libdist operation to NCCL calls. All of them run between ncclGroupStart and
-//! ncclGroupEnd ([`super::launch`]), so no call waits.
+//! Maps one libdist operation to NCCL calls. All calls run between ncclGroupStart and ncclGroupEnd
+//! ([`super::launch`]), so no call waits.
 //!
-//! Operations that NCCL lacks are composed: gather, scatter and all_to_all of sends and receives,
-//! all_gather_v of one broadcast per rank, reduce_scatter_v of one reduction per rank. Both sides
-//! skip blocks without elements.
+//! Operations that NCCL does not have are composed of other calls:
+//!
+//! - gather, scatter and all_to_all: one send or receive for each block;
+//! - all_gather_v: one broadcast from each rank;
+//! - reduce_scatter_v: one reduction to each rank.
+//!
+//! The sender and the receiver both skip a block without elements.
 
 use super::comm::CommGuard;
 use super::functions::SCALAR_HOST_IMMEDIATE;
@@ -19,7 +23,8 @@ use crate::device::driver::CudaHandle;
 use std::ffi::c_int;
 use std::ops::Range;
 
-/// The state for issuing NCCL calls; the thread holds the communicator.
+/// The arguments that all NCCL calls of one operation have in common. The calling thread holds the
+/// communicator.
 pub(super) struct NcclCaller<'a> {
     pub(super) comm: &'a CommGuard<'a>,
     pub(super) stream: CudaHandle,
@@ -28,7 +33,7 @@ pub(super) struct NcclCaller<'a> {
     pub(super) size: usize,
 }
 
-/// The NCCL operator of one call, with its element type.
+/// The NCCL operator and the NCCL element type of one reduction.
 pub(super) struct NcclReduceOp {
     elements: NcclElements,
     op: c_int,
@@ -53,7 +58,8 @@ impl NcclCaller<'_> {
                 let count = self.copy_type(operation.dtype(), operation.send.len());
                 let (send, recv) = (operation.send, operation.recv);
                 let function = self.comm.library().functions.all_gather;
-                // SAFETY: device buffers of these lengths, lent until the stream has run the call.
+                // SAFETY: the arguments are device buffers of these lengths, which stay valid until
+                // the stream has run the call.
                 let code = unsafe {
                     function(
                         send.as_ptr().cast(),
@@ -93,12 +99,12 @@ impl NcclCaller<'_> {
         }
     }
 
-    /// Returns all ranks if the condition holds, else none.
+    /// Returns the range of all ranks if the condition holds, otherwise an empty range.
     fn ranks_if(&self, condition: bool) -> Range<Rank> {
         0..if condition { self.size } else { 0 }
     }
 
-    /// Issues the message of a block, unless the block is empty.
+    /// Issues the send or receive of a block, unless the block is empty.
     fn issue_block(
         &self,
         operation: &Operation<'_>,
@@ -143,7 +149,8 @@ impl NcclCaller<'_> {
 
     fn issue_broadcast(&self, operation: &Operation<'_>) -> Result<()> {
         let root = operation.root()?;
-        // The root uses one buffer for both arguments.
+        // Each rank passes one buffer for both arguments, so the broadcast is in place and does not
+        // modify the send buffer of the root.
         let into = if root == self.rank {
             operation.send.as_ptr().cast_mut()
         } else {
@@ -183,8 +190,9 @@ impl NcclCaller<'_> {
         Ok(())
     }
 
-    /// Returns the operator of a reduction. If the operator has a factor of this rank, it creates
-    /// one for the call, which is not allowed between ncclGroupStart and ncclGroupEnd.
+    /// Returns the operator of a reduction, or `None` for an operation without an operator. For
+    /// `PREMUL_SUM`, the function creates an NCCL operator with the factor of this rank. This is
+    /// not allowed between ncclGroupStart and ncclGroupEnd.
     pub(super) fn create_reduce_op(
         &self,
         operation: &Operation<'_>,
@@ -202,8 +210,8 @@ impl NcclCaller<'_> {
         let mut factor = types::encode_factor(dtype, operation.factor);
         let (mut created, comm) = (0, self.comm.handle());
         let scalar = factor.as_mut_ptr().cast();
-        // SAFETY: the scalar is an element of the type that NCCL reads during the call; `created`
-        // has space for the operator's number.
+        // SAFETY: the scalar is an element of the type that NCCL reads during the call, and
+        // `created` has space for the number of the operator.
         let code = unsafe {
             create(&raw mut created, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
         };
@@ -211,14 +219,15 @@ impl NcclCaller<'_> {
         Ok(Some(NcclReduceOp { elements, op: created, is_custom: true }))
     }
 
-    /// Destroys an operator that was created for a call, after the launch of the calls that use it.
+    /// Destroys an operator that [`NcclCaller::create_reduce_op`] has created. The caller calls
+    /// this after the launch of the calls that use the operator.
     pub(super) fn destroy_reduce_op(&self, reduce_op: &NcclReduceOp) {
         let library = self.comm.library();
         let Some(destroy) = library.functions.destroy_op.filter(|_| reduce_op.is_custom) else {
             return;
         };
-        // SAFETY: the operator was made for this communicator. The calls that use it are enqueued,
-        // or never will be.
+        // SAFETY: the operator was created for this communicator. The calls that use it have been
+        // enqueued, or will never be enqueued.
         let code = unsafe { destroy(reduce_op.op, self.comm.handle()) };
         if let Err(error) = library.check("ncclRedOpDestroy", code, 0) {
             crate::log!(crate::base::log::LogLevel::Warn, "{error}");
@@ -282,7 +291,8 @@ impl NcclCaller<'_> {
         self.comm.check_added("ncclReduce", code)
     }
 
-    /// Returns NCCL's number of a type for copies, and the number of its elements in `bytes` bytes.
+    /// Returns the number of the NCCL type with which elements of `dtype` are copied, and the
+    /// number of NCCL elements in `bytes` bytes.
     fn copy_type(&self, dtype: DataType, bytes: usize) -> (c_int, usize) {
         let elements = types::copy_elements(dtype, self.comm.library().version());
         (elements.dtype, bytes / dtype.size() * elements.per_element)
@@ -293,7 +303,8 @@ fn to_c_int(rank: Rank) -> Result<c_int> {
     c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} does not fit an int")))
 }
 
-/// Returns the error of an NCCL version that lacks an operator.
+/// Returns the error for an NCCL version that does not support `PREMUL_SUM`. `which` is the version
+/// and the file.
 pub(super) fn missing_premul_sum(which: String, op: ReduceOp) -> Error {
     let message = format!(
         "{op}: this NCCL has no ncclRedOpCreatePreMulSum; NCCL 2.11 or newer is needed ({which})"

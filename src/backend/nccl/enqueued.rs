@@ -1,4 +1,5 @@
-//! Tracks an enqueued operation until the device has completed it.
+//! The operations that NCCL has enqueued on a stream. Each is tracked by a CUDA event until the
+//! device has completed it.
 
 use crate::backend::GroupFailureState;
 use crate::base::deadline::Deadline;
@@ -16,10 +17,10 @@ use std::time::Duration;
 /// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The maximum number of unused events in a pool.
+/// The maximum number of unused CUDA events in a pool.
 const MAX_POOLED_EVENTS: usize = 256;
 
-/// A summary for messages of the calls that one group enqueued at once.
+/// A summary of the calls that one group has enqueued together, for error messages.
 #[derive(Clone, Debug)]
 pub(super) struct EnqueuedSummary {
     /// The name and sequence number of the first collective, if there is one.
@@ -41,14 +42,14 @@ impl fmt::Display for EnqueuedSummary {
     }
 }
 
-/// A pool of unused events. The driver needs longer to create and destroy an event than to record
-/// one.
+/// A pool of unused CUDA events. The pool saves time, because the driver needs longer to create and
+/// destroy an event than to record an event.
 #[derive(Debug, Default)]
 pub(super) struct EventPool {
     events: Mutex<Vec<CudaEvent>>,
 }
 
-/// A recorded event, which returns to its pool when it is dropped.
+/// A recorded event. It returns to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct PooledEvent {
     event: Option<CudaEvent>,
@@ -56,7 +57,7 @@ pub(super) struct PooledEvent {
 }
 
 impl EventPool {
-    /// Records an event after the work that is in a stream.
+    /// Records an event behind the work that is in a stream now.
     pub(super) fn record_event(
         self: &Arc<Self>,
         context: &Arc<CudaContext>,
@@ -86,24 +87,25 @@ impl Drop for PooledEvent {
     fn drop(&mut self) {
         let mut all = self.pool.lock_events();
         if all.len() < MAX_POOLED_EVENTS {
-            // If the pool is full, dropping `self` destroys the event outside of the lock.
+            // If the pool is full, the event stays in `self` and is destroyed after the lock was
+            // released.
             all.extend(self.event.take());
         }
     }
 }
 
-/// An operation that NCCL enqueued on a stream.
+/// An operation that NCCL has enqueued on a stream.
 #[derive(Debug)]
 pub(super) struct NcclEnqueuedOperation {
     pub(super) summary: EnqueuedSummary,
     pub(super) deadline: Deadline,
-    /// The event behind the operation in its stream.
+    /// The event that is recorded behind the operation in its stream.
     pub(super) end_event: PooledEvent,
-    /// True if the device was seen to complete the operation before the group failed.
+    /// True if a poll has found the operation complete before the group failed.
     pub(super) is_done: AtomicBool,
     pub(super) failure_state: Arc<dyn GroupFailureState>,
-    /// True if no watchdog fails the group at the deadline: only the waiter gets the error, and the
-    /// group continues.
+    /// True if the watchdog does not fail the group at the deadline. In that case only the waiter
+    /// gets the error, and the group continues.
     pub(super) fails_waiter_only: bool,
 }
 
@@ -111,13 +113,15 @@ impl NcclEnqueuedOperation {
     /// Returns true if the device has completed the operation.
     ///
     /// # Errors
-    /// The failure of the group, because after it an abort may have ended the operation; `Backend`.
+    /// The failure of the group, because an abort after the failure may have ended the operation;
+    /// `Backend`.
     pub(super) fn poll(&self) -> Result<bool> {
         if self.is_done.load(Ordering::Acquire) {
             return Ok(true);
         }
-        // The order matters: an abort comes after the failure, and ends the operations in the
-        // stream.
+        // The event is polled before the failure state is read. An abort completes the events of
+        // unfinished operations, but it comes after the failure. So if the event is complete and
+        // there is no failure, the device has really completed the operation.
         let is_over = self.end_event.is_over();
         match self.failure_state.failure() {
             Some(failure) => Err(failure),

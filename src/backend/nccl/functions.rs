@@ -1,5 +1,5 @@
-//! The functions and types of NCCL's binary interface. They are facts of a public interface,
-//! written by hand; tests compare them at run time with the declarations of the stub library.
+//! The functions and types of NCCL's binary interface. The declarations are written by hand from
+//! the public interface. Tests compare them at run time with the declarations of the stub library.
 
 use crate::device::driver::CudaHandle;
 use crate::sys::library::function_table;
@@ -15,10 +15,11 @@ pub(super) const IN_PROGRESS: NcclResult = 7;
 /// NCCL's pointer to a communicator, which libdist never dereferences. 0 means no communicator.
 pub(super) type CommHandle = usize;
 
-/// The scalar of an operator is in host memory, and NCCL reads it during the call.
+/// The value which states that the scalar of an operator is in host memory and that NCCL reads it
+/// during the call.
 pub(super) const SCALAR_HOST_IMMEDIATE: c_int = 1;
 
-/// All ranks register a window together, and use it symmetrically.
+/// The flag of a window that all ranks register together and use symmetrically.
 pub(super) const WINDOW_COLL_SYMMETRIC: c_int = 1;
 
 /// The unique id by which the ranks of a communicator find each other.
@@ -30,7 +31,8 @@ impl NcclUniqueId {
     pub(super) const BYTES: usize = 128;
 }
 
-/// The configuration of a new communicator. The library does not read fields beyond `size`.
+/// The configuration of a new communicator. The NCCL library reads only the first `size` bytes, so
+/// an older version does not read newer fields.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct NcclConfig {
@@ -57,8 +59,8 @@ const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const CONFIG_UNDEF_INT: c_int = c_int::MIN;
 
 impl NcclConfig {
-    /// Returns the configuration for a communicator whose calls may block or return at once, in the
-    /// layout of this library version.
+    /// Returns the configuration for a communicator, in the layout of this version of the NCCL
+    /// library. If `may_block` is false, calls of the communicator return before they are complete.
     pub(super) fn new(library_version: i32, may_block: bool) -> Self {
         let (size, version) = match library_version {
             22_700.. => (72, 22_700),
@@ -122,7 +124,8 @@ function_table! {
     }
 }
 
-/// Returns the names of the NCCL functions that libdist requires, and of the optional ones.
+/// Returns the names of the NCCL functions that libdist requires, and the names of the optional
+/// functions.
 pub fn function_names() -> [&'static [&'static CStr]; 2] {
     [NcclFunctions::REQUIRED, NcclFunctions::OPTIONAL]
 }

@@ -1,5 +1,6 @@
-//! The NCCL back end of one group, and its factory. [`super::launch`] enqueues its operations, and
-//! [`super::watchdog`] owns its communicator and monitors it.
+//! The NCCL back end of one group, and the factory of such back ends. [`super::launch`] enqueues
+//! the operations of the group. [`super::watchdog`] owns the communicator of the group and monitors
+//! it.
 
 use super::enqueued::NcclEnqueuedOperation;
 use super::options::NcclOptions;
@@ -49,8 +50,8 @@ impl DeviceBackendFactory for NcclFactory {
     }
 }
 
-/// Checks whether a group over NCCL alone supports a kind of call on host memory: only the calls
-/// that the group needs itself.
+/// Checks whether a group supports a kind of call on host memory if its caller requested only NCCL.
+/// Such a group supports only barriers and point-to-point messages.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -70,14 +71,16 @@ pub fn check_host_support(query: &SupportQuery) -> Result<()> {
 pub(super) struct NcclBackend {
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
-    /// Recorded on the default stream before an operation goes to the library's own stream.
+    /// The event that is recorded on the default stream before an operation is enqueued on the
+    /// library's own stream.
     default_stream_event: CudaEvent,
     pub(super) watchdog: Arc<NcclWatchdog>,
 }
 
 impl NcclBackend {
-    /// Creates the NCCL back end of this rank. All ranks call it together. If NCCL is optional and
-    /// a rank lacks it, it returns the reason instead.
+    /// Creates the NCCL back end of this rank. All ranks must call this function, because it waits
+    /// for all ranks. If NCCL is optional and a rank cannot use it, the function returns the
+    /// reason.
     pub(super) fn create(
         setup: &DeviceBackendSetup<'_>,
         options: NcclOptions,
@@ -99,8 +102,8 @@ impl NcclBackend {
         }
     }
 
-    /// Returns the library's own stream, for callers that name none. The stream waits for the work
-    /// on the default stream.
+    /// Returns the library's own stream, which serves calls that name no stream. Before that, makes
+    /// this stream wait for the work that is in the default stream now.
     pub(super) fn own_stream(&self) -> Result<CudaHandle> {
         let stream = &self.watchdog.stream;
         self.default_stream_event.record(DEFAULT_STREAM)?;
@@ -108,7 +111,8 @@ impl NcclBackend {
         Ok(stream.handle())
     }
 
-    /// Waits for the device if the group has the option `blocking_wait`.
+    /// If the group has the option `blocking_wait`, waits until the device has completed the
+    /// operations.
     pub(super) fn wait_if_blocking(&self, enqueued: &[Arc<NcclEnqueuedOperation>]) -> Result<()> {
         if !self.watchdog.options.blocking_wait {
             return Ok(());
@@ -149,8 +153,8 @@ impl DeviceBackend for NcclBackend {
         true
     }
 
-    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
-        let operation = Operation { enqueue_request: Some(*launch), ..*operation };
+    fn run(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()> {
+        let operation = Operation { enqueue_request: Some(*request), ..*operation };
         let (operations, messages) = (&[operation][..], &[][..]);
         let deadline = operation.deadline();
         let batch = DeviceBatch { enqueuer: self, operations, messages, deadline };

@@ -1,21 +1,23 @@
-//! Enqueues the operations of one or several groups as one batch.
+//! Enqueues the operations of one or several groups together.
 //!
-//! A thread that drives several devices enqueues on one after the other. NCCL may wait for the
-//! other ranks while it launches the first operations of a communicator. If each communicator were
-//! launched alone, each launch would wait for calls that the same thread has still to make. So all
-//! calls of a batch run between one ncclGroupStart and one ncclGroupEnd, independent of their
-//! communicators, streams and kinds. NCCL launches the communicators in the order of their first
-//! calls, which the caller makes the same on all ranks.
+//! One thread may drive several devices, each with its own group and communicator. NCCL may wait
+//! for the other ranks while it launches the first operations of a communicator. If the thread
+//! launched its communicators one after another, the first launch could wait for a call of another
+//! communicator that the same thread has not made yet: a deadlock. All calls therefore run between
+//! one ncclGroupStart and one ncclGroupEnd, whatever their communicators, streams and kinds are.
+//! NCCL launches the communicators in the order of their first calls. The caller must use the same
+//! order of the batches on all ranks.
 //!
-//! 1. The thread acquires all communicators in the order of the batches, so that two threads cannot
-//!    deadlock.
-//! 2. It creates the operators that have a factor of this rank.
-//! 3. It makes the calls between start and end, each with its own device current.
-//! 4. It waits until all communicators have launched, and only then records an event behind the
+//! 1. The thread acquires all communicators in the order of the batches. The same order on all
+//!    threads prevents a deadlock between two threads.
+//! 2. The thread creates the NCCL operators that contain a factor of this rank.
+//! 3. The thread makes the calls between ncclGroupStart and ncclGroupEnd. For each call, the device
+//!    of the call is current.
+//! 4. The thread waits until all communicators have launched. Then it records an event behind the
 //!    operations in each stream.
 //!
-//! An error in step 3 fails all groups: NCCL drops all calls between start and end, and the other
-//! ranks may not have dropped theirs.
+//! An error in step 3 fails all groups, because NCCL drops all calls of this thread between
+//! ncclGroupStart and ncclGroupEnd, while other ranks may have enqueued their calls.
 
 use super::calls::{NcclCaller, NcclReduceOp};
 use super::comm::CommGuard;
@@ -40,7 +42,7 @@ enum EnqueuedCall<'a> {
     Message(&'a DeviceMessage<'a>),
 }
 
-/// One call with its stream and its operator.
+/// One call with its enqueue request, its stream and its operator.
 struct PlannedCall<'a> {
     kind: EnqueuedCall<'a>,
     launch: EnqueueRequest<'a>,
@@ -48,19 +50,19 @@ struct PlannedCall<'a> {
     reduce_op: Option<NcclReduceOp>,
 }
 
-/// The launch of one group; the thread holds its communicator.
+/// The calls that one group launches. The thread holds the communicator of the group.
 struct GroupLaunch<'a> {
     nccl: &'a NcclBackend,
     deadline: &'a Deadline,
     comm: CommGuard<'a>,
     calls: Vec<PlannedCall<'a>>,
-    /// Held until the enqueued operations count as in flight.
+    /// The right to enqueue. It is held until the enqueued operations count as in flight.
     _enqueue_guard: EnqueueGuard,
 }
 
 impl JointEnqueuer for NcclBackend {
-    /// Enqueues all batches as one. If a group has the option `blocking_wait`, it also waits until
-    /// the device has completed the group's operations.
+    /// Enqueues all batches together. For a group with the option `blocking_wait`, also waits until
+    /// the device has completed the operations of the group.
     fn enqueue_batches(&self, batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
         let mut outcomes: Vec<Result<Vec<Arc<NcclEnqueuedOperation>>>> =
             Vec::with_capacity(batches.len());
@@ -81,7 +83,7 @@ impl JointEnqueuer for NcclBackend {
         }
         let ended = outcomes.into_iter().zip(batches).map(|(outcome, batch)| {
             let nccl = backend_of(batch)?;
-            // Any error fails the group, because other ranks may have enqueued the operation.
+            // Any error fails the group, because other ranks may have enqueued the operations.
             outcome
                 .and_then(|enqueued| nccl.wait_if_blocking(&enqueued))
                 .map_err(|error| nccl.watchdog.fail_with(error))
@@ -144,16 +146,16 @@ impl<'a> GroupLaunch<'a> {
         };
         for (what, launch) in calls {
             let stream = launch.gpu.stream.unwrap_or(own_stream);
-            let folding = match what {
+            let reduce_op = match what {
                 EnqueuedCall::Collective(operation) => {
                     operation.observer.record_start(NAME);
                     member.caller(stream).create_reduce_op(operation)
                 }
                 EnqueuedCall::Message(_) => Ok(None),
             };
-            // On an error, `destroy_reduce_ops` destroys the operators that were created.
-            let folding = folding.inspect_err(|_| member.destroy_reduce_ops())?;
-            member.calls.push(PlannedCall { kind: what, launch, stream, reduce_op: folding });
+            // On an error, the operators of the earlier calls are destroyed.
+            let reduce_op = reduce_op.inspect_err(|_| member.destroy_reduce_ops())?;
+            member.calls.push(PlannedCall { kind: what, launch, stream, reduce_op });
         }
         Ok(member)
     }
@@ -177,11 +179,11 @@ impl<'a> GroupLaunch<'a> {
 
     fn destroy_reduce_ops(&self) {
         let reduce_ops = self.calls.iter().filter_map(|item| item.reduce_op.as_ref());
-        reduce_ops.for_each(|folding| self.caller(0).destroy_reduce_op(folding));
+        reduce_ops.for_each(|reduce_op| self.caller(0).destroy_reduce_op(reduce_op));
     }
 
-    /// Waits until the communicator has launched, and records an event in each of the group's
-    /// streams.
+    /// Waits until the communicator has launched the calls, and records an event in each stream of
+    /// the group. Returns one operation for each stream.
     fn finish_launch(self, code: NcclResult) -> Result<Vec<Arc<NcclEnqueuedOperation>>> {
         let launched = self.comm.await_completion("ncclGroupEnd", code, self.deadline);
         if launched.is_ok() {
@@ -196,18 +198,18 @@ impl<'a> GroupLaunch<'a> {
 
     fn track_stream(&self, stream: CudaHandle) -> Result<Arc<NcclEnqueuedOperation>> {
         let NcclBackend { watchdog, .. } = self.nccl;
-        let mark = watchdog.event_pool.record_event(watchdog.comm.context(), stream)?;
+        let end_event = watchdog.event_pool.record_event(watchdog.comm.context(), stream)?;
         let enqueued = Arc::new(NcclEnqueuedOperation {
             summary: self.summary(),
             deadline: *self.deadline,
-            end_event: mark,
+            end_event,
             is_done: AtomicBool::new(false),
             failure_state: Arc::clone(&watchdog.failure_state),
             fails_waiter_only: !watchdog.options.handles_errors,
         });
         watchdog.track(Arc::clone(&enqueued));
         for item in self.calls.iter().filter(|item| item.stream == stream) {
-            // A slot takes one operation, so a second `set` has no effect.
+            // A slot accepts one operation, so a second `set` has no effect.
             drop(
                 item.launch.operation_slot.set(Arc::clone(&enqueued) as Arc<dyn EnqueuedOperation>),
             );
@@ -215,8 +217,9 @@ impl<'a> GroupLaunch<'a> {
         Ok(enqueued)
     }
 
-    /// Summarizes the calls. NCCL launches all calls of a communicator in a group as one operation,
-    /// on any streams.
+    /// Summarizes all calls of the group. The summary covers the calls on all streams, because NCCL
+    /// launches all calls of a communicator between ncclGroupStart and ncclGroupEnd as one
+    /// operation.
     fn summary(&self) -> EnqueuedSummary {
         let collectives = self.calls.iter().filter_map(|item| match item.kind {
             EnqueuedCall::Collective(operation) => Some(operation.descriptor),

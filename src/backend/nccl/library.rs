@@ -1,4 +1,5 @@
-//! Loads libnccl: the file that an environment variable names, else the file that the loader finds.
+//! Loads the NCCL library. If an environment variable names a file, that file is loaded, otherwise
+//! the file that the dynamic loader finds.
 
 use super::functions::{CommHandle, NcclFunctions, NcclResult, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::base::config;
@@ -9,10 +10,11 @@ use crate::sys::library::{Library as Object, file_of_address};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-/// The names that the loader searches if no variable is set.
+/// The file names for which the loader searches if no variable is set.
 const DEFAULT_FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The variables that may name the file, in order: the variable of libdist, and the one of vLLM.
+/// The variables that may name the file, in order of precedence. The first is the variable of
+/// libdist, the second is the variable of vLLM.
 const VARIABLES: [config::EnvVariable; 2] = [config::NCCL_LIB, config::VLLM_NCCL_SO_PATH];
 
 /// The loaded NCCL library.
@@ -25,16 +27,17 @@ pub struct NcclLibrary {
 
 static LIBRARY: OnceLock<Result<NcclLibrary>> = OnceLock::new();
 
-/// Returns the library of this process. The first call loads it, after the CUDA driver.
+/// Returns the NCCL library of this process. The first call loads the CUDA driver and then the
+/// library.
 ///
 /// # Errors
-/// `NotFound` with the names and places of the search, `Unsupported` for a version that is too old,
-/// `Backend`; the errors of the driver.
+/// `NotFound` with the file names and the places of the search; `Unsupported` for a version that is
+/// too old; `Backend`; the errors of the driver.
 pub fn get() -> Result<&'static NcclLibrary> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Returns the first variable that is set, with its path.
+/// Returns the name and the value of the first variable that is set.
 fn configured_path() -> Result<Option<(&'static str, String)>> {
     for variable in VARIABLES {
         if let Some(path) = config::read_text(variable)? {
@@ -46,7 +49,8 @@ fn configured_path() -> Result<Option<(&'static str, String)>> {
 
 fn load() -> Result<NcclLibrary> {
     let library = open()?;
-    // Load the driver now: NCCL uses the driver that is loaded.
+    // NCCL uses the CUDA driver that is already loaded, so a driver that cannot be loaded is
+    // reported here.
     let driver =
         driver::get_or_load().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
     crate::log!(
@@ -60,13 +64,14 @@ fn load() -> Result<NcclLibrary> {
     Ok(library)
 }
 
-/// Finds the library and its functions; works without a driver, for checks.
+/// Loads the library and finds its functions. In contrast to [`get`], this function also succeeds
+/// without a CUDA driver, so that a check can use it.
 ///
 /// # Errors
 /// The errors of [`get`], except those of the driver.
 pub fn open() -> Result<NcclLibrary> {
-    // NCCL's dependencies resolve to loaded libraries, so load the driver first. `load` reports a
-    // missing driver.
+    // The driver is loaded first, so that the dependency of NCCL resolves to this driver. An error
+    // is ignored here; `load` reports a missing driver.
     drop(driver::get_or_load());
     let object = match configured_path()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {
@@ -132,8 +137,8 @@ impl NcclLibrary {
         &self.file
     }
 
-    /// Returns the optional functions that this version lacks. Without them some features are not
-    /// available.
+    /// Returns the names of the optional functions that this version does not have. Without them,
+    /// some features are not available.
     pub fn missing_functions(&self) -> Vec<&'static str> {
         let f = &self.functions;
         let has = [
@@ -156,15 +161,17 @@ impl NcclLibrary {
         format!("NCCL {}, {}", self.version_text(), self.file)
     }
 
-    /// Converts a result code to an error with NCCL's text.
+    /// Converts the result code of a function to an error with NCCL's text. `comm` is the
+    /// communicator of the call, or 0.
     pub(super) fn check(&self, function: &str, code: NcclResult, comm: CommHandle) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: takes a number, and returns a static text.
+        // SAFETY: the function takes a number and returns a static text.
         let text = single_line_text(unsafe { (self.functions.get_error_string)(code) });
         let detail = self.functions.get_last_error.map(|function| {
-            // SAFETY: takes a communicator that is alive, or none; the text is copied at once.
+            // SAFETY: the function takes a communicator that is alive, or 0. The text is copied
+            // before any other call.
             single_line_text(unsafe { function(comm) })
         });
         let detail = detail.filter(|detail| !detail.is_empty() && *detail != text);
@@ -179,7 +186,7 @@ impl NcclLibrary {
     }
 }
 
-/// Returns a text of NCCL on one line.
+/// Returns a C string of NCCL as a text without line breaks.
 fn single_line_text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();

@@ -1,6 +1,7 @@
-//! Device memory from NCCL's allocator, registered with the group's communicator if the library
-//! supports it. With `nccl.windows=1` all ranks allocate together, and the memory becomes a window
-//! of all ranks.
+//! Device memory from NCCL's allocator. If the library supports it, the memory is registered with
+//! the group's communicator, which makes transfers faster. With the option `nccl.windows=1`, all
+//! ranks allocate together, and the memory becomes a window (memory that all ranks have registered
+//! together).
 
 use super::comm::{CommGuard, CommRegistration};
 use super::library::NcclLibrary;
@@ -14,18 +15,18 @@ use crate::device::memory::DeviceMemory;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The maximum wait for the communicator in order to register memory. Without registration the
-/// memory is only slower.
+/// The maximum time for which a registration of memory waits for the communicator. Memory without a
+/// registration is usable, but slower.
 const REGISTER_WAIT: Duration = Duration::from_secs(1);
 
-/// Memory that NCCL allocated.
+/// Memory that NCCL has allocated.
 #[derive(Debug)]
 struct NcclMemory {
     library: &'static NcclLibrary,
     context: Arc<CudaContext>,
     start: usize,
     len: usize,
-    /// The registration, while the group exists.
+    /// The registration, and the group to which it belongs. It is valid while the group exists.
     registration: Option<(Weak<NcclWatchdog>, CommRegistration)>,
 }
 
@@ -50,7 +51,7 @@ impl Drop for NcclMemory {
         let free = || {
             let _current = self.context.make_current()?;
             let Some(function) = self.library.functions.mem_free else { return Ok(()) };
-            // SAFETY: the address that `allocate` got, freed once.
+            // SAFETY: `allocate` got this address from NCCL, and the memory is freed once.
             let code = unsafe { function(std::ptr::with_exposed_provenance_mut(self.start)) };
             self.library.check("ncclMemFree", code, 0)
         };
@@ -65,7 +66,8 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     let (library, context) = (watchdog.comm.library(), watchdog.comm.context());
     let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free)
     else {
-        // NCCL before 2.19 has no allocator: use the driver's memory, which NCCL cannot register.
+        // NCCL before 2.19 has no allocator. The driver allocates the memory instead, and NCCL
+        // cannot register it.
         return Ok(Box::new(DeviceMemory::new(context, len)?));
     };
     let current = context.make_current()?;
@@ -79,7 +81,8 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     let mut memory = NcclMemory { library, context, start, len, registration: None };
     if watchdog.options.windows {
         let window = register_window(watchdog, &memory);
-        // Other ranks may have the window, or wait for it, so the group fails.
+        // Other ranks may have registered the window, or may wait for this rank, so an error fails
+        // the group.
         memory.registration = window.map_err(|error| watchdog.fail_with(error))?;
         return Ok(Box::new(memory));
     }
@@ -98,7 +101,7 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     Ok(Box::new(memory))
 }
 
-/// A registration, which is valid while the group exists.
+/// A registration and the group to which it belongs, or `None` if the memory is not registered.
 type NcclMemoryRegistration = Option<(Weak<NcclWatchdog>, CommRegistration)>;
 
 fn register_buffer(
@@ -110,8 +113,8 @@ fn register_buffer(
     Ok(registration.map(|registration| (Arc::downgrade(watchdog), registration)))
 }
 
-/// Registers the memory as a window together with the other ranks. If windows are not supported, it
-/// registers a buffer of this rank.
+/// Registers the memory as a window together with the other ranks. If windows are not supported,
+/// registers the memory as a buffer of this rank.
 fn register_window(
     watchdog: &Arc<NcclWatchdog>,
     memory: &NcclMemory,

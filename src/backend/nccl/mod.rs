@@ -1,19 +1,20 @@
-//! The NCCL back end: operations on the memory of one GPU per rank.
+//! The NCCL back end. It runs operations on the memory of one GPU per rank.
 //!
-//! This is the device back end of a group. The host back end serves host memory, detects dead
-//! ranks, and owns the failure state ([`super::device_map`]). The modules, in the order of a
-//! group's life:
+//! This is a device back end. The host back end of the group serves host memory, detects dead
+//! ranks, and owns the failure state ([`super::device_map`]). The modules, in the order in which a
+//! group uses them:
 //!
 //! - [`library`] and [`functions`] find libnccl at run time.
 //! - [`bootstrap`] creates the communicator of the ranks, and [`comm`] owns it.
 //! - [`calls`] and [`types`] translate an operation to NCCL calls.
-//! - [`group`] is the back end of a group, and [`launch`] enqueues the operations of several groups
-//!   as one batch.
+//! - [`group`] is the back end of a group. [`launch`] enqueues the operations of one or several
+//!   groups together.
 //! - [`watchdog`] is the thread that monitors the [`enqueued`] operations.
 //!
-//! The back end never reads or writes a buffer. If no operation of the group is queued before an
-//! operation, the issuing thread enqueues it. So the operations of several groups on one stream
-//! have the order of the program.
+//! The back end itself never reads or writes a buffer. If no earlier operation of the group is
+//! waiting in the group's queue, the thread that issues an operation also enqueues it on the
+//! stream. Therefore, if one thread issues operations of several groups on one stream, the stream
+//! contains them in the order of the program.
 //!
 //! This module does not depend on other back ends or on its callers.
 #![allow(unsafe_code, reason = "calls the functions of NCCL")]

@@ -1,5 +1,6 @@
-//! The options of the NCCL back end: `nccl.KEY=VALUE` in the back-end options of a group, and the
-//! environment variables of c10d.
+//! The options of the NCCL back end. They are given as `nccl.KEY=VALUE` in the back-end options of
+//! a group, or by the environment variables that c10d (PyTorch) uses. The back-end options override
+//! the environment.
 
 use crate::backend::device_factory::split_prefixed_options;
 use crate::base::config::{self, EnvVariable};
@@ -9,13 +10,14 @@ use crate::base::renamed::{self, NameKind};
 /// The options of a group's NCCL back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NcclOptions {
-    /// True if the library's stream has a high priority on the device.
+    /// True if the library's own stream has a high priority on the device.
     pub(super) high_priority: bool,
-    /// True if a call ends only when the device has completed it.
+    /// True if a call returns only after the device has completed it.
     pub(super) blocking_wait: bool,
-    /// True if all ranks allocate memory together, as a window.
+    /// True if all ranks allocate memory together and register it as a window.
     pub(super) windows: bool,
-    /// True if NCCL calls may block until the other ranks have made them. Such calls cost less.
+    /// True if an NCCL call may block until the other ranks have made the same call. Blocking calls
+    /// cost less.
     pub(super) may_block: bool,
     /// True if the watchdog fails the group on errors and at deadlines.
     pub(super) handles_errors: bool,
@@ -24,7 +26,7 @@ pub(super) struct NcclOptions {
 /// The prefix of the NCCL options.
 const PREFIX: &str = "nccl.";
 
-/// Separates the NCCL options of a group from its other options.
+/// Separates the NCCL options of a group from its other options, and returns both.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option or the variable.
@@ -59,7 +61,7 @@ pub(super) fn split_options(options: &str) -> Result<(NcclOptions, String)> {
     Ok((parsed, rest))
 }
 
-/// Returns true if the environment allows several ranks per GPU.
+/// Returns true if the environment allows several ranks to use one GPU.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -82,7 +84,7 @@ fn from_environment() -> Result<NcclOptions> {
     Ok(NcclOptions { high_priority, blocking_wait, windows: false, may_block, handles_errors })
 }
 
-/// Returns the first of several variables that is set.
+/// Returns the name and the value of the first variable that is set.
 fn first_set<const N: usize>(
     variables: [EnvVariable; N],
 ) -> Result<Option<(&'static str, String)>> {

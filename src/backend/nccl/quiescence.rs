@@ -1,14 +1,17 @@
-//! The live communicators of this process, and the quiescence that the destruction of one needs.
+//! The live communicators of this process, and the quiescence that is necessary to destroy a
+//! communicator.
 //!
-//! The destruction of a communicator frees memory. For that the driver waits for all work of the
-//! device, and blocks all other threads that use the context. If one process has several ranks, the
-//! driver may wait for an operation of another group, which in turn waits for another rank of this
-//! process. This rank is blocked in the driver: a deadlock. So a thread destroys a communicator
-//! only in *quiescence*: no communicator of this process has operations in flight, and no thread
-//! enqueues.
+//! The destruction of a communicator frees device memory. For that, the driver waits for all work
+//! of the device, and blocks all other threads that use the same CUDA context. If one process has
+//! several ranks, this can deadlock. The driver may wait for an operation of another group, and
+//! that operation may wait for another rank of this process. If the thread of that rank is blocked
+//! in the driver, none of them continues. A thread therefore destroys a communicator only in
+//! *quiescence*: no communicator of this process has operations in flight, and no thread is
+//! enqueuing operations.
 //!
-//! The thread holds a [`DestroyGuard`] during the destruction, and threads that want to enqueue
-//! wait until it is dropped. A thread with an [`EnqueueGuard`] never waits for the destruction.
+//! The thread that destroys a communicator holds a [`DestroyGuard`]. Threads that want to enqueue
+//! wait until the guard is dropped. A thread that already holds an [`EnqueueGuard`] never waits for
+//! the destruction; the destruction waits for that thread.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -20,24 +23,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The interval between two checks for quiescence. Watchdogs notice the end of an operation some
-/// milliseconds late.
+/// The interval between two checks for quiescence. A shorter interval is not useful, because a
+/// watchdog notices the end of an operation some milliseconds late.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The number of consecutive checks after which a group counts as in use.
+/// The number of consecutive checks that must find other groups in use, before a leaving rank no
+/// longer waits for them.
 const IN_USE_TRIES: u32 = 20;
 
-/// The usage of one communicator, visible to all threads of the process.
+/// The usage of one communicator. All threads of the process can read it.
 #[derive(Debug, Default)]
 pub(super) struct CommUsage {
     doorbell: Doorbell,
-    /// The number of its operations in flight.
+    /// The number of operations of the communicator that are in flight.
     operations_in_flight: AtomicUsize,
-    /// True after the communicator ended and the thread that ended it released all resources.
+    /// True after the communicator has ended and the thread that ended it has released all
+    /// resources.
     has_ended: AtomicBool,
 }
 
-/// A communicator that has not ended, its group, and whether its rank has left the group.
+/// A communicator that has not ended. `group` is its group, and `has_left` is true if its rank has
+/// left the group.
 struct LiveComm {
     group: GroupId,
     usage: Arc<CommUsage>,
@@ -48,7 +54,7 @@ static LIVE_COMMS: Mutex<Vec<LiveComm>> = Mutex::new(Vec::new());
 
 static ENQUEUE_STATE: LazyLock<EnqueueState> = LazyLock::new(EnqueueState::default);
 
-/// The number of threads that enqueue, and whether threads that want to enqueue must wait.
+/// The number of threads that are enqueuing, and whether threads that want to enqueue must wait.
 #[derive(Default)]
 struct EnqueueState {
     enqueuer_count: AtomicUsize,
@@ -56,11 +62,12 @@ struct EnqueueState {
     doorbell: Doorbell,
 }
 
-/// The right to enqueue.
+/// The right to enqueue operations. No communicator is destroyed while a thread holds it.
 #[derive(Debug)]
 pub(super) struct EnqueueGuard;
 
-/// The right to destroy a communicator. Threads that want to enqueue wait until it is dropped.
+/// The right to destroy a communicator. Threads that want to enqueue wait until this guard is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct DestroyGuard;
 
@@ -89,8 +96,9 @@ impl CommUsage {
     }
 
     /// Records that the rank of this communicator has left its group. If it was the last rank of
-    /// its group in this process, it returns the communicators of all groups that all their ranks
-    /// in this process have left. They end without further calls of other threads.
+    /// its group in this process, returns the communicators of all groups that have no rank left in
+    /// this process. These communicators end without further calls of the caller's threads.
+    /// Otherwise returns an empty list.
     pub(super) fn leave_group(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut alive = live_comms();
         let mut own = None;
@@ -105,14 +113,15 @@ impl CommUsage {
         left.map(|it| Arc::clone(&it.usage)).collect()
     }
 
-    /// Waits until the communicator has ended; returns false if the limit passed first.
+    /// Waits until the communicator has ended. Returns false if the limit passes before that.
     pub(super) fn wait_ended(&self, limit: &Deadline) -> bool {
         let ended = || self.has_ended.load(Ordering::Acquire).then_some(());
         wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ended).is_ok()
     }
 
-    /// Waits as `wait_ended`, but also returns true if groups that their ranks have not left stay
-    /// in use for [`IN_USE_TRIES`] checks: the end of the communicator waits for them.
+    /// Waits until the communicator has ended, as `wait_ended`. Also returns true if groups whose
+    /// ranks have not left stay in use for [`IN_USE_TRIES`] checks, because the end of the
+    /// communicator must wait for these groups.
     pub(super) fn wait_ended_unless_in_use(&self, limit: &Deadline) -> bool {
         let mut in_use = 0;
         while in_use < IN_USE_TRIES && !limit.has_passed() {
@@ -125,16 +134,16 @@ impl CommUsage {
     }
 }
 
-/// Returns true if a counted communicator has operations in flight, or a thread is about to
-/// enqueue.
+/// Returns true if a communicator for which `is_counted` returns true has operations in flight, or
+/// if a thread is enqueuing.
 fn is_in_use(is_counted: impl Fn(&LiveComm) -> bool) -> bool {
     let is_busy = |it: &LiveComm| it.usage.operations_in_flight.load(Ordering::SeqCst) > 0;
     ENQUEUE_STATE.enqueuer_count.load(Ordering::SeqCst) > 0
         || live_comms().iter().any(|it| is_counted(it) && is_busy(it))
 }
 
-/// Acquires the right to enqueue. Before the guard is dropped, the enqueued operations must count
-/// as in flight.
+/// Acquires the right to enqueue. Before the caller drops the guard, the enqueued operations must
+/// count as in flight ([`CommUsage::set_operations_in_flight`]).
 ///
 /// # Errors
 /// `Timeout`.
@@ -162,12 +171,15 @@ impl Drop for EnqueueGuard {
     }
 }
 
-/// Waits for quiescence and returns the guard; returns `None` if `is_over` returns true first.
+/// Waits for quiescence, and returns the guard. Returns `None` if `is_over` returns true before
+/// that.
 pub(super) fn acquire_destroy(is_over: impl Fn() -> bool) -> Option<DestroyGuard> {
     loop {
         let is_mine = !ENQUEUE_STATE.is_destroying.swap(true, Ordering::SeqCst);
-        // A thread that began to enqueue before is counted here; a thread that begins later sees
-        // `is_destroying`.
+        // This thread stores `is_destroying` and then loads `enqueuer_count`. An enqueuing thread
+        // stores `enqueuer_count` and then loads `is_destroying`. All four accesses are
+        // sequentially consistent, so at least one of the two threads sees the store of the other
+        // and waits.
         if let Some(guard) = is_mine.then_some(DestroyGuard)
             && !is_in_use(|_| true)
         {

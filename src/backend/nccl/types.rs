@@ -1,7 +1,9 @@
-//! The mapping of element types and operators to those of NCCL, with replacements for missing ones.
+//! The mapping of libdist's element types and operators to the types and operators of NCCL. Some
+//! types that NCCL does not have are replaced:
 //!
-//! If NCCL lacks a type, copies transfer it as bytes. Reductions of bool use bytes: OR is the
-//! maximum, AND the minimum. Complex numbers are summed and averaged as pairs of real numbers.
+//! - Copies transfer elements of such a type as bytes.
+//! - Reductions of bool work on bytes: OR is the maximum, and AND is the minimum.
+//! - Complex numbers are summed and averaged as pairs of real numbers.
 
 use super::functions::NcclResult;
 use crate::backend::{OpKind, SupportQuery};
@@ -21,8 +23,8 @@ const MAX: c_int = 2;
 const MIN: c_int = 3;
 const AVG: c_int = 4;
 
-/// The form of a vector for NCCL: its NCCL type, and the number of NCCL elements per libdist
-/// element.
+/// The representation of a vector for NCCL: the number of the NCCL type, and the number of NCCL
+/// elements for each libdist element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NcclElements {
     pub(super) dtype: c_int,
@@ -34,11 +36,12 @@ pub(super) struct NcclElements {
 pub(super) enum NcclOperator {
     /// A built-in operator of NCCL.
     Builtin(c_int),
-    /// An operator that is created for the call, with the factor of this rank.
+    /// An operator with the factor of this rank, which is created for the call.
     PreMultiplied,
 }
 
-/// Returns NCCL's number of a type, and the first NCCL version with this type.
+/// Returns the number of the NCCL type for a libdist type, and the first NCCL version that has this
+/// type. Returns `None` if NCCL has no such type.
 fn type_number(dtype: DataType) -> Option<(c_int, i32)> {
     Some(match dtype {
         DataType::I8 => (0, 0),
@@ -63,7 +66,7 @@ fn supported_type(dtype: DataType, version: i32) -> Option<c_int> {
     type_number(dtype).filter(|&(_, since)| version >= since).map(|(number, _)| number)
 }
 
-/// Returns the form of a vector that is copied without arithmetic.
+/// Returns the representation of a vector that is copied without arithmetic.
 pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
     match supported_type(dtype, version) {
         Some(dtype) => NcclElements { dtype, per_element: 1 },
@@ -71,10 +74,10 @@ pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
     }
 }
 
-/// Returns the form and the operator of a reduction among `size` ranks.
+/// Returns the representation of the vectors and the operator for a reduction among `size` ranks.
 ///
 /// # Errors
-/// `Unsupported`, naming type and operator.
+/// `Unsupported`, naming the type and the operator.
 pub(super) fn reduce_elements(
     dtype: DataType,
     op: ReduceOp,
@@ -99,7 +102,7 @@ pub(super) fn reduce_elements(
         (ReduceOp::Max, _) => NcclOperator::Builtin(MAX),
         (ReduceOp::Min, _) => NcclOperator::Builtin(MIN),
         // For a group of one rank, NCCL uses a separate kernel that returns "invalid argument" for
-        // f8. The average of one vector is the vector, so SUM replaces AVG.
+        // AVG of f8. The average of one vector is the vector itself, so SUM replaces AVG.
         (ReduceOp::Avg, _) if size == 1 => NcclOperator::Builtin(SUM),
         (ReduceOp::Avg, _) => NcclOperator::Builtin(AVG),
         (ReduceOp::PremulSum, _) if size == 1 && is_f8 => {
@@ -129,8 +132,9 @@ pub(super) fn reduce_elements(
     }
 }
 
-/// Checks whether an NCCL of this version (22703 for 2.27.3) with all optional functions supports a
-/// kind of call among `size` ranks, on GPU memory.
+/// Checks whether an NCCL library of this version (for example 22703 for 2.27.3) supports a kind of
+/// call on GPU memory, among `size` ranks. The check assumes that the library has all optional
+/// functions.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -155,7 +159,8 @@ pub(super) fn unsupported_prefix(kind: OpKind) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Encodes the factor of a rank as an element of the type that NCCL reads.
+/// Encodes the factor of a rank as an element of `dtype`, or of the type of its parts if `dtype` is
+/// complex.
 pub(super) fn encode_factor(dtype: DataType, factor: f64) -> [u8; 8] {
     let real = match dtype {
         DataType::C64 => DataType::F32,

@@ -1,9 +1,9 @@
-//! The thread that monitors one group's operations on the device: it detects errors and deadlines,
-//! and ends the communicator.
+//! The watchdog: a thread that monitors the operations of one group on the device. It detects
+//! errors and passed deadlines, and ends the communicator.
 //!
-//! Only this thread ends the communicator, also if another thread or rank failed the group. The
-//! failure state notifies it of a failure. It also polls: every 5 ms while operations are in
-//! flight, otherwise every 100 ms.
+//! Only the watchdog ends the communicator, even if another thread or another rank has failed the
+//! group. The failure state notifies the watchdog of a failure. In addition, the watchdog polls
+//! every 5 ms while operations are in flight, and otherwise every 100 ms.
 
 use super::comm::NcclComm;
 use super::enqueued::{EventPool, NcclEnqueuedOperation};
@@ -22,22 +22,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The poll intervals: while operations are in flight, and while none are.
+/// The poll interval while operations are in flight.
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
+/// The poll interval while no operations are in flight.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time that a closing group waits for its operations in flight, and then again for the other
-/// ranks.
+/// The maximum time for which a closing group waits for its operations in flight. After that, it
+/// waits for the other ranks for at most the same time.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// The state that the group's threads and the watchdog share.
 #[derive(Debug)]
 pub(super) struct NcclWatchdog {
     pub(super) comm: NcclComm,
-    /// The timeout of operations of the group that name none.
+    /// The timeout of operations of the group that do not specify a timeout.
     pub(super) timeout: Duration,
-    /// The library's own stream, for callers that name none. Destroyed after the communicator has
-    /// ended.
+    /// The library's own stream, for calls that name no stream. It is destroyed after the
+    /// communicator has ended.
     pub(super) stream: CudaStream,
     pub(super) failure_state: Arc<dyn GroupFailureState>,
     pub(super) options: NcclOptions,
@@ -46,7 +47,8 @@ pub(super) struct NcclWatchdog {
     doorbell: Doorbell,
     is_closing: AtomicBool,
     usage: Arc<CommUsage>,
-    /// True if an error was logged. It is set only if the options disable error handling.
+    /// True if an error was logged. The flag is set only if the options disable error handling, so
+    /// that only the first error is logged.
     has_logged_error: AtomicBool,
 }
 
@@ -82,8 +84,8 @@ impl NcclWatchdog {
         });
         let watcher = Arc::clone(&watchdog);
         thread::start("dist-nccl", move || {
-            // Dropped last: a waiter that sees the end knows that the thread released all
-            // resources.
+            // The guard is dropped last, so that a waiter that sees the end knows that the thread
+            // has released all resources.
             let _end_guard = end_guard;
             watcher.run();
             drop(watcher);
@@ -93,8 +95,8 @@ impl NcclWatchdog {
         Ok(watchdog)
     }
 
-    /// Adds an enqueued operation. If other operations are in flight, the watchdog already polls at
-    /// the short interval.
+    /// Adds an enqueued operation. Wakes the watchdog if no other operation is in flight; otherwise
+    /// the watchdog already polls at the short interval.
     pub(super) fn track(&self, operation: Arc<NcclEnqueuedOperation>) {
         let was_idle = self.update_enqueued(|flights| {
             flights.push_back(operation);
@@ -107,11 +109,13 @@ impl NcclWatchdog {
 
     /// Closes the group when its rank leaves.
     ///
-    /// The ranks of a group end their communicators together, and one thread may own several ranks.
-    /// So the last rank of the group in this process waits for the communicators of all ranks that
-    /// have left. It stops waiting if other groups stay in use, because their operations have
-    /// priority. If the group failed, each rank waits for its own communicator, which ends without
-    /// other ranks and may use the caller's streams until then.
+    /// The ranks of a group end their communicators together, but one thread may own several ranks
+    /// and can close only one at a time. Therefore only the last rank of the group in this process
+    /// waits; it waits for the communicators of all ranks that have left. It stops waiting if other
+    /// groups stay in use, because their operations have priority.
+    ///
+    /// If the group has failed, each rank waits for the end of its own communicator. That
+    /// communicator ends without the other ranks, and may use the caller's streams until its end.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.doorbell.notify();
@@ -136,7 +140,8 @@ impl NcclWatchdog {
         self.doorbell.notify();
     }
 
-    /// Fails the group. Returns the first failure, because `error` may be its consequence.
+    /// Fails the group with `error`. Returns the first failure of the group, because `error` may be
+    /// a consequence of that failure.
     pub(super) fn fail_with(&self, error: Error) -> Error {
         self.fail(&error);
         self.failure_state.failure().unwrap_or(error)
@@ -187,8 +192,8 @@ impl NcclWatchdog {
         changed
     }
 
-    /// Removes completed operations. Returns the first error of NCCL, of the device or of a
-    /// deadline.
+    /// Removes completed operations from the list. Returns an error if NCCL or the device has
+    /// reported an error, or if the deadline of an operation has passed.
     fn check_operations(&self) -> Result<()> {
         if let Some(error) = self.comm.async_error(self.comm.async_state_if_free()?) {
             let first = self.lock_enqueued().front().cloned();
@@ -208,7 +213,8 @@ impl NcclWatchdog {
         }
         let is_late = |flight: &&Arc<NcclEnqueuedOperation>| flight.deadline.has_passed();
         let late = self.lock_enqueued().iter().find(is_late).cloned();
-        // The operations are on several streams, so a later one may be complete before the first.
+        // The operations may be on several streams, so an operation may be complete even if an
+        // earlier operation in the list is not.
         match late {
             Some(flight) if !flight.poll()? => Err(self.timeout_error(&flight)),
             Some(done) => {
@@ -245,8 +251,8 @@ impl NcclWatchdog {
         }
     }
 
-    /// Waits for the operations in flight, then ends the communicator with the other ranks; aborts
-    /// it if that fails.
+    /// Waits for the operations in flight, and then ends the communicator together with the other
+    /// ranks. If the operations do not complete, aborts the communicator.
     fn close_in_order(&self) {
         let limit = Deadline::after(CLOSE_WAIT);
         let mut is_idle = false;
@@ -271,7 +277,8 @@ impl NcclWatchdog {
     }
 }
 
-/// Marks the communicator as ended when the thread ends for any reason.
+/// A guard of the watchdog thread. When the thread ends for any reason, the guard marks the
+/// communicator as ended.
 struct UsageEndGuard(Arc<CommUsage>);
 
 impl Drop for UsageEndGuard {

@@ -1,5 +1,6 @@
-//! The registration of a plug-in, and the bootstrap of its groups: the ranks exchange peer infos,
-//! the plug-in creates its communicator, and the ranks confirm that all of them have one.
+//! The registration of a plug-in (a back end of another library), and the bootstrap of its groups.
+//! In the bootstrap, the ranks exchange peer infos, the plug-in creates its communicator on each
+//! rank, and the ranks confirm that every rank has a communicator.
 
 use super::communicator::CreatedCommunicator;
 use super::device_current::BoundCommunicator;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 
 /// A back end of another library.
 pub trait Plugin: Send + Sync + Debug {
-    /// Creates the communicator of this rank. All ranks of the group call it at the same time.
-    /// `state` will have the failure of the group.
+    /// Creates the communicator of this rank. All ranks of the group call this function at the same
+    /// time. `state` is the failure state of the group, in which a later failure is recorded.
     ///
     /// # Errors
     /// Any error that prevents the creation.
@@ -47,7 +48,7 @@ impl BackendFactory for RegisteredPlugin {
     }
 }
 
-/// Registers a plug-in as a back end; `make` gets the normalized name.
+/// Registers a plug-in as a back end. `make` receives the normalized name and returns the plug-in.
 ///
 /// # Errors
 /// The errors of [`registry::register`].
@@ -86,7 +87,8 @@ impl PluginPeerInfo {
     }
 }
 
-/// Creates a group over a plug-in. All ranks call it together.
+/// Creates the back end of a group over a plug-in. All ranks must call this function, because it
+/// waits for all ranks.
 fn create_group(
     name: &'static str,
     plugin: &dyn Plugin,
@@ -118,7 +120,8 @@ fn bootstrap_group(
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(PluginFailureState::default());
-    // Ignore an unusable device here: a plug-in or call that needs the device reports the error.
+    // An unusable device is ignored here. A plug-in or a call that needs the device reports the
+    // error.
     let device = context.device.and_then(|device| device::CudaContext::primary(device).ok());
     let created = {
         let _current = device.as_ref().map(|device| device.make_current()).transpose()?;

@@ -1,5 +1,5 @@
-//! The communicator of a plug-in: the functions of the plug-in for one group, as a trait, and the
-//! operations that the plug-in has.
+//! The communicator of a plug-in. The trait [`Communicator`] contains the functions of the plug-in
+//! for one group, and [`OperationKinds`] contains the operations that the plug-in has.
 
 use super::task::{PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome};
 use crate::backend::{BackendMemory, OpKind, SupportQuery};
@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A communicator that a plug-in created for a group.
+/// A communicator that a plug-in has created for a group, and its properties.
 #[derive(Debug)]
 pub struct CreatedCommunicator {
     /// The functions of the plug-in for this group.
@@ -27,10 +27,11 @@ pub struct CreatedCommunicator {
 pub struct OperationKinds(u64);
 
 impl OperationKinds {
-    /// The bit of point-to-point messages. The bits of collectives are their numbers.
+    /// The bit of point-to-point messages. The bit of a collective is the number of its [`OpKind`].
     const MESSAGES: u32 = 32;
 
-    /// Returns the set of operations whose bits are set; all operations for 0.
+    /// Returns the set of operations whose bits are set in `bits`. If `bits` is 0, returns the set
+    /// of all operations.
     ///
     /// # Errors
     /// `InvalidArgument` for a bit without an operation.
@@ -63,60 +64,65 @@ impl OperationKinds {
 ///
 /// Obligations of the library:
 ///
-/// - One thread at a time submits collectives, in the same order on all ranks. At the same time
-///   other threads may submit, test and release messages, and abort.
-/// - One thread at a time uses a request. The library does not use a request after it was released,
-///   or after `test` or `wait` returned its result or error.
+/// - The library submits collectives from one thread at a time, and in the same order on all ranks.
+///   At the same time, other threads may submit, test and release messages, and may call `abort`.
+/// - The library uses a request from one thread at a time. It does not use a request after the
+///   request was released, or after `test` or `wait` has returned its result or error.
 pub trait Communicator: Send + Sync + Debug {
-    /// Begins an operation; it does not wait for other ranks.
+    /// Begins an operation. Does not wait for other ranks.
     ///
     /// # Errors
-    /// Any. `InvalidArgument` and `Unsupported` mean that the operation did not begin, on any rank.
+    /// Any error. `InvalidArgument` and `Unsupported` mean that the operation has not begun on any
+    /// rank.
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome>;
 
-    /// Returns true if the plug-in has [`Communicator::run`] and a call of it needs no slow
-    /// preparation.
+    /// Returns true if the plug-in supports [`Communicator::run`], and a call of `run` needs no
+    /// slow preparation.
     fn has_fast_path(&self) -> bool;
 
-    /// Runs a collective in one call, if the plug-in supports that: begins it and waits for its
-    /// end, at most for `limit`. Returns `None` if the plug-in does not support it.
+    /// Runs a collective in one call: begins the operation, and waits for its end for at most
+    /// `limit`. Returns `None` if the plug-in does not support this function.
     ///
     /// # Errors
-    /// Any. `InvalidArgument` and `Unsupported` have the same meaning as for `submit`.
+    /// Any error. `InvalidArgument` and `Unsupported` have the same meaning as for `submit`.
     fn run(&self, task: &PluginTask<'_>, limit: Duration) -> Option<Result<RunOutcome>>;
 
-    /// Checks without waiting whether an operation is complete.
+    /// Checks without a wait whether an operation is complete. Returns `None` if it is not
+    /// complete.
     ///
     /// # Errors
     /// The error of the operation.
     fn test(&self, request: PluginRequest) -> Result<Option<PluginMessageStatus>>;
 
-    /// Waits until an operation is complete; returns `None` once the limit passed or the group
-    /// failed.
+    /// Waits until an operation is complete. Returns `None` if the limit has passed or the group
+    /// has failed before that.
     ///
     /// # Errors
     /// The error of the operation.
     fn wait(&self, request: PluginRequest, limit: Duration) -> Result<Option<PluginMessageStatus>>;
 
-    /// Releases an operation that is not complete. Afterwards the plug-in does not use its buffers.
+    /// Releases an operation that is not complete. After a successful call, the plug-in does not
+    /// use the buffers of the operation any more.
     ///
     /// # Errors
-    /// The plug-in may still use the buffers.
+    /// Any error. It means that the plug-in may still use the buffers.
     fn release(&self, request: PluginRequest) -> Result<ReleaseReport>;
 
-    /// Aborts the group after its failure: every wait must end, if possible also on other ranks.
+    /// Aborts the communicator after a failure of the group. Every wait must end, if possible also
+    /// on other ranks.
     fn abort(&self, reason: &Error);
 
     /// Returns the reason why the plug-in cannot continue, if it cannot.
     fn failure(&self) -> Option<Error>;
 
-    /// Checks whether the plug-in supports this kind of call of an operation that it has.
+    /// Checks whether the plug-in supports this kind of call. The plug-in has the operation, but
+    /// may not support the type, the operator or the memory.
     ///
     /// # Errors
     /// `Unsupported`.
     fn supports(&self, query: &SupportQuery) -> Result<()>;
 
-    /// Allocates memory for buffers; `None` if the plug-in has no allocator.
+    /// Allocates memory for buffers. Returns `None` if the plug-in has no allocator.
     ///
     /// # Errors
     /// `OutOfMemory`, or an error of the plug-in.
@@ -126,17 +132,18 @@ pub trait Communicator: Send + Sync + Debug {
     fn describe(&self) -> Value;
 }
 
-/// The cause, as far as the plug-in knows, for which a released operation did not complete.
+/// The reason why a released operation did not complete, as far as the plug-in knows it.
 #[derive(Clone, Debug, Default)]
 pub struct ReleaseReport {
-    /// The description; may be empty.
+    /// The description. It may be empty.
     pub text: String,
-    /// The rank that is late.
+    /// The rank that is late, if the plug-in knows it.
     pub culprit: Option<Rank>,
 }
 
 impl ReleaseReport {
-    /// Adds the report to the error that ended the operation.
+    /// Returns the error that ended the operation, with the text and the culprit of this report
+    /// added.
     pub(super) fn annotate(self, error: Error) -> Error {
         let culprit = error.culprit().or(self.culprit);
         if !self.text.is_empty() {
@@ -149,7 +156,7 @@ impl ReleaseReport {
     }
 }
 
-/// Returns an error of the same kind with another message and this culprit.
+/// Returns an error of the same kind as `error`, with this message and this culprit.
 pub(super) fn replace_message(error: &Error, message: String, culprit: Option<Rank>) -> Error {
     let replaced = Error::new(error.kind(), message);
     match culprit {

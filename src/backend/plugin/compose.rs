@@ -1,10 +1,12 @@
-//! Composes operations that a plug-in lacks from operations that it has, if the result is the same.
-//! [`super::composition_table`] selects the method of each operation.
+//! The composition of operations that a plug-in does not have from operations that it has. For
+//! example, a reduce can be composed from an all_reduce. The result is the same.
+//! [`super::composition_table`] selects the method for each operation, and this file runs the
+//! methods.
 //!
-//! The plug-in gets the sub-operations one after another. They have the sequence number of the
-//! original operation, and each has its own part number. The messages of
-//! [`CompositionMethod::Messages`] are submitted together instead, with a tag that no caller can
-//! use. Scratch memory of this rank exists for the length of the call.
+//! The sub-operations are submitted to the plug-in one after another. They have the sequence number
+//! of the original operation, and each has its own part number. The messages of
+//! [`CompositionMethod::Messages`] are an exception: they are submitted together, with a tag that
+//! no caller can use. The scratch memory of a composed operation exists only during the call.
 
 use super::composition_table::CompositionMethod;
 use super::task::{PluginMessageStatus, PluginRequest, PluginTask, SubmitOutcome, TaskKind};
@@ -19,7 +21,8 @@ use crate::kernel;
 /// The tag of the messages that compose an operation.
 const COMPOSED_TAG: u32 = LARGEST_TAG + 4;
 
-/// Runs sub-operations: the plug-in, with the group's failure state and deadlines.
+/// The interface through which the methods of this file run sub-operations. The group of the
+/// plug-in implements it.
 pub(super) trait SuboperationRunner {
     /// Returns this rank.
     fn rank(&self) -> Rank;
@@ -33,11 +36,11 @@ pub(super) trait SuboperationRunner {
     /// Waits until a sub-operation is complete.
     fn finish(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus>;
 
-    /// Cancels a sub-operation.
+    /// Cancels a sub-operation that is not complete.
     fn cancel(&self, request: PluginRequest);
 }
 
-/// Runs an operation with a method.
+/// Runs the operation `whole` by this method.
 pub(super) fn run_composed(
     method: CompositionMethod,
     runner: &dyn SuboperationRunner,
@@ -89,7 +92,7 @@ fn element_bytes(whole: &PluginTask<'_>) -> usize {
     whole.dtype.map_or(1, DataType::size)
 }
 
-/// Returns the original operation as another kind, without its blocks and its root.
+/// Returns a copy of the original operation with a different kind, without its blocks and its root.
 fn as_kind<'a>(whole: &PluginTask<'a>, kind: OpKind) -> PluginTask<'a> {
     PluginTask { kind: TaskKind::Collective(kind), root: None, sends: None, recvs: None, ..*whole }
 }
@@ -113,7 +116,8 @@ fn compose_from_all_reduce(
         let mut unwanted = allocate_scratch(whole.send.len())?;
         return run_one(runner, &PluginTask { recv: Dst::from(&mut unwanted[..]), ..base });
     }
-    // With one block per rank, the blocks together are one vector.
+    // The all_reduce needs one vector. If there is one block per rank, the blocks are joined to one
+    // vector.
     let mut joined = Vec::new();
     let (send, own) = match whole.sends {
         None => (whole.send, rank * whole.recv.len()),
@@ -177,7 +181,8 @@ fn compose_from_broadcasts(runner: &dyn SuboperationRunner, whole: &PluginTask<'
     Ok(())
 }
 
-/// Broadcasts the root's data for all ranks; each rank keeps its block.
+/// Composes a scatter: broadcasts all blocks of the root to all ranks, and each rank keeps its own
+/// block.
 fn compose_from_one_broadcast(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -218,12 +223,12 @@ fn compose_from_all_gather(
     run_one(runner, &PluginTask { recv: Dst::from(&mut unwanted[..]), ..base })
 }
 
-/// The maximum of bytes that a rank gathers at a time in [`compose_from_gathered_vectors`]. One
-/// element per rank may exceed it.
+/// The maximum number of bytes that a rank gathers at a time in [`compose_from_gathered_vectors`].
+/// The actual number may be larger if one element of every rank does not fit.
 const MAX_GATHERED_BYTES: usize = 4 << 20;
 
-/// Gathers the vectors of all ranks, one chunk at a time. Each rank reduces, in rank order, the
-/// vectors that its result covers.
+/// Composes a scan or exscan: gathers the vectors of all ranks, one chunk at a time. Each rank then
+/// reduces, in rank order, the vectors of the ranks that its result covers.
 fn compose_from_gathered_vectors(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -238,7 +243,8 @@ fn compose_from_gathered_vectors(
     let mut all = allocate_scratch(chunk_elements * element * size)?;
     let mut scaled =
         allocate_scratch(if op == ReduceOp::PremulSum { chunk_elements * element } else { 0 })?;
-    // An empty vector has one empty chunk, so that ranks with different counts detect the mismatch.
+    // An empty vector has one empty chunk, so that a mismatch with a rank whose vector is not empty
+    // is detected.
     for (index, start) in (0..whole.count.max(1)).step_by(chunk_elements.max(1)).enumerate() {
         let count = chunk_elements.min(whole.count - start);
         let (from, len) = (start * element, count * element);
@@ -261,8 +267,8 @@ fn compose_from_gathered_vectors(
     Ok(())
 }
 
-/// Returns the block that rank `me` sends to rank `other`, and the block that it receives from
-/// `other`; `None` if the operation has no such block.
+/// Returns the block that rank `me` sends to rank `other`, and the buffer for the block that `me`
+/// receives from `other`. An element of the result is `None` if the operation has no such block.
 fn blocks_for_peer<'a>(
     whole: &PluginTask<'a>,
     kind: OpKind,
@@ -285,8 +291,9 @@ fn blocks_for_peer<'a>(
     }
 }
 
-/// Submits all messages together. It also sends empty messages: ranks with different lengths detect
-/// the mismatch, and no message remains for the next operation.
+/// Composes an operation from messages between pairs of ranks, which are submitted together. An
+/// empty block is also sent as a message. Otherwise, if the receiver expected a block that is not
+/// empty, it would not detect the mismatch and would receive the message of the next operation.
 fn compose_from_messages(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -308,7 +315,7 @@ fn compose_from_messages(
             ..base(TaskKind::Send)
         }));
     }
-    // Receives first, so that each message finds a posted receive.
+    // The receives are submitted first, so that each message finds a posted receive.
     tasks.sort_by_key(|task| task.kind == TaskKind::Send);
     let mut pending = Vec::with_capacity(tasks.len());
     let outcome = tasks.iter().try_for_each(|task| match runner.submit(task)? {

@@ -1,5 +1,6 @@
-//! The methods that compose operations which a plug-in lacks from operations that it has.
-//! [`CompositionTable`] selects the method of each operation; [`super::compose`] runs the methods.
+//! The methods that compose an operation that a plug-in does not have from operations that it has.
+//! [`CompositionTable`] selects the method for each operation, and [`super::compose`] runs the
+//! methods.
 
 use super::communicator::OperationKinds;
 use crate::backend::{OpKind, SupportQuery};
@@ -11,13 +12,13 @@ use crate::base::op::ReduceOp;
 pub(super) enum CompositionMethod {
     /// The plug-in's own operation.
     Direct,
-    /// One all_reduce; each rank copies its part of the result.
+    /// One all_reduce, after which each rank copies the part of the result that it needs.
     AllReduce,
     /// One reduce to rank 0, and one broadcast from rank 0.
     ReduceAndBroadcast,
     /// One broadcast from each rank that has data.
     Broadcasts,
-    /// One all_gather; each rank uses its part of the result.
+    /// One all_gather, after which each rank uses the part of the result that it needs.
     AllGather,
     /// Messages between each pair of ranks that have data for each other.
     Messages,
@@ -30,7 +31,8 @@ pub(super) enum CompositionMethod {
 pub(super) struct CompositionTable([CompositionMethod; OpKind::ALL.len()]);
 
 impl CompositionTable {
-    /// Selects the first possible method of each operation, given the operations of the plug-in.
+    /// Selects the method for each operation. `kinds` contains the operations that the plug-in has.
+    /// Of the candidates for an operation, the first possible method is selected.
     pub(super) fn for_kinds(kinds: OperationKinds) -> Self {
         Self(OpKind::ALL.map(|kind| {
             let possible = candidates(kind).iter().copied();
@@ -46,7 +48,7 @@ impl CompositionTable {
     }
 }
 
-/// Returns the methods that can compose an operation, in the order of preference.
+/// Returns the candidates for an operation, in order of preference.
 fn candidates(kind: OpKind) -> &'static [CompositionMethod] {
     match kind {
         OpKind::AllReduce => &[CompositionMethod::Direct, CompositionMethod::ReduceAndBroadcast],
@@ -100,8 +102,8 @@ impl CompositionMethod {
         }
     }
 
-    /// Returns the queries that the plug-in must support so that this method can run the original
-    /// operation.
+    /// Returns the kinds of calls that the plug-in must support, so that this method can run the
+    /// original operation `whole`.
     pub(super) fn queries(self, whole: &SupportQuery) -> Vec<SupportQuery> {
         let bytes = Some(DataType::U8);
         let of = |kind: OpKind, dtype, op| SupportQuery {

@@ -1,6 +1,6 @@
-//! The calls of a plug-in that may use device memory. If the plug-in accepts device memory, each of
-//! them has the device's context current on the thread, because libraries that use device memory
-//! expect that.
+//! The calls of a plug-in that may use device memory. If the plug-in accepts device memory, the
+//! CUDA context of the device is current on the calling thread during each of these calls, because
+//! libraries that use device memory expect this.
 
 use super::communicator::{Communicator, ReleaseReport};
 use super::task::{PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome};
@@ -10,13 +10,13 @@ use crate::device::context::CurrentContext;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A plug-in's communicator with the device whose context it needs.
+/// A plug-in's communicator, and the device whose context must be current in its calls.
 #[derive(Clone, Debug)]
 pub(super) struct BoundCommunicator {
-    /// The communicator, for the calls that use no device. The first field: it is dropped before
-    /// the device.
+    /// The communicator. Callers access it directly for calls that use no device memory. It must be
+    /// the first field, so that it is dropped before the device.
     pub(super) communicator: Arc<dyn Communicator>,
-    /// `None` if the plug-in does not accept device memory.
+    /// The device, or `None` if the plug-in does not accept device memory.
     pub(super) device: Option<Arc<CudaContext>>,
 }
 

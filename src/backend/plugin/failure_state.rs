@@ -1,7 +1,7 @@
-//! The failure state of a plug-in's group: the first reason stays, and the plug-in gets one abort
-//! call.
+//! The failure state of a plug-in's group. It keeps the first reason of a failure, and calls the
+//! plug-in's abort function once.
 //!
-//! Owners of this state keep neither the group nor the plug-in's communicator alive.
+//! A reference to this state keeps neither the group nor the plug-in's communicator alive.
 
 use super::communicator::Communicator;
 use crate::backend::{DoorbellListener, DoorbellListeners, GroupFailureState};
@@ -15,24 +15,26 @@ pub struct PluginFailureState {
     failure: OnceLock<Error>,
     communicator: OnceLock<Weak<dyn Communicator>>,
     listeners: DoorbellListeners,
-    /// Rung when the group fails and when a message may be complete.
+    /// The doorbell on which waiters of the group sleep. It is notified when the group fails, and
+    /// when a message may be complete.
     doorbell: Doorbell,
 }
 
 impl PluginFailureState {
-    /// Sets the communicator that the plug-in created.
+    /// Sets the communicator that the plug-in has created.
     pub(super) fn attach_communicator(&self, communicator: &Arc<dyn Communicator>) {
-        // The bootstrap calls this once.
+        // The bootstrap calls this function once, so the communicator is not set yet.
         drop(self.communicator.set(Arc::downgrade(communicator)));
     }
 
-    /// Returns the failure of the group that the library knows.
+    /// Returns the failure of the group, if the library knows of one. Does not ask the plug-in.
     pub fn known_failure(&self) -> Option<&Error> {
         self.failure.get()
     }
 
-    /// Returns the failure of the group. If none is known, it asks the plug-in. The plug-in's
-    /// function may take some time, so only threads that wait anyway and hold no lock call this.
+    /// Returns the failure of the group. If the library knows of no failure, this function asks the
+    /// plug-in. The plug-in's function may take some time, so only a thread that is waiting and
+    /// holds no lock may call this function.
     pub(super) fn query_failure(&self) -> Option<Error> {
         if self.failure.get().is_none() {
             let found = self.communicator().and_then(|communicator| communicator.failure());

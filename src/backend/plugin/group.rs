@@ -1,4 +1,4 @@
-//! The back end of a plug-in's group. It runs one operation after another, each with its deadline,
+//! The back end of a plug-in's group. It runs one operation after another, each until its deadline,
 //! until the first failure.
 
 use super::communicator::{OperationKinds, replace_message};
@@ -25,18 +25,20 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The maximum duration of one wait in the plug-in. Between waits the library checks for failures
-/// that the plug-in does not notice.
+/// The maximum duration of one call of the plug-in's wait function. Between two calls, the library
+/// checks for failures that the plug-in does not notice.
 const MAX_WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// The maximum duration of a wait in the plug-in on the fast path.
+/// The maximum duration of one wait in the plug-in on the fast path.
 const FAST_PATH_WAIT: Duration = Duration::from_millis(1);
 
-/// The delay of a plug-in's wait above which an error message mentions it.
+/// The tolerance for a wait in the plug-in that exceeds its limit. If the wait exceeds the limit by
+/// more, an error message mentions this.
 const LATE_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// The numbers of types and operators, each plus one for calls without.
+/// The number of types, plus one for calls without a type.
 const DTYPE_SLOTS: usize = DataType::ALL.len() + 1;
+/// The number of operators, plus one for calls without an operator.
 const OP_SLOTS: usize = ReduceOp::ALL.len() + 1;
 const SUPPORT_CELLS: usize = OpKind::ALL.len() * DTYPE_SLOTS * OP_SLOTS;
 
@@ -48,16 +50,18 @@ pub(super) struct PluginGroup {
     name: &'static str,
     rank: Rank,
     rank_locations: Vec<RankLocation>,
-    /// The messages. Declared before the communicator, because they must be dropped first.
+    /// The point-to-point messages. This field is declared before the communicator, because it must
+    /// be dropped first.
     messages: Option<PluginMessages>,
     bound: BoundCommunicator,
     compositions: CompositionTable,
     failure_state: Arc<PluginFailureState>,
-    /// The kinds of calls that the plug-in supports. The library asks once for each type and
-    /// operator.
+    /// A cache with one cell for each operation, type and operator. The value [`SUPPORTED`] means
+    /// that the plug-in has reported that it supports the call. The library asks the plug-in again
+    /// only if the cell does not have this value.
     support_cells: Box<[AtomicU8]>,
-    /// The request that the fast path began and that the slow path must complete. It belongs to the
-    /// operation that holds the group's queue.
+    /// The request that the fast path has begun and that the full path must complete. It belongs to
+    /// the operation that holds the group's queue.
     pending_fast_call: Mutex<Option<PluginRequest>>,
 }
 
@@ -86,7 +90,7 @@ impl PluginGroup {
         }
     }
 
-    /// Checks whether the plug-in supports this kind of call itself.
+    /// Checks whether the plug-in supports this kind of call without a composition. Uses the cache.
     fn check_direct_support(&self, query: &SupportQuery) -> Result<()> {
         let cell = self.support_cell(query);
         if cell.is_some_and(|known| known.load(Ordering::Relaxed) == SUPPORTED) {
@@ -99,7 +103,8 @@ impl PluginGroup {
         Ok(())
     }
 
-    /// Returns the cell that caches the plug-in's support of this kind of call.
+    /// Returns the cache cell for this kind of call. Calls on device memory and point-to-point
+    /// messages have no cell.
     #[inline]
     fn support_cell(&self, query: &SupportQuery) -> Option<&AtomicU8> {
         let kind = query.kind.filter(|_| query.gpu.is_none())? as usize;
@@ -118,7 +123,7 @@ impl PluginGroup {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Runs an operation of the plug-in.
+    /// Runs an operation that the plug-in has.
     fn run_direct(&self, task: &PluginTask<'_>, operation: &Operation<'_>) -> Result<()> {
         let time_left = task.time_left();
         let submitted = match self.bound.run(task, time_left.min(MAX_WAIT_SLICE)) {
@@ -137,7 +142,7 @@ impl PluginGroup {
         match submitted {
             Ok(SubmitOutcome::Done(_)) => Ok(()),
             Ok(SubmitOutcome::Pending(request)) => {
-                // The wait in `run` used a part of the time.
+                // The wait in `run` has used a part of the time until the deadline.
                 let task = &PluginTask { has_full_time: false, ..*task };
                 self.wait(request, task)
                     .map(drop)
@@ -149,14 +154,15 @@ impl PluginGroup {
         }
     }
 
-    /// Locks the request that the fast path passes to the slow path.
+    /// Locks the request that the fast path passes to the full path.
     fn lock_pending_fast_call(&self) -> MutexGuard<'_, Option<PluginRequest>> {
         lock(&self.pending_fast_call)
     }
 
     fn wait(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus> {
         loop {
-            // Read the clock once per turn: it costs a tenth of a short operation.
+            // The loop reads the clock only once per iteration, because a read takes a tenth of the
+            // time of a short operation.
             let time_left = task.deadline.remaining();
             let outcome = self.bound.wait(request, time_left.min(MAX_WAIT_SLICE));
             if let Ok(Some(received)) = outcome {
@@ -175,7 +181,8 @@ impl PluginGroup {
         }
     }
 
-    /// Releases a request that will not complete by itself.
+    /// Releases a request that will not complete by itself. Returns `error` with the plug-in's
+    /// report added.
     fn release_request(&self, request: PluginRequest, error: Error) -> Error {
         match self.bound.release(request) {
             Ok(awaited) => awaited.annotate(error),
@@ -190,7 +197,8 @@ impl PluginGroup {
         }
     }
 
-    /// Adds the plug-in's timing violation to an error.
+    /// Adds to an error text that the plug-in's wait ended too late or too early, if this is the
+    /// case. `late` is the time by which the wait exceeded its limit.
     fn annotate_timing(
         &self,
         error: Error,
@@ -212,13 +220,14 @@ impl PluginGroup {
     }
 }
 
-/// Returns true if the error means that no rank began the operation.
+/// Returns true if the error is a refusal, that is, if no rank has begun the operation.
 fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
 }
 
-/// Returns how long a plug-in's wait exceeded its limit, if by more than [`LATE_TOLERANCE`].
-/// `time_left` is the time until the deadline before the wait.
+/// Returns the time by which a wait in the plug-in exceeded its limit, if this time is longer than
+/// [`LATE_TOLERANCE`]. `time_left` is the time that was left until the deadline when the wait
+/// began.
 fn wait_overrun(task: &PluginTask<'_>, time_left: Duration) -> Option<Duration> {
     let before = task.deadline.timeout().saturating_sub(time_left);
     let waited = task.deadline.elapsed().saturating_sub(before);
@@ -332,7 +341,8 @@ impl Backend for PluginGroup {
     }
 
     fn supports(&self, query: &SupportQuery) -> Result<()> {
-        // The usual case. A cell is set only if the call is defined and the plug-in supports it.
+        // This is the usual case. A cell is set only if the operator is defined for the type and
+        // the plug-in supports the call.
         if self.support_cell(query).is_some_and(|known| known.load(Ordering::Relaxed) == SUPPORTED)
             && query
                 .kind
@@ -383,7 +393,7 @@ impl Backend for PluginGroup {
         if method == CompositionMethod::Direct {
             return self.run_direct(&task, operation);
         }
-        // The sub-operations begin later, so the full time is not available.
+        // A sub-operation may begin later than the operation, so not the full timeout is left.
         let task = PluginTask { has_full_time: false, ..task };
         run_composed(method, self, &task).map_err(|error| self.failure_state.fail_with(error))
     }

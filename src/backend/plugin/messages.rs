@@ -1,8 +1,10 @@
-//! Point-to-point messages over a plug-in, which reports completion only when the library polls.
+//! Point-to-point messages over a plug-in. The plug-in reports the completion of a message only
+//! when the library polls the message.
 //!
-//! A thread that waits for a message polls all outstanding messages; only one thread polls at a
-//! time. If no thread waits, the group's worker thread polls. It exists while messages are
-//! outstanding. If the deadline of a message passes, its request is released.
+//! A thread that waits for a message polls all outstanding messages of the group. Only one thread
+//! polls at a time. The worker thread of the group also polls, so that messages complete if no
+//! thread waits; it exists while messages are outstanding. If the deadline of a message passes, the
+//! request of the message is released.
 //!
 //! This module does not depend on how messages are matched.
 
@@ -31,18 +33,21 @@ use std::time::Duration;
 /// The maximum number of outstanding messages.
 const MAX_OUTSTANDING: usize = 65_536;
 
-/// The time that a waiter polls without a pause, before it sleeps between two polls.
+/// The time for which a waiter polls without a pause. After that, it sleeps between two polls.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// The first and the maximum duration of these sleeps.
+/// The duration of the first sleep between two polls. Each sleep is twice as long as the sleep
+/// before.
 const MIN_SLEEP: Duration = Duration::from_micros(50);
+/// The maximum duration of a sleep between two polls.
 const MAX_SLEEP: Duration = Duration::from_millis(2);
 
-/// The number of polls per query whether the plug-in has failed. The query may cost the plug-in
-/// more than a poll.
+/// The number of polls after which the library asks the plug-in whether it has failed. This query
+/// may take longer than a poll.
 const POLLS_PER_FAILURE_CHECK: u32 = 16;
 
-/// The time that the end of a group waits for its worker thread to return from the plug-in.
+/// The maximum time for which the end of a group waits until its worker thread returns from the
+/// plug-in.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// The messages of one group.
@@ -109,13 +114,13 @@ impl Drop for PluginMessages {
         };
         self.0.failure_state.doorbell().notify();
         if is_worker {
-            // The completion of a message dropped the group on the worker thread: the worker
-            // completes the other messages, and then ends.
+            // The worker thread itself drops the group, because the completion of a message dropped
+            // it. The worker completes the other messages later, and then ends.
             return;
         }
         let limit = Deadline::after(CLOSE_WAIT);
-        // Wait also until the worker drops its reference, so that the plug-in's communicator is
-        // dropped here and not later.
+        // The loop also waits until the worker has dropped its reference, so that the plug-in's
+        // communicator is dropped on this thread and not later.
         while Arc::strong_count(&self.0) > 1 || !self.0.lock_list().outstanding.is_empty() {
             self.0.poll();
             self.0.failure_state.doorbell().sleep_unless_ready(MIN_SLEEP, || true, || None::<()>);
@@ -210,7 +215,7 @@ impl PointToPoint for PluginMessages {
         }
     }
 
-    /// Returns `None`: a plug-in does not report that a rank has left.
+    /// Returns `None`, because a plug-in does not report that a rank has left.
     fn departure_error(&self, _: Rank) -> Option<Error> {
         None
     }
@@ -257,7 +262,8 @@ impl PluginMessagesShared {
             }
             SubmitOutcome::Pending(_) => {
                 self.lock_list().outstanding.push(outstanding);
-                // Check again: the worker may have found no message and ended in between.
+                // Between the first check and the push, the worker may have found no message and
+                // ended, so this is checked again.
                 if let Err(error) = self.ensure_worker() {
                     crate::log!(
                         LogLevel::Error,
@@ -270,7 +276,7 @@ impl PluginMessagesShared {
         Ok(())
     }
 
-    /// Starts the worker thread if it does not run.
+    /// Starts the worker thread if it is not running.
     fn ensure_worker(self: &Arc<Self>) -> Result<()> {
         let mut list = self.lock_list();
         if !list.has_worker {
@@ -302,7 +308,8 @@ impl PluginMessagesShared {
         doorbell.notify();
     }
 
-    /// Polls each message once, unless another thread polls. Returns true if a message is complete.
+    /// Polls each message once. Does nothing if another thread is polling. Returns true if a
+    /// message has completed.
     fn poll(&self) -> bool {
         let messages = {
             let mut list = self.lock_list();
@@ -330,13 +337,13 @@ impl PluginMessagesShared {
             }
         }
         let mut list = self.lock_list();
-        // Keep the order of posting.
+        // The messages stay in the order of posting.
         remaining.append(&mut list.outstanding);
         list.outstanding = remaining;
         list.is_polled = false;
         drop(list);
         let has_progressed = !ended.is_empty();
-        // Last, because the completion of a message may drop the group.
+        // The completions are called last, because a completion may drop the group.
         ended.into_iter().for_each(|(outstanding, outcome)| outstanding.complete(outcome));
         if has_progressed {
             self.failure_state.doorbell().notify();
@@ -348,7 +355,7 @@ impl PluginMessagesShared {
         Error::new(ErrorKind::Aborted, format!("this rank has left the group ({})", self.name))
     }
 
-    /// Polls a message and returns its outcome; `None` if it is not complete.
+    /// Polls a message. Returns its outcome, or `None` if it is not complete.
     fn poll_message(
         &self,
         outstanding: &OutstandingMessage,
@@ -371,8 +378,8 @@ impl PluginMessagesShared {
         }
     }
 
-    /// Releases a request that will not complete by itself. If the plug-in may still use its
-    /// buffer, the group fails.
+    /// Releases the request of a message that will not complete by itself. If the plug-in may still
+    /// use the buffer of the message, the group fails.
     fn release_request(&self, outstanding: &OutstandingMessage, error: Error) -> Error {
         match self.communicator.release(outstanding.request) {
             Ok(awaited) => awaited.annotate(error),
@@ -388,7 +395,7 @@ impl PluginMessagesShared {
         }
     }
 
-    /// Validates the plug-in's status of a message.
+    /// Validates the status that the plug-in has returned for a message, and converts it.
     fn to_delivery(
         &self,
         outstanding: &OutstandingMessage,

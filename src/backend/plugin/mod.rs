@@ -1,16 +1,16 @@
-//! Back ends of other libraries (plug-ins), which implement a few functions: submit an operation,
-//! test it, wait for it, release it.
+//! Plug-ins: back ends that other libraries implement. A plug-in provides a few functions, mainly
+//! to submit an operation, test it, wait for it and release it.
 //!
-//! [`Plugin`] and [`Communicator`] are these functions in Rust. The adapter of the C interface
-//! implements them. This module adds the parts that are the same for every plug-in:
+//! [`Plugin`] and [`Communicator`] are these functions as Rust traits. The adapter of the C
+//! interface implements the traits. This module adds the parts that are the same for every plug-in:
 //!
 //! - the bootstrap and the rank locations ([`bootstrap`]);
-//! - one operation after another with its deadline, and the failure of the group ([`group`],
-//!   [`failure_state`]);
-//! - point-to-point messages that progress without a waiting thread ([`messages`]);
-//! - the current device in calls ([`device_current`]);
-//! - the composition of missing operations from available ones ([`composition_table`],
-//!   [`compose`]).
+//! - the execution of operations one after another, each with its deadline, and the failure of the
+//!   group ([`group`], [`failure_state`]);
+//! - point-to-point messages that make progress even if no thread waits for them ([`messages`]);
+//! - the current device during calls of the plug-in ([`device_current`]);
+//! - the composition of operations that the plug-in does not have from operations that it has
+//!   ([`composition_table`], [`compose`]).
 //!
 //! The library does not trust a plug-in. It validates returned values, and it reports calls that do
 //! not return in time.

@@ -35,46 +35,47 @@ impl TaskKind {
     }
 }
 
-/// The arguments of one operation.
+/// The arguments of one operation of a plug-in.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginTask<'a> {
     /// The kind of the operation.
     pub kind: TaskKind,
-    /// The element type, if there are elements.
+    /// The element type, if the operation has elements.
     pub dtype: Option<DataType>,
-    /// The operator, for reductions.
+    /// The operator, if the operation is a reduction.
     pub op: Option<ReduceOp>,
     /// The root, if the operation has one.
     pub root: Option<Rank>,
-    /// The peer of a message; `None` for any rank.
+    /// The peer of a message; `None` for a receive from any rank.
     pub peer: Option<Rank>,
-    /// The tag of a message; `None` for any tag of callers.
+    /// The tag of a message; `None` for a receive with any tag that callers can use.
     pub tag: Option<u32>,
-    /// The count argument: the elements of the vector, or of one block if there is one block per
-    /// rank; 0 in the `_v` forms.
+    /// The count argument in elements: the length of the vector, or the length of one block if
+    /// there is one block per rank. In the `_v` forms, it is 0.
     pub count: usize,
-    /// The contribution of this rank, contiguous.
+    /// The contribution of this rank, as one contiguous buffer.
     pub send: Src<'a>,
-    /// The buffer for the result, contiguous.
+    /// The contiguous buffer for the result.
     pub recv: Dst<'a>,
     /// In the `_v` forms, the block that this rank sends to each rank.
     pub sends: Option<&'a [Src<'a>]>,
     /// In the `_v` forms, the buffer for the block of each rank.
     pub recvs: Option<&'a [Dst<'a>]>,
-    /// The memory for a message of unknown length, instead of `recv`.
+    /// The memory for a received message of unknown length. It replaces `recv`.
     pub growable_buffer: Option<&'a GrowableBuffer>,
-    /// The factor of this rank, for `PREMUL_SUM`.
+    /// The factor of this rank. Only the operator `PREMUL_SUM` uses it.
     pub factor: f64,
     /// The deadline of the operation.
     pub deadline: &'a Deadline,
-    /// True if the deadline has just begun.
+    /// True if the deadline has just started, so that the full timeout is left.
     pub has_full_time: bool,
     /// The sequence number of the collective in its group; 0 for messages.
     pub sequence: u64,
-    /// The number of the sub-operation, if the operation is composed of several.
+    /// The part number of a sub-operation, if the original operation is composed of several
+    /// sub-operations.
     pub part: u64,
-    /// The GPU with the buffers, if they are in device memory. The earlier work of its stream is
-    /// complete.
+    /// The GPU and the caller's stream, if the buffers are in device memory. The device has already
+    /// completed the earlier work of the stream.
     pub gpu: Option<GpuTarget>,
 }
 
@@ -108,7 +109,7 @@ impl<'a> PluginTask<'a> {
         let descriptor = &operation.descriptor;
         let has_blocks = descriptor.kind.has_per_rank_counts();
         Self {
-            // Internal calls of the library have an element type too.
+            // Even internal calls of the library have an element type.
             dtype: (descriptor.kind != OpKind::Barrier).then(|| operation.dtype()),
             op: descriptor.op,
             root: descriptor.root,
@@ -192,19 +193,19 @@ impl<'a> PluginTask<'a> {
         }
     }
 
-    /// Returns the time until the deadline. If the deadline has just begun, it does not read the
-    /// clock, which costs a tenth of a short operation.
+    /// Returns the time until the deadline. If the deadline has just started, the function does not
+    /// read the clock, because a read takes a tenth of the time of a short operation.
     pub fn time_left(&self) -> Duration {
         if self.has_full_time { self.deadline.timeout() } else { self.deadline.remaining() }
     }
 
-    /// Returns true for a `_v` form, which has a block of its own length for each rank.
+    /// Returns true for a `_v` form, in which the blocks of the ranks have different lengths.
     pub fn has_blocks(&self) -> bool {
         matches!(self.kind, TaskKind::Collective(kind) if kind.has_per_rank_counts())
     }
 
-    /// Returns true if the input and the output are the same memory, for the kinds of operations
-    /// that allow this.
+    /// Returns true if the call is in place, that is, if the input and the output are the same
+    /// memory. Returns false for operations that do not allow calls in place.
     pub fn is_in_place(&self, rank: Rank) -> bool {
         let block = self.count * self.dtype.map_or(1, DataType::size);
         let TaskKind::Collective(kind) = self.kind else { return false };
@@ -228,7 +229,7 @@ impl<'a> PluginTask<'a> {
     }
 }
 
-/// The identification of an operation that is not complete.
+/// The identification of a submitted operation that is not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginRequest {
     /// The plug-in's identification.
@@ -246,7 +247,8 @@ pub enum SubmitOutcome {
     Pending(PluginRequest),
 }
 
-/// The outcome of running an operation in one call.
+/// The outcome of [`Communicator::run`](super::Communicator::run), which runs an operation in one
+/// call.
 #[derive(Clone, Copy, Debug)]
 pub enum RunOutcome {
     /// The operation completed without a long wait.
@@ -257,7 +259,8 @@ pub enum RunOutcome {
     Pending(PluginRequest),
 }
 
-/// The plug-in's status of a complete operation; the library reads it only for messages.
+/// The status of a complete operation, which the plug-in returns. The library reads it only for
+/// messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PluginMessageStatus {
     /// The sender; `None` if the plug-in does not report it.
@@ -268,7 +271,7 @@ pub struct PluginMessageStatus {
     pub bytes: Option<u64>,
 }
 
-/// A receive buffer that is allocated when the length of the message is known.
+/// A receive buffer whose memory is allocated when the length of the message is known.
 #[derive(Debug)]
 pub struct GrowableBuffer {
     max_bytes: usize,
@@ -286,8 +289,9 @@ impl GrowableBuffer {
         self.max_bytes
     }
 
-    /// Allocates the memory, once. Returns `None` if the message is longer than the receiver allows
-    /// or if there is not enough memory.
+    /// Allocates the memory for a message of `bytes` bytes. Returns `None` if the memory was
+    /// already allocated, if the message is longer than the receiver allows, or if there is not
+    /// enough memory.
     pub fn allocate(&self, bytes: usize) -> Option<*mut u8> {
         let mut buffer = self.lock();
         if bytes > self.max_bytes || buffer.is_some() {
@@ -296,11 +300,12 @@ impl GrowableBuffer {
         let mut memory = Vec::new();
         memory.try_reserve_exact(bytes).ok()?;
         memory.resize(bytes, 0);
-        // The memory of a vector does not move while the vector does not change.
+        // The returned address remains valid, because the memory of a vector does not move while
+        // the vector does not change.
         Some(buffer.insert(memory).as_mut_ptr())
     }
 
-    /// Returns the message, after the plug-in's last write.
+    /// Returns the message. The caller must call this after the plug-in's last write.
     pub(super) fn take(&self) -> Vec<u8> {
         self.lock().take().unwrap_or_default()
     }

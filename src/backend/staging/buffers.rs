@@ -1,9 +1,19 @@
-//! The staging buffers of a group, and the copies between them and the device.
+//! The staging buffers of a group: pinned host memory through which data moves to and from the GPU,
+//! and the copies between this memory and the GPU.
 //!
-//! There is one double buffer per direction, each with its own stream and two halves. So the device
-//! copies in both directions while the host works on a third piece. A half that the device may
-//! still use is *busy*. It is neither reused nor freed until its event is complete. If the device
-//! hangs, this never happens, and the memory is leaked.
+//! There are two double buffers, one for copies from the device and one for copies to the device.
+//! Each double buffer has its own stream and two halves, so that the device copies in both
+//! directions while the host works on the other halves.
+//!
+//! ```text
+//! round 2       half 0                    half 1
+//! from_device   host reads piece 2        device copies piece 3 in
+//! to_device     host writes result 2      device copies result 1 out
+//! ```
+//!
+//! A half that the device may still use is *busy*. A busy half is neither reused nor freed until
+//! the event behind its copies is complete. If the device hangs, the event never completes, and the
+//! memory is leaked.
 #![allow(unsafe_code, reason = "the device copies memory without the compiler's knowledge")]
 
 use crate::backend::GroupFailureState;
@@ -20,7 +30,8 @@ use std::time::Duration;
 /// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The time that the device gets to complete its copies after an operation or the group failed.
+/// The time for which the host waits for the copies of the device after an operation or the group
+/// has failed.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
 /// The conditions that end a wait for the device early.
@@ -31,7 +42,7 @@ pub(super) struct StagingWaitLimits<'a> {
     pub(super) failure_state: Option<&'a dyn GroupFailureState>,
 }
 
-/// The double buffer of one direction.
+/// The staging buffer for copies in one direction. It has two halves.
 #[derive(Debug)]
 pub(super) struct StagingDoubleBuffer {
     context: Arc<CudaContext>,
@@ -42,12 +53,12 @@ pub(super) struct StagingDoubleBuffer {
     is_busy: [bool; 2],
     /// The half whose copies began last.
     newest_half: usize,
-    /// True if the device may use the memory and no event tracks this use. Then the use never
-    /// counts as complete.
+    /// True if the device or the matching engine may use the memory and no event tracks this use.
+    /// The memory then counts as in use forever.
     is_untracked: bool,
     /// The size of a half in bytes.
     half_bytes: usize,
-    /// The memory of both halves, allocated at the first use.
+    /// The memory of both halves. It is allocated at the first use.
     memory: Option<PinnedMemory>,
 }
 
@@ -61,7 +72,8 @@ pub(super) struct StagingBuffers {
 }
 
 impl StagingWaitLimits<'_> {
-    /// Polls the device until `is_over` returns true.
+    /// Polls the device until `is_over` returns true. `what` describes the awaited work for the
+    /// error text.
     ///
     /// # Errors
     /// The error of `is_over`, the failure of the group, or `Timeout`.
@@ -83,7 +95,8 @@ impl StagingWaitLimits<'_> {
         Ok(())
     }
 
-    /// Polls the device until it has completed the earlier work of a stream.
+    /// Polls the device until `is_complete` returns true, that is, until the device has completed
+    /// the earlier work of the caller's stream.
     ///
     /// # Errors
     /// The errors of [`StagingWaitLimits::wait`].
@@ -107,7 +120,7 @@ impl StagingDoubleBuffer {
         })
     }
 
-    /// Returns the memory of a half; allocates it at the first use.
+    /// Returns the memory of a half. Allocates the memory at the first use.
     pub(super) fn half_memory(&mut self, half: usize) -> Result<Dst<'static>> {
         let pinned = match self.memory.take() {
             Some(memory) => memory,
@@ -118,8 +131,8 @@ impl StagingDoubleBuffer {
         Ok(view)
     }
 
-    /// Begins copies between device memory and a half, which must not be busy, in the direction of
-    /// the buffer.
+    /// Begins copies between device memory and a half, in the direction of the buffer. The half
+    /// must not be busy.
     pub(super) fn begin_copies(
         &mut self,
         half: usize,
@@ -132,18 +145,19 @@ impl StagingDoubleBuffer {
         if self.is_busy[half] {
             return Err(Error::internal("staging memory is reused while the device copies it"));
         }
-        // Before the first copy: a later copy may fail.
+        // The half becomes busy before the first copy, because a later copy may fail while the
+        // first one is running.
         self.is_busy[half] = true;
         self.newest_half = half;
         let submitted = copies.try_for_each(|&(from, into)| match self.is_from_device {
-            // SAFETY: the staging memory stays allocated while it is busy. The caller's memory is
-            // lent until the operation ends, which waits for the event or reports that it could
-            // not.
+            // SAFETY: the staging memory stays allocated while it is busy. The caller's memory
+            // stays valid until the operation ends. Before it ends, the operation waits for the
+            // event, or reports that the device may still use the memory.
             true => unsafe { self.stream.copy_to_host(from, into) },
             // SAFETY: as above.
             false => unsafe { self.stream.copy_to_device(from, into) },
         });
-        // Record the event behind the copies that began, even if one failed.
+        // The event is recorded behind the copies that have begun, even if a copy has failed.
         let marked = self.events[half].record(self.stream.handle());
         self.is_untracked |= marked.is_err();
         submitted.and(marked)
@@ -177,13 +191,13 @@ impl StagingDoubleBuffer {
         [1 - self.newest_half, self.newest_half]
     }
 
-    /// Marks the memory as used forever, so that it is never freed.
+    /// Marks the memory as in use forever, so that it is never freed.
     pub(super) fn leak_memory(&mut self) {
         self.is_untracked = true;
     }
 
-    /// Waits after an error until the device has completed all copies. Returns false if that is not
-    /// certain at the limit.
+    /// After an error, waits until the device has completed all copies. Returns false if it is not
+    /// certain at `limit` that all copies are complete.
     fn drain(&mut self, limit: &Deadline) -> bool {
         let limits = StagingWaitLimits { deadline: limit, failure_state: None };
         let halves_done = [0, 1].map(|half| self.wait_half(half, limits).is_ok());
@@ -202,8 +216,8 @@ impl Drop for StagingDoubleBuffer {
             );
             return;
         }
-        // SAFETY: the device has completed its copies, and views of the memory end with the
-        // operation that they were made for.
+        // SAFETY: the device has completed its copies, and no view of the memory outlives the
+        // operation for which it was made.
         unsafe { memory.free() }
     }
 }
@@ -216,8 +230,9 @@ impl StagingBuffers {
         })
     }
 
-    /// Waits after an error until no copy uses the caller's buffers; otherwise it adds to the error
-    /// that they are in use.
+    /// After an error, waits until no copy uses the caller's buffers, and returns the error. If
+    /// copies are still running at the limit, the function adds to the error text that the device
+    /// may still use the buffers.
     pub(super) fn drain(&mut self, error: Error) -> Error {
         let limit = Deadline::after(DRAIN_WAIT);
         let is_drained = self.from_device.drain(&limit) & self.to_device.drain(&limit);
@@ -225,7 +240,7 @@ impl StagingBuffers {
     }
 }
 
-/// Adds to an error that the device may still use the buffers.
+/// Adds to an error text that the device may still use the buffers.
 pub(super) fn undrained_error(error: Error) -> Error {
     error.context("the device did not complete its copies, and may still use the buffers")
 }

@@ -1,9 +1,10 @@
-//! Passes device memory unchanged to the host back end, for the calls that it supports. Nothing is
-//! copied; the library only waits until the device has completed the earlier work of the caller's
-//! stream.
+//! The direct path: some host back ends (plug-ins) can access device memory themselves. For the
+//! calls that such a host back end supports, the staging back end passes the device buffers to it
+//! without a copy. Before that, it only waits until the device has completed the earlier work of
+//! the caller's stream.
 //!
-//! The host back end (a plug-in) reports the supported calls, identically on all ranks. The library
-//! asks for each call.
+//! The staging back end asks the host back end for each call whether it supports the call on device
+//! memory. The host back end must give the same answer on all ranks.
 
 use super::host::StagingHost;
 use crate::backend::{
@@ -16,14 +17,15 @@ use crate::base::gpu::GpuTarget;
 use crate::base::op::ReduceOp;
 use std::sync::Arc;
 
-/// The names of the calls that a message needs.
+/// The names of the two calls for point-to-point messages.
 const MESSAGE_NAMES: [&str; 2] = ["send", "recv"];
 
-/// The host back end for calls on device memory.
+/// The host back end, with the kinds of calls that it supports on device memory.
 #[derive(Debug)]
 pub(super) struct DirectDevicePath {
     host: StagingHost,
-    /// The operations that the host back end supports for at least f32 and SUM.
+    /// The operations that the host back end supports on device memory, tested with the type f32
+    /// and, for reductions, the operator SUM. It may still refuse other types or operators.
     kinds: Vec<OpKind>,
     has_messages: bool,
 }
@@ -74,8 +76,8 @@ impl DirectDevicePath {
         self.kinds.iter().map(|kind| kind.name()).chain(messages).collect()
     }
 
-    /// Waits until the earlier work of the stream is complete, so that the buffer of a message is
-    /// ready.
+    /// Waits until the device has completed the earlier work of the stream, so that the buffer of a
+    /// message is ready. Returns the device and the stream for the host back end.
     fn await_stream(
         &self,
         stream: Option<usize>,

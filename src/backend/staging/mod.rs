@@ -1,19 +1,25 @@
-//! The staging back end: groups on GPUs without NCCL. It copies device memory to pinned host
-//! memory, runs the operation in the host back end, and copies the result back. If the host back
-//! end supports a call on device memory, it gets the device memory directly ([`direct`]).
+//! The staging back end: a device back end that needs no NCCL. It copies device memory to pinned
+//! host memory (the *staging buffers*), runs the operation in the group's host back end, and copies
+//! the result back to the device. The host back end can be any back end; it serves host memory and
+//! owns the failure state of the group ([`super::device_map`]).
 //!
-//! This is the device back end of a group. The host back end can be any back end; it serves host
-//! memory and owns the failure state ([`super::device_map`]). A collective is split into pieces
-//! that fit the staging buffers ([`plan`]). The copies of one piece overlap with the operation on
-//! another ([`rounds`], [`buffers`]). A worker thread transfers messages piece by piece
-//! ([`messages`]). The ranks agree on the chunk size at the bootstrap.
+//! - A collective is split into pieces that fit in the staging buffers ([`plan`]). The copies of
+//!   one piece overlap with the operation on another piece ([`rounds`], [`buffers`]). The ranks
+//!   agree on the chunk size (the size of a half of a staging buffer) at the bootstrap.
+//! - A worker thread transfers point-to-point messages piece by piece ([`messages`]).
+//! - If the host back end supports a call on device memory, it gets the device memory directly
+//!   ([`direct`]).
 //!
-//! * **The host waits, not the device.** Only copies are enqueued. An operation begins when the
-//!   device has completed the work that was in the stream at the call. It ends when the device has
-//!   all of the result. So later work in any stream sees the result, and no copy uses a buffer
-//!   after the end of its operation, even if the operation failed.
-//! * **Sub-operations** have the sequence number of their operation and their own part number
-//!   ([`Descriptor::part`]). So ranks detect different calls, even if one rank has its buffers in
+//! Rules:
+//!
+//! - **The host thread waits for the device; the device never waits for the host.** The only work
+//!   that this back end enqueues on the device is copies. An operation begins when the device has
+//!   completed the work that was in the caller's stream at the time of the call. It ends when the
+//!   whole result is in device memory. Later work in any stream therefore sees the result, and no
+//!   copy uses a buffer after the end of its operation, even if the operation fails.
+//! - **Part numbers.** The operation that the host back end runs in one round has the sequence
+//!   number of the whole operation and its own part number ([`Descriptor::part`]). Ranks that call
+//!   different operations therefore detect the mismatch, even if one of them has its buffers in
 //!   host memory.
 //!
 //! This module does not depend on NCCL, on a specific host back end, or on its callers.
@@ -53,8 +59,9 @@ use rounds::StagedCollective;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
-/// The query for the all_reduce that computes the maximum block length, if each rank knows only its
-/// own blocks.
+/// The query whether the host back end supports the all_reduce that computes the length of the
+/// longest block. This all_reduce is necessary if each rank knows only the lengths of its own
+/// blocks.
 const LONGEST_BLOCK_QUERY: SupportQuery = SupportQuery {
     name: OpKind::AllReduce.name(),
     kind: Some(OpKind::AllReduce),
@@ -90,17 +97,19 @@ struct StagingBackend {
     /// The size in bytes of one half of a staging buffer.
     chunk: usize,
     host: StagingHost,
-    /// The reason why NCCL is not used, if it was requested first.
+    /// If the group prefers NCCL: the reason why it does not use NCCL.
     nccl_missing: Option<String>,
-    /// The staging buffers, created by the first collective. The running collective holds the lock.
+    /// The staging buffers, which the first collective creates. The running collective holds the
+    /// lock.
     buffers: Mutex<Option<StagingBuffers>>,
     messages: StagingMessages,
     direct: DirectDevicePath,
 }
 
 impl StagingBackend {
-    /// Creates the staging back end of this rank. All ranks call it together. If staging is
-    /// optional and a rank has no device, it returns the reason instead.
+    /// Creates the staging back end of this rank. All ranks must call this function, because it
+    /// waits for all ranks. If the device back end is optional and a rank has no device, the
+    /// function returns the reason.
     fn create(
         setup: &DeviceBackendSetup<'_>,
         options: StagingOptions,
@@ -135,7 +144,7 @@ impl StagingBackend {
         })))
     }
 
-    /// Returns the maximum block length of all ranks in bytes.
+    /// Returns the length in bytes of the longest block of all ranks.
     fn longest_block(&self, operation: &Operation<'_>, own_longest: usize) -> Result<usize> {
         if !operation.descriptor.kind.is_pairwise() {
             return Ok(operation.bytes());
@@ -147,7 +156,7 @@ impl StagingBackend {
             dtype: Some(DataType::U64),
             op: Some(ReduceOp::Max),
             root: None,
-            // No other all_reduce has this value.
+            // No other all_reduce has this count specification, so a mismatch is detected.
             count_spec: CountSpec::Pairwise,
             part: 1,
             ..operation.descriptor
@@ -166,33 +175,34 @@ impl StagingBackend {
         })
     }
 
-    /// Waits until the device has completed the work that was in the stream at the call.
+    /// Waits until the device has completed the work that was in the caller's stream at the time of
+    /// the call.
     fn await_stream(
         &self,
         limits: StagingWaitLimits<'_>,
-        launch: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
     ) -> Result<()> {
-        let Some(ready) = launch.buffers_ready else { return Ok(()) };
-        // A timeout has this rank as culprit, because its own stream is late.
+        let Some(ready) = request.buffers_ready else { return Ok(()) };
+        // The culprit of a timeout is this rank, because its own stream is late.
         limits.await_stream(|| ready.is_complete()).map_err(|error| match error.kind() {
             ErrorKind::Timeout => error.with_culprit(self.rank),
             _ => error,
         })
     }
 
-    /// Runs the operation in the host back end on device memory. Its errors and refusals stay
-    /// unchanged.
-    fn run_direct(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
-        self.await_stream(self.host.wait_limits(operation.deadline()), launch)
+    /// Runs the operation in the host back end, on device memory. The function returns the errors
+    /// of the host back end unchanged.
+    fn run_direct(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()> {
+        self.await_stream(self.host.wait_limits(operation.deadline()), request)
             .context(|| format!("from device {}", self.device()))
             .map_err(|error| self.host.failure_state.fail_with(error))?;
         self.host.backend.run(&Operation { has_new_deadline: false, ..*operation })
     }
 
-    fn run_staged(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+    fn run_staged(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()> {
         operation.observer.record_start("staging");
         let limits = self.host.wait_limits(operation.deadline());
-        self.await_stream(limits, launch)?;
+        self.await_stream(limits, request)?;
         let blocks = StagingBlocks::of(operation, self.rank, self.size);
         let longest = self.longest_block(operation, blocks.longest_block())?;
         let kind = operation.descriptor.kind;
@@ -201,7 +211,7 @@ impl StagingBackend {
         plan.check_part_numbers(part_before_first)?;
         let mut buffers = lock(&self.buffers);
         let buffers = match &mut *buffers {
-            Some(desk) => desk,
+            Some(existing) => existing,
             none => none.insert(StagingBuffers::new(&self.host.context, self.chunk)?),
         };
         let collective = StagedCollective {
@@ -241,13 +251,13 @@ impl DeviceBackend for StagingBackend {
         false
     }
 
-    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+    fn run(&self, operation: &Operation<'_>, request: &EnqueueRequest<'_>) -> Result<()> {
         self.host.failure_state.check_failure()?;
         if self.direct.can_run_operation(operation) {
-            return self.run_direct(operation, launch);
+            return self.run_direct(operation, request);
         }
-        // Any early end fails the group, because other ranks may be within the operation.
-        self.run_staged(operation, launch)
+        // Any error fails the group, because other ranks may be in the middle of the operation.
+        self.run_staged(operation, request)
             .context(|| format!("staged through host memory, device {}", self.device()))
             .map_err(|error| self.host.failure_state.fail_with(error))
     }

@@ -6,22 +6,24 @@ use crate::base::error::{Error, Result};
 /// The prefix of the staging options.
 const PREFIX: &str = "staging.";
 
-/// At this size the native back end reaches nearly its maximum bandwidth, and a copy takes much
-/// longer than its launch.
+/// The default chunk size. At this size, the native back end nearly reaches its maximum bandwidth,
+/// and a copy takes much longer than the call that starts it.
 const DEFAULT_CHUNK_BYTES: usize = 4 << 20;
 
-/// The limits of the chunk size in bytes.
+/// The minimum chunk size in bytes.
 const MIN_CHUNK_BYTES: usize = 4096;
+/// The maximum chunk size in bytes.
 const MAX_CHUNK_BYTES: usize = 1 << 30;
 
 /// The options of a group's staging back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagingOptions {
-    /// The bytes that one round copies and sends.
+    /// The chunk size: the number of bytes that one round copies and transfers, and the size of a
+    /// half of a staging buffer.
     pub(super) chunk_bytes: usize,
 }
 
-/// Separates the staging options of a group from its other options.
+/// Separates the staging options of a group from its other options, and returns both.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option.

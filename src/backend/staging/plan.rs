@@ -1,25 +1,33 @@
-//! The plan of a staged operation. Each block is split into pieces of one length. One operation of
-//! the same kind runs on the first pieces of all blocks, one on the second pieces, and so on. So
-//! each result arrives at its final position, also in place.
+//! The plan of a staged operation. Each block is split into pieces of equal length. In round 0, an
+//! operation of the same kind runs on the first pieces of all blocks, in round 1 on the second
+//! pieces, and so on. Each result piece is copied to its final position, which is correct for
+//! in-place calls too.
 //!
-//! This module only computes; it does not access buffers.
+//! ```text
+//! all_to_all, 2 ranks, blocks A and B of 10 bytes, pieces of 4 bytes:
+//! round 0: A[0..4], B[0..4]    round 1: A[4..8], B[4..8]    round 2: A[8..10], B[8..10]
+//! ```
+//!
+//! This module only computes offsets and lengths; it does not access buffers.
 
 use crate::backend::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
 
-/// The minimum part of a chunk in bytes per rank: an element of any type, on its own cache line.
+/// The minimum number of bytes of a chunk for each rank, and the alignment of pieces. It is one
+/// cache line, which fits an element of any type.
 pub(super) const CHUNK_ALIGN_BYTES: usize = 64;
 
-/// The buffers of one operation on this rank: one block per rank, or one block.
+/// The buffers of one operation on this rank. The inputs and the outputs each have one block per
+/// rank, one block, or no block.
 #[derive(Debug)]
 pub(super) struct StagingBlocks<'a> {
     pub(super) inputs: Vec<Src<'a>>,
     pub(super) outputs: Vec<Dst<'a>>,
 }
 
-/// Returns the maximum number of blocks of a rank in an operation, for the input or the output.
+/// Returns the maximum number of input blocks or output blocks that a rank has in an operation.
 fn max_block_count(kind: OpKind, size: WorldSize) -> usize {
     match kind {
         OpKind::AllReduce
@@ -66,42 +74,45 @@ impl<'a> StagingBlocks<'a> {
     }
 }
 
-/// The split of an operation into pieces, the same on all ranks.
+/// The split of an operation into pieces. It is the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagingPlan {
     /// The maximum block length of all ranks in bytes.
     longest_block: usize,
-    /// The length of each piece except the last one of a block.
+    /// The length in bytes of each piece, except that the last piece of a block may be shorter.
     piece_bytes: usize,
 }
 
 impl StagingPlan {
-    /// Creates the plan for blocks of at most `longest` bytes, with `chunk` bytes of staging memory
-    /// in each direction.
+    /// Creates the plan for blocks of at most `longest` bytes. `chunk` is the size in bytes of a
+    /// half of a staging buffer, which must hold one piece of every block.
     pub(super) fn new(kind: OpKind, size: WorldSize, chunk: usize, longest: usize) -> Self {
-        // A piece contains whole elements of any type.
+        // The alignment ensures that a piece contains whole elements of any type.
         let piece = chunk / max_block_count(kind, size) / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
         Self { longest_block: longest, piece_bytes: piece.max(CHUNK_ALIGN_BYTES) }
     }
 
-    /// Returns the number of pieces of the longest block. An empty operation has one round, in
-    /// which ranks can detect a mismatch.
+    /// Returns the number of rounds, which is the number of pieces of the longest block. An empty
+    /// operation has one round, so that ranks can detect a mismatch.
     pub(super) fn round_count(&self) -> usize {
         self.longest_block.div_ceil(self.piece_bytes).max(1)
     }
 
-    /// Returns the bytes of the longest block in a round; rounds count from 0.
+    /// Returns the length in bytes of the longest block's piece in a round. Rounds are counted from
+    /// 0.
     pub(super) fn round_bytes(&self, round: usize) -> usize {
         self.longest_block.saturating_sub(round * self.piece_bytes).min(self.piece_bytes)
     }
 
-    /// Returns the offset and the length of a block's piece in a round.
+    /// Returns the offset and the length of the piece of a round, for a block of `len` bytes.
     pub(super) fn piece_range(&self, len: usize, round: usize) -> (usize, usize) {
         let start = (round * self.piece_bytes).min(len);
         (start, (len - start).min(self.piece_bytes))
     }
 
-    /// Checks that all pieces have part numbers.
+    /// Checks that there are enough part numbers
+    /// ([`Descriptor::part`](crate::transport::Descriptor::part)) for all rounds. `first_part` is
+    /// the number of part numbers that are already used.
     pub(super) fn check_part_numbers(&self, first_part: u16) -> Result<()> {
         if self.round_count() <= usize::from(u16::MAX - first_part) {
             return Ok(());

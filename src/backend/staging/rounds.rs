@@ -1,5 +1,6 @@
-//! Runs a staged collective in rounds. While the host back end processes one piece, the device
-//! copies the next piece in and the previous result out.
+//! The rounds of a staged collective. The host back end processes the pieces of one round. At the
+//! same time, the device copies the inputs of the next round to staging memory and the results of
+//! the previous round to device memory.
 
 use super::buffers::{StagingBuffers, StagingWaitLimits};
 use super::plan::{StagingBlocks, StagingPlan};
@@ -11,13 +12,14 @@ use crate::base::label::LabelledName;
 use crate::base::progress_observer::ProgressObserver;
 use std::time::{Duration, Instant};
 
-/// A collective that runs in rounds.
+/// A staged collective.
 pub(super) struct StagedCollective<'a> {
     pub(super) host: &'a dyn Backend,
     pub(super) whole: &'a Operation<'a>,
     pub(super) blocks: StagingBlocks<'a>,
     pub(super) plan: StagingPlan,
-    /// The number before the part number of the first round.
+    /// The part number of the first round minus 1. It is 1 if part 1 was the query for the longest
+    /// block, otherwise 0.
     pub(super) part_before_first: u16,
 }
 
@@ -34,8 +36,8 @@ impl ProgressObserver for PartProbe<'_> {
         self.0.record_start(algorithm);
     }
 
-    // `record_short_wait` is not forwarded: a short round does not mean that the whole operation
-    // was short, because it also waited for the device.
+    // `record_short_wait` is not forwarded. If a round was short, the whole operation was not
+    // necessarily short, because it also waited for the device.
 
     fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
         self.0.record_wait(rank, began, ended);
@@ -61,7 +63,8 @@ impl StagedCollective<'_> {
         self.load_round(buffers, 0)?;
         for round in 0..rounds {
             if round + 1 < rounds {
-                // The host finished with this half in the previous round.
+                // This half is free, because the host used it in the previous round and has
+                // finished that round.
                 self.load_round(buffers, round + 1)?;
             }
             buffers.from_device.wait_half(round % 2, limits)?;
@@ -69,7 +72,8 @@ impl StagedCollective<'_> {
             self.run_round(buffers, round)?;
             self.unload_round(buffers, round)?;
         }
-        // The operation is complete, so the failure of another rank has no effect on it.
+        // The transfers between the ranks are complete. Only copies to the device are left, so a
+        // failure of another rank does not end these waits.
         let last = StagingWaitLimits { failure_state: None, ..limits };
         buffers.to_device.wait_half(0, last)?;
         buffers.to_device.wait_half(1, last)
@@ -83,7 +87,7 @@ impl StagedCollective<'_> {
             (buffers.from_device.half_memory(round % 2)?, self.plan.round_bytes(round));
         let whole = self.whole.send;
         if self.plan.round_count() == 1 && self.whole.sends.is_none() {
-            // Copy the contiguous buffer at once instead of one block per rank.
+            // One copy of the contiguous buffer replaces one copy per block.
             return buffers
                 .from_device
                 .begin_copies(round % 2, &[(whole, area.slice(0, whole.len()))]);
@@ -114,7 +118,7 @@ impl StagedCollective<'_> {
         buffers.to_device.begin_copies(round % 2, &pieces.collect::<Vec<_>>())
     }
 
-    /// Runs the operation of a round on staging memory.
+    /// Runs the operation of a round in the host back end, on staging memory.
     fn run_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
         let (whole, width) = (self.whole, self.plan.round_bytes(round));
         let from = match self.blocks.inputs.is_empty() {
@@ -132,8 +136,9 @@ impl StagedCollective<'_> {
         let outputs = self.blocks.outputs.iter().enumerate();
         let recvs: Vec<Dst<'_>> =
             outputs.map(|(at, block)| into.slice(at * width, piece_len(block.len()))).collect();
-        // Blocks of equal length are contiguous; a single block may be shorter than the block of
-        // another rank.
+        // If there are several blocks, they have equal lengths and are contiguous in staging
+        // memory. If there is one block, its piece may be shorter than the piece of another rank.
+        // In both cases the data has the sum of the lengths.
         let send_len: usize = sends.iter().map(|piece| piece.len()).sum();
         let recv_len: usize = recvs.iter().map(|piece| piece.len()).sum();
         let probe = PartProbe(whole.observer);

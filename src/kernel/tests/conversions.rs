@@ -1,5 +1,6 @@
-//! Tests of the small floats' conversions against the oracle: every code, and for every upper half
-//! of an f32 the lower halves that decide a rounding.
+//! Tests of the small floats' conversions against the oracle. Widening is tested for every code.
+//! Narrowing is tested for every upper half of an f32, combined with the lower halves that decide
+//! the rounding.
 
 use super::super::element::{Element, Numeric};
 use super::super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
@@ -7,8 +8,9 @@ use super::super::ordered_codes::{OrderedForMax, OrderedForMin};
 use super::oracle;
 use crate::base::dtype::DataType;
 
-/// Lower halves of an f32. For 8-bit formats and bf16 they only tell whether the dropped rest is
-/// zero; f16 drops the lowest 13 bits.
+/// The tested lower halves of an f32. For 8-bit formats and bf16, the only relevant question is
+/// whether the lower half is zero. For f16, which drops the lowest 13 bits, its other bits are
+/// relevant too.
 const LOWER: [u32; 10] = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0xffff];
 
 fn check<E>(dtype: DataType)
@@ -70,8 +72,8 @@ fn float8_beyond_the_largest_number() {
     assert_eq!(F8E4M3::store(-f32::NAN), 0x7f);
 }
 
-/// Checks for all pairs of a code and one of `codes` that MIN and MAX of the codes are those of the
-/// numbers.
+/// Checks MIN and MAX for all pairs of a code and an element of `codes`: the result on the ordered
+/// integers must be equal to the result on the numbers.
 fn check_order<E, K: Numeric>(codes: &[u64], last: u64)
 where
     E: Element<Acc = f32>,
@@ -109,8 +111,8 @@ fn min_and_max_of_codes_match_those_of_numbers() {
     check_order::<Bf16, i16>(&bf16, 0xffff);
 }
 
-/// Tests of the vector conversions: for every code, and for every f32 that decides a rounding, the
-/// result must be that of the scalar conversion.
+/// Tests of the vector conversions. For every code, and for every f32 that decides a rounding, the
+/// result must be equal to the result of the scalar conversion.
 #[cfg(target_arch = "x86_64")]
 mod vector_conversions {
     use super::super::super::f32x8::{F32x8, LANES, SmallFloatX8};

@@ -1,5 +1,6 @@
-//! Tests of every kernel against the oracle, bit for bit: each type, operator and instruction set,
-//! lengths around the block, one to eight sources, in place at each position, unaligned.
+//! Tests of every kernel against the oracle, bit for bit. They cover each type, operator and
+//! instruction set, vector lengths around the block size, one to eight sources, in-place folds into
+//! each source, and unaligned buffers.
 
 mod conversions;
 mod oracle;
@@ -37,8 +38,8 @@ impl XorShift {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns the bits of one element: any bits, or a number of ordinary size, or zero, infinity,
-    /// NaN and their neighbours.
+    /// Returns the bits of one element. The element has arbitrary bits, or is a number of ordinary
+    /// size, or is zero, infinity, NaN or a neighbour of one of these.
     fn element(&mut self, dtype: DataType) -> Vec<u8> {
         let size = dtype.size();
         if dtype.is_complex() {
@@ -144,8 +145,8 @@ fn expected(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// Checks folds on every instruction set, out of place and in place at each position. The
-/// additional destinations are a separate buffer and the memory of the next source.
+/// Checks folds on every instruction set, into a separate buffer and in place into each source.
+/// There are two additional destinations: a separate buffer and the memory of the next source.
 fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
     let expected = expected(dtype, op, inputs);
     let (count, size) = (expected.len() / dtype.size(), inputs.len());

@@ -4,15 +4,16 @@ use super::*;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The sizes of the table: one that stays in the L2 cache, and one that does not.
+/// The sizes of the table in bytes. The first size fits in the L2 cache, the second does not.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
-/// The time of one sample, and the number of samples of a cell. The fastest sample counts: other
-/// programs slow the machine down, and none speeds it up.
+/// The time of one sample.
 const SAMPLE_TIME: Duration = Duration::from_millis(1);
+/// The number of samples of a cell. The fastest sample counts, because other programs can only slow
+/// the machine down.
 const SAMPLES: usize = 30;
 
-/// Returns the throughput, in bytes per second, of a function that makes `bytes` bytes of result.
+/// Returns the throughput of a function that produces `bytes` bytes of result, in bytes per second.
 fn measure_throughput(bytes: usize, mut run: impl FnMut()) -> f64 {
     let mut best = Duration::MAX;
     for _ in 0..SAMPLES {

@@ -1,5 +1,6 @@
-//! Hierarchical all-gather, split rail: each rail owner collects its slice of its node's blocks,
-//! and passes these slices around the ring of nodes.
+//! Hierarchical all-gather, split rail. Each rail owner (the n-th rank of each node owns the n-th
+//! slice) collects its slice of the blocks of its node, and passes these slices around the ring of
+//! nodes.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
@@ -20,7 +21,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Works on one chunk of each block at a time, so that the chunks of all ranks fit in a data slot.
+/// Runs the algorithm for one chunk of each block at a time, so that the chunks of all ranks fit in
+/// a data slot.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

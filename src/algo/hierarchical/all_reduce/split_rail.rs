@@ -1,5 +1,6 @@
-//! All-reduce of large vectors, split rail: in each node, every rail owner folds its slice of the
-//! node's vectors, and all-reduces it with the other owners of the rail. Then all ranks of the node
+//! All-reduce of large vectors, split rail. In each node, the n-th rank owns rail n, which carries
+//! the n-th slice. Every rail owner folds its slice of the vectors of the node. It then all-reduces
+//! the folded slice with the owners of the same rail on the other nodes. Then all ranks of the node
 //! gather the slices.
 
 use super::all_reduce_between_nodes;
@@ -21,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Reduces in the node, exchanges between nodes, and distributes in the node.
+/// Reduces within the node, exchanges between the nodes, and distributes within the node.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

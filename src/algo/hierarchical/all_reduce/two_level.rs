@@ -22,13 +22,13 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Returns whether one communicating rank per node is enough. More ranks share the work, but add
-/// two hops within the node.
+/// Returns whether the leaders alone are faster than the rails. With rails, several ranks of each
+/// node share the work, but two hops within the node are added.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.min_ranks_per_node == 1 || bytes <= 32 << 10
 }
 
-/// Works on one chunk at a time.
+/// Runs the algorithm for one chunk at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

@@ -1,4 +1,5 @@
-//! Hierarchical barrier through the node leaders.
+//! Hierarchical barrier: the ranks of each node synchronise with their leader in shared memory, and
+//! the leaders run a barrier over messages.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::HierarchicalOperation;

@@ -1,5 +1,6 @@
-//! Hierarchical broadcast: the root is the leader of its node, the leaders pass the vector down a
-//! tree, and each rank reads it from its leader.
+//! Hierarchical broadcast. Each node has a leader; the root is the leader of its own node. The
+//! leaders pass the vector down a tree, and each other rank reads the vector from the data slots of
+//! its leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::HierarchicalOperation;
@@ -19,10 +20,11 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// The maximum number of posted stripes.
+/// The maximum number of posted stripes (pieces of messages) that a leader leaves in flight.
 const MAX_POSTED_MESSAGES: usize = 16;
 
-/// Works on one chunk at a time. The leaders run ahead until their data slots or streams are full.
+/// Runs the algorithm for one chunk at a time. A leader runs ahead of its readers until its data
+/// slots or its streams are full.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
@@ -59,7 +61,8 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
             exchange.send(child, data);
         }
         if !levels.sequencer.has_free_slot() {
-            // No thread makes progress on messages while this rank waits for the ranks of its node.
+            // `next_slot` waits for the ranks of this node and makes no progress on messages, so
+            // this rank completes its messages before the call.
             exchange.wait_until_at_most(0)?;
         }
         let slot = levels.sequencer.next_slot()?.slice(0, len);

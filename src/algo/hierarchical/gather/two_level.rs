@@ -1,6 +1,6 @@
-//! Hierarchical gather: each rank stages its block. The leader of each node sends the blocks of its
-//! node to the root in one message. The root is the leader of its own node, and copies all blocks
-//! to their positions.
+//! Hierarchical gather: each rank stages its block (copies it to its data slot). The leader of each
+//! node sends the blocks of its node to the root in one message. The root is the leader of its own
+//! node, and copies all blocks to their positions in its receive buffer.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{
@@ -23,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Works on one chunk of each block at a time, which fits in the data slot of its rank.
+/// Runs the algorithm for one chunk of each block at a time. The chunk fits in the data slot of its
+/// rank.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

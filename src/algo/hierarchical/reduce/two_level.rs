@@ -1,5 +1,5 @@
 //! Hierarchical reduce: the leader of each node folds the vectors of its node, and the leaders
-//! reduce to the root, which is the leader of its own node.
+//! reduce their results to the root. The root is the leader of its own node.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution, finish_average, stage_contribution};
@@ -22,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Works on one chunk at a time.
+/// Runs the algorithm for one chunk at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

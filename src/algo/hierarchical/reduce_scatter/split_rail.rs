@@ -1,6 +1,10 @@
-//! Hierarchical reduce-scatter, split rail: each rail owner folds its slice of its node's vectors,
-//! for all ranks. The owners of a rail exchange the partial results for each other's nodes. Then
-//! each rank copies its block from the rail owners of its node.
+//! Hierarchical reduce-scatter, split rail:
+//!
+//! 1. Each rail owner (the n-th rank of each node owns the n-th slice) folds its slice of every
+//!    block over the vectors of its node.
+//! 2. Each rail owner sends the partial results for another node to the owner of the same rail on
+//!    that node, and folds the partial results that it receives.
+//! 3. Each rank copies the slices of its block from the rail owners of its node.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, finish_average, stage_contribution};
@@ -24,7 +28,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Works on one chunk of each block at a time, so that the chunks for all ranks fit in a data slot.
+/// Runs the algorithm for one chunk of each block at a time, so that the chunks for all ranks fit
+/// in a data slot.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
@@ -68,8 +73,8 @@ fn run_chunk(
     Ok(())
 }
 
-/// Runs on a rail owner: folds its slices, exchanges them with the rail's other owners, and
-/// publishes the slices of its node.
+/// Runs the part of a rail owner: folds its slice of every block, exchanges the partial results
+/// with the other owners of the rail, and publishes the results for its node.
 fn run_rail_owner(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,

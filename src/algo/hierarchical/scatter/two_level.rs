@@ -1,5 +1,6 @@
-//! Hierarchical scatter: the root, which is the leader of its node, sends the leader of each other
-//! node the blocks of that node in one message. Each rank reads its block from its leader.
+//! Hierarchical scatter. The root is the leader of its own node. It sends the leader of each other
+//! node the blocks of that node in one message. Each rank reads its block from the data slot of its
+//! leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{
@@ -22,8 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::hierarchical(run)
 };
 
-/// Works on one chunk of each block at a time, so that the chunks of a node fit in the data slot of
-/// its leader.
+/// Runs the algorithm for one chunk of each block at a time, so that the chunks of a node fit in
+/// the data slot of its leader.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

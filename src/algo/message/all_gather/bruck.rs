@@ -1,5 +1,5 @@
-//! Bruck's all-gather, for small blocks: the number of blocks that each member has doubles with
-//! each message.
+//! Bruck's all-gather, for small blocks: the number of blocks that each member holds doubles with
+//! each message ([`crate::algo::pattern::bruck`]).
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::bruck::{BruckRound, rounds};
@@ -20,12 +20,14 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// The algorithm needs scratch memory for all blocks. The limit keeps it small.
+/// Returns whether all blocks together have at most 1 MiB, because the algorithm needs scratch
+/// memory of that size.
 fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Returns whether the saved messages outweigh the additional copy.
+/// Returns whether the algorithm is faster than the ring. It sends fewer messages, but copies every
+/// block once more.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 64 << 10
 }
@@ -39,7 +41,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     run_team(call, team, operation.send, operation.recv)
 }
 
-/// Runs the algorithm within a team. `data` holds a block of the same length for each member.
+/// Runs the algorithm within a team. `own` is this member's block. `data` receives the blocks of
+/// all members, which have the same length.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
@@ -51,7 +54,7 @@ pub fn run_team(
 ) -> Result<()> {
     let (size, me, len) = (team.size(), team.own_position(), own.len());
     let mut scratch = call.scratch(data.len())?;
-    // The blocks in member order, starting with this member's own block.
+    // The blocks in member order, but rotated: this member's own block is first.
     let rotated = Dst::from(&mut scratch[..data.len()]);
     kernel::copy(rotated.slice(0, len), own);
     let mut exchange = call.exchange(team);

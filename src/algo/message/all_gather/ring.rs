@@ -1,4 +1,5 @@
-//! Ring all-gather: each member sends only to its neighbour, and receives each block once.
+//! Ring all-gather: the blocks are passed around the ring. Each member sends only to the next
+//! member, and receives each block once.
 
 use crate::algo::message::segmented_ring::SegmentedRing;
 use crate::algo::message::{MessageOperation, Team};
@@ -27,8 +28,9 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     run_team(call, team, &block)
 }
 
-/// Runs the algorithm within a team. Each member's own block must be at its position already. The
-/// blocks may have different lengths, which all members know.
+/// Runs the algorithm within a team. `block` returns the destination of a member's block; this
+/// member's own block must already be there. The blocks may have different lengths, which all
+/// members know.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

@@ -1,5 +1,6 @@
-//! The common parts of the all-reduce algorithms over messages: the contributions and the average,
-//! the loop over chunks, and the extra ranks of recursive doubling.
+//! Code that several all-reduce algorithms over messages share: the contributions and the average,
+//! the loop over chunks, and the extra ranks of recursive doubling
+//! ([`crate::algo::pattern::doubling`]).
 
 use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
 use crate::algo::message::{MessageExchange, MessageOperation, Team};
@@ -12,7 +13,8 @@ use crate::base::error::Result;
 pub(super) type TeamAllReduce =
     fn(&mut MessageOperation<'_>, Team<'_>, Fold, Dst<'_>) -> Result<()>;
 
-/// Runs an all-reduce between all ranks, by an algorithm that folds the vectors step by step.
+/// Runs an all-reduce between all ranks. `run_team` is an algorithm that folds the vectors step by
+/// step.
 pub(super) fn reduce_in_place(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -24,7 +26,7 @@ pub(super) fn reduce_in_place(
     finish_average(operation, operation.recv, team.size())
 }
 
-/// Works on one chunk of the data at a time, with scratch memory.
+/// Calls `run_chunk` for one chunk of the data at a time, with scratch memory.
 pub(super) fn run_in_chunks(
     call: &mut MessageOperation<'_>,
     data: Dst<'_>,
@@ -41,8 +43,9 @@ pub(super) fn run_in_chunks(
     Ok(())
 }
 
-/// Runs `run` with the worker index on the workers of recursive doubling. Before that, each extra
-/// rank gives its data to a worker, and afterwards it receives the result.
+/// Runs `run` on the workers of recursive doubling, with the worker index. Before that, each extra
+/// rank (a member that is not a worker) sends its data to a worker, which folds the data into its
+/// own. After that, the worker sends the result to the extra rank.
 pub(super) fn run_with_workers<'x>(
     call: &'x mut MessageOperation<'_>,
     team: Team<'x>,
@@ -56,7 +59,8 @@ pub(super) fn run_with_workers<'x>(
     let (worker, has_extra) = match role_of(team.size(), me) {
         DoublingRole::Extra => {
             exchange.send(me + 1, data.as_src());
-            // The result arrives only after the worker has received all of `data`.
+            // `data` is both sent and overwritten. This is safe, because the worker sends the
+            // result only after it has received all of `data`.
             exchange.receive(me + 1, data);
             return exchange.finish();
         }
@@ -64,8 +68,8 @@ pub(super) fn run_with_workers<'x>(
     };
     if has_extra {
         let theirs = memory.slice(0, data.len());
-        let given = exchange.receive(me - 1, theirs);
-        exchange.wait(given)?;
+        let incoming = exchange.receive(me - 1, theirs);
+        exchange.wait(incoming)?;
         fold.fold_two(data, theirs.as_src(), data.as_src());
     }
     run(&mut exchange, worker)?;

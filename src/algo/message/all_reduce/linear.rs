@@ -19,8 +19,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Runs the algorithm between all ranks. It folds all vectors at once, so nothing is rounded in
-/// between.
+/// Runs the algorithm between all ranks. It folds all vectors at once, so no partial result is
+/// rounded.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -30,8 +30,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     run_team(call, team, Fold::of(operation)?, operation.recv)
 }
 
-/// Returns whether the single hop outweighs the data: each rank sends its whole vector to all other
-/// ranks.
+/// Returns whether the algorithm pays. It takes a single hop, but each rank sends its whole vector
+/// to all other ranks.
 pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
     bytes <= 4 << 10 && ranks <= 8
 }

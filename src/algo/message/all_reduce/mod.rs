@@ -11,7 +11,8 @@ pub mod ring;
 use crate::base::ids::WorldSize;
 use in_place::TeamAllReduce;
 
-/// Selects the algorithm that pays. All members choose the same.
+/// Returns the first algorithm that pays for this size and number of ranks. All members get the
+/// same algorithm.
 pub fn select_team_algorithm(bytes: usize, ranks: WorldSize) -> TeamAllReduce {
     match () {
         () if linear::pays(bytes, ranks) => linear::run_team,

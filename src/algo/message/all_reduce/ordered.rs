@@ -1,6 +1,6 @@
 //! All-reduce in rank order: each rank folds its slice of all vectors at once and in rank order,
-//! and the slices are passed around the ring. The result thus does not depend on which ranks share
-//! a node.
+//! and the folded slices are passed around the ring. The result thus does not depend on which ranks
+//! share a node.
 
 use crate::algo::message::{MessageOperation, Team, all_gather, reduce_scatter};
 use crate::algo::pattern::slices::owned_slice;

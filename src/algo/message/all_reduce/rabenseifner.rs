@@ -1,6 +1,7 @@
-//! Rabenseifner's all-reduce: recursive halving folds one block on each worker, recursive doubling
-//! gathers the blocks. The number of hops grows with log2 of the number of ranks, and each member
-//! sends about two vectors in total.
+//! Rabenseifner's all-reduce has two phases: recursive halving folds one block on each worker, and
+//! recursive doubling gathers the blocks. [`crate::algo::pattern::doubling`] explains workers. The
+//! number of hops grows with log2 of the number of ranks, and each member sends about two vectors
+//! in total.
 
 use super::in_place::{reduce_in_place, run_in_chunks, run_with_workers};
 use crate::algo::fold::Fold;
@@ -74,8 +75,8 @@ pub fn run_team(
             for round in rounds.iter().rev() {
                 let partner = worker_member(size, round.partner);
                 exchange.send(partner, blocks(&round.kept_blocks).as_src());
-                // The partner sends these blocks after it has received this member's part of them
-                // in the first phase.
+                // This receive overwrites blocks that this member sent in the first phase. The
+                // partner sends their result only after it has received them.
                 let incoming = exchange.receive(partner, blocks(&round.sent_blocks));
                 exchange.wait(incoming)?;
             }

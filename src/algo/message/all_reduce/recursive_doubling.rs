@@ -29,8 +29,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     reduce_in_place(call, team, run_team)
 }
 
-/// Returns whether the algorithm pays. Each doubling of the ranks adds one hop, which sends the
-/// whole vector.
+/// Returns whether the algorithm pays. Each doubling of the number of ranks adds one hop, in which
+/// each rank sends its whole vector.
 pub(super) fn pays(bytes: usize, _ranks: WorldSize) -> bool {
     bytes <= 32 << 10
 }

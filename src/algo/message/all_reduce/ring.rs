@@ -1,7 +1,7 @@
-//! Ring all-reduce, for large vectors: each block is passed around the ring once to be folded, and
-//! once more to be gathered. Each member sends about two vectors in total, always to the same
-//! neighbour. Blocks are cut into segments, so that a member folds one segment while the next
-//! arrives.
+//! Ring all-reduce, for large vectors: each block is passed around the ring twice. In the first
+//! pass the members fold their contributions into the block, and in the second pass they copy the
+//! result. Each member sends about two vectors in total, always to the next member. Blocks are cut
+//! into segments, so that a member folds one segment while the next segment arrives.
 
 use super::in_place::reduce_in_place;
 use crate::algo::fold::Fold;

@@ -1,5 +1,6 @@
-//! Bruck's all-to-all, for small blocks: each message forwards at most half of all blocks, over
-//! distances that double. A block moves in the rounds that the bits of its total distance select.
+//! Bruck's all-to-all, for small blocks. The distance between sender and receiver doubles with each
+//! round, and each message forwards at most half of all blocks. A block whose receiver is `d`
+//! positions ahead of its sender moves in the rounds whose distances are the set bits of `d`.
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{bruck, pairwise};
@@ -19,13 +20,15 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// The algorithm needs scratch memory for all blocks twice. The limit keeps it small.
+/// Returns whether all blocks together reach at most 1 MiB. The algorithm needs scratch memory of
+/// twice that size.
 fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Returns whether the smaller number of messages outweighs the data: each message carries half of
-/// a rank's blocks, while the pairwise algorithm sends each block once.
+/// Returns whether the algorithm is faster than the pairwise algorithm. It sends fewer messages but
+/// more data: each message carries half of a rank's blocks, while the pairwise algorithm sends each
+/// block once.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes.saturating_mul(shape.ranks) <= 16 << 10
 }
@@ -41,32 +44,36 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     let mut scratch = call.scratch(size * len + 2 * half)?;
     let memory = Dst::from(scratch.as_mut_slice());
     // The index of a block is its total distance from the sender to the receiver.
-    let block = |way: usize| memory.slice(way * len, len);
-    let (out, come) = (memory.slice(size * len, half), memory.slice(size * len + half, half));
-    for way in 0..size {
-        kernel::copy(block(way), operation.send_block(pairwise::send_peer(size, me, way)));
+    let block = |total_distance: usize| memory.slice(total_distance * len, len);
+    let (outgoing, arriving) =
+        (memory.slice(size * len, half), memory.slice(size * len + half, half));
+    for total_distance in 0..size {
+        kernel::copy(
+            block(total_distance),
+            operation.send_block(pairwise::send_peer(size, me, total_distance)),
+        );
     }
     let mut exchange = call.exchange(team);
     for bruck::BruckRound { distance, .. } in bruck::rounds(size) {
         let moving = || bruck::moving_blocks(size, distance).enumerate();
-        for (i, way) in moving() {
-            kernel::copy(out.slice(i * len, len), block(way).as_src());
+        for (i, total_distance) in moving() {
+            kernel::copy(outgoing.slice(i * len, len), block(total_distance).as_src());
         }
         let bytes = moving().count() * len;
-        let sent =
-            exchange.send(pairwise::send_peer(size, me, distance), out.as_src().slice(0, bytes));
+        let sent = exchange
+            .send(pairwise::send_peer(size, me, distance), outgoing.as_src().slice(0, bytes));
         let incoming =
-            exchange.receive(pairwise::receive_peer(size, me, distance), come.slice(0, bytes));
+            exchange.receive(pairwise::receive_peer(size, me, distance), arriving.slice(0, bytes));
         exchange.wait(incoming)?;
         exchange.wait(sent)?;
-        for (i, way) in moving() {
-            kernel::copy(block(way), come.as_src().slice(i * len, len));
+        for (i, total_distance) in moving() {
+            kernel::copy(block(total_distance), arriving.as_src().slice(i * len, len));
         }
     }
     exchange.finish()?;
-    for way in 0..size {
-        let from = pairwise::receive_peer(size, me, way);
-        kernel::copy(operation.recv_block(from), block(way).as_src());
+    for total_distance in 0..size {
+        let from = pairwise::receive_peer(size, me, total_distance);
+        kernel::copy(operation.recv_block(from), block(total_distance).as_src());
     }
     call.return_scratch(scratch);
     Ok(())

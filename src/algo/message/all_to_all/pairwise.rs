@@ -1,6 +1,6 @@
-//! Pairwise all-to-all: in each round, each rank sends to one rank and receives from another. Each
-//! round has different pairs, so that no rank receives from all ranks at once. Several rounds are
-//! in flight at the same time.
+//! Pairwise all-to-all: in each round, each rank sends to one rank and receives from one other
+//! rank. The pairs differ from round to round, so that no rank receives from all ranks at the same
+//! time. Several rounds are in flight at the same time.
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::row::Algorithm;

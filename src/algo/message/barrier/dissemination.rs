@@ -1,5 +1,6 @@
-//! Dissemination barrier: empty messages over distances that double. The number of hops is about
-//! log2 of the number of members.
+//! Dissemination barrier: in each round, each member sends an empty message, and the distance
+//! between sender and receiver doubles with each round. The number of hops is about log2 of the
+//! number of members.
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::bruck::rounds;

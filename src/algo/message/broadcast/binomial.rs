@@ -17,8 +17,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Returns whether a tree, with fewer hops, beats a chain, in which each rank sends the vector
-/// once.
+/// Returns whether the binomial tree is faster than the chain. The tree has fewer hops, but its
+/// root sends the vector several times; in the chain, each rank sends the vector once.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes <= 1 << 20 || shape.ranks <= 2
 }

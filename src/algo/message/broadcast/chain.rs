@@ -1,4 +1,5 @@
-//! Broadcast along a chain: each rank sends the vector once.
+//! Broadcast along a chain: each rank receives the vector from the rank before it and sends it
+//! once, to the rank after it.
 
 use super::send_down_tree;
 use crate::algo::message::{MessageOperation, Team};

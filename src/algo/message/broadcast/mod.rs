@@ -1,5 +1,5 @@
 //! Broadcast over messages, down a tree or along a chain. The vector moves in segments, so that a
-//! member forwards one segment while the next arrives.
+//! member forwards one segment while the next segment arrives.
 
 pub mod binomial;
 pub mod chain;
@@ -11,7 +11,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use std::ops::Range;
 
-/// Sends `send` of the root to `recv` of the other members.
+/// Sends the root's buffer `send` down the tree to the buffers `recv` of the other members.
 ///
 /// # Errors
 /// As [`super::MessageExchange::wait`].

@@ -1,5 +1,5 @@
-//! Gather up a binomial tree, for small blocks: each rank sends the blocks of its subtree in one
-//! message.
+//! Gather up a binomial tree, for small blocks: each rank receives the blocks of its children's
+//! subtrees, and sends all blocks of its own subtree to its parent in one message.
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{pairwise, tree};
@@ -19,12 +19,14 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// The algorithm needs scratch memory for all blocks. The limit keeps it small.
+/// Returns whether all blocks together have at most 1 MiB, because the algorithm needs scratch
+/// memory of that size.
 pub(in crate::algo::message) fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Returns whether a few sequential messages beat one message from each other rank to the root.
+/// Returns whether the tree, in which the root receives a few messages after each other, is faster
+/// than one message from each rank to the root.
 pub(in crate::algo::message) fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes <= 4 << 10
 }

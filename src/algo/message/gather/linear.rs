@@ -1,5 +1,4 @@
-//! Linear gather: each rank sends its block to the root. This takes one hop, and sends each block
-//! once.
+//! Linear gather: each rank sends its block directly to the root. This takes one hop.
 
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::row::Algorithm;

@@ -1,5 +1,5 @@
 //! Reduce up a binomial tree: each member folds the partial results of its children into its own
-//! part.
+//! vector, and sends the result to its parent.
 
 use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
@@ -43,8 +43,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     finish_average(operation, operation.recv, team.size())
 }
 
-/// Folds `part` of all members into the root's `part`. The other members' `part` has arbitrary
-/// contents afterwards. `scratch` has the length of the part.
+/// Folds the buffers `part` of all members into the buffer `part` of the root. On the other
+/// members, `part` has arbitrary contents afterwards. `scratch` has the same length as `part`.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
@@ -57,7 +57,7 @@ pub fn reduce_up_tree(
     scratch: Dst<'_>,
 ) -> Result<()> {
     let mut exchange = call.exchange(team);
-    // The nearest child comes first, because its subtree is the smallest.
+    // The nearest child has the smallest subtree, so its result arrives first.
     for &child in position.children.iter().rev() {
         let received = exchange.receive(child, scratch);
         exchange.wait(received)?;

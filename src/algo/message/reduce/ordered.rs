@@ -19,7 +19,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Runs the algorithm between all ranks, one part of each vector at a time.
+/// Runs the algorithm between all ranks, one chunk of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.

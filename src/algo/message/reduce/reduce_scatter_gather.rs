@@ -2,8 +2,8 @@
 //! The root receives about two vectors, whatever the number of ranks, and all ranks fold at the
 //! same time.
 //!
-//! A rank folds a slice vector by vector as the vectors arrive. For narrow floats, it folds all
-//! vectors at once, since one rounding per rank would lose too much precision.
+//! A rank usually folds the slices of the other ranks one by one as they arrive. For narrow floats,
+//! it folds all of them at once, because one rounding per rank would lose too much precision.
 
 use crate::algo::fold::{
     Fold, copy_partial_contribution, finish_average, is_partial_contribution_scaled,
@@ -27,12 +27,13 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// The number of bytes that are reduced at a time. The scratch memory is at most about twice as
-/// large.
+/// The number of bytes that are reduced at a time. The scratch memory has at most about twice this
+/// size.
 const MAX_CHUNK: usize = 4 << 20;
 
-/// Returns whether the algorithm pays. The root receives two vectors, in more messages; in a tree,
-/// it receives one vector for each doubling of the ranks.
+/// Returns whether the algorithm is faster than the binomial tree. In this algorithm, the root
+/// receives about two vectors, but in more messages. In the tree, the root receives one vector for
+/// each doubling of the number of ranks.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks > 4 && bytes > shape.ranks.saturating_mul(16 << 10)
 }

@@ -1,6 +1,7 @@
-//! Reduce-scatter in rank order: each rank sends each block to its owner, which folds the blocks of
-//! all ranks at once and in rank order. The result thus does not depend on which ranks share a
-//! node. An owner needs memory for a part of the blocks of all ranks.
+//! Reduce-scatter in rank order: each rank sends each of its blocks to the owner of the block,
+//! which folds the blocks of all ranks at once and in rank order. The result thus does not depend
+//! on which ranks share a node. An owner needs scratch memory for one chunk of the block of every
+//! rank.
 
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
@@ -29,14 +30,15 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     run_team(call, team, &|rank| operation.send_block(rank), operation.recv)
 }
 
-/// Returns the number of bytes of each of `vectors` vectors that are kept at a time: whole
-/// elements.
+/// Returns the chunk size if a rank keeps one chunk of each of `vectors` vectors at a time. The
+/// chunk is a whole number of elements.
 pub(in crate::algo::message) fn chunk_per_vector(vectors: WorldSize) -> usize {
     bytes_per_block((4 * SEGMENT_BYTES).max(vectors * 64), vectors)
 }
 
-/// Runs the algorithm within a team, which is all ranks. `block` returns this rank's block for
-/// another rank. `result` receives the fold of all blocks for this rank.
+/// Runs the algorithm within a team, which must contain all ranks of the group. `block` returns
+/// this rank's block for a member. `result` receives the fold of the blocks of all members for this
+/// rank.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.

@@ -1,5 +1,5 @@
-//! Pairwise reduce-scatter: each rank sends each block to its owner, which folds the arriving
-//! blocks into its own.
+//! Pairwise reduce-scatter: each rank sends each of its blocks to the owner of the block, which
+//! folds the arriving blocks into its own block.
 
 use super::reduce_in_chunks;
 use crate::algo::fold::Fold;
@@ -16,8 +16,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
     description: "messages, each rank sends each block to its owner",
-    // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
-    // rank.
+    // If ranks share a node, the result must be rounded only once per node. This algorithm rounds
+    // once per rank.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
     ..Algorithm::message(run)
@@ -28,16 +28,19 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
-    reduce_in_chunks(call, team, |call, fold, give, result, scratch| {
-        kernel::copy(result, give(team.own_position()));
-        run_team(call, team, fold, give, result, scratch)
+    reduce_in_chunks(call, team, |call, fold, outgoing_part, result, scratch| {
+        kernel::copy(result, outgoing_part(team.own_position()));
+        run_team(call, team, fold, outgoing_part, result, scratch)
     })
 }
 
-/// Runs the algorithm within a team. Each member sends each block to its owner. The owner folds the
-/// blocks in the order of distance: its own, then those of the members before it. `outgoing_part`
-/// returns this member's contribution to another member's block. `own` holds this member's
-/// contribution to its own block at the start, and `scratch` is twice as long.
+/// Runs the algorithm within a team. Each member folds into its own block the blocks that it
+/// receives: first the block of the member before it, then the block of the member before that, and
+/// so on.
+///
+/// `outgoing_part` returns this member's contribution to another member's block. `own` contains
+/// this member's contribution to its own block at the start, and the result at the end. `scratch`
+/// is twice as long as `own`.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].

@@ -1,5 +1,6 @@
-//! Ring reduce-scatter: each block is passed around the ring once and ends with its owner. Each
-//! member sends only to its neighbour.
+//! Ring reduce-scatter: each block is passed around the ring once, and each member folds its
+//! contribution into it. The owner of the block is the last member that receives it. Each member
+//! sends only to the next member.
 
 use super::reduce_in_chunks;
 use crate::algo::fold::Fold;
@@ -15,8 +16,8 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
     description: "messages, each block passes around the ring to its owner",
-    // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
-    // rank.
+    // If ranks share a node, the result must be rounded only once per node. This algorithm rounds
+    // once per rank.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
     ..Algorithm::message(run)
@@ -27,8 +28,8 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
-    reduce_in_chunks(call, team, |call, fold, give, result, scratch| {
-        run_team(call, team, fold, give, result, scratch)
+    reduce_in_chunks(call, team, |call, fold, own_part, result, scratch| {
+        run_team(call, team, fold, own_part, result, scratch)
     })
 }
 
@@ -47,7 +48,8 @@ pub fn run_team<'d>(
     scratch: Dst<'_>,
 ) -> Result<()> {
     let (size, me, third) = (team.size(), team.own_position(), scratch.len() / 3);
-    // The blocks are numbered so that this member receives its own block last.
+    // The ring arithmetic for the previous member gives the blocks in the order in which this
+    // member receives its own block last.
     let previous_member = ring::previous_member(size, me);
     let mut outgoing = own_part(previous_member);
     for step in 0..size - 1 {

@@ -1,6 +1,6 @@
-//! Scan by a pipeline along the ranks. Each rank receives the fold of the lower ranks' vectors,
-//! folds its own vector in, and sends the result to the next rank, one segment at a time. Every
-//! rank sends and receives each element once.
+//! Scan and exscan by a pipeline along the ranks. Each rank receives the fold of the vectors of all
+//! lower ranks, folds its own vector into it, and sends the result to the next rank, one segment at
+//! a time. Every rank sends and receives each element once.
 
 use crate::algo::fold::{Fold, copy_contribution};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
@@ -24,8 +24,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Up to this number of bytes, one hop is faster than a chain, whose last rank waits for all other
-/// ranks in turn.
+/// The largest size at which the one-hop algorithm [`super::ordered`] is faster. In the chain, the
+/// last rank waits for all other ranks one after the other.
 const MIN_CHAIN_BYTES: usize = 64 << 10;
 
 /// The maximum number of segments by which a rank may be ahead of the next rank.
@@ -60,8 +60,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
             exchange.wait(token)?;
             fold.fold_two(prefix, lower.as_src(), prefix.as_src());
         } else {
-            // A fold of one vector normalises as a fold of more: a bool becomes 0 or 1, a NaN the
-            // canonical NaN.
+            // Rank 0 folds a single vector, because a fold normalises values: a bool becomes 0 or
+            // 1, and a NaN becomes the canonical NaN.
             fold.fold_in_order(prefix, 1, |_| prefix.as_src());
         }
         if me + 1 < size {

@@ -19,7 +19,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Runs the algorithm between all ranks, one part of each vector at a time.
+/// Runs the algorithm between all ranks, one chunk of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
@@ -36,7 +36,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
         let vector = |rank: usize| memory.slice(rank * len, len);
         copy_contribution(operation, vector(me), operation.send.slice(start, len))?;
         let mut exchange = call.exchange(team);
-        // The nearest rank comes first, so that each sender starts with a different receiver.
+        // The next rank comes first, so that each sender starts with a different receiver.
         for to in me + 1..size {
             exchange.send(to, vector(me).as_src());
             exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;

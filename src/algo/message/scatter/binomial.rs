@@ -1,5 +1,5 @@
-//! Scatter down a binomial tree, for small blocks: each rank receives the blocks of its subtree in
-//! one message.
+//! Scatter down a binomial tree, for small blocks: each rank receives the blocks of its subtree
+//! from its parent in one message, and sends each child the blocks of the child's subtree.
 
 use crate::algo::message::gather::binomial::{fits, pays};
 use crate::algo::message::{MessageOperation, Team};

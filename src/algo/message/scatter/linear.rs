@@ -1,5 +1,4 @@
-//! Linear scatter: the root sends each rank its block. This takes one hop, and sends each block
-//! once.
+//! Linear scatter: the root sends each rank its block directly. This takes one hop.
 
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;

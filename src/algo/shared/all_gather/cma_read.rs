@@ -1,5 +1,5 @@
-//! All-gather of large blocks by CMA reads: each receiver copies each block once, directly from its
-//! owner's buffer.
+//! All-gather of large blocks by CMA reads (`process_vm_readv`): each receiver copies each block
+//! once, directly from the buffer of the rank that owns the block.
 
 use super::staged;
 use crate::algo::Operation;
@@ -22,8 +22,9 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes two steps: the ranks expose their blocks, and end
-/// the exposure after all reads.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their blocks. With the
+/// second step, which follows the reads, they end the exposure. If a read fails on any rank, all
+/// ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,5 @@
-//! All-gather of large blocks by CMA writes: each rank copies its own block, which its cache
-//! probably holds, to all other ranks.
+//! All-gather of large blocks by CMA writes (`process_vm_writev`): each rank copies its own block,
+//! which its cache probably holds, to the buffers of all other ranks.
 
 use super::staged;
 use crate::algo::Operation;
@@ -15,7 +15,7 @@ pub static ROW: Algorithm = Algorithm {
     name: "cma_write",
     description: "blocks written to the memory of all ranks; one hop",
     fits: HAS_CMA_WRITE,
-    // The owner's L2 cache does not hold a block that is larger than this limit.
+    // The upper limit is the size up to which the owner's L2 cache holds the block.
     pays: |bytes, shape| {
         shape.has_cheap_cma_read
             && !shape.is_oversubscribed
@@ -24,8 +24,9 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes two steps: the ranks expose their receive buffers,
-/// and end the exposure after all writes.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their receive buffers.
+/// With the second step, which follows the writes, they end the exposure. If a write fails on any
+/// rank, all ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -38,7 +39,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// Returns false if a peer's memory cannot be written.
+/// Writes this rank's block to all receive buffers. Returns false if a write failed on any rank.
 fn write_own_block(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let me = steps.rank();

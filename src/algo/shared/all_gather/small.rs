@@ -1,5 +1,6 @@
 //! All-gather of small blocks, in one step: each rank publishes its block, and copies the blocks of
-//! all ranks. A block is inline in the control slot, or eager in the data slot.
+//! all ranks. The row `inline` uses control slots for blocks of at most 88 bytes; the row `eager`
+//! uses data slots.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};

@@ -1,5 +1,5 @@
-//! All-gather of blocks of any size: each rank stages one chunk of its block at a time in a data
-//! slot, and copies the chunks of all ranks.
+//! All-gather of blocks of any size: each rank stages (copies to its data slot) one chunk of its
+//! block at a time, and copies the staged chunks of all other ranks.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clip_to_block};
@@ -18,7 +18,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk of the longest block.
+/// Runs the algorithm in one step for each chunk of the longest block.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -20,10 +20,16 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes three steps: the ranks expose their vectors, expose
-/// their folded slices, and end the exposure after all reads. In an in-place call a rank writes its
-/// own slice while its peers read the rest. It writes another rank's slice only after the owner,
-/// which alone reads that slice here, has folded it.
+/// Runs the algorithm in three steps:
+///
+/// 1. The ranks expose their vectors. Each rank reads and folds its own slice of all vectors.
+/// 2. The ranks expose their folded slices. Each rank reads the folded slices of the other ranks.
+/// 3. The ranks end the exposure.
+///
+/// In an in-place call, the receive buffer of a rank is also its send buffer, which the peers read.
+/// While the peers read the other slices of that buffer, the rank overwrites its own slice, which
+/// no peer reads. It overwrites the slice of a peer only after that peer has published step 2; the
+/// peer is the only reader of that slice and has finished reading it.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

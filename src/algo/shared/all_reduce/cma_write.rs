@@ -1,6 +1,7 @@
 //! All-reduce of large vectors by CMA reads and writes: each rank reads and folds its slice of all
-//! vectors, and writes the folded slice to the results of all ranks. It writes each chunk while its
-//! cache still holds the folded data and the destination's cache lines.
+//! vectors, and writes the folded slice to the receive buffers of all ranks. It works chunk by
+//! chunk, so that its cache still holds the folded data and the cache lines of the destination when
+//! it writes a chunk.
 
 use super::two_shot;
 use crate::algo::Operation;
@@ -22,15 +23,16 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Returns whether the vector reaches the minimum size. On an oversubscribed host the minimum
-/// applies to the slice that each rank folds.
+/// Returns whether CMA reads are cheap and the vector reaches the minimum size. On an
+/// oversubscribed host, the minimum applies to the slice that each rank folds.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let min_bytes = if shape.is_oversubscribed { (256 << 10) * shape.ranks } else { 192 << 10 };
     shape.has_cheap_cma_read && bytes >= min_bytes
 }
 
-/// Takes two steps: the ranks expose their vectors, and end
-/// the exposure after all slices are folded and written.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their vectors. With the
+/// second step, which follows the fold and the writes, they end the exposure. If memory is not
+/// readable, all ranks continue with the two-shot algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -43,9 +45,9 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// Folds and writes this rank's slice. Only this rank reads and writes the slice, so an in-place
-/// call overwrites no input that another rank still reads. Returns false if memory is not
-/// accessible.
+/// Folds this rank's slice and writes it to all receive buffers. Only this rank reads and writes
+/// this slice of any vector, so an in-place call overwrites no input that another rank still reads.
+/// Returns false if the memory of any rank is not readable.
 fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return Ok(false);

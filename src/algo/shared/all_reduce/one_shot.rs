@@ -1,5 +1,6 @@
-//! All-reduce of small vectors: each rank stages its vector, and folds the vectors of all ranks.
-//! This takes one hop, but every rank reads all the data. It pays if a hop costs more than that.
+//! All-reduce of small vectors: each rank stages its vector (copies it to its data slot), and folds
+//! the vectors of all ranks. This takes one hop, but every rank reads the vectors of all ranks. The
+//! algorithm pays if a second hop would take longer than these reads.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
@@ -20,9 +21,9 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk: stage, publish, await all
-/// ranks, fold. A rank folds its own vector from the caller's buffer, because the cache lines of
-/// its data slot go to the peers.
+/// Runs the algorithm in one step per chunk. In each step, a rank stages its chunk, publishes the
+/// step, awaits all ranks, and folds. For the fold, it reads its own vector from the caller's
+/// buffer, because the cache lines of its data slot move to the cores of the peers.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -46,10 +47,13 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     Ok(())
 }
 
-/// Returns whether one hop with reads of all vectors beats two hops with reads of a share. A hop
-/// costs about 200 ns, or on an oversubscribed host a context switch of a few microseconds. Beyond
-/// two ranks, each further rank adds its whole vector to the reads of the one-hop algorithm. Two
-/// ranks stage and read the same amount with either algorithm.
+/// Returns whether this algorithm is faster than the two-shot algorithm. This algorithm takes one
+/// hop, in which each rank reads all vectors. The two-shot algorithm takes two hops, in which each
+/// rank reads its share of all vectors. A hop takes about 200 ns; on an oversubscribed host it
+/// takes a context switch of a few microseconds.
+///
+/// With two ranks, both algorithms stage and read the same amount. With more ranks, each additional
+/// rank adds its whole vector to the reads of this algorithm.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let limit = match (shape.ranks, shape.is_oversubscribed) {
         (0..=2, _) => 64 << 10,

@@ -1,6 +1,6 @@
 //! All-reduce of small vectors, in one step: each rank publishes its vector, and folds the vectors
-//! of all ranks. An inline vector takes one cache line in the control slot; an eager one is in the
-//! data slot.
+//! of all ranks. The row `inline` uses control slots for vectors of at most 88 bytes; the row
+//! `eager` uses data slots.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};

@@ -1,6 +1,6 @@
 //! All-reduce of larger vectors: each rank owns a slice, folds that slice of all vectors, and
-//! gathers the folded slices of the other ranks. This takes two hops. Each rank reads two vectors'
-//! worth of data, whatever the number of ranks.
+//! gathers the folded slices of the other ranks. This takes two hops. Each rank reads about as many
+//! bytes as two vectors have, independently of the number of ranks.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
@@ -23,11 +23,12 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes two steps per chunk. In the first step, each rank
-/// stages the slices that its peers fold, publishes, and awaits all ranks. It then folds its own
-/// slice into the result and into its data slot. In the second step, it publishes that slot, awaits
-/// the other ranks, and gathers their slices. For the fold, a rank reads its own vector from the
-/// caller's buffer.
+/// Runs the algorithm in two steps per chunk:
+///
+/// 1. Each rank stages the slices that its peers fold, publishes the step, and awaits all ranks. It
+///    then folds its own slice of all vectors into its receive buffer and into its next data slot.
+///    For the fold, it reads its own vector from the caller's buffer.
+/// 2. Each rank publishes that data slot, awaits the other ranks, and copies their folded slices.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -74,11 +75,14 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
 }
 
 /// The number of bytes that a rank folds at once if the cache lines of its data slot are far away.
-/// The L1 cache still holds the folded data when the rank copies it to the slot.
+/// It is so small that the L1 cache still holds the folded data when the rank copies the data to
+/// the slot.
 const FAR_FOLD_BYTES: usize = 16 << 10;
 
-/// Folds into the result, and into a data slot whose cache lines the peers hold since their last
-/// read.
+/// Folds the vectors into `result` and into the data slot `slot`. The caches of the peers hold the
+/// cache lines of the slot since the peers last read it. If these lines are near, the fold stores
+/// to both destinations. If they are far, the fold stores to `result`, and `stager` copies the data
+/// to the slot.
 fn fold_to_both<'a>(
     stager: &mut Stager,
     fold: Fold,

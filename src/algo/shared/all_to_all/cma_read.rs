@@ -1,5 +1,5 @@
-//! All-to-all of large blocks by CMA reads: each block is copied once, directly from the sender's
-//! buffer.
+//! All-to-all of large blocks by CMA reads (`process_vm_readv`): each receiver copies its blocks
+//! once, directly from the buffers of the senders.
 
 use super::staged;
 use crate::algo::Operation;
@@ -19,16 +19,17 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Returns whether the blocks reach the minimum size. On an oversubscribed host the minimum applies
-/// to the total data of all ranks.
+/// Returns whether CMA reads are cheap and the blocks reach the minimum size. On an oversubscribed
+/// host, the minimum applies to the total data of all ranks.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let total_bytes = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
     shape.has_cheap_cma_read
         && if shape.is_oversubscribed { total_bytes >= 2 << 20 } else { bytes >= 128 << 10 }
 }
 
-/// Takes two steps: the ranks expose their blocks, and end
-/// the exposure after all reads.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their blocks. With the
+/// second step, which follows the reads, they end the exposure. If a read fails on any rank, all
+/// ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

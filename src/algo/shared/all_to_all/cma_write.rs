@@ -1,5 +1,5 @@
-//! All-to-all of large blocks by CMA writes: the sender, whose cache probably holds the block,
-//! copies it directly to the receiver's buffer.
+//! All-to-all of large blocks by CMA writes (`process_vm_writev`): the sender, whose cache probably
+//! holds the block, copies the block directly to the receiver's buffer.
 
 use super::staged;
 use crate::algo::Operation;
@@ -19,9 +19,10 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Returns whether the size is in the range for this algorithm. On an oversubscribed host the range
-/// applies to the total data of all ranks. If CMA is slow, oversubscribed ranks gain too: otherwise
-/// they need one yield of the core for each few kilobytes of a data slot.
+/// Returns whether the size is in the range for this algorithm. On an oversubscribed host, the
+/// range applies to the total data of all ranks. Oversubscribed ranks use the algorithm for large
+/// data even if CMA is slow, because the staged algorithm yields the core after each few kilobytes,
+/// when a data slot is full.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let total_bytes = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
     match (shape.has_cheap_cma_read, shape.is_oversubscribed) {
@@ -32,8 +33,9 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
     }
 }
 
-/// Takes two steps: the ranks expose their receive buffers,
-/// and end the exposure after all writes.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their receive buffers.
+/// With the second step, which follows the writes, they end the exposure. If a write fails on any
+/// rank, all ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -46,7 +48,8 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// Returns false if a peer's memory cannot be written.
+/// Writes this rank's blocks to the receive buffers of the other ranks. Returns false if a write
+/// failed on any rank.
 fn write_blocks(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let me = steps.rank();

@@ -1,5 +1,6 @@
 //! All-to-all of small blocks, in one step: each rank publishes all its blocks, and copies the
-//! blocks for it. The blocks are inline in the control slot, or eager in the data slot.
+//! blocks that are for this rank. The row `inline` uses control slots if a rank's blocks have at
+//! most 88 bytes together; the row `eager` uses data slots.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{ALL_FIT_EAGER, ALL_FIT_INLINE, Algorithm};

@@ -1,5 +1,6 @@
-//! All-to-all of blocks of any size: each rank stages one chunk of each of its blocks at a time,
-//! and copies the chunks that its peers staged for it. This takes one hop.
+//! All-to-all of blocks of any size, one chunk of each block at a time. Each rank stages the chunks
+//! for its peers (copies them to its data slot), and copies the chunks that its peers have staged
+//! for this rank. This takes one hop.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{
@@ -24,7 +25,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk of the longest block.
+/// Runs the algorithm in one step for each chunk of the longest block. The data slot of a rank
+/// contains one part for each other rank ([`part_index`]).
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`], and `Mismatch` if a rank sends a length that the receiver does

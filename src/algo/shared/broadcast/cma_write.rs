@@ -1,7 +1,8 @@
-//! Broadcast of large vectors by CMA, in as many shares as there are ranks. Each receiver reads its
-//! share from the root's buffer, and writes it to the other receivers. The root writes its share to
-//! all receivers. All ranks thus copy at the same time, and all copy the same amount. (This is the
-//! scatter and all-gather of van de Geijn's broadcast at the same time.)
+//! Broadcast of large vectors by CMA. The vector is cut into one share per rank. Each receiver
+//! reads its share from the root's buffer, and writes the share to the other receivers. The root
+//! writes its share to all receivers. All ranks thus copy at the same time, and all copy about the
+//! same amount. (Van de Geijn's broadcast performs a scatter and then an all-gather; this algorithm
+//! performs both at the same time.)
 
 use super::staged;
 use crate::algo::Operation;
@@ -22,11 +23,13 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// The number of bytes that a receiver writes from the cache into which it has read them.
+/// The number of bytes that a receiver reads and writes at a time. The cache of the receiver's core
+/// still holds the bytes when the receiver writes them.
 const CHUNK: usize = 256 << 10;
 
-/// Takes two steps: the ranks expose their vectors, and end the exposure after all shares are
-/// copied.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their vectors. With the
+/// second step, which follows the copies, they end the exposure. If a copy fails on any rank, all
+/// ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -39,7 +42,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// Returns false if memory is not accessible.
+/// Copies this rank's share to the other receivers. Returns false if a copy failed on any rank.
 fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let (me, root) = (steps.rank(), operation.root()?);

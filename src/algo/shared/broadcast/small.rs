@@ -1,6 +1,7 @@
-//! Broadcast of small vectors, in one step: the root publishes, the other ranks read. The vector is
-//! inline in the control slot, or eager in the data slot. The root does not wait for its readers
-//! but runs ahead until its slots are full.
+//! Broadcast of small vectors, in one step: the root publishes the vector, and the other ranks read
+//! it. The row `inline` uses the control slot for vectors of at most 88 bytes; the row `eager` uses
+//! the data slot. The root does not wait for its readers. It may run ahead with further operations
+//! until all its slots contain data that a rank has not read.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};

@@ -1,5 +1,6 @@
 //! Broadcast of vectors of any size, one chunk at a time through the root's data slots. The root
-//! does not wait for its readers but runs ahead until its data slots are full.
+//! does not wait for its readers. It may run ahead until all its data slots contain chunks that a
+//! rank has not read.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::chunks;
@@ -17,12 +18,13 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// The number of chunks of a vector, so that the readers copy the first chunk while the root stages
-/// the next, and the minimum chunk size. Copying a minimum chunk takes several times as long as the
-/// overhead of its step.
+/// The number of chunks of a vector, and the minimum chunk size in bytes. With several chunks, the
+/// readers copy one chunk while the root stages the next one. The minimum is so large that the copy
+/// of a chunk takes several times as long as the overhead of its step.
 const CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (8, 2 << 10);
-/// The same numbers for an oversubscribed host, where each wait takes a context switch: no more
-/// chunks than data slots, so that the root does not wait.
+/// The same numbers for an oversubscribed host, where each wait takes a context switch. The number
+/// of chunks is the number of data slots, so that the root can stage the whole vector without a
+/// wait.
 const OVERSUBSCRIBED_CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (4, 16 << 10);
 
 /// Returns the chunk size in bytes.
@@ -36,7 +38,7 @@ fn chunk_bytes(bytes: usize, steps: &ShmSequencer<'_>) -> usize {
     (bytes / count).next_multiple_of(least).clamp(least.min(most), most)
 }
 
-/// Takes one step per chunk.
+/// Runs the algorithm in one step per chunk.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,6 @@
-//! Gather of blocks of any size, one chunk at a time: each rank stages its block, the root copies
-//! all blocks. Only the root waits; the other ranks may run ahead until their data slots are full.
+//! Gather of blocks of any size, one chunk at a time: each rank stages its chunk (copies it to its
+//! data slot), and the root copies the chunks of all ranks. Only the root waits. Another rank may
+//! run ahead until all its data slots contain chunks that the root has not read.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clip_to_block};
@@ -20,7 +21,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk of the longest block.
+/// Runs the algorithm in one step for each chunk of the longest block.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`], and `Mismatch` if a rank sends a length that the root does not

@@ -1,5 +1,6 @@
-//! Reduce of small vectors, in one step: the other ranks publish their vectors, the root folds the
-//! vectors of all ranks. A vector is inline in the control slot, or eager in the data slot.
+//! Reduce of small vectors, in one step: each rank except the root publishes its vector, and the
+//! root folds the vectors of all ranks. The row `inline` uses control slots for vectors of at most
+//! 88 bytes; the row `eager` uses data slots.
 
 use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};
 use crate::algo::shared::all_reduce::small::fold_payloads;

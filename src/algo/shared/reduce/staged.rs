@@ -1,6 +1,6 @@
-//! Reduce of vectors of any size, one chunk at a time: each rank stages its vector, the root folds
-//! the vectors of all ranks. Only the root waits; the other ranks may run ahead until their data
-//! slots are full.
+//! Reduce of vectors of any size, one chunk at a time: each rank stages its chunk (copies it to its
+//! data slot), and the root folds the chunks of all ranks. Only the root waits. Another rank may
+//! run ahead until all its data slots contain chunks that the root has not read.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
@@ -19,7 +19,7 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk.
+/// Runs the algorithm in one step per chunk.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -25,12 +25,13 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// The maximum number of bytes that a rank reads at once from each peer, if its data slots are
-/// larger. The L2 cache of a core holds this several times.
+/// The maximum number of bytes that a rank reads at once from each peer. The L2 cache of a core
+/// holds several pieces of this size.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// Takes two steps: the ranks expose their vectors, and end
-/// the exposure after all reads.
+/// Runs the algorithm in two steps. With the first step, the ranks expose their vectors. With the
+/// second step, which follows the reads, they end the exposure. If the memory of any rank is not
+/// readable, all ranks continue with the staged algorithm.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -44,9 +45,11 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     steps.close_exposure()
 }
 
-/// Folds a part of the vectors that all ranks exposed with the current step, and calls
-/// `on_folded_chunk` after each folded chunk. This rank's data slots serve as scratch memory: one
-/// part per peer, small enough to stay in the cache until it is folded.
+/// Folds the range `part` of the vectors that all ranks have exposed with the current step, chunk
+/// by chunk. Calls `on_folded_chunk` after each folded chunk.
+///
+/// This rank's data slots serve as scratch memory. They hold one chunk of each peer, which is small
+/// enough to stay in the cache until it is folded.
 pub(in crate::algo::shared) fn read_and_fold_part(
     steps: &mut ShmSequencer<'_>,
     operation: &Operation<'_>,

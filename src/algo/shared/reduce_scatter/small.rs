@@ -1,5 +1,6 @@
 //! Reduce-scatter of small vectors, in one step: each rank publishes its whole vector, and folds
-//! its own block. The vector is inline in the control slot, or eager in the data slot.
+//! its own block of all vectors. The row `inline` uses control slots for vectors of at most 88
+//! bytes; the row `eager` uses data slots.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{ALL_FIT_EAGER, ALL_FIT_INLINE, Algorithm};

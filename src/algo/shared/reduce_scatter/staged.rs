@@ -1,6 +1,6 @@
-//! Reduce-scatter of blocks of any size: each rank stages its blocks for all ranks, and folds the
-//! blocks that its peers staged for it. This takes one hop, and a rank folds only the block that it
-//! keeps.
+//! Reduce-scatter of blocks of any size, one chunk of each block at a time. Each rank stages the
+//! chunks for its peers (copies them to its data slot), and folds the chunks that its peers have
+//! staged for this rank. This takes one hop, and a rank folds only the block that it keeps.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
@@ -20,8 +20,9 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Each step stages one chunk per peer in the data slot. The
-/// slot also holds a chunk for this rank if its contribution must be scaled first.
+/// Runs the algorithm in one step for each chunk of the longest block. The data slot contains one
+/// part for each peer. If the operator is `PREMUL_SUM`, it also contains a part for this rank,
+/// because this rank's contribution must be multiplied by its factor before the fold.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

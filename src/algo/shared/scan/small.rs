@@ -1,5 +1,6 @@
-//! Scan of small vectors, in one step: each rank publishes its vector, and folds the vectors of the
-//! ranks before it. A vector is inline in the control slot, or eager in the data slot.
+//! Scan and exscan of small vectors, in one step: each rank publishes its vector, and folds the
+//! vectors of the ranks before it. For a scan, it also folds its own vector. The row `inline` uses
+//! control slots for vectors of at most 88 bytes; the row `eager` uses data slots.
 
 use crate::algo::CallArguments;
 use crate::algo::row::{Algorithm, FITS_EAGER, FITS_INLINE};

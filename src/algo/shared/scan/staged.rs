@@ -1,5 +1,6 @@
-//! Scan of vectors of any size, one chunk at a time: each rank stages its vector, and folds the
-//! vectors of the ranks before it.
+//! Scan and exscan of vectors of any size, one chunk at a time. Each rank stages its chunk (copies
+//! it to its data slot), and folds the chunks of the ranks before it. For a scan, it also folds its
+//! own chunk.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
@@ -18,8 +19,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk. All ranks wait for each other in each step, so every data slot is free
-/// two steps later.
+/// Runs the algorithm in one step per chunk. All ranks wait for each other in each step, so every
+/// data slot is free two steps later.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,6 @@
 //! Scatter of blocks of any size, one chunk of each block at a time, through the root's data slots.
-//! The root does not wait for its readers but runs ahead until its data slots are full.
+//! The root does not wait for its readers. It may run ahead until all its data slots contain chunks
+//! that a rank has not read.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{
@@ -22,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::shared(run)
 };
 
-/// Takes one step per chunk of the longest block.
+/// Runs the algorithm in one step for each chunk of the longest block. The root's data slot
+/// contains one part for each other rank ([`part_index`]).
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`], and `Mismatch` if a rank expects a length that the root does not

@@ -1,27 +1,30 @@
-//! How the ranks of one core share the core while they wait for each other.
+//! Yields of the core between ranks that share a core on an oversubscribed host.
 //!
-//! A waiting rank yields its core to the ranks of the core that have not arrived, since nothing
-//! else advances them. After they have arrived, the rank waits for ranks on other cores. A yield
-//! would then only let the core's other ranks make the same failed polls, at the price of two
-//! context switches. These take longer than the rest of a short operation. Hence each rank records
-//! its core when it waits, and the other ranks use this record. A stale record costs a few polls or
-//! one yield.
+//! A waiting rank yields its core only to ranks of the same core that have not arrived (that is,
+//! have not published the step). These ranks cannot continue before the waiting rank gives up the
+//! core. After all ranks of the core have arrived, the rank waits for ranks on other cores and no
+//! longer yields. A yield would then only let the other ranks of its core make the same failed
+//! polls. It would cost two context switches, which take longer than the rest of a short operation.
 //!
-//! With two ranks on a core an operation then takes one context switch instead of one and a half.
-//! In every second operation a rank is off the core for two switches. It passes through the other
-//! operation without a switch.
+//! For this decision, each rank records its core in shared memory when it waits. A stale record
+//! costs a few polls or one yield.
+//!
+//! With two ranks on a core, an operation takes one context switch on average, instead of one and a
+//! half. In every second operation, a rank is off the core for two context switches. It passes
+//! through the operations between without a context switch.
 
 use super::sequencer_core::SequencerCore;
 use crate::base::ids::Rank;
 use crate::wait;
 
-/// The maximum number of yields: one for each of the other ranks that are probably on the core, and
-/// one more.
+/// The maximum number of yields of one wait: one for each of the other ranks that are probably on
+/// the core, and one more.
 const MAX_YIELDS: u32 = 4;
 
 impl SequencerCore<'_> {
-    /// Polls, and between the polls yields the core to the ranks of the core that have not arrived,
-    /// at most [`MAX_YIELDS`] times. Returns the result of the successful poll.
+    /// Polls by `ready`. Between the polls, yields the core to the ranks of the same core that have
+    /// not arrived, at most [`MAX_YIELDS`] times. Returns the result of the successful poll, or
+    /// `None` if all polls failed.
     pub(in crate::algo) fn yield_to_missing<T>(
         &self,
         ready: impl FnMut() -> Option<T>,

@@ -13,8 +13,8 @@ use crate::transport::region::CTRL_SLOT_COUNT;
 use crate::wait::slow_wait::DisplaySeconds;
 
 impl ShmSequencer<'_> {
-    /// Returns whether a rank and this rank have both published a step with different call
-    /// fingerprints.
+    /// Returns whether a rank and this rank have both published a step, but with different call
+    /// fingerprints (hashes over all operations that a rank has issued).
     pub(super) fn has_mismatch(&self, rank: Rank, step: u64) -> bool {
         let region = self.shm.region;
         let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
@@ -46,7 +46,7 @@ impl ShmSequencer<'_> {
         );
     }
 
-    /// Returns the names of ranks, and what each did last.
+    /// Returns a text with the name and the last known activity of each rank.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let region = self.shm.region;
         let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
@@ -79,8 +79,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Returns the error for the first mismatch between this rank and another, as far back as the
-    /// control slots of both reach.
+    /// Returns the error for the first operation in which the calls of this rank and another rank
+    /// differ. The search goes back as far as the control slots of both ranks.
     pub(super) fn mismatch_error(&self, rank: Rank) -> Error {
         let region = self.shm.region;
         let first = self.shm.cursor.step.saturating_sub(CTRL_SLOT_COUNT - 1).max(1);
@@ -99,7 +99,8 @@ impl ShmSequencer<'_> {
         };
         let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
         let (own_call, peer_call) = (describe(one, other), describe(other, one));
-        // If the calls are equal, the first mismatch is older than all control slots.
+        // If the two calls are equal, the ranks differed in an operation that is older than all
+        // control slots.
         let message = if own_call == peer_call {
             format!(
                 "ranks called different operations: {me} and {peer} agree on {own_call}, but not on the calls before it"

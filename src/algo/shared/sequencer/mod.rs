@@ -1,31 +1,38 @@
-//! The shared-memory sequencer: the protocol by which the ranks of a shared-memory domain publish
-//! control slots, read payloads and reuse slots.
+//! The shared-memory sequencer: the protocol by which the ranks of a shared-memory domain (the
+//! ranks of a group on one node) publish control slots, read payloads and reuse slots.
 //!
 //! The operations of a group are a sequence of *steps*, numbered from 1. Step n is the same step on
-//! every rank: the steps that an operation takes depend only on facts that all ranks agree on. In
-//! each step a rank may publish one control slot ([`CtrlSlot`]), with an inline payload or a filled
-//! data slot.
+//! every rank, because the steps of an operation depend only on facts that all ranks agree on. In
+//! each step, a rank may publish one control slot ([`CtrlSlot`]), with an inline payload or a
+//! filled data slot. Each rank has 64 control slots and 4 data slots:
 //!
-//! - **Arrival.** A control slot that holds step n was published by a rank that has finished
-//!   reading every control slot and data slot of step n-1. Algorithms keep this invariant: they
-//!   publish step n+1 only after their last read of step n.
-//! - **Reuse.** A control slot is reused after 64 steps, a data slot after 4. Before the owner
-//!   overwrites step n-k, it must know that every rank has finished that step. If all ranks wait
-//!   for each other, the owner learns this from the peers' later arrivals, at no cost. Otherwise it
-//!   reads the finished step in the peers' progress words. Therefore a staged operation needs no
-//!   barrier at its end, and a root may run ahead of its readers.
-//! - **Agreement.** Each control slot carries the call fingerprint, a hash chained over all
-//!   operations that its owner has issued so far. On arrival, the reader compares it with its own
-//!   fingerprint. Two ranks that ever issued different operations therefore detect this at the
-//!   first control slot that one reads of the other, and report their first mismatch. While a rank
-//!   waits for a control slot of a peer, it also compares the peer's newest published control slot,
-//!   because the peer may have stopped at an earlier operation. An operation over messages alone
-//!   takes one step only for this comparison; no rank reads a payload of that step.
-//! - **Wakeup.** A rank wakes its peers after the store that they wait for, so no wakeup is lost.
-//!   One store has no wakeup: a rank finishes its last step after the wakeup of that step. Only a
-//!   rank that is ahead by all its data slots or control slots waits for that store. Such a wait
-//!   therefore sleeps in short slices and polls again. A rank that reads nothing of the step that
-//!   it publishes marks that step as finished before the wakeup.
+//! ```text
+//! step           1  2  3  4  5  ...  64  65  66
+//! control slot   1  2  3  4  5  ...   0   1   2
+//! data slot      1  2  3  0  1  ...   0   1   2
+//! ```
+//!
+//! - **Arrival.** A rank *arrives* at step n when it publishes its control slot of step n. By then,
+//!   it has finished reading the control slots and data slots of step n-1. Algorithms keep this
+//!   invariant: they publish step n+1 only after their last read of step n.
+//! - **Reuse.** Before a rank overwrites a slot, it must know that every rank has finished the step
+//!   that the slot contains. If all ranks wait for each other in each step, the arrivals of the
+//!   peers at later steps show this at no cost. Otherwise the rank reads the last finished step
+//!   from the peers' progress words. Therefore a staged operation needs no barrier at its end, and
+//!   a root may run ahead of its readers.
+//! - **Agreement.** Each control slot contains the call fingerprint of its owner, a hash chained
+//!   over all operations that the owner has issued. A reader compares this fingerprint with its
+//!   own. Two ranks that issued different operations therefore detect the mismatch when one of them
+//!   reads the next control slot of the other, and report the first operation in which they differ.
+//!   A peer with a different operation may never publish the step that a rank waits for. A waiting
+//!   rank therefore also compares the newest control slot that the peer has published. An operation
+//!   over messages alone takes one step only for this comparison; no rank reads a payload of that
+//!   step.
+//! - **Wakeup.** A rank wakes its sleeping peers after the store that they wait for, so no wakeup
+//!   is lost. One store has no wakeup: the store by which a rank marks its last step as finished.
+//!   Only a peer that cannot continue because all its data slots or control slots are in use waits
+//!   for that store. Such a peer sleeps in short slices and polls after each slice. A rank that
+//!   reads nothing in the step that it publishes marks the step as finished before the wakeup.
 //!
 //! Any failure is written to the domain's abort record, which ends the waits of all ranks.
 
@@ -48,7 +55,8 @@ use crate::transport::{Descriptor, PeerName, SharedDomain};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The time for which a rank that cannot name the late rank lets other ranks report first.
+/// The report grace period within a node: the time for which a rank that cannot name the late rank
+/// waits, after its deadline, for the report of another rank.
 const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
 
 /// The sequencer of one operation on one rank.
@@ -61,10 +69,10 @@ pub struct ShmSequencer<'a> {
     algorithm: &'static str,
     /// Whether the progress observer has been notified that the operation starts.
     has_recorded_start: Cell<bool>,
-    /// Whether this rank has published a step as finished without a wakeup. A rank that runs ahead
-    /// may sleep until this rank has finished that step.
+    /// Whether this rank has published a step without a wakeup. A rank that runs ahead may sleep
+    /// until this rank has finished that step, so this rank must wake its peers later.
     has_pending_wakeup: bool,
-    /// Whether the ranks have decided already if the operation accesses arenas in place.
+    /// Whether the ranks have already decided if the operation accesses arenas in place.
     pub(in crate::algo::shared) is_arena_use_decided: bool,
     arrival_skew: ArrivalSkew<'a>,
 }
@@ -77,8 +85,8 @@ impl<'a> ShmSequencer<'a> {
         operation: &'a Operation<'a>,
         algorithm: RunningAlgorithm,
     ) -> Self {
-        // The words contain the algorithm's number, so ranks that chose different algorithms detect
-        // a mismatch.
+        // The encoded descriptor contains the algorithm's number, so ranks that selected different
+        // algorithms detect a mismatch.
         let words = operation.descriptor.encode_with(algorithm.number);
         let sequencer = Self::of(domain, cursor, operation, algorithm.name, words);
         sequencer.shm.enter(&words, &operation.descriptor.label);
@@ -93,8 +101,8 @@ impl<'a> ShmSequencer<'a> {
         sequencer
     }
 
-    /// Continues an operation whose first and only step the fast path has published, with these
-    /// words of the descriptor.
+    /// Continues an operation whose only step the fast path has published. `words` is the encoded
+    /// descriptor of the operation.
     pub(in crate::algo) fn resume(
         domain: &'a dyn SharedDomain,
         cursor: &'a mut ShmCursor,
@@ -127,9 +135,9 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// Notifies the observer once that the operation starts. This happens after this rank has
-    /// published its first step, so that the peers do not wait for the notification, and before
-    /// this rank's first long wait.
+    /// Notifies the observer that the operation starts. Only the first call notifies. A rank
+    /// notifies after it has published its first step, so that the peers do not wait for the
+    /// notification, and before its first long wait.
     #[inline]
     pub fn record_start(&self) {
         if !self.has_recorded_start.replace(true) {
@@ -137,8 +145,8 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// Sets the report grace period, for operations between nodes. At the deadline, a rank that
-    /// cannot name the late rank lets other ranks report first for this time.
+    /// Sets the report grace period. Operations between nodes use a longer period than operations
+    /// within a node.
     #[must_use]
     pub fn with_report_grace(mut self, report_grace: Duration) -> Self {
         self.report_grace = report_grace;
@@ -187,7 +195,8 @@ impl<'a> ShmSequencer<'a> {
         self.shm.others()
     }
 
-    /// Returns whether this rank's data slot for the next step is free.
+    /// Returns whether this rank's data slot for the next step is free, that is, whether all ranks
+    /// have finished reading its old contents.
     pub fn has_free_slot(&self) -> bool {
         let step = (self.shm.cursor.step + 1).saturating_sub(DATA_SLOT_COUNT);
         let is_done = |rank: Rank| {
@@ -207,9 +216,10 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.own_data_slot(self.shm.rank, self.shm.cursor.step + 1)
     }
 
-    /// Returns all data slots of this rank, as private scratch memory until this rank publishes the
-    /// next step. The caller must have seen that all ranks published the current step
-    /// ([`ShmSequencer::await_all`]): then they have finished reading the old contents.
+    /// Returns all data slots of this rank. They are private scratch memory until this rank
+    /// publishes the next step. Before this call, the caller must have waited until all ranks have
+    /// published the current step ([`ShmSequencer::await_all`]), because these ranks have finished
+    /// reading the old contents of the slots.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -217,8 +227,10 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.own_data_slots(self.shm.rank)
     }
 
-    /// Returns the first part of [`ShmSequencer::next_slot`], for a step in which every rank uses
-    /// at most `slot_bytes_used` bytes of its data slot. [`ShmSequencer::part`] reads it.
+    /// Returns the part of this rank's data slot for the next step, after every rank has finished
+    /// reading the slot's old contents. The part has `slot_bytes_used` bytes. Successive uses of a
+    /// slot return different parts if the slot has room for several. All ranks must pass the same
+    /// `slot_bytes_used` for a step. The peers read the data by [`ShmSequencer::part`].
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -260,7 +272,8 @@ impl<'a> ShmSequencer<'a> {
     /// As [`ShmSequencer::next_slot`].
     pub fn publish_and_poll(&mut self, payload: &[u8]) -> Result<()> {
         if self.is_oversubscribed() {
-            // On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
+            // On an oversubscribed host, waiting ranks sleep, so this rank wakes them before it
+            // polls.
             return self.publish(payload);
         }
         // The control slot travels to the peers' cores while this rank notifies the observer and
@@ -278,9 +291,9 @@ impl<'a> ShmSequencer<'a> {
         self.shm.poll_first(rank);
     }
 
-    /// Publishes the next step without a wakeup, because no rank waits for this rank in it. A rank
-    /// that waits until this rank has finished the step is woken by the next step or at the end of
-    /// the operation.
+    /// Publishes the next step without a wakeup. The caller may use this function if no rank waits
+    /// for this rank's control slot of the step. A rank that waits until this rank has finished the
+    /// step is woken when this rank publishes its next step or finishes the operation.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -329,20 +342,22 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.data_slot(rank, self.shm.cursor.step)
     }
 
-    /// Returns the used part of the data slot of a rank that has published the current step, in
-    /// which every rank uses at most `slot_bytes_used` bytes.
+    /// Returns the part of the data slot of a rank that has published the current step. The part
+    /// has `slot_bytes_used` bytes. The value must be the same as in [`ShmSequencer::next_part`].
     pub fn part(&self, rank: Rank, slot_bytes_used: usize) -> Src<'a> {
         self.shm.region.slot_part(rank, self.shm.cursor.step, slot_bytes_used)
     }
 
-    /// Marks all steps so far as finished in the middle of a rooted operation, so that a rank that
-    /// runs ahead may reuse their slots.
+    /// Marks all steps up to the current step as finished, and wakes the peers. A rank calls this
+    /// in the middle of a rooted operation, so that a peer that runs ahead may reuse the slots of
+    /// these steps.
     pub fn checkpoint(&mut self) {
         self.shm.region.progress(self.shm.rank).finish_step(self.shm.cursor.step);
         self.wake_others();
     }
 
-    /// Finishes an operation within a node, and records whether it was small and had no long wait.
+    /// Finishes an operation within a node. If the operation was small and had no long wait,
+    /// notifies the observer of that.
     pub fn finish_within_node(self) {
         if self.operation.bytes() <= EAGER_BYTES && !self.arrival_skew.has_long_wait() {
             self.operation.observer.record_short_wait();
@@ -350,7 +365,7 @@ impl<'a> ShmSequencer<'a> {
         self.finish();
     }
 
-    /// Finishes the operation: this rank reads nothing of it any more.
+    /// Finishes the operation. After this call, this rank reads no slot of the operation any more.
     pub fn finish(mut self) {
         // A rank that neither published nor waited has not notified the observer yet.
         self.record_start();
@@ -360,10 +375,10 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// Publishes the next step by `write_line`, after all ranks have finished with the control
-    /// slot's old contents. Marks all steps up to `finished` as finished. `finished` is at least
-    /// the previous step. In the middle of a rooted operation, the peers learn this rank's progress
-    /// only from this mark.
+    /// Waits until all ranks have finished reading the old contents of the next step's control
+    /// slot, marks all steps up to `finished` as finished, and publishes the next step by
+    /// `write_line`. `finished` is at least the previous step. In the middle of a rooted operation,
+    /// this mark is the only information from which the peers learn this rank's progress.
     #[inline]
     fn store_step(
         &mut self,

@@ -1,5 +1,7 @@
-//! The sequencer core: the stores of one rank to the control slots of its domain, and the polls
-//! that do not wait. The full path and the fast path use it.
+//! The sequencer core: the stores of one rank to its control slots, and the polls of the peers'
+//! control slots. No function of this file waits. The full path
+//! ([`ShmSequencer`](super::ShmSequencer)) and the fast path ([`crate::algo::fast_path`]) both use
+//! the core.
 
 use crate::algo::fingerprint;
 use crate::algo::mismatch_text::AlgorithmNameFn;
@@ -18,12 +20,13 @@ pub struct ShmCursor {
     pub(in crate::algo) step: u64,
     /// The call fingerprint of all steps up to `step`.
     call_fingerprint: u64,
-    /// For each rank, a step that this rank knows it has finished.
+    /// For each rank, the newest step that this rank knows the other rank has finished.
     pub(in crate::algo::shared) finished_steps: Vec<u64>,
-    /// A step that all other ranks have finished.
+    /// The newest step that this rank knows all other ranks have finished.
     pub(in crate::algo) finished_by_all: u64,
-    /// For each rank, whether its control slot was already published at this rank's first poll of
-    /// the last step in which this rank polled for it.
+    /// For each rank, whether its control slot was already published when this rank polled it for
+    /// the first time in a step. The value is from the last step in which this rank polled that
+    /// rank.
     is_early_rank: Vec<bool>,
     /// The word for the read-modify-write that acts as a fence.
     fence_word: AtomicU64,
@@ -46,7 +49,7 @@ impl ShmCursor {
         }
     }
 
-    /// Returns the state of the operations that accessed arenas in place.
+    /// Returns the state for operations that access arenas in place.
     pub fn arena_access(&self) -> &ArenaAccess {
         &self.arena_access
     }
@@ -62,7 +65,7 @@ pub(in crate::algo) struct SequencerCore<'a> {
     pub(in crate::algo) cursor: &'a mut ShmCursor,
 }
 
-/// Wakes the sleeping ranks of `ranks`. A fence must precede the call.
+/// Wakes those of `ranks` that sleep. A fence must precede the call.
 #[inline]
 pub(in crate::algo) fn wake_ranks_fenced(
     domain: &dyn SharedDomain,
@@ -87,7 +90,8 @@ impl<'a> SequencerCore<'a> {
     /// read from the same rank at once.
     pub(in crate::algo) fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (rank, size) = (self.rank, self.size());
-        // The code avoids a division, which takes as long as the rest of a step.
+        // Two ranges avoid the division of `(rank + i) % size`, which takes as long as the rest of
+        // a step.
         (rank + 1..size).chain(0..rank)
     }
 
@@ -103,9 +107,10 @@ impl<'a> SequencerCore<'a> {
         self.prefetch_early_lines();
     }
 
-    /// Prefetches the control slots of the ranks that have probably published them already. The
-    /// cache lines then arrive while this rank writes its own. A prefetch of an unpublished control
-    /// slot would take the cache line away from its writer.
+    /// Prefetches the control slots of the ranks that have probably already published the next
+    /// step. The cache lines then arrive while this rank writes its own control slot. The function
+    /// omits the other ranks, because a prefetch of an unpublished control slot would take the
+    /// cache line away from its writer.
     #[inline]
     fn prefetch_early_lines(&self) {
         let next_step = self.cursor.step + 1;
@@ -113,10 +118,10 @@ impl<'a> SequencerCore<'a> {
         early_ranks.for_each(|rank| self.region.ctrl_slot(rank, next_step).prefetch_read());
     }
 
-    /// Stores the next step, by `write_line`. All ranks must have finished with the control slot's
-    /// old contents. Marks all steps up to `finished` as finished. `finished` is at least the
-    /// previous step. In the middle of a rooted operation, the peers learn this rank's progress
-    /// only from this mark.
+    /// Marks all steps up to `finished` as finished, and publishes the next step by `write_line`.
+    /// All ranks must have finished reading the old contents of the control slot. `finished` is at
+    /// least the previous step. In the middle of a rooted operation, this mark is the only
+    /// information from which the peers learn this rank's progress.
     #[inline]
     pub(in crate::algo) fn store(
         &mut self,
@@ -149,8 +154,8 @@ impl<'a> SequencerCore<'a> {
         is_published
     }
 
-    /// Records that a rank has published the current step. Returns false if the rank's call
-    /// fingerprint or step differs from this rank's.
+    /// Records that a rank has published the current step. Returns false if the call fingerprint or
+    /// the step in that rank's control slot differs from the value of this rank.
     #[inline]
     pub(in crate::algo) fn verify_rank(&mut self, rank: Rank) -> bool {
         let step = self.cursor.step;
@@ -163,8 +168,8 @@ impl<'a> SequencerCore<'a> {
         true
     }
 
-    /// Records that all other ranks have published the current step, and so have finished the
-    /// previous one.
+    /// Records that all other ranks have published the current step, and thus have finished the
+    /// previous step.
     pub(in crate::algo) fn record_all_arrived(&mut self) {
         self.cursor.finished_by_all = self.cursor.finished_by_all.max(self.cursor.step - 1);
     }

@@ -12,17 +12,19 @@ use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The time for which a wait for a finished step sleeps without a wakeup before it polls again: the
-/// first and the longest slice.
+/// The first sleep of a wait for a finished step. Such a wait may get no wakeup, so the rank sleeps
+/// in slices and polls after each slice. Each slice is twice as long as the slice before.
 const MIN_SLEEP: Duration = Duration::from_millis(5);
+/// The longest sleep of a wait for a finished step.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// The number of polls in a tight loop, some tens of microseconds, after which a wait is long. The
-/// rank then also checks which other ranks are late.
+/// The number of polls in a tight loop after which a wait is long. These polls take some tens of
+/// microseconds. In a long wait, the rank checks at each poll which other ranks are late.
 const SHORT_WAIT_POLLS: u32 = 1000;
 
 impl ShmSequencer<'_> {
-    /// Does the work of [`ShmSequencer::await_rank`] if the control slot is not published yet.
+    /// The slow path of [`ShmSequencer::await_rank`]: waits until a rank has published its control
+    /// slot.
     pub(super) fn await_ctrl_slot(&self, rank: Rank, slot: &CtrlSlot) -> Result<()> {
         let step = self.shm.cursor.step;
         let wait_start = self.arrival_skew.start_wait();
@@ -34,7 +36,7 @@ impl ShmSequencer<'_> {
         Ok(())
     }
 
-    /// Does the work of `await_finished` if this rank does not know yet that the step is finished.
+    /// The slow path of `await_finished`: waits until every other rank has finished `step`.
     pub(super) fn await_finished_slow(&mut self, step: u64) -> Result<()> {
         for rank in self.others() {
             if self.shm.cursor.finished_steps[rank] >= step {
@@ -63,8 +65,7 @@ impl ShmSequencer<'_> {
         if self.shm.domain.wait_policy().is_oversubscribed { 1 } else { SHORT_WAIT_POLLS }
     }
 
-    /// Counts a failed poll. After `left` failed polls, this rank checks at each poll which ranks
-    /// are late.
+    /// Counts a failed poll. If no short poll is left, checks which ranks are late.
     fn count_failed_poll<T>(&self, left: &Cell<u32>) -> Option<T> {
         match left.get() {
             0 => self.observe_arrivals(None),
@@ -73,8 +74,8 @@ impl ShmSequencer<'_> {
         None
     }
 
-    /// Checks which ranks have entered the operation. The rank `awaited` has entered it, or has
-    /// passed the step that this rank waited for.
+    /// Checks which ranks have entered the operation. If `awaited` is given, this rank has just
+    /// finished a wait for that rank, so `awaited` counts as arrived.
     fn observe_arrivals(&self, awaited: Option<Rank>) {
         let (region, order_key) = (self.shm.region, self.operation.descriptor.order_key());
         let has_arrived =
@@ -92,8 +93,9 @@ impl ShmSequencer<'_> {
         self.arrival_skew.end_wait(wait_start, self.shm.domain.peer(rank).rank);
     }
 
-    /// Sleeps in slices, because no wakeup follows when a rank finishes a step silently. Also
-    /// returns for every reason that would end [`ShmSequencer::wait_for`] at once.
+    /// Sleeps until `ready` returns a value, the deadline has passed, or there is another reason to
+    /// end the wait. The caller continues with [`ShmSequencer::wait_for`], which handles all three
+    /// cases. The sleep is in slices, because a rank that finishes its last step sends no wakeup.
     fn sleep_until(
         &self,
         rank: Rank,
@@ -120,8 +122,9 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Waits for one rank. `arrived` tells, for log and error messages, which ranks have reached
-    /// the state that this rank waits for.
+    /// Waits for one rank until `ready` returns a value. `arrived` returns whether a rank has
+    /// reached the state that this rank waits for; log and error messages use it to name the
+    /// missing ranks.
     fn wait_for<T>(
         &self,
         rank: Rank,
@@ -149,8 +152,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// On an oversubscribed host, yields the core to the ranks of this core that have not
-    /// `arrived`, at most a few times, and polls.
+    /// On an oversubscribed host, polls, and yields the core at most a few times to the ranks of
+    /// the same core that have not `arrived`. On any other host, returns `None`.
     fn poll_yielding<T>(
         &self,
         mut ready: impl FnMut() -> Option<T>,
@@ -162,9 +165,10 @@ impl ShmSequencer<'_> {
         ready().or_else(|| self.shm.yield_to_missing(ready, arrived))
     }
 
-    /// Waits for the report grace period if every missing rank is in an operation of the group.
-    /// Such a rank waits itself: the late rank is on another node, or is late for an earlier
-    /// operation. The ranks that can name it report first.
+    /// Waits for the report grace period after the deadline, if every missing rank is in an
+    /// operation of the group. In that case the missing ranks wait for another rank, so this rank
+    /// cannot name the late rank: it is on another node, or is late for an earlier operation. A
+    /// rank that can name it reports first. Returns `None` if no rank has reported.
     fn await_other_reports<T>(
         &self,
         ready: &mut impl FnMut() -> Option<T>,
@@ -172,8 +176,8 @@ impl ShmSequencer<'_> {
     ) -> Option<Result<T>> {
         let region = self.shm.region;
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in_operation();
-        // The grace period counts from the deadline, so the grace periods of several waits do not
-        // add up.
+        // The grace period starts at the deadline, so the grace periods of several waits do not add
+        // up.
         let deadline = self.operation.deadline();
         let grace = (deadline.timeout() + self.report_grace).saturating_sub(deadline.elapsed());
         if grace.is_zero() || !self.others().all(is_inside) {
@@ -194,8 +198,9 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Waits for the failure that caused a rank to leave. With several nodes, the cause may be a
-    /// failure on another node that this rank has not received yet.
+    /// Waits for the failure that caused a rank to leave, and returns it. In a group on several
+    /// nodes, the cause may be a failure on another node, whose report this rank has not received
+    /// yet. Without such a report, returns `error`.
     #[cold]
     fn await_root_failure(&self, rank: Rank, error: Error) -> Error {
         let domain = self.shm.domain;
@@ -214,7 +219,8 @@ impl ShmSequencer<'_> {
         .unwrap_or(error)
     }
 
-    /// Fails the domain. Returns the first error that any rank has reported.
+    /// Fails the domain with this error. Returns the first error that any rank of the domain has
+    /// reported.
     pub(in crate::algo::shared) fn fail(&self, error: Error) -> Error {
         self.shm.domain.fail(&error);
         self.shm.domain.failure().unwrap_or(error)
@@ -226,8 +232,8 @@ impl ShmSequencer<'_> {
         failure.or_else(|| self.departure_error(rank)).or_else(|| self.newest_mismatch(rank))
     }
 
-    /// Returns the error if the newest step that a rank has published differs from this rank's
-    /// step.
+    /// Returns the mismatch error if the newest step that a rank has published belongs to a
+    /// different operation than the same step of this rank.
     fn newest_mismatch(&self, rank: Rank) -> Option<Error> {
         let done = self.shm.region.progress(rank).finished_step();
         let newest = done.max(1)..=done + 1;

@@ -1,5 +1,6 @@
-//! The initialization of a communicator. The ranks initialize a non-blocking communicator. If its
-//! calls may block, they then split a blocking communicator off it.
+//! The initialization of a communicator. The ranks first initialize a non-blocking communicator, so
+//! that a rank can cancel the initialization. If all ranks allow blocking calls, they then split
+//! off a blocking communicator and destroy the first one.
 
 use super::{MAX_POLL_INTERVAL, NcclComm};
 use crate::backend::GroupFailureState;
@@ -18,14 +19,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The interval at which a rank checks during the initialization whether another rank failed. Each
-/// check is a request to the store.
+/// The interval at which a rank checks, during the initialization, whether another rank has failed.
+/// Each check is a request to the store.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The maximum wait for quiescence before the parent communicator is destroyed.
+/// The maximum wait for quiescence ([`quiescence`]) before the non-blocking communicator is
+/// destroyed.
 const DESTROY_WAIT: Duration = Duration::from_secs(1);
 
-/// The parameters for the initialization of a communicator, which all ranks agree on.
+/// The parameters for the initialization of a communicator. All ranks have the same `id`, `size`
+/// and `may_block`.
 #[derive(Clone, Copy)]
 pub(in crate::backend::nccl) struct CommInitParams<'a> {
     pub(in crate::backend::nccl) id: NcclUniqueId,
@@ -34,7 +37,7 @@ pub(in crate::backend::nccl) struct CommInitParams<'a> {
     pub(in crate::backend::nccl) deadline: &'a Deadline,
     /// True if all ranks allow blocking calls.
     pub(in crate::backend::nccl) may_block: bool,
-    /// The cancellation check: returns the failure of another rank.
+    /// A function that returns the failure of another rank, which cancels the initialization.
     pub(in crate::backend::nccl) check_cancelled: &'a dyn Fn() -> Option<Error>,
 }
 
@@ -43,7 +46,8 @@ fn to_c_int(value: usize) -> Result<c_int> {
         .map_err(|_| Error::invalid(format!("{value} exceeds the maximum of NCCL")))
 }
 
-/// Creates the unique id by which the ranks of a communicator find each other. One rank calls it.
+/// Creates the unique id by which the ranks of a communicator find each other. Only one rank calls
+/// this function.
 pub(in crate::backend::nccl) fn create_unique_id(
     library: &NcclLibrary,
     context: &CudaContext,
@@ -57,7 +61,8 @@ pub(in crate::backend::nccl) fn create_unique_id(
 }
 
 impl NcclComm {
-    /// Initializes the communicator of this rank. All ranks call it together.
+    /// Initializes the communicator of this rank. All ranks must call this function, because it
+    /// waits for all ranks.
     pub(in crate::backend::nccl) fn init_rank(
         library: &'static NcclLibrary,
         context: &Arc<CudaContext>,
@@ -88,12 +93,12 @@ impl NcclComm {
             registrations: Mutex::default(),
         };
         drop(current);
-        // If this fails, dropping `comm` aborts the communicator.
+        // If the wait fails, the drop of `comm` aborts the communicator.
         comm.await_ranks("ncclCommInitRankConfig", params)?;
         if params.may_block { comm.split_blocking(params) } else { Ok(comm) }
     }
 
-    /// Replaces this communicator by one with the same ranks whose calls may block.
+    /// Replaces this communicator by a communicator with the same ranks whose calls may block.
     fn split_blocking(mut self, params: &CommInitParams<'_>) -> Result<Self> {
         let Some(split) = self.library.functions.comm_split else {
             let which = self.library.version_and_file();
@@ -105,8 +110,8 @@ impl NcclComm {
         };
         let current = self.context.make_current()?;
         let mut config = NcclConfig::new(self.library.version(), true);
-        // NCCL writes the handle when all ranks have called it, which may be after this function
-        // returned an error. Then the box is leaked.
+        // NCCL writes the handle when all ranks have called the function. This may be after this
+        // rank has returned with an error; in that case the box is leaked.
         let child: *mut CommHandle = Box::into_raw(Box::default());
         let rank = to_c_int(params.rank)?;
         // SAFETY: the communicator is alive; the configuration is initialised, and NCCL reads it
@@ -126,10 +131,10 @@ impl NcclComm {
         let parent = self.handle.swap(child, Ordering::AcqRel);
         self.is_blocking = true;
         let limit = Deadline::after(DESTROY_WAIT);
-        let _quiet = quiescence::acquire_destroy(|| limit.has_passed());
+        let _destroy_guard = quiescence::acquire_destroy(|| limit.has_passed());
         let functions = &self.library.functions;
         let end = if finalized.is_ok() { functions.comm_destroy } else { functions.comm_abort };
-        // SAFETY: the handle was taken out of `self`; no other thread ever had it.
+        // SAFETY: the handle was taken out of `self`, and no other thread has ever had it.
         let code = unsafe { end(parent) };
         finalized.and_then(|()| self.library.check("ncclCommDestroy", code, 0))?;
         Ok(self)

@@ -1,24 +1,27 @@
-//! A communicator of NCCL: initialized without blocking, used by one thread at a time, and ended
-//! once.
+//! An NCCL communicator: its initialization, its exclusive use by one thread at a time, and its
+//! end.
 //!
 //! # Exclusive use
-//! NCCL does not allow concurrent calls on a communicator, and the next call must wait until the
-//! previous one is complete. So a thread *acquires* the communicator ([`NcclComm::acquire`]) and
-//! releases it when NCCL has completed the thread's calls. Non-blocking calls return at once. The
-//! thread then polls NCCL until the call is complete, the deadline passed, or the group failed. In
-//! the latter two cases the thread releases the communicator, which is not used again because its
-//! state is unknown.
+//! NCCL does not allow concurrent calls on a communicator, and a call must not begin before the
+//! previous call is complete. A thread therefore *acquires* the communicator
+//! ([`NcclComm::acquire`]), and releases it when NCCL has completed the thread's calls.
 //!
-//! If the caller allows it ([`CommInitParams::may_block`]), the ranks split off a communicator
-//! whose calls may block. Blocking calls cost less: for a non-blocking communicator NCCL starts a
-//! thread per launch. The thread that holds a blocking communicator releases it when the NCCL call
-//! returns. If the call exceeds its deadline, the watchdog ([`NcclComm::overdue_call_error`])
-//! aborts the communicator, and the call returns.
+//! Usually the calls are non-blocking: they return before they are complete. The thread then polls
+//! NCCL until the call is complete, the deadline has passed, or the group has failed. After a
+//! passed deadline or a failure, the state of the communicator is unknown. The thread releases the
+//! communicator, and no thread uses it again except to abort it.
+//!
+//! If all ranks allow it ([`CommInitParams::may_block`]), the ranks split off a communicator whose
+//! calls may block. Blocking calls cost less, because NCCL starts a thread for each launch of a
+//! non-blocking communicator. The thread that holds a blocking communicator releases it when the
+//! NCCL call returns. If the call exceeds its deadline, the watchdog
+//! ([`NcclComm::overdue_call_error`]) aborts the communicator, which makes the call return.
 //!
 //! # The end
-//! The watchdog acquires the communicator and takes the handle away, which happens once. If the
-//! group failed, `ncclCommAbort` ends the communicator and its operations on the device. If the
-//! ranks leave in order, `ncclCommFinalize` and `ncclCommDestroy` end it.
+//! Only the watchdog ends a communicator. It acquires the communicator and takes the handle out of
+//! it, so that the communicator ends once. If the group has failed, `ncclCommAbort` ends the
+//! communicator and its operations on the device. If the ranks leave the group normally,
+//! `ncclCommFinalize` and `ncclCommDestroy` end the communicator.
 
 mod init;
 
@@ -43,38 +46,39 @@ use std::time::Duration;
 /// The maximum pause between two polls.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The time that the watchdog waits for the holder of a communicator before it ends the
-/// communicator anyway.
+/// The maximum time for which the watchdog waits until the holder of a communicator releases it.
+/// After that, the watchdog ends the communicator anyway.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
-/// The same time for a communicator with blocking calls: only the abort makes its holder return.
+/// The maximum time for the same wait before the abort of a communicator with blocking calls. It is
+/// short, because the holder may return only after the abort.
 const BLOCKING_RELEASE_WAIT: Duration = Duration::from_millis(10);
 
-/// A communicator of NCCL.
+/// An NCCL communicator.
 #[derive(Debug)]
 pub(super) struct NcclComm {
     library: &'static NcclLibrary,
     context: Arc<CudaContext>,
-    /// The handle; 0 after the end.
+    /// NCCL's handle of the communicator, or 0 after the end of the communicator.
     handle: AtomicUsize,
     /// True if calls may block.
     is_blocking: bool,
     /// True while a thread holds the communicator.
     is_busy: AtomicBool,
-    /// The function that the holder calls and its deadline, if calls may block.
+    /// If calls may block: the function that the holder is calling, and the deadline of the call.
     blocking_call: Mutex<Option<(&'static str, Deadline)>>,
     doorbell: Doorbell,
     failure_state: Arc<dyn GroupFailureState>,
-    /// The registrations, which must be removed before the end.
+    /// The memory registrations, which must be removed before the end of the communicator.
     registrations: Mutex<Vec<CommRegistration>>,
 }
 
-/// A registration of memory with the communicator, by NCCL's handle.
+/// A registration of memory with the communicator. The number is NCCL's handle of the registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommRegistration {
-    /// A buffer of this rank alone.
+    /// A buffer that only this rank has registered.
     Buffer(usize),
-    /// A window of all ranks.
+    /// A window, which all ranks have registered together.
     Window(usize),
 }
 
@@ -86,7 +90,7 @@ pub(super) struct CommGuard<'a> {
     _busy_guard: BusyGuard<'a>,
 }
 
-/// Marks the communicator as held; dropping it releases the communicator.
+/// A guard that marks the communicator as held. When it is dropped, the communicator is released.
 #[derive(Debug)]
 struct BusyGuard<'a>(&'a NcclComm);
 
@@ -107,8 +111,8 @@ impl NcclComm {
         self.handle.load(Ordering::Acquire)
     }
 
-    /// Polls NCCL if no thread holds the communicator. The holder polls by itself, so this returns
-    /// `IN_PROGRESS`.
+    /// Polls NCCL if no thread holds the communicator. If a thread holds it, that thread polls by
+    /// itself, and this function returns `IN_PROGRESS`.
     pub(super) fn async_state_if_free(&self) -> Result<NcclResult> {
         if self.try_acquire().is_none() {
             return Ok(IN_PROGRESS);
@@ -118,8 +122,8 @@ impl NcclComm {
     }
 
     /// Returns NCCL's state of the communicator: success, in progress, or an asynchronous error of
-    /// an NCCL thread. Only the holder may call it: the query frees what NCCL has launched, and two
-    /// concurrent queries would free it twice.
+    /// an NCCL thread. Only the holder may call this function. The query frees resources of
+    /// completed launches, and two concurrent queries would free them twice.
     fn async_state(&self) -> Result<NcclResult> {
         let mut state = SUCCESS;
         // SAFETY: the communicator is alive, and `state` has space for a number.
@@ -129,7 +133,8 @@ impl NcclComm {
         Ok(state)
     }
 
-    /// Converts an asynchronous error of NCCL to an error.
+    /// Converts a state of the communicator to an error. Returns `None` if the state is not an
+    /// error.
     pub(super) fn async_error(&self, state: NcclResult) -> Option<Error> {
         if is_success(state) {
             return None;
@@ -137,8 +142,9 @@ impl NcclComm {
         self.library.check("asynchronous operation", state, self.handle()).err()
     }
 
-    /// Acquires the communicator; waits until its holder releases it. A caller that will call a
-    /// function that may wait for other ranks until `deadline` names this function.
+    /// Waits until no other thread holds the communicator, and acquires it. `function` is the name
+    /// of the NCCL function that the caller will call, if this function may wait for other ranks
+    /// until `deadline`.
     ///
     /// # Errors
     /// The failure of the group, `Timeout`.
@@ -189,14 +195,14 @@ impl NcclComm {
         lock(&self.blocking_call)
     }
 
-    /// Returns an error if a thread is in a blocking call whose deadline has passed.
+    /// Returns an error if a thread is in a blocking NCCL call whose deadline has passed.
     pub(super) fn overdue_call_error(&self) -> Option<Error> {
         let inside_for = *self.blocking_call();
         let (function, deadline) = inside_for.filter(|(_, deadline)| deadline.has_passed())?;
         Some(self.launch_timeout(function, &deadline))
     }
 
-    /// Returns the error for a call that needs other ranks and did not complete in time.
+    /// Returns the error for a call that needs other ranks and was not complete at its deadline.
     fn launch_timeout(&self, function: &str, deadline: &Deadline) -> Error {
         let message = format!(
             "{function} was not launched within {} ms: another rank may not have called it ({})",
@@ -221,22 +227,22 @@ impl NcclComm {
         self.release();
     }
 
-    /// Aborts the communicator. Only the holder calls it.
+    /// Aborts the communicator. Only the holder calls this function.
     fn force_abort(&self) {
-        // An abort ends windows by itself. To deregister a window may wait for the device, which
-        // may hang.
+        // The abort itself ends the windows. They are not deregistered here, because a
+        // deregistration may wait for the device, which may hang.
         self.registrations().retain(|it| matches!(it, CommRegistration::Buffer(_)));
         if let Some(handle) = self.take_handle() {
-            // SAFETY: the handle was taken away, so no thread begins to use it; the holder had time
-            // to release it.
+            // SAFETY: the handle was taken out, so no thread begins to use it. A thread that was
+            // using it had time to release it.
             let code = unsafe { (self.library.functions.comm_abort)(handle) };
             log_error(self.library.check("ncclCommAbort", code, 0));
         }
     }
 
     /// Ends the communicator together with the other ranks. If they do not finalize within the
-    /// limit, it ends the communicator alone by an abort. The step that frees resources waits for
-    /// `acquire_destroy_guard`.
+    /// limit, this rank aborts the communicator on its own. Before the step that frees resources,
+    /// the function calls `acquire_destroy_guard`, and holds the result during this step.
     pub(super) fn finalize_and_destroy<Guard>(
         &self,
         limit: &Deadline,
@@ -252,7 +258,8 @@ impl NcclComm {
             );
             self.force_abort();
         } else if let Some(handle) = self.take_handle() {
-            // SAFETY: the handle was taken away, as in `force_abort`; all ranks have finalized it.
+            // SAFETY: the handle was taken out, as in `force_abort`, and all ranks have finalized
+            // the communicator.
             let code = unsafe { (self.library.functions.comm_destroy)(handle) };
             log_error(self.library.check("ncclCommDestroy", code, 0));
         }
@@ -267,7 +274,8 @@ impl NcclComm {
         self.await_completion("ncclCommFinalize", code, limit)
     }
 
-    /// Waits for at most `max_wait` until no thread holds the communicator, and acquires it.
+    /// Waits until no thread holds the communicator, and acquires it. After `max_wait`, logs a
+    /// warning and returns without the communicator.
     fn acquire_within(&self, max_wait: Duration) {
         let limit = Deadline::after(max_wait);
         if self.wait_acquire(&limit, || None).is_err() {
@@ -281,7 +289,7 @@ impl NcclComm {
         Some(self.handle.swap(0, Ordering::AcqRel)).filter(|&handle| handle != 0)
     }
 
-    /// Waits until NCCL has completed a call.
+    /// Waits until NCCL has completed a call that returned `code`.
     fn await_completion(
         &self,
         function: &str,
@@ -321,7 +329,8 @@ impl NcclComm {
         };
         let (Some(function), handle) = (function, self.handle()) else { return };
         if handle != 0 {
-            // SAFETY: a registration of this communicator, which is alive; removed once.
+            // SAFETY: the registration belongs to this communicator, which is alive, and is removed
+            // once.
             let code = unsafe { function(handle, what) };
             log_error(self.library.check(name, code, 0));
         }
@@ -349,7 +358,7 @@ fn log_error(outcome: Result<()>) {
 }
 
 impl CommGuard<'_> {
-    /// Returns the handle of the communicator, for a call.
+    /// Returns NCCL's handle of the communicator.
     pub(super) fn handle(&self) -> CommHandle {
         self.comm.handle()
     }
@@ -373,27 +382,28 @@ impl CommGuard<'_> {
         self.comm.context.make_current()
     }
 
-    /// Runs `calls` between ncclGroupStart and ncclGroupEnd, on any communicators, and returns the
-    /// code of ncclGroupEnd. The error of `calls` names the function that failed.
+    /// Runs `calls` between ncclGroupStart and ncclGroupEnd, and returns the code of ncclGroupEnd.
+    /// `calls` may use several communicators. An error of `calls` names the function that failed.
     pub(super) fn run_grouped(&self, calls: impl FnOnce() -> Result<()>) -> Result<NcclResult> {
         let functions = &self.library().functions;
-        // SAFETY: takes no arguments; ended below.
+        // SAFETY: the function takes no arguments, and the group is ended below.
         let code = unsafe { (functions.group_start)() };
         self.library().check("ncclGroupStart", code, 0)?;
         let outcome = calls();
-        // SAFETY: ends the group that was started above, on the same thread.
+        // SAFETY: this ends the group that was started above on the same thread.
         let code = unsafe { (functions.group_end)() };
         outcome?;
         self.check_added("ncclGroupEnd", code)?;
         Ok(code)
     }
 
-    /// Checks a call within [`CommGuard::run_grouped`].
+    /// Checks the code of a call within [`CommGuard::run_grouped`].
     pub(super) fn check_added(&self, function: &str, code: NcclResult) -> Result<()> {
         if is_success(code) { Ok(()) } else { self.library().check(function, code, self.handle()) }
     }
 
-    /// Registers memory for this rank; `None` if the library cannot.
+    /// Registers a buffer of this rank. Returns `None` if the library does not support
+    /// registration.
     pub(super) fn register(&self, start: usize, bytes: usize) -> Result<Option<CommRegistration>> {
         let functions = &self.library().functions;
         let (Some(function), Some(_)) = (functions.comm_register, functions.comm_deregister) else {
@@ -402,15 +412,15 @@ impl CommGuard<'_> {
         let _current = self.make_current()?;
         let mut registration = 0;
         let start = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: memory that NCCL allocated, of this length; `registration` has space for the
-        // handle.
+        // SAFETY: NCCL has allocated the memory with this length, and `registration` has space for
+        // the handle.
         let code = unsafe { function(self.handle(), start, bytes, &raw mut registration) };
         self.library().check("ncclCommRegister", code, self.handle())?;
         Ok(Some(self.add_registration(CommRegistration::Buffer(registration))))
     }
 
-    /// Registers memory of the same length on all ranks as a window. All ranks call it. Returns
-    /// `None` on all ranks if the library or the devices do not support windows.
+    /// Registers memory as a window. All ranks must call this function with memory of the same
+    /// length. Returns `None` on all ranks if the library or the devices do not support windows.
     pub(super) fn make_window(
         &self,
         start: usize,
@@ -423,15 +433,15 @@ impl CommGuard<'_> {
             return Ok(None);
         };
         let _current = self.make_current()?;
-        // NCCL writes the handle when all ranks have called it, which may be after this function
-        // returned an error. Then the box is leaked.
+        // NCCL writes the handle when all ranks have called the function. This may be after this
+        // rank has returned with an error; in that case the box is leaked.
         let window: *mut usize = Box::into_raw(Box::default());
         let start = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: memory that NCCL allocated, of this length; the box for the window stays
+        // SAFETY: NCCL has allocated the memory with this length, and the box for the window stays
         // allocated.
         let code = unsafe { function(self.handle(), start, bytes, window, WINDOW_COLL_SYMMETRIC) };
-        // NCCL 2.30.7 returns `SUCCESS` while the registration still runs; the state of the
-        // communicator is correct.
+        // NCCL 2.30.7 returns `SUCCESS` even if the registration is not complete, so the state of
+        // the communicator is used instead.
         let state = if code == SUCCESS { self.comm.async_state()? } else { code };
         self.await_completion("ncclCommWindowRegister", state, deadline)?;
         // SAFETY: NCCL wrote the handle and writes no more; the pointer is from the box above.
@@ -444,7 +454,7 @@ impl CommGuard<'_> {
         registration
     }
 
-    /// Removes a registration, unless the end of the communicator removed it.
+    /// Removes a registration, unless the end of the communicator has already removed it.
     pub(super) fn deregister(&self, registration: CommRegistration) {
         let mut all = self.comm.registrations();
         let known = all.iter().position(|&known| known == registration);

@@ -1,25 +1,29 @@
-//! The control messages of a staged message between two ranks; its bytes travel separately.
+//! The control messages with which two ranks negotiate the transfer of a staged message. The bytes
+//! of the staged message travel in separate messages, the *pieces*. The head of [`super`] explains
+//! the protocol.
 
 use crate::backend::LARGEST_TAG;
 use crate::base::dtype::DataType;
 
-/// The tag of control messages, which no caller's receive matches.
+/// The tag of control messages. A receive of a caller never matches this tag.
 pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 5;
 
 /// The length of a control message in bytes.
 pub(super) const CONTROL_BYTES: usize = 40;
 
-/// The base of the tags for pieces of messages. The lowest bits of the message's number are added.
+/// The base of the tags of pieces. The tag of a piece is this base plus the lowest bits of the
+/// staged message's number.
 const PIECE_TAG_BASE: u32 = 0xc000_0000;
 
-/// A control message. `number` is the sender's number of the staged message.
+/// A control message. `number` identifies the staged message; the sender has assigned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StagingControlMessage {
-    /// Request to send: the sender has a message.
+    /// Request to send: the sender has a staged message with this tag, element type and length in
+    /// bytes.
     Rts { number: u64, tag: u32, dtype: DataType, len: u64 },
-    /// Clear to send: the receiver has buffer space for one more piece (one credit).
+    /// Clear to send: the receiver has buffer space for one more piece of the staged message.
     Cts { number: u64 },
-    /// The message was cancelled.
+    /// The sender has cancelled the staged message.
     Cancel { number: u64 },
 }
 
@@ -37,7 +41,7 @@ impl StagingControlMessage {
         bytes
     }
 
-    /// Returns `None` for bytes that are not a control message.
+    /// Decodes a control message. Returns `None` if the bytes are not a control message.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; CONTROL_BYTES] = bytes.try_into().ok()?;
         let word = |i: usize| {
@@ -60,7 +64,7 @@ impl StagingControlMessage {
     }
 }
 
-/// Returns the tag for the pieces of a message.
+/// Returns the tag for the pieces of the staged message with this number.
 pub(super) fn piece_tag(number: u64) -> u32 {
     let low = u32::try_from(number & u64::from(!PIECE_TAG_BASE)).unwrap_or(0);
     PIECE_TAG_BASE | low

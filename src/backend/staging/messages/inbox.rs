@@ -1,6 +1,6 @@
-//! The inbox of the worker thread of staged messages, with the events that arrive in it. The
-//! threads that post messages and the completions of the matching engine push events. The worker
-//! thread takes them out.
+//! The inbox of the worker thread for staged messages. The threads that post messages push events
+//! into the inbox, and so do the completions of the matching engine (the part of the host back end
+//! that matches sends and receives). The worker thread takes the events out.
 
 use crate::backend::buffer_pool::PooledBuffer;
 use crate::backend::{Completion, Delivery, DoorbellListener, ReceiveRequest, SendRequest};
@@ -17,21 +17,26 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// An event for the worker thread.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
+    /// A caller has posted a send.
     Send(SendRequest, PostedCompletion),
+    /// A caller has posted a receive into this buffer.
     Receive(ReceiveRequest, Dst<'static>, PostedCompletion),
-    /// A control message arrived, or no further one can arrive.
+    /// A control message has arrived from this rank. An error means that no further control message
+    /// can arrive.
     Control(Result<(Rank, Vec<u8>)>),
-    /// The piece in a half was sent or received.
+    /// The matching engine has sent the piece in this half of the staging buffer.
     PieceSent(usize, Result<Delivery>),
+    /// The matching engine has received a piece into this half of the staging buffer.
     PieceReceived(usize, Result<Delivery>),
 }
 
 /// The completion of a posted message.
 #[derive(Debug)]
 pub(super) struct PostedCompletion {
-    /// The event in the caller's stream after which the buffer is ready.
+    /// The CUDA event in the caller's stream. When it is complete, the buffer of the message is
+    /// ready.
     pub(super) ready_event: CudaEvent,
-    /// The completion to call; `None` after the call.
+    /// The caller's completion. It is `None` after it was called.
     pub(super) completion: Option<Arc<dyn Completion>>,
 }
 
@@ -42,7 +47,8 @@ impl PostedCompletion {
 }
 
 impl Drop for PostedCompletion {
-    /// Completes a lost message with an error, because a caller waits for it.
+    /// Completes the message with an error if it was dropped without a completion, because a caller
+    /// waits for the completion.
     fn drop(&mut self) {
         if let Some(done) = self.completion.take() {
             done.complete(Err(Error::internal(
@@ -52,8 +58,8 @@ impl Drop for PostedCompletion {
     }
 }
 
-/// The inbox of the worker thread. It has no reference to the matching engine, which holds
-/// references to it.
+/// The inbox of the worker thread. The completions in the matching engine hold references to the
+/// inbox. The inbox holds no reference to the matching engine, so there is no reference cycle.
 #[derive(Debug, Default)]
 pub(super) struct WorkerInbox {
     pub(super) events: Mutex<Vec<WorkerEvent>>,
@@ -79,7 +85,7 @@ impl DoorbellListener for WorkerInbox {
     }
 }
 
-/// The completion of a control receive.
+/// The completion of the receive for the next control message.
 #[derive(Debug)]
 pub(super) struct ControlReceiveCompletion(pub(super) Arc<WorkerInbox>);
 
@@ -94,7 +100,8 @@ impl Completion for ControlReceiveCompletion {
     }
 }
 
-/// The completion of a control send. It owns the buffer until the control message is sent.
+/// The completion of a send of a control message or an empty piece. It owns the buffer until the
+/// message is sent.
 #[derive(Debug)]
 pub(super) struct ControlSendCompletion {
     pub(super) _buffer: PooledBuffer,
@@ -102,7 +109,8 @@ pub(super) struct ControlSendCompletion {
 
 impl Completion for ControlSendCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
-        // If the receiver is gone, the departure check or the failure of the group reports it.
+        // If the receiver has left, the worker's departure check or the failure of the group
+        // reports that.
         if let Err(error) = outcome {
             crate::log!(
                 LogLevel::Debug,
@@ -112,7 +120,7 @@ impl Completion for ControlSendCompletion {
     }
 }
 
-/// The completion of the piece in a half.
+/// The completion of the send or receive of the piece in a half of a staging buffer.
 #[derive(Debug)]
 pub(super) struct PieceCompletion {
     pub(super) inbox: Arc<WorkerInbox>,

@@ -1,24 +1,25 @@
-//! Matches the RTS of senders with the receives that the caller posted, as the matching engine does
-//! for host memory: in the order of sending and of posting. If a message does not fit its receive,
-//! the receive fails and the message stays for the next receive.
+//! Matches the requests to send (RTS) of the senders with the receives that the caller has posted.
+//! As in the matching engine for host memory, the RTS of one sender match in the order of sending,
+//! and the receives match in the order of posting. If a message does not fit the receive that it
+//! matches, the receive fails, and the message remains for the next receive.
 
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use std::collections::VecDeque;
 
-/// The RTS of a message from another rank, or from this rank.
+/// The RTS of a staged message. The sender may be any rank, including this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagingRts {
     pub(super) from: Rank,
-    /// The sender's number of the message.
+    /// The number that the sender has assigned to the message.
     pub(super) number: u64,
     pub(super) tag: u32,
     pub(super) dtype: DataType,
     pub(super) len: usize,
 }
 
-/// The criteria of a posted receive.
+/// The criteria of a posted receive, with which a message must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceiveCriteria {
     /// The position in the order of posting.
@@ -38,7 +39,8 @@ pub(super) enum MatchOutcome {
     DoesNotFit(ReceiveCriteria, Error),
 }
 
-/// The posted receives and the unexpected messages of a group.
+/// The posted receives without a message, and the unexpected messages (RTS without a receive) of a
+/// group.
 #[derive(Debug, Default)]
 pub(super) struct StagingMatcher {
     posted: VecDeque<ReceiveCriteria>,
@@ -64,8 +66,8 @@ fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
 }
 
 impl StagingMatcher {
-    /// Adds a new receive. Also called again for a receive after its matched message was cancelled.
-    /// Returns its match, if there is one.
+    /// Adds a receive, and returns its match if there is one. If the matched message is cancelled
+    /// later, the caller adds the receive again.
     pub(super) fn post(&mut self, criteria: ReceiveCriteria) -> Option<MatchOutcome> {
         let found = self.unexpected.iter().position(|rts| is_match(&criteria, rts));
         let Some(rts) = found.and_then(|index| self.unexpected.get(index).copied()) else {
@@ -80,8 +82,9 @@ impl StagingMatcher {
         Some(outcome)
     }
 
-    /// Adds the RTS of a message, or adds it again. Returns the outcomes of the receives that it
-    /// matched.
+    /// Adds the RTS of a message. Returns the outcomes of the receives that the message matched:
+    /// receives that it does not fit, and then at most one receive that gets the message. If that
+    /// receive is cancelled later, the caller adds the RTS again.
     pub(super) fn add_rts(&mut self, rts: StagingRts) -> Vec<MatchOutcome> {
         let mut outcomes = Vec::new();
         while let Some(index) = self.posted.iter().position(|criteria| is_match(criteria, &rts)) {

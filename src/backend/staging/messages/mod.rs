@@ -1,16 +1,30 @@
-//! Point-to-point messages in device memory. A worker thread of the group transfers them piece by
-//! piece through its own staging buffers.
+//! Staged messages: point-to-point messages in device memory. A worker thread of the group
+//! transfers them piece by piece through its own staging buffers (pinned host memory with two
+//! halves per direction).
+//!
+//! ```text
+//! sender                                        receiver
+//!   RTS (request to send)   ----------------->    matches the RTS with a posted receive
+//!                                                 posts a receive for one piece into a free half
+//!                           <-----------------    CTS (clear to send), one per piece
+//!   device copies the piece to a free half
+//!   sends the piece         ----------------->    device copies the piece to the buffer
+//! ```
 //!
 //! 1. The sender sends an RTS ([`control`]). If the receiver has a matching receive ([`matching`])
-//!    and a free half of its staging buffer, it posts a receive for one piece and sends a CTS.
-//! 2. For each CTS the sender lets the device copy one piece to a half of its own buffer. Then it
-//!    sends the piece as a message in host memory, under a tag of this staged message.
-//! 3. The receiver copies the arrived piece to the device. A message is complete for the sender
-//!    when its last piece was sent, and for the receiver when the device has all pieces.
+//!    and a free half of its staging buffer, it posts a receive for one piece in host memory and
+//!    sends a CTS.
+//! 2. For each CTS, the sender lets the device copy one piece to a free half of its own staging
+//!    buffer. Then it sends the piece as a message in host memory, with a tag that only this staged
+//!    message uses.
+//! 3. The receiver lets the device copy the arrived piece to the caller's buffer. The message is
+//!    complete for the sender when its last piece was sent. It is complete for the receiver when
+//!    all pieces are in device memory.
 //!
-//! A sender uses a half only for a piece whose receive is posted. So halves become free again in
-//! any order of the ranks' calls. Before its first CTS, a message may time out without an effect on
-//! other messages or ranks. After the first CTS, any error fails the group.
+//! A sender occupies a half only for a piece whose receive is already posted. Every occupied half
+//! therefore becomes free again, whatever the order in which the ranks post their messages. Before
+//! its first CTS, a message may time out without an effect on other messages or ranks. After the
+//! first CTS, any error fails the group.
 //!
 //! Staged messages never match messages in host memory, because their tags differ.
 
@@ -42,7 +56,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use worker_state::StagingWorker;
 
-/// The time that a closing group waits for its worker thread.
+/// The maximum time for which a closing group waits for the end of its worker thread.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// The staged messages of a group on its device.
@@ -67,8 +81,8 @@ impl StagingMessages {
         }
     }
 
-    /// Prepares a message: checks the peer, records the event after which the buffer is ready, and
-    /// starts the worker thread.
+    /// Prepares a message: checks the peer, records the CUDA event after which the buffer is ready,
+    /// and starts the worker thread if it is not running.
     fn prepare_post(
         &self,
         peer: Option<Rank>,
@@ -85,7 +99,7 @@ impl StagingMessages {
         Ok(PostedCompletion { ready_event, completion: Some(done) })
     }
 
-    /// Starts the worker thread at the first call.
+    /// Starts the worker thread. Only the first call has an effect.
     fn start_worker(&self) -> Result<()> {
         let mut is_started = lock(&self.is_started);
         if *is_started {
@@ -106,8 +120,7 @@ impl StagingMessages {
         Ok(())
     }
 
-    /// Wakes the worker thread after a failure of the group that the failure state may not have
-    /// reported.
+    /// Wakes the worker thread after a failure of the group, in case its listener was not called.
     pub(super) fn on_group_failure(&self) {
         self.inbox.doorbell.notify();
     }
@@ -160,7 +173,8 @@ impl Drop for StagingMessages {
     }
 }
 
-/// Marks the worker thread as ended when it ends for any reason.
+/// A guard of the worker thread. When the thread ends for any reason, the guard marks it as ended.
+/// If the thread has panicked, the guard fails the group.
 struct WorkerEndGuard(Arc<WorkerInbox>, Arc<dyn GroupFailureState>);
 
 impl Drop for WorkerEndGuard {

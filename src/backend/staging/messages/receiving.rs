@@ -1,4 +1,4 @@
-//! The receiving side of staged messages.
+//! The receiving side of staged messages. The head of [`super`] explains the protocol.
 
 use super::control::{StagingControlMessage, piece_tag};
 use super::inbox::PostedCompletion;
@@ -65,8 +65,8 @@ impl StagingWorker {
         }
     }
 
-    /// Assigns free halves to the pieces of matched receives, in the order of posting, and sends a
-    /// CTS for each.
+    /// For each free half of the staging buffer, posts a receive for the next piece of a matched
+    /// receive, and sends a CTS for this piece. Receives that were posted earlier come first.
     pub(super) fn grant_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
         while let Some(half) = self.to_device.iter().position(|half| *half == HalfState::Free) {
@@ -94,7 +94,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Completes receives whose pieces are all on the device.
+    /// Completes the receives whose pieces are all in device memory.
     pub(super) fn finish_copies_to_device(&mut self) -> Result<()> {
         for half in [0, 1] {
             let HalfState::Copying(id) = self.to_device[half] else { continue };
@@ -114,7 +114,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Handles a received piece: begins its copy to the device.
+    /// Handles a piece that has arrived in a half: begins the copy of the piece to device memory.
     pub(super) fn handle_piece_received(
         &mut self,
         half: usize,
@@ -147,8 +147,9 @@ impl StagingWorker {
         self.buffers.to_device.begin_copies(half, &[(from, into)])
     }
 
-    /// Handles an empty piece: the sender cancelled the message before it sent any piece. When all
-    /// CTS have been answered, the receive is posted again.
+    /// Handles an empty piece. The sender has cancelled the message before it sent any piece, and
+    /// answers every CTS by an empty piece. When all CTS have been answered, the receive is posted
+    /// again.
     fn handle_cancelled_send(&mut self, id: u64) -> Result<()> {
         let Some(it) = self.receives.get_mut(&id) else { return Ok(()) };
         it.granted = it.granted.saturating_sub(1);

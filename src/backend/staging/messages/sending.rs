@@ -1,4 +1,4 @@
-//! The sending side of staged messages.
+//! The sending side of staged messages. The head of [`super`] explains the protocol.
 
 use super::control::{StagingControlMessage, piece_tag};
 use super::inbox::PostedCompletion;
@@ -27,7 +27,7 @@ impl StagingWorker {
         let rts = StagingControlMessage::Rts { number, tag, dtype, len: bytes.len() as u64 };
         match self.post_control_receive().and_then(|()| self.send_control(to, rts)) {
             Err(error) => self.end_send(number, Err(error)),
-            // An empty message has no pieces to wait for.
+            // An empty message has no pieces, so it is complete after the RTS.
             Ok(()) if bytes.is_empty() => self.end_send(number, Ok(())),
             Ok(()) => {}
         }
@@ -38,7 +38,8 @@ impl StagingWorker {
         self.send_bytes(to, piece_tag(number), &[])
     }
 
-    /// Assigns free halves to pieces with a CTS, and lets the device copy them.
+    /// For each free half of the staging buffer, lets the device copy the next piece for which a
+    /// CTS has arrived.
     pub(super) fn load_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
         while let Some(half) = self.from_device.iter().position(|half| *half == HalfState::Free) {
@@ -56,10 +57,10 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Sends the pieces that the device has copied, in order.
+    /// Sends the pieces that the device has copied to staging memory, in the order of the copies.
     pub(super) fn send_loaded_pieces(&mut self) -> Result<()> {
-        // The older half first: the stream copies in order, and at most one of the two halves is
-        // older.
+        // The half whose copy began earlier comes first, because the pieces must be sent in order
+        // and the stream performs the copies in order.
         for half in self.buffers.from_device.oldest_first() {
             let HalfState::Copying(number) = self.from_device[half] else { continue };
             if !self.buffers.from_device.is_half_free(half)? {
@@ -84,7 +85,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Handles the completion of a sent piece.
+    /// Handles the completion of the send of a piece.
     pub(super) fn handle_piece_sent(
         &mut self,
         half: usize,
@@ -97,7 +98,7 @@ impl StagingWorker {
         let Some(it) = self.sends.get_mut(&number) else { return Ok(()) };
         it.sent += 1;
         let is_whole = it.sent == piece_count(it.message.bytes.len(), self.chunk);
-        // An error within a message fails the group.
+        // The caller fails the group if this piece was not sent.
         outcome?;
         if is_whole {
             self.end_send(number, Ok(()));

@@ -1,5 +1,5 @@
-//! The end of messages that are not transferred: timeouts, ranks that left, the failure of the
-//! group, and its close.
+//! The end of staged messages that are not transferred. The reasons are timeouts, ranks that have
+//! left, a failure of the group, and the close of the group.
 
 use super::control::StagingControlMessage;
 use super::worker_state::{
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl StagingWorker {
-    /// Ends all messages without a match.
+    /// Ends all messages that have no match yet, with this error.
     pub(super) fn end_unmatched(&mut self, error: &Error) {
         let sends = self.sends.iter().filter(|(_, it)| it.granted == 0);
         let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
@@ -27,8 +27,8 @@ impl StagingWorker {
         }
     }
 
-    /// Ends messages whose deadline has passed or whose peer has left. If a message has a CTS, this
-    /// fails the group.
+    /// Ends the messages whose deadline has passed or whose peer has left. If a CTS was already
+    /// sent for such a message, the group fails.
     pub(super) fn expire(&mut self) {
         if self.shutdown.is_some() {
             return;
@@ -37,7 +37,8 @@ impl StagingWorker {
             true => self.departed_peers(),
             false => BTreeMap::new(),
         };
-        // After the match, the matching engine reports the departure of the peer itself.
+        // After the match, the departure of the peer is not checked here, because the sends and
+        // receives of the pieces report it.
         let end_reason = |peer: Option<Rank>, deadline: &Deadline| {
             let left = peer.and_then(|peer| departed.get(&peer).cloned());
             left.or_else(|| deadline.has_passed().then(|| match_timeout(deadline)))
@@ -56,7 +57,7 @@ impl StagingWorker {
         receives.into_iter().for_each(|(id, error)| self.cancel_receive(id, error));
     }
 
-    /// Returns the departed ranks that messages wait for.
+    /// Returns the ranks that messages wait for and that have left the group, each with the error.
     fn departed_peers(&mut self) -> BTreeMap<Rank, Error> {
         self.last_departure_check = Instant::now();
         let of_sends = self.sends.values().map(|it| it.message.to);
@@ -66,7 +67,8 @@ impl StagingWorker {
         let found =
             peers.into_iter().filter_map(|peer| Some((peer, engine.departure_error(peer)?)));
         let found: BTreeMap<Rank, Error> = found.collect();
-        // Control messages that the ranks sent before they left are handled first.
+        // A rank may have sent control messages before it left. Therefore, departures are reported
+        // only after all control messages in the inbox have been handled.
         match self.has_control_receive && self.inbox.lock_events().is_empty() {
             true => found,
             false => BTreeMap::new(),
@@ -78,7 +80,8 @@ impl StagingWorker {
         if it.granted > 0 {
             return self.fail(&error.context("the message in device memory was partly sent"));
         }
-        // If this control message is lost, the receiver gets an empty piece when it sends a CTS.
+        // An error is ignored: if this control message is lost, the receiver later sends a CTS and
+        // gets an empty piece as answer.
         drop(self.send_control(it.message.to, StagingControlMessage::Cancel { number }));
         self.end_send(number, Err(error));
     }
@@ -91,15 +94,15 @@ impl StagingWorker {
         let rts = it.rts;
         self.matcher.cancel_receive(id);
         self.end_receive(id, Err(error));
-        // The message stays for the next receive.
+        // The matched message remains for the next receive.
         if let Some(rts) = rts {
             let outcomes = self.matcher.add_rts(rts);
             self.handle_matches(outcomes);
         }
     }
 
-    /// Ends all messages after the group failed or closed. Each message ends when the device does
-    /// not use its buffer any more.
+    /// Ends all messages if the group has failed or is closing. Each message ends when the device
+    /// does not use its buffer any more, or at the limit [`DRAIN_WAIT`].
     pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.is_none() {
             let failure = self.host.failure_state.failure().or_else(|| {
@@ -119,7 +122,8 @@ impl StagingWorker {
         let is_used = |halves: &[HalfState; 2], id: u64| {
             halves.iter().any(|half| match *half {
                 HalfState::Copying(user) => user == id,
-                // The engine uses only staging memory, and returns it.
+                // In this state, only the matching engine uses the half. It accesses staging
+                // memory, not the caller's buffer.
                 HalfState::InMessage(..) | HalfState::Free => false,
             })
         };

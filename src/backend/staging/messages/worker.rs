@@ -1,10 +1,10 @@
 //! The main loop of the worker thread for the staged messages of a group. [`super::worker_state`]
-//! holds the state of the thread. [`super::sending`] and [`super::receiving`] implement the two
-//! directions, [`super::shutdown`] the messages that are not transferred.
+//! contains the state of the thread, which no other thread accesses. [`super::sending`] and
+//! [`super::receiving`] implement the two directions. [`super::shutdown`] ends the messages that
+//! are not transferred.
 //!
-//! No other thread accesses this state. The worker never waits for another rank. It makes all
-//! possible progress, and then sleeps until an event arrives, or until it must poll the device or
-//! check a deadline.
+//! The worker never blocks until another rank acts. It makes all possible progress, and then sleeps
+//! until an event arrives, or until it must poll the device or check a deadline.
 
 use super::control::StagingControlMessage;
 use super::inbox::WorkerEvent;
@@ -16,10 +16,11 @@ use crate::base::ids::Rank;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The sleep intervals: while the device copies, while a buffer is not ready, and while no messages
-/// are outstanding.
+/// The longest sleep while the device copies a piece.
 const COPY_POLL_INTERVAL: Duration = Duration::from_micros(20);
+/// The longest sleep while the buffer of a matched message is not ready.
 const READY_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// The longest sleep while no messages are outstanding.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl StagingWorker {
@@ -50,7 +51,7 @@ impl StagingWorker {
         }
     }
 
-    /// Returns true if nothing is left to do after the shutdown began.
+    /// Returns true if the shutdown has begun and no work is left.
     fn is_drained(&self) -> bool {
         let Some((_, limit)) = &self.shutdown else { return false };
         let is_empty = self.sends.is_empty() && self.receives.is_empty();
@@ -59,14 +60,14 @@ impl StagingWorker {
         is_empty && (is_free || limit.has_passed())
     }
 
-    /// Returns how long the worker may sleep without an event.
+    /// Returns the time for which the worker may sleep if no event arrives.
     fn sleep_time(&self) -> Duration {
         let copies = |half: &HalfState| matches!(half, HalfState::Copying(_));
         let awaits_device = self.sends.values().any(|it| it.granted > it.loaded && !it.is_ready)
             || self.receives.values().any(|it| it.rts.is_some() && !it.is_ready);
         match self.sends.is_empty() && self.receives.is_empty() {
             _ if self.from_device.iter().chain(&self.to_device).any(copies) => COPY_POLL_INTERVAL,
-            // After the shutdown the worker waits for the matching engine.
+            // During the shutdown, the worker waits until the matching engine returns the halves.
             true if self.shutdown.is_some() && !self.is_drained() => READY_POLL_INTERVAL,
             _ if awaits_device => READY_POLL_INTERVAL,
             true => IDLE_POLL_INTERVAL,
@@ -89,7 +90,8 @@ impl StagingWorker {
                 Ok(())
             }
             WorkerEvent::Control(Err(error)) => {
-                // No rank is left that could send a control message, or the group has failed.
+                // All other ranks have left, so no control message can arrive, or the group has
+                // failed.
                 self.has_control_receive = false;
                 self.end_unmatched(&error);
                 Ok(())
@@ -114,7 +116,8 @@ impl StagingWorker {
             StagingControlMessage::Cts { number } => match self.sends.get_mut(&number) {
                 Some(sending) if sending.message.to == from => sending.granted += 1,
                 Some(_) => return Err(unreadable()),
-                // The send timed out: an empty piece answers the CTS and tells the receiver.
+                // The send has timed out. The empty piece answers the CTS and tells the receiver
+                // that the message was cancelled.
                 None => self.send_empty_piece(from, number)?,
             },
         }
@@ -123,7 +126,7 @@ impl StagingWorker {
 
     /// Makes all progress that is possible now.
     fn make_progress(&mut self) -> Result<()> {
-        // First the steps that free halves.
+        // The steps that free halves come first.
         let (sent, finished) = (self.send_loaded_pieces(), self.finish_copies_to_device());
         sent.and(finished)?;
         if self.shutdown.is_none() {
@@ -134,7 +137,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Polls the events after which buffers are ready.
+    /// Polls the CUDA events after which the buffers of matched messages are ready.
     fn poll_ready(&mut self) -> Result<()> {
         for sending in self.sends.values_mut().filter(|it| it.granted > 0 && !it.is_ready) {
             sending.is_ready = sending.posted.ready_event.is_over()?;
@@ -147,7 +150,8 @@ impl StagingWorker {
 }
 
 impl Drop for StagingWorker {
-    /// Leaks the staging memory that the matching engine still uses.
+    /// Leaks the staging memory that the matching engine still uses, and completes the messages in
+    /// the inbox with an error.
     fn drop(&mut self) {
         let is_in_message = |half: &HalfState| matches!(half, HalfState::InMessage(..));
         let leak_if_in_message = |halves: &[HalfState; 2], side: &mut StagingDoubleBuffer| {
@@ -157,7 +161,7 @@ impl Drop for StagingWorker {
         };
         leak_if_in_message(&self.from_device, &mut self.buffers.from_device);
         leak_if_in_message(&self.to_device, &mut self.buffers.to_device);
-        // Complete messages that were posted after the end.
+        // These messages were posted after the main loop ended.
         let unread = std::mem::take(&mut *self.inbox.lock_events());
         let error = Error::new(ErrorKind::Aborted, "this rank has left the group");
         for event in unread {

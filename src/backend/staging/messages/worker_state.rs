@@ -1,6 +1,7 @@
 //! The state of the worker thread for the staged messages of a group: the posted messages, their
-//! progress, and the users of the halves. The other files of this folder change it in steps of the
-//! protocol. This file has the calls that several of them need.
+//! progress, and the states of the halves of the staging buffers. The other files of this folder
+//! change this state in the steps of the protocol. This file contains the functions that several of
+//! them need.
 
 use super::control::{self, StagingControlMessage};
 use super::inbox::{
@@ -21,17 +22,19 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sleep interval while messages are outstanding.
+/// The longest sleep of the worker while messages are outstanding.
 pub(super) const MESSAGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The state of a half, with the number of the message that uses it.
+/// The state of a half of a staging buffer, with the number of the staged message that uses the
+/// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HalfState {
     Free,
-    /// The device copies a piece of this message.
+    /// The device copies a piece of this message between the half and device memory.
     Copying(u64),
-    /// The matching engine sends or receives this piece of the message. The completions of two
-    /// halves may arrive in any order.
+    /// The matching engine sends or receives the piece with this index (second field) of this
+    /// message (first field). The index is necessary because the completions of the two halves may
+    /// arrive in any order.
     InMessage(u64, usize),
 }
 
@@ -41,16 +44,17 @@ pub(super) struct StagingWorker {
     pub(super) buffers: StagingBuffers,
     pub(super) host: StagingHost,
     pub(super) inbox: Arc<WorkerInbox>,
-    /// True if a receive for control messages is posted.
+    /// True if a receive for the next control message is posted.
     pub(super) has_control_receive: bool,
-    /// The number of the next message or receive.
+    /// The number of the next send or receive that a caller posts.
     pub(super) next_id: u64,
     pub(super) matcher: StagingMatcher,
     pub(super) sends: BTreeMap<u64, StagingSend>,
     pub(super) receives: BTreeMap<u64, StagingReceive>,
     pub(super) from_device: [HalfState; 2],
     pub(super) to_device: [HalfState; 2],
-    /// The reason for the shutdown, and the limit of the wait for the device.
+    /// After a failure or the close of the group: the reason, and the limit of the wait for the
+    /// device.
     pub(super) shutdown: Option<(Error, Deadline)>,
     /// The time of the last departure check.
     pub(super) last_departure_check: Instant,
@@ -62,11 +66,13 @@ pub(super) struct StagingSend {
     pub(super) message: SendRequest,
     pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
-    /// The number of pieces with a CTS, of pieces that the device copies or copied, of pieces
-    /// submitted to the matching engine, and of sent pieces.
+    /// The number of pieces for which a CTS has arrived.
     pub(super) granted: usize,
+    /// The number of pieces whose copy from the device has begun.
     pub(super) loaded: usize,
+    /// The number of pieces that were passed to the matching engine.
     pub(super) submitted: usize,
+    /// The number of pieces that the matching engine has sent.
     pub(super) sent: usize,
 }
 
@@ -79,16 +85,18 @@ pub(super) struct StagingReceive {
     pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
     pub(super) rts: Option<StagingRts>,
-    /// True if the matched message was cancelled and not all of its CTS have been answered.
+    /// True if the sender has cancelled the matched message but has not yet answered every CTS.
     pub(super) is_cancelled: bool,
-    /// The number of pieces with a CTS, of arrived pieces, and of pieces that are on the device.
+    /// The number of pieces for which this rank has sent a CTS.
     pub(super) granted: usize,
+    /// The number of pieces that have arrived in staging memory.
     pub(super) arrived: usize,
+    /// The number of pieces that have been copied to device memory.
     pub(super) written: usize,
 }
 
 impl StagingReceive {
-    /// Returns the length of the matched message in bytes; 0 before the match.
+    /// Returns the length of the matched message in bytes, or 0 before the match.
     pub(super) fn len(&self) -> usize {
         self.rts.map_or(0, |rts| rts.len)
     }
@@ -140,7 +148,7 @@ impl StagingWorker {
         self.send_bytes(to, control::CONTROL_TAG, &message.encode())
     }
 
-    /// Sends bytes of the worker itself.
+    /// Sends bytes that the worker itself has generated: a control message or an empty piece.
     pub(super) fn send_bytes(&self, to: Rank, tag: u32, bytes: &[u8]) -> Result<()> {
         let buffer = PooledBuffer::copy_of(bytes);
         let (dtype, bytes, deadline) = (DataType::U8, buffer.as_src(), Deadline::never());
@@ -156,7 +164,7 @@ impl StagingWorker {
 
     pub(super) fn complete(&self, posted: PostedCompletion, outcome: Result<Delivery>) {
         posted.complete(outcome);
-        // Callers wait for a message in the matching engine.
+        // A caller that waits for this message sleeps in the matching engine.
         self.host.backend.point_to_point().into_iter().for_each(PointToPoint::wake_waiters);
     }
 }
@@ -166,7 +174,7 @@ pub(super) fn piece_count(len: usize, chunk: usize) -> usize {
     len.div_ceil(chunk)
 }
 
-/// Returns the length of a piece in bytes.
+/// Returns the length in bytes of the piece with the index `piece`.
 pub(super) fn piece_len(len: usize, chunk: usize, piece: usize) -> usize {
     len.saturating_sub(piece * chunk).min(chunk)
 }
