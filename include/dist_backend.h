@@ -20,21 +20,22 @@ extern "C" {
 /*
  * The interface of back ends
  *
- * What a plug-in gets from the library, and what it gives.
+ * The services of the library for a plug-in, and the functions that a plug-in provides.
  */
 
 /**
  * The version of the interface between the library and a plug-in (dist_backend_load).
  *
- * The version changes when an existing item changes its meaning. struct_size shows appended
- * fields.
+ * The version changes only if an existing item changes its meaning. If a field is appended to a
+ * struct, the version stays, and struct_size shows whether the struct has the field.
  */
 #define DIST_BACKEND_VERSION 2
 
 /**
- * In `kinds` of dist_backend_created_t: messages (DIST_KIND_SEND and DIST_KIND_RECV).
+ * In `kinds` of dist_backend_created_t: the plug-in supports messages (DIST_KIND_SEND and
+ * DIST_KIND_RECV).
  *
- * The bit of a collective is 1 << its number, for example 1 << DIST_KIND_BROADCAST.
+ * The bit of a collective is 1 << its DIST_KIND_ number, for example 1 << DIST_KIND_BROADCAST.
  */
 #define DIST_BACKEND_MESSAGES 4294967296
 
@@ -44,10 +45,10 @@ extern "C" {
 #define DIST_BACKEND_IN_PLACE 1
 
 /**
- * In `flags` of dist_backend_outcome_t, set by run: the operation was short.
+ * In `flags` of dist_backend_outcome_t: the operation was short. Only run sets this flag.
  *
- * The operation took about 10 microseconds at most. The library then does not read the clock to
- * record the end of the operation.
+ * The flag means that the operation took at most about 10 microseconds. The library then saves the
+ * time of reading the clock at the end of the operation.
  */
 #define DIST_BACKEND_SHORT 1
 
@@ -79,8 +80,8 @@ typedef struct dist_backend_outcome_t {
      */
     int64_t len_bytes;
     /**
-     * For an error: a buffer of text_cap bytes for terminated UTF-8 that names the fault and the
-     * remedy.
+     * A buffer of text_cap bytes. For an error, the plug-in writes terminated UTF-8 that names the
+     * fault and the remedy.
      */
     char *text;
     /**
@@ -98,8 +99,11 @@ typedef struct dist_backend_outcome_t {
  *
  * The struct and `context` stay valid until destroy has returned. Any thread may call the
  * functions. Each function takes `context` first and copies its other arguments. After an error
- * status, dist_last_error has the message. Keys belong to this group alone: other groups and other
- * attempts to make this group do not see them.
+ * status, dist_last_error returns the message.
+ *
+ * The five store_ functions use keys that belong to this group alone: other groups, and other
+ * attempts to make this group, do not see them. Their default time-out is 5 minutes. They return
+ * DIST_ERR_UNSUPPORTED if the store of the group was released.
  */
 typedef struct dist_backend_host_t {
     /**
@@ -119,8 +123,7 @@ typedef struct dist_backend_host_t {
      */
     void *context;
     /**
-     * Stores a value. The default time-out of this function and the next four is 5 minutes. They
-     * return DIST_ERR_UNSUPPORTED if the group's store was released.
+     * Stores a value under a key.
      */
     dist_status_t (*store_set)(void *context,
                                const char *key,
@@ -128,9 +131,9 @@ typedef struct dist_backend_host_t {
                                size_t len_bytes,
                                int64_t timeout_ms);
     /**
-     * Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT
-     * checks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
-     * returns DIST_ERR_ABORTED within about 100 ms.
+     * Waits until the key exists, and passes its value to `sink(sink_arg, ...)`. With DIST_NO_WAIT
+     * the function checks the key once. Returns DIST_ERR_TIMEOUT at the deadline. If the group
+     * fails on this rank, returns DIST_ERR_ABORTED within about 100 ms.
      */
     dist_status_t (*store_get)(void *context,
                                const char *key,
@@ -138,7 +141,7 @@ typedef struct dist_backend_host_t {
                                void *sink_arg,
                                int64_t timeout_ms);
     /**
-     * Adds to a counter (a missing counter is 0) and writes the sum.
+     * Adds `amount` to a counter and writes the sum to `result`. A missing counter counts as 0.
      */
     dist_status_t (*store_add)(void *context,
                                const char *key,
@@ -146,14 +149,15 @@ typedef struct dist_backend_host_t {
                                int64_t *result,
                                int64_t timeout_ms);
     /**
-     * Writes 1 if the key exists, else 0, without waiting for the key.
+     * Writes to `present` 1 if the key exists, and 0 otherwise. The function does not wait for the
+     * key.
      */
     dist_status_t (*store_check)(void *context,
                                  const char *key,
                                  int32_t *present,
                                  int64_t timeout_ms);
     /**
-     * Removes a key; a missing key is no error.
+     * Removes a key. A missing key is no error.
      */
     dist_status_t (*store_delete)(void *context, const char *key, int64_t timeout_ms);
     /**
@@ -161,14 +165,14 @@ typedef struct dist_backend_host_t {
      */
     void (*log)(void *context, int32_t level, const char *text);
     /**
-     * Returns 1 once the group has failed on this rank, else 0. All waits should then end. The
-     * call is cheap.
+     * Returns 1 if the group has failed on this rank, and 0 otherwise. After a result of 1, the
+     * plug-in should end all waits of the part. The call is cheap.
      */
     int32_t (*is_aborted)(void *context);
     /**
-     * Ends the operation with this ticket, for plug-ins without test and wait. `outcome` has
-     * its struct_size set, or is NULL. Any thread may call the function, also inside submit.
-     * Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
+     * For plug-ins without test and wait: reports the end of the operation with this ticket.
+     * `outcome` is NULL, or has its struct_size set. Any thread may call the function, also during
+     * submit. Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
      */
     dist_status_t (*complete)(void *context,
                               uint64_t ticket,
@@ -177,7 +181,7 @@ typedef struct dist_backend_host_t {
 } dist_backend_host_t;
 
 /**
- * The description of a group for create; valid during create, except `host`.
+ * The description of a group for create; valid only during create, except `host`.
  */
 typedef struct dist_backend_setup_t {
     /**
@@ -193,7 +197,7 @@ typedef struct dist_backend_setup_t {
      */
     int32_t size;
     /**
-     * How many times dist_group_shrink replaced a failed group on the way to this group.
+     * The number of successive calls of dist_group_shrink that led to this group, or 0.
      */
     uint32_t epoch;
     /**
@@ -201,7 +205,7 @@ typedef struct dist_backend_setup_t {
      */
     int32_t device;
     /**
-     * A unique identifier of 32 hexadecimal digits, the same on all ranks.
+     * A unique identifier of the group, of 32 hexadecimal digits, the same on all ranks.
      */
     const char *group_id;
     /**
@@ -213,7 +217,7 @@ typedef struct dist_backend_setup_t {
      */
     const char *options;
     /**
-     * The default time-out of operations.
+     * The default time-out of the group's operations.
      */
     int64_t timeout_ms;
     /**
@@ -225,10 +229,11 @@ typedef struct dist_backend_setup_t {
      */
     const struct dist_backend_host_t *host;
     /**
-     * Contributes bytes of this rank under the name of a phase and waits for the bytes of all
-     * ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
-     * All ranks call the function with the same phases in the same order, on the thread of create.
-     * If a rank publishes a failure, the function fails on all ranks.
+     * An all-gather of bytes between the ranks of the group. The function contributes the bytes of
+     * this rank, and waits for the bytes of all ranks. Then it passes the bytes of each rank to
+     * `sink(sink_arg, ...)`, in the order of ranks. `phase` is a name for this exchange. All ranks
+     * call the function with the same phases in the same order, on the thread of create. If create
+     * fails on a rank, the function fails on all ranks.
      */
     dist_status_t (*exchange)(void *exchange_arg,
                               const char *phase,
@@ -243,7 +248,8 @@ typedef struct dist_backend_setup_t {
 } dist_backend_setup_t;
 
 /**
- * The result of create; the library sets struct_size, and all other fields to zero.
+ * The result of create. Before the call, the library sets struct_size, and sets all other fields
+ * to zero.
  */
 typedef struct dist_backend_created_t {
     /**
@@ -251,19 +257,20 @@ typedef struct dist_backend_created_t {
      */
     size_t struct_size;
     /**
-     * The first argument of the other functions; may be NULL.
+     * The first argument of the plug-in's other functions; may be NULL.
      */
     void *part;
     /**
-     * The operations of the plug-in, the same on all ranks: bits 1 << DIST_KIND_... of
-     * collectives, and DIST_BACKEND_MESSAGES; 0 for all. The library composes missing operations
-     * of these if the result is the same.
+     * The operations that the plug-in supports, the same on all ranks: the sum of the bits 1 <<
+     * DIST_KIND_... of its collectives, and of DIST_BACKEND_MESSAGES. 0 means all operations. The
+     * library composes a missing operation of supported operations if the result is the same.
      */
     uint64_t kinds;
     /**
-     * Not 0: buffers may also be in the memory of the setup's device, in calls that `supports`
-     * accepts. The device's context is then current in create, submit, run, test, wait and
-     * release. 0: the library copies device memory to host memory and back. The same on all ranks.
+     * Whether the plug-in uses buffers in the memory of the setup's device, the same on all ranks.
+     * If 0, the plug-in gets only host memory: the library copies device memory to host memory and
+     * back. If not 0, it also gets device memory, in calls that `supports` accepts. The device's
+     * context is then current in create, submit, run, test, wait and release.
      */
     int32_t serves_device;
     /**
@@ -273,11 +280,11 @@ typedef struct dist_backend_created_t {
 } dist_backend_created_t;
 
 /**
- * One operation; valid during submit or run.
+ * One operation of a part. The struct is valid only during submit or run.
  *
- * The buffers are borrowed until the operation has ended or was released. The arrays of
- * displacements and counts are borrowed for the call. An absent field is NULL or 0; absent types,
- * ranks and tags are -1.
+ * The buffers are borrowed until the operation has ended or was released. The arrays of counts and
+ * displacements are borrowed for the call of submit or run. A field that the operation does not
+ * use is NULL or 0, except that an unused type, operator, rank or tag is -1.
  */
 typedef struct dist_backend_operation_t {
     /**
@@ -297,7 +304,7 @@ typedef struct dist_backend_operation_t {
      */
     dist_op_t op;
     /**
-     * The root, or -1 if the operation has none.
+     * The root, or -1 if the operation has no root.
      */
     int32_t root;
     /**
@@ -314,47 +321,45 @@ typedef struct dist_backend_operation_t {
      */
     int64_t tag;
     /**
-     * The input of this rank; NULL if the rank has none. In a broadcast, the buffer of the root,
-     * on the root only. In the _v forms, the lowest address of the blocks.
+     * The input of this rank; NULL if the rank has no input. In a broadcast, only the root has an
+     * input. In the _v forms, the lowest address of the blocks.
      */
     const void *send;
     /**
-     * The buffer for the result; NULL if this rank gets none. In a broadcast, the buffer on all
-     * ranks but the root. In the _v forms, the lowest address of the blocks.
+     * The buffer for the result; NULL if this rank gets no result. In a broadcast, all ranks but
+     * the root get a result. In the _v forms, the lowest address of the blocks.
      */
     void *recv;
     /**
-     * The count argument in elements: of a vector, of one rank's block, or of a message; in a
-     * receive, the capacity of the buffer. 0 in the _v forms, which have send_count and
-     * recv_count.
+     * The argument `count` of the call in elements: the length of a vector, of one rank's block or
+     * of a message. In a receive, the capacity of the buffer. The _v forms have send_count and
+     * recv_count instead, and 0 here.
      */
     size_t count;
     /**
-     * In the _v forms, if this rank sends a block to each rank: the length of each block in
-     * elements.
+     * In the _v forms, if this rank sends one block to each rank: the length of each block in
+     * elements. Otherwise NULL.
      */
     const size_t *send_counts;
     /**
-     * The start of each of these blocks in bytes from `send`; gaps between the blocks are
-     * possible.
+     * The start of each block of send_counts, in bytes from `send`; there may be gaps.
      */
     const size_t *send_displs;
     /**
-     * In the _v forms, if this rank receives a block from each rank: the length of each block in
-     * elements.
+     * In the _v forms, if this rank receives one block from each rank: the length of each block in
+     * elements. Otherwise NULL.
      */
     const size_t *recv_counts;
     /**
-     * The start of each of these blocks in bytes from `recv`; gaps between the blocks are
-     * possible.
+     * The start of each block of recv_counts, in bytes from `recv`; there may be gaps.
      */
     const size_t *recv_displs;
     /**
-     * In the _v forms: the length of `send` in elements if `send` is one block, else 0.
+     * In the _v forms: the length of `send` in elements if `send` is one block, otherwise 0.
      */
     size_t send_count;
     /**
-     * In the _v forms: the length of `recv` in elements if `recv` is one block, else 0.
+     * In the _v forms: the length of `recv` in elements if `recv` is one block, otherwise 0.
      */
     size_t recv_count;
     /**
@@ -362,8 +367,7 @@ typedef struct dist_backend_operation_t {
      */
     double factor;
     /**
-     * The time-out of the operation from now on: 1 or more, DIST_WAIT_FOREVER, or DIST_NO_WAIT if
-     * no time is left.
+     * The time left: 1 or more, DIST_WAIT_FOREVER, or DIST_NO_WAIT if no time is left.
      */
     int64_t timeout_ms;
     /**
@@ -371,13 +375,14 @@ typedef struct dist_backend_operation_t {
      */
     uint64_t sequence;
     /**
-     * The number of the part, if the library composes the collective of several operations; else
+     * The number of the operation among several that the library composes to one collective; else
      * 0.
      */
     uint64_t part;
     /**
-     * For GPU memory: the caller's stream as the driver's handle, or NULL; the earlier work in the
-     * stream is done. NULL for host memory.
+     * For buffers in GPU memory: the caller's stream as a handle of the driver, or NULL if the
+     * caller named no stream. The work that the caller put into the stream before is done. NULL
+     * for host memory.
      */
     void *stream;
     /**
@@ -385,14 +390,15 @@ typedef struct dist_backend_operation_t {
      */
     uint64_t flags;
     /**
-     * The ticket for complete(), for a plug-in without test and wait; else 0.
+     * For a plug-in without test and wait: the ticket, a number that the plug-in passes to
+     * complete() at the end of the operation. Otherwise 0.
      */
     uint64_t ticket;
     /**
-     * In a receive of a message of any length, in place of `recv`. Returns memory for the given
-     * length, or NULL if the message is too long; the receive then ends with DIST_ERR_MISMATCH.
-     * The plug-in calls the function once, with `grow_arg`, from any thread, before the receive
-     * ends.
+     * Set instead of `recv` in a receive that accepts a message of any length. The plug-in calls
+     * the function once, with `grow_arg`, from any thread, before the receive ends. The function
+     * returns memory for a message of `len_bytes`. If it returns NULL, the message is too long,
+     * and the plug-in ends the receive with DIST_ERR_MISMATCH.
      */
     void *(*grow)(void *grow_arg, size_t len_bytes);
     /**
@@ -402,7 +408,7 @@ typedef struct dist_backend_operation_t {
 } dist_backend_operation_t;
 
 /**
- * A call for which the library asks whether the plug-in supports it.
+ * The kind of call about which the library asks the function `supports`.
  */
 typedef struct dist_backend_query_t {
     /**
@@ -431,18 +437,23 @@ typedef struct dist_backend_query_t {
  * The functions of a back end (dist_backend_register).
  *
  * No function may throw or end the process. Each function with a status returns DIST_OK or another
- * status of this header, with details in `outcome`. The caller gets DIST_ERR_BACKEND for any
- * other number. `part` is the result of create.
+ * status of dist.h, with details in `outcome`. If a function returns any other number, the caller
+ * gets DIST_ERR_BACKEND. `part` is the pointer that create returned.
  *
- * Threads: create and destroy are called once for each part, and no other function runs at that
- * time. One thread at a time submits collectives, in the same order on all ranks; the thread may
- * change. Any thread may call the other functions at any time, also during a wait of another
- * thread: messages are submitted, tested and released concurrently with collectives, and any
- * thread may call abort. One thread at a time uses a request.
+ * Threads:
  *
- * Requests: a request begins with submit or run. The request ends when test, wait or complete
- * reports the end of the operation, successful or not, or when release withdraws the operation.
- * The library does not use a request after its end.
+ * - create and destroy are called once for each part. No other function of the part runs at the
+ *   same time.
+ * - One thread at a time submits collectives, in the same order on all ranks. The thread may
+ *   change between calls.
+ * - Any thread may call the other functions at any time, also while another thread waits. So
+ *   messages are submitted, tested and released concurrently with collectives, and any thread may
+ *   call abort.
+ * - One thread at a time uses a request.
+ *
+ * Requests: a request begins with submit or run. It ends in one of two ways: test, wait or
+ * complete reports the end of the operation, successful or not; or release withdraws the
+ * operation. The library does not use a request after its end.
  */
 typedef struct dist_backend_vtable_t {
     /**
@@ -450,25 +461,29 @@ typedef struct dist_backend_vtable_t {
      */
     size_t struct_size;
     /**
-     * Required. Makes this rank's part of a group, on all ranks at once, within the setup's time.
-     * `user` is the registered pointer; `created` is an output. After a failure, the library
-     * informs the other ranks and does not call destroy.
+     * Required. Makes this rank's part of a group. All ranks of the group call the function at the
+     * same time. It must end within create_timeout_ms. `user` is the registered pointer, and
+     * `created` is an output. If create fails, the library informs the other ranks and does not
+     * call destroy.
      */
     dist_status_t (*create)(void *user,
                             const struct dist_backend_setup_t *setup,
                             struct dist_backend_created_t *created,
                             struct dist_backend_outcome_t *outcome);
     /**
-     * Required. Ends a part. There are no outstanding requests. The function must not wait for
+     * Required. Ends a part. The part has no outstanding requests. The function must not wait for
      * other ranks.
      */
     void (*destroy)(void *part);
     /**
-     * Required. Begins an operation without waiting for other ranks. DIST_OK: the operation has
-     * ended. DIST_IN_PROGRESS: the operation goes on, and `request` (an output) is the argument of
-     * test, wait and release; NULL only in a plug-in without test and wait.
-     * DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED: every rank refuses the operation, and
-     * the group goes on. Any other error of a collective fails the group.
+     * Required. Begins an operation without waiting for other ranks. Its status means:
+     *
+     * - DIST_OK: the operation has ended.
+     * - DIST_IN_PROGRESS: the operation continues. `*request` is then the argument of test, wait
+     *   and release. `*request` may be NULL only if the plug-in has neither test nor wait.
+     * - DIST_ERR_INVALID_ARGUMENT or DIST_ERR_UNSUPPORTED: the operation has had no effect, every
+     *   rank refuses it with this error, and the group continues.
+     * - Any other error of a collective fails the group.
      */
     dist_status_t (*submit)(void *part,
                             const struct dist_backend_operation_t *operation,
@@ -476,33 +491,36 @@ typedef struct dist_backend_vtable_t {
                             struct dist_backend_outcome_t *outcome);
     /**
      * Required. Withdraws an operation that has not ended, because its deadline has passed or the
-     * group has failed. DIST_OK: the plug-in will not touch the operation's memory any more. The
-     * text may then name the reason for the wait, and the culprit the late rank; the library adds
-     * both to the error. Any other status: the plug-in cannot promise this, the caller gets the
-     * error, and the group fails. The request ends in either case. The function must not wait for
-     * other ranks.
+     * group has failed. The request ends, whatever the status is. The function must not wait for
+     * other ranks. Its status means:
+     *
+     * - DIST_OK: the plug-in will not touch the memory of the operation any more. In `outcome`,
+     *   the text may name the reason for the wait, and the culprit may be the late rank. The
+     *   library adds both to the error.
+     * - Any other status: the plug-in may still touch the memory. The caller gets the error, and
+     *   the group fails.
      */
     dist_status_t (*release)(void *part, void *request, struct dist_backend_outcome_t *outcome);
     /**
      * Optional. Reports without waiting whether an operation has ended: DIST_OK, DIST_IN_PROGRESS,
-     * or the error of the operation. Without test, the library calls wait with 0 ms. An operation
-     * may make progress only here.
+     * or the error of the operation. Without test, the library calls wait with DIST_NO_WAIT. A
+     * plug-in may leave all progress of an operation to this function.
      */
     dist_status_t (*test)(void *part, void *request, struct dist_backend_outcome_t *outcome);
     /**
-     * Optional. As test, but waits for up to `timeout_ms`: 1 to 1000, or DIST_NO_WAIT for no
-     * time. The library repeats the call until the operation's deadline. The wait must end soon
-     * after abort. Without wait, the library calls test repeatedly. Without both, operations end
-     * by the host's complete().
+     * Optional. As test, but waits for up to `timeout_ms`: 1 to 1000, or DIST_NO_WAIT for no time.
+     * The library repeats the call until the deadline of the operation. The wait must end soon
+     * after abort. A plug-in without wait is polled with test. A plug-in without test and wait
+     * reports the end of each operation with complete() of the host.
      */
     dist_status_t (*wait)(void *part,
                           void *request,
                           int64_t timeout_ms,
                           struct dist_backend_outcome_t *outcome);
     /**
-     * Optional. Reports that the group has failed, with the reason. Every wait of the part should
-     * end soon, if possible also on other ranks. The library calls abort at most once. The
-     * function must not wait. Without abort, waits end within 1 s.
+     * Optional. The library calls abort at most once, when the group has failed, with the reason.
+     * Every wait of the part should then end soon, if possible also on other ranks. The function
+     * must not wait. Without abort, waits end within 1 s.
      */
     void (*abort)(void *part, dist_status_t status, const char *reason, int32_t culprit);
     /**
@@ -512,9 +530,10 @@ typedef struct dist_backend_vtable_t {
      */
     dist_status_t (*failure)(void *part, struct dist_backend_outcome_t *outcome);
     /**
-     * Optional. Returns DIST_OK if the plug-in supports the call of an operation in its kinds,
-     * else DIST_ERR_UNSUPPORTED. The answer is the same on all ranks and never changes. Without
-     * supports, the plug-in supports all types and operators.
+     * Optional. Returns DIST_OK if the plug-in supports a call, and otherwise
+     * DIST_ERR_UNSUPPORTED. The library asks only about operations in `kinds` of
+     * dist_backend_created_t. The answer must be the same on all ranks and must never change.
+     * Without supports, the plug-in supports all types and operators.
      */
     dist_status_t (*supports)(void *part,
                               const struct dist_backend_query_t *query,
@@ -529,22 +548,26 @@ typedef struct dist_backend_vtable_t {
                               void **memory,
                               struct dist_backend_outcome_t *outcome);
     /**
-     * Frees memory of allocate. The part lives at least until then.
+     * Frees memory that allocate returned. The library calls destroy only after it has freed all
+     * such memory of the part.
      */
     void (*free_memory)(void *part, void *memory, size_t bytes);
     /**
-     * Optional. Passes a JSON text about the part to the sink once (dist_group_describe).
+     * Optional. Passes a JSON text about the part to the sink once, for dist_group_describe.
      */
     dist_status_t (*describe)(void *part, dist_store_sink_fn sink, void *sink_arg);
     /**
-     * Optional, only together with test or wait. Begins a collective whose caller waits, and waits
-     * for up to `timeout_ms` (1 to 1000, or DIST_NO_WAIT). For operations that run faster this way
-     * than by submit and wait. DIST_OK: the operation has ended. DIST_IN_PROGRESS: the operation
-     * goes on, and `request` (an output) is the argument of wait, test and release; the struct of
-     * the operation is valid during run only. DIST_ERR_INVALID_ARGUMENT and DIST_ERR_UNSUPPORTED:
-     * the operation is refused as by submit. Any other error fails the group. Threads and order
-     * are those of submit. The wait must end soon after abort. If the library composes a
-     * collective of several operations, it uses submit.
+     * Optional, only together with test or wait. Begins a collective whose caller blocks, and
+     * waits up to `timeout_ms` for its end (1 to 1000, or DIST_NO_WAIT). It is for operations that
+     * run faster this way than with submit and wait. The rules of submit for threads and for the
+     * order of calls apply. The wait must end soon after abort. If the library composes a
+     * collective of several operations, it uses submit instead. The status of run means:
+     *
+     * - DIST_OK: the operation has ended.
+     * - DIST_IN_PROGRESS: the operation continues. `*request` is then the argument of wait, test
+     *   and release.
+     * - DIST_ERR_INVALID_ARGUMENT or DIST_ERR_UNSUPPORTED: the same as for submit.
+     * - Any other error fails the group.
      */
     dist_status_t (*run)(void *part,
                          const struct dist_backend_operation_t *operation,
@@ -554,7 +577,8 @@ typedef struct dist_backend_vtable_t {
 } dist_backend_vtable_t;
 
 /**
- * The back end of a shared object; the library sets struct_size, and all other fields to zero.
+ * The back end in a shared object: an output of dist_backend_plugin_fn. Before the call, the
+ * library sets struct_size, and sets all other fields to zero.
  */
 typedef struct dist_backend_plugin_t {
     /**
@@ -586,8 +610,9 @@ typedef struct dist_backend_plugin_t {
 /**
  * The function that a plug-in exports under the name dist_backend_plugin_v2.
  *
- * `host` provides version, library_version and log only. The function returns DIST_OK, or the
- * reason why the plug-in cannot be used in this process.
+ * Of the functions of `host`, the plug-in may call only log; it may also read version and
+ * library_version. The function returns DIST_OK, or the reason why the plug-in cannot be used in
+ * this process.
  */
 typedef dist_status_t (*dist_backend_plugin_fn)(const struct dist_backend_host_t *host,
                                                 struct dist_backend_plugin_t *plugin,
@@ -596,20 +621,21 @@ typedef dist_status_t (*dist_backend_plugin_fn)(const struct dist_backend_host_t
 /**
  * Registers a back end of the caller under a name.
  *
- * From then on, groups can be made with this name as `backend`. A back end cannot be
- * withdrawn: the functions and `user` stay usable until the process ends.
+ * Afterwards, a group can be made with this name as `backend`. A registration is permanent:
+ * the functions and `user` must stay usable until the process ends.
  *
- * @param name in: 1 to 64 letters, digits, "_" and "-" in either case, not reserved and not in
- *   use; borrowed for the call.
- * @param functions in: the functions, copied; the required functions must be set.
+ * @param name in: 1 to 64 characters: letters in upper or lower case, digits, "_" and "-". The
+ *   name must not be reserved or in use. Borrowed for the call.
+ * @param functions in: the functions, copied during the call. The required functions must be
+ *   set.
  * @param user in, optional: passed to create.
- * @agree the ranks of a group register the same back end.
+ * @agree All ranks of a group register the same back end.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, with the missing function or the fault of the
- *   name in the message; DIST_ERR_UNSUPPORTED if `functions` has a newer field;
- *   DIST_ERR_OUT_OF_MEMORY if too many back ends are registered; DIST_ERR_NOT_INITIALIZED in a
- *   forked child.
- * @threads any.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a required function is missing or the name is
+ *   wrong (the message says which); DIST_ERR_UNSUPPORTED if `functions` sets a field that this
+ *   version does not know; DIST_ERR_OUT_OF_MEMORY if too many back ends are registered;
+ *   DIST_ERR_NOT_INITIALIZED in a forked child.
+ * @threads Any thread may call this at any time.
  * @since 0.1
  */
 DIST_NODISCARD

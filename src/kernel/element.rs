@@ -27,9 +27,6 @@ pub(super) trait FoldOperator<A> {
     type FinishArg: Copy;
     /// Computes the argument of [`FoldOperator::finish`]. `ranks` is the number by which an average
     /// divides.
-
-    /// Computes the argument of [`FoldOperator::finish`]. `ranks` is the number by which an average
-    /// divides.
     fn finish_arg(ranks: usize) -> Self::FinishArg;
 
     /// Combines two values. In the order of the sources, `earlier` comes before `later`.

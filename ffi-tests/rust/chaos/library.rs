@@ -6,9 +6,10 @@ use crate::checked_collective::CheckedCollective;
 use crate::scenario::CollectiveKind;
 use dist::ffi::blob::{dist_blob_data, dist_blob_release};
 use dist::ffi::collective::{
-    dist_all_gather, dist_all_reduce, dist_all_to_all, dist_barrier, dist_broadcast, dist_gather,
-    dist_reduce, dist_reduce_scatter, dist_scatter,
+    dist_all_gather, dist_all_reduce, dist_barrier, dist_broadcast, dist_reduce,
+    dist_reduce_scatter,
 };
+use dist::ffi::collective_blocks::{dist_all_to_all, dist_gather, dist_scatter};
 use dist::ffi::collective_v::{
     dist_all_gather_v, dist_all_to_all_v, dist_gather_v, dist_reduce_scatter_v, dist_scatter_v,
 };

@@ -13,6 +13,7 @@ use crate::matrix::{
 use dist::base::buffer::{Dst, Src};
 use dist::base::op::ReduceOp;
 use dist::ffi::collective::*;
+use dist::ffi::collective_blocks::*;
 use dist::ffi::collective_v::*;
 use dist::ffi::group::{dist_group_create, dist_group_release};
 use dist::ffi::runtime::dist_last_error;

@@ -11,7 +11,7 @@ use dist::ffi::types::{
     DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_group_t,
     dist_init_options_t, dist_status_t, dist_work_t,
 };
-use dist::ffi::{collective, group, memory, point_to_point, runtime, work};
+use dist::ffi::{collective, collective_blocks, group, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
@@ -337,17 +337,19 @@ impl RankWorld {
             }),
             // SAFETY: as for all_reduce.
             BenchOp::AllToAll => call.issue(|work| unsafe {
-                collective::dist_all_to_all(world, input, output, block, dtype, options, work)
+                collective_blocks::dist_all_to_all(
+                    world, input, output, block, dtype, options, work,
+                )
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Gather => call.issue(|work| unsafe {
-                collective::dist_gather(
+                collective_blocks::dist_gather(
                     world, input, output, block, dtype, ROOT_RANK, options, work,
                 )
             }),
             // SAFETY: as for all_reduce.
             BenchOp::Scatter => call.issue(|work| unsafe {
-                collective::dist_scatter(
+                collective_blocks::dist_scatter(
                     world, input, output, block, dtype, ROOT_RANK, options, work,
                 )
             }),
