@@ -26,13 +26,13 @@ pub struct SingleRankBackend {
     state: Arc<SingleRankState>,
 }
 
-/// The state of the group. Other groups that propagate failures to this group share it
-/// ([`Backend::failure_state`]).
+/// The state of the group. A group from which this group was made holds a reference to the state
+/// ([`Backend::failure_state`]), and fails this group through it.
 #[derive(Debug, Default)]
 struct SingleRankState {
     failure: OnceLock<Error>,
-    /// The messages, which are created at the first use. The inner value is `None` if the creation
-    /// failed.
+    /// The messaging engine. The first message creates it. The inner value is `None` if the
+    /// creation failed.
     messages: OnceLock<Option<LoopbackMessages>>,
 }
 
@@ -77,7 +77,8 @@ impl GroupFailureState for SingleRankState {
         messages.into_iter().for_each(|messages| messages.domain.fail(reason));
     }
 
-    /// Does nothing, because no other rank can fail the group.
+    /// Does nothing. A listener is called if another rank has failed the group, and this group has
+    /// no other rank.
     fn add_listener(&self, _: Weak<dyn DoorbellListener>) {}
 }
 

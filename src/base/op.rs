@@ -27,7 +27,7 @@ pub enum ReduceOp {
     BitOr = 6,
     /// Bitwise exclusive or, of integers and bool.
     BitXor = 7,
-    /// The sum of each rank's elements times that rank's own factor.
+    /// Each rank multiplies its elements by a factor of its own, and the products are summed.
     PremulSum = 8,
 }
 

@@ -20,8 +20,8 @@ pub struct CudaContext {
     handle: CudaHandle,
 }
 
-/// Keeps a context current on the calling thread. Dropping it makes the context current that was
-/// current before.
+/// Keeps a context current on the calling thread. When this guard is dropped, the thread's previous
+/// context becomes current again.
 #[derive(Debug)]
 pub struct CurrentContext<'a> {
     context: &'a CudaContext,

@@ -1,4 +1,4 @@
-//! The integer types and bool, as element types of the loops.
+//! The integer types and bool, as element types of the reduction loops ([`super::loops`]).
 
 use super::element::{Element, Numeric};
 
@@ -29,8 +29,8 @@ impl Element for Bool {
 pub(super) struct Reciprocal<U> {
     magic: U,
     shifts: [u32; 2],
-    /// The mask for the quotient. It is 0 if the divisor is larger than every dividend, so that the
-    /// quotient is 0. Otherwise all bits are set.
+    /// The mask for the quotient. It is 0 if the divisor is larger than the largest value of the
+    /// type, so that each quotient is 0. Otherwise all bits are set.
     keep: U,
 }
 
@@ -57,8 +57,8 @@ macro_rules! reciprocal {
                 let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
                 let upper = (product >> <$unsigned>::BITS) as $unsigned;
                 let [first, second] = self.shifts;
-                // Both shifts are smaller than the number of bits of the type. The mask tells the
-                // compiler that.
+                // Both shifts are smaller than the number of bits of the type. `& last` shows this
+                // to the compiler.
                 let last = <$unsigned>::BITS - 1;
                 let rest = (dividend - upper) >> (first & last);
                 ((upper + rest) >> (second & last)) & self.keep

@@ -129,9 +129,9 @@ fn read(clock: libc::clockid_t) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Returns an identifier that is equal for two processes if a number of the monotonic clock means
-/// the same moment to both: the boot ID of the kernel and the time namespace. Empty if the system
-/// does not report it.
+/// Returns an identifier of the monotonic clock: the boot ID of the kernel and the time namespace.
+/// Two processes with the same identifier can compare their numbers of the monotonic clock. The
+/// identifier is empty if the system does not report it.
 pub fn domain() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     // A kernel without this file has a single time namespace.
@@ -186,7 +186,8 @@ mod tests {
             let before = read(libc::CLOCK_MONOTONIC);
             let extrapolated = monotonic_ns();
             let after = read(libc::CLOCK_MONOTONIC);
-            // The distance from the interval between the two kernel reads.
+            // The distance of the extrapolated number from the interval between the two kernel
+            // reads.
             most = most
                 .max(before.saturating_sub(extrapolated))
                 .max(extrapolated.saturating_sub(after));

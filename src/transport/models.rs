@@ -1,13 +1,13 @@
 //! Loom models of the shared-memory sequencer (`algo/shared/sequencer/mod.rs`), the protocol by
-//! which ranks publish and reuse control slots and data slots. Loom runs the models through all
-//! interleavings of their threads.
+//! which ranks publish and reuse control slots and data slots. Loom runs each model through the
+//! interleavings of its threads: all of them, or those with a limited number of preemptions.
 //!
 //! The models check that the contents of a slot do not change while a reader reads them, if both
 //! sides keep these rules:
 //!
 //! - The writer publishes a step in a slot only after every reader has finished the step that the
-//!   slot had before. Either the reader's `finished_step` word or a later slot that the reader has
-//!   published proves this.
+//!   slot had before. The writer knows this from the reader's `finished_step` word. It also knows
+//!   it if the reader has published a later step, because a reader finishes its steps in order.
 //! - A reader reads a slot after the slot was published, and before it reports the step as
 //!   finished.
 
@@ -24,9 +24,8 @@ const STEPS: u64 = 4;
 #[derive(Default)]
 struct Writer {
     ctrl_slots: [CtrlSlot; 2],
-    /// The data slots. They are stored and loaded with relaxed ordering, so a load may return any
-    /// value that no happens-before relation rules out. A missing order between writer and reader
-    /// thus shows as a wrong value.
+    /// The data slots. They are stored and loaded with relaxed ordering. So if the protocol does
+    /// not order a store before a load, loom also tries the old value, and the model fails.
     slots: [AtomicU64; 2],
     progress: RankProgress,
 }

@@ -32,8 +32,8 @@
 //!
 //! If N1 is a sequentially consistent read-modify-write, the fence N2 is not needed: N1 and the
 //! sequentially consistent read N3 are in one total order with the fence W3. Such a notifier calls
-//! [`fence_after_rmw`](crate::base::sync::fence_after_rmw) instead of N2. This function is a fence
-//! only under the model checker loom, which does not know this rule, and has no effect otherwise.
+//! [`fence_after_rmw`](crate::base::sync::fence_after_rmw) instead of N2. This function has no
+//! effect, except under the model checker loom: loom does not know the rule, and needs a fence.
 //!
 //! # Listening
 //!
@@ -58,8 +58,8 @@ pub struct Doorbell {
     listeners: AtomicU32,
 }
 
-/// The value of the futex word before the last poll. If the word has another value by then, a sleep
-/// with this ticket returns immediately.
+/// The value of the futex word before the last poll. If the word has another value when the sleep
+/// with this ticket begins, the sleep returns immediately.
 #[derive(Clone, Copy, Debug)]
 pub struct SleepTicket(u32);
 

@@ -42,19 +42,19 @@ pub(super) struct PeerProgress {
     /// The last operation in which this rank has seen the peer, as [`Descriptor::order_key`]; 0 for
     /// none.
     pub(super) last_seen_moment: u64,
-    /// The rank that the peer had waited for, according to the first message of the peer in that
-    /// operation.
+    /// According to the peer's first message in operation `last_seen_moment`: the rank for which
+    /// the peer had waited longest in this operation before that message.
     pub(super) blame: Option<BlamedRank>,
-    /// The rank that the peer waited for, according to its last presence message.
+    /// The rank for which the peer waits inside operation `last_seen_moment`, according to its last
+    /// presence message.
     pub(super) awaited_rank: Option<Rank>,
     /// The number of presence messages to the peer that the peer may not have read yet.
     pub(super) unread_presence: u32,
 }
 
 impl PeerProgress {
-    /// Records a message that shows that the peer is in an operation. `blame` is the rank that the
-    /// peer had waited for when it sent the message. `awaited_rank` is the rank that the peer
-    /// waited for at that time.
+    /// Records a message that shows that the peer is in the operation with this order key. `blame`
+    /// and `awaited_rank` are the message's values for the fields of these names.
     pub(super) fn record_seen(
         &mut self,
         order_key: u64,
@@ -132,7 +132,8 @@ impl PeerHistory {
     }
 
     /// Queues one presence message to each of `others`. Only the first call in an operation has an
-    /// effect. Returns whether this call has queued messages, or left older messages in the queue.
+    /// effect. Returns true if this is the first call and the queue is not empty, so that there are
+    /// messages to send.
     pub(super) fn queue_presence(&mut self, others: &[Rank], header: &CollectiveHeader) -> bool {
         let order_key = header.descriptor.order_key();
         if self.last_presence_moment == order_key {
@@ -141,8 +142,9 @@ impl PeerHistory {
         self.last_presence_moment = order_key;
         let header = header.encode();
         for &peer in others {
-            // If an older presence message is partly sent, the peer needs no new message. It either
-            // reads the older message, or reads nothing.
+            // An older message in the queue is partly sent, because `enter` removes the others.
+            // Then the peer needs no new message: if the peer reads at all, it reads the older
+            // message.
             let is_partly_sent = self.presence_queue.iter().any(|presence| presence.peer == peer);
             if !is_partly_sent && self.peers[peer].unread_presence < MAX_UNREAD_PRESENCE {
                 self.peers[peer].unread_presence += 1;
@@ -198,9 +200,9 @@ impl PeerHistory {
         let theirs = header.descriptor;
         let is_forgotten = |oldest: &PastOperation| {
             let oldest = oldest.descriptor;
-            // This rank may run an operation in parts 1, 2, ... and have forgotten the first parts.
-            // A message for the whole operation (part 0) is not for a forgotten part, but a
-            // mismatch.
+            // A rank runs an operation as a whole (part 0) or in parts 1, 2, and so on. This rank
+            // may have forgotten the first parts of the oldest operation. A message of that
+            // operation with part 0 is not older than these parts, but a mismatch.
             let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
             theirs.order_key() < oldest.order_key() && !is_whole
         };

@@ -120,8 +120,8 @@ fn bootstrap_group(
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(PluginFailureState::default());
-    // An unusable device is ignored here. A plug-in or a call that needs the device reports the
-    // error.
+    // If the device cannot be used, the group is created without it. A plug-in that needs the
+    // device fails in its `create`, and a later call with memory of the device fails.
     let device = context.device.and_then(|device| device::CudaContext::primary(device).ok());
     let created = {
         let _current = device.as_ref().map(|device| device.make_current()).transpose()?;

@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! round 2       half 0                    half 1
-//! from_device   host reads piece 2        device copies piece 3 in
-//! to_device     host writes result 2      device copies result 1 out
+//! from_device   host reads piece 2        device copies piece 3 from the GPU into this half
+//! to_device     host writes result 2      device copies result 1 from this half to the GPU
 //! ```
 //!
 //! A half that the device may still use is *busy*. A busy half is neither reused nor freed until
@@ -53,8 +53,8 @@ pub(super) struct StagingDoubleBuffer {
     is_busy: [bool; 2],
     /// The half whose copies began last.
     newest_half: usize,
-    /// True if the device or the matching engine may use the memory and no event tracks this use.
-    /// The memory then counts as in use forever.
+    /// True if the device, or the engine that sends and receives messages, may use the memory and
+    /// no event tracks this use. The memory then counts as in use forever.
     is_untracked: bool,
     /// The size of a half in bytes.
     half_bytes: usize,
@@ -95,8 +95,8 @@ impl StagingWaitLimits<'_> {
         Ok(())
     }
 
-    /// Polls the device until `is_complete` returns true, that is, until the device has completed
-    /// the earlier work of the caller's stream.
+    /// Waits for the work that was in the caller's stream before the operation: polls until
+    /// `is_complete` returns true.
     ///
     /// # Errors
     /// The errors of [`StagingWaitLimits::wait`].

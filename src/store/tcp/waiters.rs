@@ -4,14 +4,15 @@
 //! Each connection has at most one pending wait. A new wait replaces the pending one. Each wait
 //! gets a *ticket*, a number that increases with each wait, so that the waits for one name can be
 //! sorted by arrival. This order matters for queues: a new item wakes only the first connection
-//! that waits for this queue and for nothing else. The item is then *offered* to this connection,
-//! until the connection sends its next request. For example:
+//! that waits for this queue and for nothing else. The item stays in the queue, and is *offered* to
+//! this connection until the connection sends its next request, which usually takes the item. A
+//! queue with an item is present, so all waits for it are fulfilled for this name. For example:
 //!
 //! | request | waits for `a` | waits for `q` | effect |
 //! |---|---|---|---|
 //! | connection 1: WAIT a, q | 1 | 1 | |
 //! | connection 2: WAIT q | 1 | 1, 2 | |
-//! | connection 3: push to queue q | 1 | | connection 2 is woken; 1 still waits for a |
+//! | connection 3: push to queue q | 1 | | 2 is woken and gets the offer; 1 waits only for a |
 //! | connection 3: SET a | | | connection 1 is woken |
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -28,16 +29,16 @@ pub(super) struct WaiterQueues {
     key_waits: WaitLists,
     barrier_waits: WaitLists,
     pending: HashMap<ConnectionId, PendingWait>,
-    /// For each connection that was offered an item and has sent no request since then, the name of
-    /// the queue.
+    /// The queue whose item is offered to a connection. The entry exists until the connection sends
+    /// a request.
     offered: HashMap<ConnectionId, Vec<u8>>,
     next_ticket: u64,
     /// The approximate memory of the keys of all pending waits for keys.
     bytes: usize,
 }
 
-/// The approximate memory of a missing key in addition to its bytes. A key has one entry in
-/// `key_waits` and one in `pending`.
+/// The approximate memory of one key of a wait, in addition to the bytes of its name. The key has
+/// one entry in `key_waits` and one in `pending`.
 const WAIT_OVERHEAD_BYTES: usize = 128;
 
 /// One connection's wait.

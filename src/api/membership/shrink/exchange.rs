@@ -18,14 +18,16 @@ use crate::transport::survivor_rendezvous::{SurvivorLink, SurvivorSession};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The last phase, after the phases of the back end. The coordinator's message with the result of
-/// this phase is the ready notice, which says that the group is complete on all members.
+/// The name of the last phase of the exchange. The phases before it create the back end. In this
+/// phase each member reports that its part of the group is complete. The coordinator then sends the
+/// *ready notice*: the group is complete on all members.
 pub(super) const READY_PHASE: &str = "ready";
 
 /// The interval at which a wait checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The bootstrap exchange between the members of a committed proposal.
+/// The bootstrap exchange between the members of the new group, after they have agreed on the list
+/// of members.
 #[derive(Debug)]
 pub(super) struct LinkExchange<'a> {
     session: &'a SurvivorSession<'a>,
@@ -56,8 +58,8 @@ impl<'a> LinkExchange<'a> {
         links: Vec<(Rank, SurvivorLink)>,
         limit: &Deadline,
     ) -> Self {
-        // The coordinator's limit is earlier than the limits of the other members, so that they get
-        // the coordinator's error, which names the missing members.
+        // The coordinator's limit is earlier than the limits of the other members. So the
+        // coordinator reports a timeout first, and its error names the missing members.
         let limit =
             if me == 0 { *limit } else { Deadline::after(limit.remaining() + MEMBER_GRACE) };
         Self {
@@ -70,7 +72,8 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Returns whether another round, without the lost member, can succeed after this error.
+    /// Returns the kind of a failure. It is retryable if a link was lost, if a member has reported
+    /// a failure, or if the error is of a kind that a lost member causes.
     pub(super) fn classify_failure(&self, error: Error) -> BuildFailure {
         let is_retryable = self.received.borrow().failure().is_some()
             || matches!(
@@ -123,8 +126,8 @@ impl<'a> LinkExchange<'a> {
         let list = collect_phase(self, READY_PHASE, b"", &never_cancelled)
             .inspect_err(|error| self.publish_failure(error))?;
         let bytes = ready_notice(list).encode();
-        // The group is now formed. If a member does not get this notice, it learns from another
-        // member that the group is formed.
+        // The group is now formed. A member that does not get this notice begins another round. The
+        // members that it asks answer that the group is formed.
         self.links.borrow().iter().for_each(|(_, link)| drop(link.send(&bytes, &self.limit)));
         Ok(())
     }

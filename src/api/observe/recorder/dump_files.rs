@@ -38,8 +38,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(50);
 /// The maximum time for which a failing call waits for the dump.
 const DUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The maximum number of dumps that group failures request. Without a limit, a program that
-/// continues with new groups after each failure could write any number of dumps.
+/// The maximum number of dumps that a process writes because groups have failed. Without a limit, a
+/// program that continues with new groups after each failure could write any number of dumps.
 const MAX_FAILURE_DUMPS: u64 = 100;
 
 /// The dump settings in the environment.
@@ -141,8 +141,9 @@ impl RecorderMembership {
 
 impl Drop for RecorderMembership {
     fn drop(&mut self) {
-        // If the group has failed and no call has reported it, the dump is written now, because the
-        // list knows the group's members only until the group is left.
+        // If the group has failed and no call has reported the failure, the dump is written now.
+        // The dump names the members of the group, and the list of groups knows them only until the
+        // group is left.
         dump_failures_and_wait();
         if groups::mark_left(self.number) {
             remove_group();
@@ -157,7 +158,8 @@ fn add_group() {
         state.open_groups += 1;
         state.last_trigger_times.is_none() && state.settings.trigger_path.is_some()
     };
-    // The first check must be before any change of a trigger file that is meant for this group.
+    // The first look only records the times of the trigger files that exist already. It must be
+    // complete before a user can touch a trigger file for this group.
     if is_first_look {
         replace_trigger_times(read_trigger_times());
     }

@@ -1,4 +1,4 @@
-//! The command line. Without a command, the verdict runs.
+//! The command line. The default command is `verdict`, which names the rank that stopped a job.
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
