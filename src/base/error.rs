@@ -1,5 +1,5 @@
 //! The error type of the library: a kind, which determines the status number, and a message. The
-//! message states the failure, its rank or object, and the remedy.
+//! message states what failed, for which rank, file or variable, and what to do.
 //!
 //! Each layer adds its context with [`Error::context`]. No code parses the text.
 
@@ -153,7 +153,7 @@ pub struct Culprit {
     pub rank: Rank,
     /// The fault of the culprit.
     pub fault: RankFault,
-    /// The process ID and host of the culprit, if a group has returned the error; otherwise `None`.
+    /// The process ID and host of the culprit. `None` until a group adds them to its errors.
     pub process: Option<(u32, Arc<str>)>,
 }
 
@@ -234,9 +234,9 @@ impl Error {
         Self::new(kind, format!("{operation}: {cause}{hint}")).with_source(cause)
     }
 
-    /// Returns the error of a connection that failed or broke. The kind is `Connection`, which
-    /// means a fault of the peer or the network. If this process has no free descriptors, the error
-    /// is that of [`Error::system`].
+    /// Returns the error of a connection that failed or broke. The kind is `Connection`, a fault of
+    /// the peer or the network, unless this process has no free descriptors: then the error is that
+    /// of [`Error::system`].
     pub fn connection(operation: impl fmt::Display, cause: std::io::Error) -> Self {
         match cause.raw_os_error() {
             Some(EMFILE) => Self::system(operation, cause),

@@ -12,11 +12,11 @@ dist_export! {
     /// starts a trace, which lasts from the first group to dist_finalize. The name of its file is
     /// the variable's value followed by the rank and ".json".
     ///
-    /// In the file, a process is a rank of the outermost group, and a thread is a group. The trace
-    /// has the collectives and messages that begin after this call and end before dist_trace_stop.
-    /// Each operation has type, operator, root, bytes, sequence number, algorithm and outcome.
-    /// Inside an operation, the trace shows the waits for its turn in the group and for each other
-    /// rank. The trace also has failures.
+    /// The trace viewer shows each rank of the world as a process, and each group as a thread of
+    /// this process. The trace has the collectives and messages that begin after this call and end
+    /// before dist_trace_stop. Each operation has type, operator, root, bytes, sequence number,
+    /// algorithm and outcome. Inside an operation, the trace shows how long it waited for earlier
+    /// operations of its group and for each peer. The trace also has failures.
     ///
     /// The library writes to the file about 10 times a second. The file can be read at any time,
     /// even if the process was killed. If records arrive faster than they can be written, the
@@ -27,8 +27,8 @@ dist_export! {
     ///   needs a different file.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `path` is NULL or not UTF-8, or while another
-    ///   trace is written; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if the file or the writer
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `path` is NULL or not UTF-8, or if a trace is
+    ///   already running; DIST_ERR_SYSTEM or DIST_ERR_OUT_OF_MEMORY if the file or the writer
     ///   thread cannot be created.
     /// @threads Any thread may call this at any time.
     /// @since 0.1

@@ -3,8 +3,8 @@
 //! transfer (see [`super::split_transfer`]). A put ends with a report that tells the receiver how
 //! many bytes were written.
 //!
-//! This file also has the wait for the opposite direction: until no peer writes to the memory of
-//! this rank.
+//! This file also has [`wait_for_writers`]: after a failure, a rank waits until no peer writes to
+//! its memory.
 
 use super::outstanding::OutstandingReceive;
 use super::requests::Requests;
@@ -36,9 +36,10 @@ const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug)]
 struct ActivePut {
     peer: Rank,
+    /// The number of the send.
     number: u64,
     target: cma::CmaTarget,
-    /// The offset in the message up to which the back half is written.
+    /// The offset in the whole message of the first byte that is not written yet.
     done: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Puts {
 }
 
 impl Puts {
-    /// Creates the state of a rank that writes nothing.
+    /// Creates the state without a put.
     pub(super) fn new(domain: Arc<dyn SharedDomain>) -> Self {
         Self { domain, active: VecDeque::new(), can_write: cma::can_cma_write() }
     }
@@ -79,8 +80,9 @@ impl Puts {
         self.can_write
     }
 
-    /// Returns whether the sender of an accepted message may be asked to write the back half. The
-    /// caller knows that the sender waits and polls.
+    /// Returns whether the sender of an accepted message may be asked to write the back half. Call
+    /// this only if the sender's caller is known to wait for the message, because only a waiting
+    /// thread writes at once.
     pub(super) fn can_split(&self, receiving: &OutstandingReceive) -> bool {
         let into = &receiving.message.buffer;
         self.can_write
@@ -96,7 +98,8 @@ impl Puts {
     /// Writes the next chunk of one put.
     ///
     /// # Errors
-    /// The failure of the domain.
+    /// The failure of the domain, if it has failed. An error of the write itself is no error of
+    /// this function: the put ends, and the receiver reads the rest.
     pub(super) fn write_chunk(&mut self, requests: &Requests) -> Result<PutStep> {
         let Some(mut put) = self.active.pop_front() else { return Ok(PutStep::default()) };
         let ActivePut { peer, number, target, done } = put;

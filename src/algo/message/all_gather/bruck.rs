@@ -20,8 +20,8 @@ pub static ROW: Algorithm = Algorithm {
     ..Algorithm::message(run)
 };
 
-/// Returns whether all blocks together have at most 1 MiB, because the algorithm needs scratch
-/// memory of that size.
+/// Returns whether all blocks together have at most 1 MiB. The algorithm needs scratch memory for
+/// all blocks, and this limit bounds it.
 fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
@@ -32,7 +32,7 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 64 << 10
 }
 
-/// Runs the algorithm between all ranks.
+/// Runs the algorithm between all ranks of the group.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -59,6 +59,7 @@ pub fn run_team(
     kernel::copy(rotated.slice(0, len), own);
     let mut exchange = call.exchange(team);
     for BruckRound { distance, blocks } in rounds(size) {
+        // Here the blocks move from higher to lower positions, opposite to `pairwise`.
         exchange.send(
             pairwise::receive_peer(size, me, distance),
             rotated.as_src().slice(0, blocks * len),
