@@ -23,7 +23,8 @@ const MAX_UNANSWERED_QUERIES: usize = 2;
 pub(super) struct MismatchedPeer<'a> {
     pub(super) rank: Rank,
     pub(super) name: &'a dyn fmt::Display,
-    /// A function that queries a rank's labels of an operation ([`Endpoint::labels`]).
+    /// A function that queries a rank's labels of an operation
+    /// ([`crate::transport::Endpoint::labels`]).
     pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
 }
 

@@ -16,7 +16,7 @@
 //!
 //! A new group and its parent hold no references to each other, so they may be released in any
 //! order. While both exist, an abort of the parent also aborts the new group
-//! ([`abort_propagation`](crate::api::group::abort_propagation)).
+//! (`api::group::abort_propagation`).
 //!
 //! This module does not depend on the data that back ends exchange or on how messages travel.
 
