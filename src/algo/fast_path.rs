@@ -33,7 +33,7 @@ use super::shared::ShmSequencer;
 use super::shared::one_step::{self, OneStepPlan, OneStepRole, PayloadLocation};
 use super::shared::sequencer::{SequencerCore, wake_ranks_fenced};
 use crate::base::buffer::Dst;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, Region};
@@ -52,7 +52,9 @@ pub struct FastCall<'a> {
     /// The domain's region (the shared memory that contains the slots of all its ranks). This copy
     /// of the reference avoids a virtual call for each access.
     region: &'a Region,
-    plan: FastPathPlan,
+    /// The key of the plan in `state`. This value is moved several times during a call, so it has
+    /// the key instead of a copy of the plan.
+    key: FastCallKey,
     /// The encoded operation descriptor.
     words: [u64; 3],
 }
@@ -129,8 +131,7 @@ impl<'a> FastCall<'a> {
                 shm.publish_payload(&step, arguments, &words)?;
             }
         }
-        let plan = *plan;
-        Some(Self { state, domain, region, plan, words })
+        Some(Self { state, domain, region, key, words })
     }
 
     /// Returns the encoded operation descriptor.
@@ -144,54 +145,21 @@ impl<'a> FastCall<'a> {
     /// `Internal` for an operation that does not belong to the plan.
     #[inline]
     pub fn complete(&mut self, arguments: &CallArguments<'_>) -> Result<FastProgress<'a>> {
-        match self.plan.step.location() {
-            PayloadLocation::CtrlSlot => self.complete_at(PayloadLocation::CtrlSlot, arguments),
-            PayloadLocation::DataSlot => self.complete_at(PayloadLocation::DataSlot, arguments),
-        }
-    }
-
-    /// Does the work of [`FastCall::complete`] for a location that the compiler knows.
-    #[inline(always)]
-    fn complete_at(
-        &mut self,
-        location: PayloadLocation,
-        arguments: &CallArguments<'_>,
-    ) -> Result<FastProgress<'a>> {
-        let plan = self.plan.step.with_known_location(location);
-        let Self { domain, region, .. } = *self;
-        let (rank, role, is_oversubscribed) = (plan.rank, plan.role, self.plan.is_oversubscribed);
-        let mut shm = SequencerCore { domain, region, rank, cursor: &mut self.state.cursor };
-        // This rank only reads data slots. A peer may wait until this rank has read the peer's data
-        // slot, but no peer waits for this rank's control slot.
-        let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
-        if is_oversubscribed && !is_slot_receiver {
-            shm.wake_others();
-        }
-        let has_all_payloads = shm.poll_senders(role);
-        let is_over = has_all_payloads || {
-            if !is_oversubscribed && !is_slot_receiver {
-                shm.wake_others();
+        let Self { domain, region, key, ref words, ref mut state } = *self;
+        let (plan, cursor) = state.plan_and_cursor(key).ok_or_else(missing_plan)?;
+        let mut shm = SequencerCore { domain, region, rank: plan.step.rank, cursor };
+        let wakes_later = match plan.step.location() {
+            PayloadLocation::CtrlSlot => {
+                complete_at(PayloadLocation::CtrlSlot, plan, &mut shm, arguments, words)?
             }
-            if is_oversubscribed {
-                shm.poll_senders_yielding(role)
-            } else {
-                shm.poll_senders_again(role, if cfg!(loom) { 1 } else { MAX_POLLS })
+            PayloadLocation::DataSlot => {
+                complete_at(PayloadLocation::DataSlot, plan, &mut shm, arguments, words)?
             }
         };
-        if !(is_over && shm.verify_senders(role)) {
-            return Ok(FastProgress::Waiting);
-        }
-        if role != OneStepRole::Send {
-            plan.reduce(arguments, region, shm.cursor.step, arguments.send)?;
-        }
-        shm.finish(self.words[2]);
-        if role == OneStepRole::Exchange {
-            // All peers have published this step. They do not read this rank's next control slot
-            // before they enter the next operation.
-            shm.prefetch_own_line();
-        }
-        let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
-        Ok(FastProgress::Done(PendingWakeup(leaves_sleepers.then_some(domain))))
+        Ok(match wakes_later {
+            Some(wakes_later) => FastProgress::Done(PendingWakeup(wakes_later.then_some(domain))),
+            None => FastProgress::Waiting,
+        })
     }
 
     /// Completes the call on the full path, which may wait until the deadline of `operation`.
@@ -205,12 +173,66 @@ impl<'a> FastCall<'a> {
         {
             return Err(error);
         }
-        let cursor = &mut self.state.cursor;
+        let (plan, cursor) = self.state.plan_and_cursor(self.key).ok_or_else(missing_plan)?;
         let mut steps = ShmSequencer::resume(self.domain, cursor, operation, self.words);
-        one_step::finish_published(&mut steps, operation, &self.plan.step)?;
+        one_step::finish_published(&mut steps, operation, &plan.step)?;
         steps.finish_within_node();
         Ok(())
     }
+}
+
+/// Does the work of [`FastCall::complete`] for a location that the compiler knows. `words` is the
+/// encoded operation descriptor. Returns whether the caller must wake the peers after the call, or
+/// `None` if the call must wait.
+#[inline(always)]
+fn complete_at(
+    location: PayloadLocation,
+    plan: &FastPathPlan,
+    shm: &mut SequencerCore<'_>,
+    arguments: &CallArguments<'_>,
+    words: &[u64; 3],
+) -> Result<Option<bool>> {
+    let (is_oversubscribed, plan) =
+        (plan.is_oversubscribed, plan.step.with_known_location(location));
+    let role = plan.role;
+    // This rank only reads data slots. A peer may wait until this rank has read the peer's data
+    // slot, but no peer waits for this rank's control slot.
+    let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
+    if is_oversubscribed && !is_slot_receiver {
+        shm.wake_others();
+    }
+    let has_all_payloads = shm.poll_senders(role);
+    let is_over = has_all_payloads || {
+        if !is_oversubscribed && !is_slot_receiver {
+            shm.wake_others();
+        }
+        if is_oversubscribed {
+            shm.poll_senders_yielding(role)
+        } else {
+            shm.poll_senders_again(role, if cfg!(loom) { 1 } else { MAX_POLLS })
+        }
+    };
+    if !(is_over && shm.verify_senders(role)) {
+        return Ok(None);
+    }
+    if role != OneStepRole::Send {
+        plan.reduce(arguments, shm.region, shm.cursor.step, arguments.send)?;
+    }
+    shm.finish(words[2]);
+    if role == OneStepRole::Exchange {
+        // All peers have published this step. They do not read this rank's next control slot
+        // before they enter the next operation.
+        shm.prefetch_own_line();
+    }
+    let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
+    Ok(Some(leaves_sleepers))
+}
+
+/// Returns the error for a plan that was replaced during its call. The call holds the lock of the
+/// plans, so this cannot happen.
+#[cold]
+fn missing_plan() -> Error {
+    Error::internal("the plan of a fast call was replaced during the call")
 }
 
 impl<'a> SequencerCore<'a> {
