@@ -32,7 +32,6 @@
  *              work completes": the caller neither frees nor changes the memory until then. "owned by the
  *              caller": the caller releases the object with the named function. "static": never released.
  *              (NULL, 0) is a legal empty buffer or list.
- *   Threads    @threads says which threads may call the function, and when.
  *   Order      All ranks of a group call its collectives in the same order.
  *   Callbacks  A completion callback makes no call that blocks; such a call is DIST_ERR_INVALID_ARGUMENT.
  *   Fork       In a process forked without exec from one that uses the library, functions with a status

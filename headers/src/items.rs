@@ -78,17 +78,7 @@ pub(crate) fn read_items(root: &Path) -> Vec<InterfaceItem> {
         let path = root.join("src/ffi").join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        let has_types = [
-            "constants",
-            "types",
-            "store_types",
-            "backend_operation_types",
-            "backend_types",
-            "train_types",
-            "shard_types",
-            "outer_types",
-        ]
-        .contains(name);
+        let has_types = *name == "constants" || name.ends_with("types");
         items.extend(
             file.items.into_iter().filter_map(|item| {
                 if has_types { type_item(item) } else { exported_function(item) }
