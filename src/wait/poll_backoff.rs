@@ -2,18 +2,21 @@
 //! device or a foreign library. A series of polls has three phases:
 //!
 //! 1. The first 16 polls follow each other without a delay.
-//! 2. For one millisecond, each poll yields the core to other threads. Thus the polls find an
+//! 2. For 300 us, each poll yields the core to other threads. Thus the polls find an
 //!    answer without delay, and use the core only while no other thread needs it.
 //! 3. After that, the thread sleeps between polls, so that a long wait costs little. Each sleep is
 //!    twice as long as the previous sleep, up to a maximum. A sleeper needs 60 us or more to wake,
 //!    so each sleep lasts that much longer than requested.
 
-use super::{WaitPhase, WaitPolicy, pause};
+use super::pause;
 use crate::base::deadline::Deadline;
 use std::time::{Duration, Instant};
 
 /// The number of polls that follow each other without a delay.
 const IMMEDIATE_TRIES: u32 = 16;
+
+/// The length of the yield phase. The answer of a device comes within this time, or much later.
+const YIELD_TIME: Duration = Duration::from_micros(300);
 
 /// The length of the first sleep.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
@@ -40,12 +43,11 @@ impl PollBackoff {
             self.tries += 1;
             return std::hint::spin_loop();
         }
-        let lasted = self.yielding_since.get_or_insert_with(Instant::now).elapsed();
-        if WaitPolicy::SLEEP_SOON.phase(lasted) == WaitPhase::Sleep {
+        if self.yielding_since.get_or_insert_with(Instant::now).elapsed() < YIELD_TIME {
+            std::thread::yield_now();
+        } else {
             pause(self.next_sleep, deadline);
             self.next_sleep = (self.next_sleep * 2).min(self.max_sleep);
-        } else {
-            std::thread::yield_now();
         }
     }
 }
@@ -67,8 +69,7 @@ mod tests {
             asking.wait_before_retry(&deadline);
         }
         let began = asking.yielding_since.expect("it has yielded");
-        assert_eq!(WaitPolicy::SLEEP_SOON.phase(began.elapsed()), WaitPhase::Sleep);
-        assert!(began.elapsed() >= FIRST_SLEEP);
+        assert!(began.elapsed() >= YIELD_TIME + FIRST_SLEEP);
         asking.wait_before_retry(&deadline);
         assert_eq!(asking.next_sleep, longest);
         let mut late = PollBackoff { next_sleep: Duration::from_secs(3600), ..asking };

@@ -8,7 +8,7 @@
 //!
 //! When spins have failed, a pause begins ([`SpinPause`]): the next 16 waits skip the spin. If a
 //! spin fails again after the pause, the next pause has 32 waits, and so on up to 1024. A
-//! successful spin ends the series.
+//! successful spin ends the series. For sockets, the pauses have 8 to 512 waits.
 //!
 //! [`wait_until`](super::wait_until) has one history per thread. A wait on a socket has a history
 //! of its own ([`AdaptiveSpin`]), because a different thread answers there.
@@ -17,22 +17,26 @@ use super::policy::{SpinLimit, spin_for, yield_until};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The length of the first pause, in waits.
+/// The length of a thread's first pause, in waits.
 const FIRST_PAUSE: u32 = 16;
-/// The length of the longest pause, in waits.
-const MAX_PAUSE: u32 = 1024;
+/// The length of a socket's first pause, in waits.
+const FIRST_SOCKET_PAUSE: u32 = 8;
+/// The longest pause is this many times as long as the first one.
+const MAX_PAUSE_FACTOR: u32 = 64;
 
-/// A pause: a number of waits that skip the spin.
+/// A pause: a number of waits that skip the spin. `FIRST` is the length of the first pause.
 #[derive(Clone, Copy, Debug)]
-struct SpinPause {
+struct SpinPause<const FIRST: u32> {
     /// The length of the next pause, in waits.
     next_len: u32,
     /// The number of waits that the current pause still has.
     left: u32,
 }
 
-impl SpinPause {
-    const NONE: Self = Self { next_len: FIRST_PAUSE, left: 0 };
+impl<const FIRST: u32> SpinPause<FIRST> {
+    const NONE: Self = Self { next_len: FIRST, left: 0 };
+    /// The length of the longest pause, in waits.
+    const MAX: u32 = FIRST * MAX_PAUSE_FACTOR;
 
     /// Counts a wait. Returns false if the wait skips the spin.
     fn begin_wait(&mut self) -> bool {
@@ -43,12 +47,12 @@ impl SpinPause {
 
     /// Begins a pause. Each pause is twice as long as the previous one.
     fn begin(&mut self) {
-        *self = Self { next_len: (2 * self.next_len).min(MAX_PAUSE), left: self.next_len };
+        *self = Self { next_len: (2 * self.next_len).min(Self::MAX), left: self.next_len };
     }
 }
 
 thread_local! {
-    static THREAD_PAUSE: Cell<SpinPause> = const { Cell::new(SpinPause::NONE) };
+    static THREAD_PAUSE: Cell<SpinPause<FIRST_PAUSE>> = const { Cell::new(SpinPause::NONE) };
 }
 
 /// If the awaited value comes after at most this number of yields, the awaited thread shares this
@@ -106,7 +110,7 @@ pub struct AdaptiveSpin {
     /// Whether the awaited thread recently needed this core.
     shares_core: bool,
     failed_spins: u32,
-    pause: SpinPause,
+    pause: SpinPause<FIRST_SOCKET_PAUSE>,
 }
 
 impl Default for AdaptiveSpin {
@@ -189,7 +193,7 @@ mod tests {
         record_failed_spin(FEW_YIELDS);
         assert_eq!(spins(2 * FIRST_PAUSE), 0);
         (0..20).for_each(|_| record_failed_spin(1));
-        assert_eq!(spins(MAX_PAUSE), 0);
+        assert_eq!(spins(SpinPause::<FIRST_PAUSE>::MAX), 0);
         // The thread has its core for itself again.
         assert_eq!(spins(1), 1);
         record_success();
@@ -217,7 +221,7 @@ mod tests {
         while spin.try_spin(|| Some(())).is_none() {
             waits += 1;
         }
-        assert!(waits <= MAX_PAUSE, "{waits}");
+        assert!(waits <= SpinPause::<FIRST_SOCKET_PAUSE>::MAX, "{waits}");
         assert_eq!(spin.try_spin(|| Some(7)), Some(7));
     }
 

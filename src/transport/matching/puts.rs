@@ -15,7 +15,7 @@ use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::rank_progress::RemoteWritePurpose;
 use crate::transport::{ReceiveBuffer, SharedDomain, arena, cma};
-use crate::wait::pause;
+use crate::wait::poll_backoff::PollBackoff;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub(super) const MIN_SPLIT_BYTES: usize = 64 << 10;
 
 /// How long a receiver waits, after its group has failed, for peers that are writing to its memory.
 const WRITER_GRACE: Duration = Duration::from_millis(100);
-/// How long the receiver sleeps between two checks of these peers.
-const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long the receiver sleeps between two checks of these peers, at most.
+const MAX_WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The back half of a message that this rank writes to the receiver's memory.
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +160,7 @@ impl Puts {
 /// the rank.
 pub(super) fn wait_for_writers(domain: &dyn SharedDomain) -> Option<Error> {
     let limit = Deadline::after(WRITER_GRACE);
+    let mut poller = PollBackoff::new(MAX_WRITER_POLL_INTERVAL);
     let writes = |rank: &Rank| {
         domain.region().progress(*rank).is_writing_remotely(RemoteWritePurpose::Message)
             && !arena::has_process_ended(domain.peer(*rank).pid)
@@ -173,7 +174,7 @@ pub(super) fn wait_for_writers(domain: &dyn SharedDomain) -> Option<Error> {
             let error = Error::new(ErrorKind::PeerFailed, format!("{peer} {what}"));
             return Some(error.with_culprit(peer.rank));
         }
-        pause(WRITER_POLL_INTERVAL, &limit);
+        poller.wait_before_retry(&limit);
     }
     None
 }
