@@ -6,10 +6,9 @@
 //! makes the same stores in the same order. It omits the local state that an operation needs only
 //! for a long wait.
 //!
-//! - [`FastCall::start`] publishes this rank's payload. If a peer has not yet read the slot that
-//!   this rank would overwrite, the call does not start, and the full path runs it.
-//! - [`FastCall::complete`] polls for the payloads of the peers for some microseconds, and makes
-//!   the result.
+//! - [`FastCall::run`] publishes this rank's payload, polls for the payloads of the peers for some
+//!   microseconds, and makes the result. If a peer has not yet read the slot that this rank would
+//!   overwrite, the call does not start, and the full path runs it.
 //! - [`FastCall::wait`] completes the call on the full path. The caller uses it if a payload is
 //!   still missing after the polls, or if a peer's control slot belongs to a different operation.
 //!
@@ -29,14 +28,14 @@
 use super::call_arguments::{CallArguments, FastCallKey};
 use super::group_state::{FastPathPlan, GroupState};
 use super::operation::Operation;
-use super::shared::ShmSequencer;
 use super::shared::one_step::{self, OneStepPlan, OneStepRole, PayloadLocation};
 use super::shared::sequencer::{SequencerCore, wake_ranks_fenced};
+use super::shared::{ShmCursor, ShmSequencer};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
-use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, Region};
+use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{Descriptor, SharedDomain};
 use crate::wait::policy::spin_until;
 use std::sync::MutexGuard;
@@ -44,19 +43,14 @@ use std::sync::MutexGuard;
 /// The maximum number of polls for a rank after the first poll. These polls take some microseconds.
 const MAX_POLLS: u32 = 300;
 
-/// A call on the fast path. This rank has published its payload.
+/// A call on the fast path, with the lock of the state that it uses.
 #[derive(Debug)]
 pub struct FastCall<'a> {
     state: MutexGuard<'a, GroupState>,
     domain: &'a dyn SharedDomain,
-    /// The domain's region (the shared memory that contains the slots of all its ranks). This copy
-    /// of the reference avoids a virtual call for each access.
-    region: &'a Region,
     /// The key of the plan in `state`. This value is moved several times during a call, so it has
     /// the key instead of a copy of the plan.
     key: FastCallKey,
-    /// The encoded operation descriptor.
-    words: [u64; 3],
 }
 
 /// The state in which the fast path leaves a call.
@@ -101,65 +95,47 @@ impl PendingWakeup<'_> {
 }
 
 impl<'a> FastCall<'a> {
-    /// Starts the call with this sequence number, and publishes this rank's payload. Returns `None`
-    /// if the full path must run the call. This is the case if the group has failed, if no plan
-    /// exists for the key, or if a peer has not yet read the old contents of the slot.
+    /// Prepares a call for whose key a plan exists in `state`.
     #[inline]
-    pub fn start(
-        mut state: MutexGuard<'a, GroupState>,
+    pub fn new(
+        state: MutexGuard<'a, GroupState>,
         domain: &'a dyn SharedDomain,
         key: FastCallKey,
-        arguments: &CallArguments<'_>,
-        sequence: u64,
-    ) -> Option<Self> {
-        let region = domain.region();
-        if region.abort_record().is_set() {
-            return None;
-        }
-        let (plan, cursor) = state.plan_and_cursor(key)?;
-        let words = Descriptor::encode_repeat(&plan.words, sequence, arguments.label);
-        let mut shm = SequencerCore { domain, region, rank: plan.step.rank, cursor };
-        // The two branches call the same functions, but the compiler knows the location in each
-        // branch and generates shorter code.
-        match plan.step.location() {
-            PayloadLocation::CtrlSlot => {
-                let step = plan.step.with_known_location(PayloadLocation::CtrlSlot);
-                shm.publish_payload(&step, arguments, &words)?;
-            }
-            PayloadLocation::DataSlot => {
-                let step = plan.step.with_known_location(PayloadLocation::DataSlot);
-                shm.publish_payload(&step, arguments, &words)?;
-            }
-        }
-        Some(Self { state, domain, region, key, words })
+    ) -> Self {
+        Self { state, domain, key }
     }
 
-    /// Returns the encoded operation descriptor.
-    pub fn words(&self) -> &[u64; 3] {
-        &self.words
-    }
-
-    /// Completes the call if the payloads of all senders arrive within some microseconds.
+    /// Runs the call with this sequence number, without a long wait. Calls `on_published` with the
+    /// encoded operation descriptor when the payload of this rank is published.
+    ///
+    /// The call does not start if the group has failed, if no plan exists for the key, or if a peer
+    /// has not yet read the old contents of the slot.
     ///
     /// # Errors
     /// `Internal` for an operation that does not belong to the plan.
-    #[inline]
-    pub fn complete(&mut self, arguments: &CallArguments<'_>) -> Result<FastProgress<'a>> {
-        let Self { domain, region, key, ref words, ref mut state } = *self;
-        let (plan, cursor) = state.plan_and_cursor(key).ok_or_else(missing_plan)?;
-        let mut shm = SequencerCore { domain, region, rank: plan.step.rank, cursor };
-        let wakes_later = match plan.step.location() {
+    // A function of its own needs fewer spills than the same code within its caller.
+    #[inline(never)]
+    pub fn run(
+        &mut self,
+        arguments: &CallArguments<'_>,
+        sequence: u64,
+        on_published: impl FnOnce(&[u64; 3]),
+    ) -> Result<FastProgress<'a>> {
+        let Self { domain, key, ref mut state } = *self;
+        let Some((plan, cursor)) = state.plan_and_cursor(key) else {
+            return Ok(FastProgress::NotStarted);
+        };
+        // The two branches call the same function, but the compiler knows the location in each
+        // branch and generates shorter code.
+        let call = PlannedCall { plan, arguments, sequence };
+        match plan.step.location() {
             PayloadLocation::CtrlSlot => {
-                complete_at(PayloadLocation::CtrlSlot, plan, &mut shm, arguments, words)?
+                call.run(PayloadLocation::CtrlSlot, domain, cursor, on_published)
             }
             PayloadLocation::DataSlot => {
-                complete_at(PayloadLocation::DataSlot, plan, &mut shm, arguments, words)?
+                call.run(PayloadLocation::DataSlot, domain, cursor, on_published)
             }
-        };
-        Ok(match wakes_later {
-            Some(wakes_later) => FastProgress::Done(PendingWakeup(wakes_later.then_some(domain))),
-            None => FastProgress::Waiting,
-        })
+        }
     }
 
     /// Completes the call on the full path, which may wait until the deadline of `operation`.
@@ -168,64 +144,83 @@ impl<'a> FastCall<'a> {
     /// As [`ShmSequencer::await_all`].
     #[cold]
     pub fn wait(mut self, operation: &Operation<'_>) -> Result<()> {
-        if self.region.abort_record().is_set()
+        if self.domain.region().abort_record().is_set()
             && let Some(error) = self.domain.failure()
         {
             return Err(error);
         }
         let (plan, cursor) = self.state.plan_and_cursor(self.key).ok_or_else(missing_plan)?;
-        let mut steps = ShmSequencer::resume(self.domain, cursor, operation, self.words);
+        let Descriptor { sequence, label, .. } = &operation.descriptor;
+        let words = Descriptor::encode_repeat(&plan.words, *sequence, label);
+        let mut steps = ShmSequencer::resume(self.domain, cursor, operation, words);
         one_step::finish_published(&mut steps, operation, &plan.step)?;
         steps.finish_within_node();
         Ok(())
     }
 }
 
-/// Does the work of [`FastCall::complete`] for a location that the compiler knows. `words` is the
-/// encoded operation descriptor. Returns whether the caller must wake the peers after the call, or
-/// `None` if the call must wait.
-#[inline(always)]
-fn complete_at(
-    location: PayloadLocation,
-    plan: &FastPathPlan,
-    shm: &mut SequencerCore<'_>,
-    arguments: &CallArguments<'_>,
-    words: &[u64; 3],
-) -> Result<Option<bool>> {
-    let (is_oversubscribed, plan) =
-        (plan.is_oversubscribed, plan.step.with_known_location(location));
-    let role = plan.role;
-    // This rank only reads data slots. A peer may wait until this rank has read the peer's data
-    // slot, but no peer waits for this rank's control slot.
-    let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
-    if is_oversubscribed && !is_slot_receiver {
-        shm.wake_others();
-    }
-    let has_all_payloads = shm.poll_senders(role);
-    let is_over = has_all_payloads || {
-        if !is_oversubscribed && !is_slot_receiver {
+/// A call with its plan.
+struct PlannedCall<'a> {
+    plan: &'a FastPathPlan,
+    arguments: &'a CallArguments<'a>,
+    sequence: u64,
+}
+
+impl PlannedCall<'_> {
+    /// Does the work of [`FastCall::run`] for a location that the compiler knows.
+    #[inline(always)]
+    fn run<'d>(
+        &self,
+        location: PayloadLocation,
+        domain: &'d dyn SharedDomain,
+        cursor: &mut ShmCursor,
+        on_published: impl FnOnce(&[u64; 3]),
+    ) -> Result<FastProgress<'d>> {
+        let Self { plan, arguments, sequence } = *self;
+        let (is_oversubscribed, plan_words) = (plan.is_oversubscribed, &plan.words);
+        let plan = plan.step.with_known_location(location);
+        let (region, role) = (domain.region(), plan.role);
+        if region.abort_record().is_set() {
+            return Ok(FastProgress::NotStarted);
+        }
+        let words = Descriptor::encode_repeat(plan_words, sequence, arguments.label);
+        let mut shm = SequencerCore { domain, region, rank: plan.rank, cursor };
+        if shm.publish_payload(&plan, arguments, &words).is_none() {
+            return Ok(FastProgress::NotStarted);
+        }
+        on_published(&words);
+        // This rank only reads data slots. A peer may wait until this rank has read the peer's data
+        // slot, but no peer waits for this rank's control slot.
+        let is_slot_receiver = location == PayloadLocation::DataSlot && !plan.is_sender();
+        if is_oversubscribed && !is_slot_receiver {
             shm.wake_others();
         }
-        if is_oversubscribed {
-            shm.poll_senders_yielding(role)
-        } else {
-            shm.poll_senders_again(role, if cfg!(loom) { 1 } else { MAX_POLLS })
+        let has_all_payloads = shm.poll_senders(role);
+        let is_over = has_all_payloads || {
+            if !is_oversubscribed && !is_slot_receiver {
+                shm.wake_others();
+            }
+            if is_oversubscribed {
+                shm.poll_senders_yielding(role)
+            } else {
+                shm.poll_senders_again(role, if cfg!(loom) { 1 } else { MAX_POLLS })
+            }
+        };
+        if !(is_over && shm.verify_senders(role)) {
+            return Ok(FastProgress::Waiting);
         }
-    };
-    if !(is_over && shm.verify_senders(role)) {
-        return Ok(None);
+        if role != OneStepRole::Send {
+            plan.reduce(arguments, region, shm.cursor.step, arguments.send)?;
+        }
+        shm.finish(words[2]);
+        if role == OneStepRole::Exchange {
+            // All peers have published this step. They do not read this rank's next control slot
+            // before they enter the next operation.
+            shm.prefetch_own_line();
+        }
+        let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
+        Ok(FastProgress::Done(PendingWakeup(leaves_sleepers.then_some(domain))))
     }
-    if role != OneStepRole::Send {
-        plan.reduce(arguments, shm.region, shm.cursor.step, arguments.send)?;
-    }
-    shm.finish(words[2]);
-    if role == OneStepRole::Exchange {
-        // All peers have published this step. They do not read this rank's next control slot
-        // before they enter the next operation.
-        shm.prefetch_own_line();
-    }
-    let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
-    Ok(Some(leaves_sleepers))
 }
 
 /// Returns the error for a plan that was replaced during its call. The call holds the lock of the

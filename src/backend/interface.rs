@@ -39,7 +39,7 @@ pub enum FastPathKind {
     /// The back end has no fast path. Callers use [`Backend::run`].
     #[default]
     None,
-    /// Callers start a call with [`FastPath::start_fast_call`] and complete it themselves.
+    /// Callers prepare a call with [`FastPath::prepare_fast_call`] and run it themselves.
     Started,
     /// Callers let the back end run the whole call with [`FastPath::run_fast_call`].
     Delegated,
@@ -183,17 +183,16 @@ impl dyn Backend + '_ {
 /// The fast path for small calls that repeat an earlier call. [`BackendProperties::fast_path`]
 /// tells callers which of the functions they may use.
 pub trait FastPath {
-    /// Starts a call of at most [`super::PROMPT_BYTES`] with this sequence number. Returns `None`
+    /// Prepares a call of at most [`super::PROMPT_BYTES`], which the caller then runs. Returns `None`
     /// if [`Backend::run`] must run the call. The caller must hold the turn of the call (the time
     /// in which the call holds the queue of the group). Back ends with [`FastPathKind::Started`]
     /// implement this function.
-    fn start_fast_call(
+    fn prepare_fast_call(
         &self,
         arguments: &CallArguments<'_>,
         key: FastCallKey,
-        sequence: u64,
     ) -> Option<FastCall<'_>> {
-        let _ = (arguments, key, sequence);
+        let _ = (arguments, key);
         None
     }
 

@@ -78,8 +78,10 @@ impl Group {
             return None;
         }
         let arguments = call.fast_path_arguments(&options.label)?;
-        let key = arguments.key().filter(|_| arguments.bytes() <= PROMPT_BYTES)?;
-        Some(SmallCall { arguments, key })
+        if arguments.bytes() > PROMPT_BYTES {
+            return None;
+        }
+        Some(SmallCall { arguments, key: arguments.key()? })
     }
 
     /// Runs a call if its key is in the table and the call gets its turn immediately. Otherwise
@@ -114,12 +116,11 @@ impl Group {
                 begin_record(&arguments.descriptor(sequence).encode());
                 return self.backend.run_fast_call(arguments, sequence, deadline.get_or_start());
             }
-            started = self.backend.start_fast_call(arguments, *key, sequence);
+            started = self.backend.prepare_fast_call(arguments, *key);
             let Some(started) = &mut started else { return Ok(FastProgress::NotStarted) };
-            // The record is written here, after the payload was sent: this rank writes it while the
+            // The record is written after the payload was published: this rank writes it while the
             // payload travels to the peers.
-            begin_record(started.words());
-            started.complete(arguments)
+            started.run(arguments, sequence, begin_record)
         });
         let (wakeup, is_quick) = match progress {
             Ok(FastProgress::Done(wakeup)) => (wakeup, true),

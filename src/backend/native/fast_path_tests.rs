@@ -105,11 +105,12 @@ impl FastPathRank {
             if !state.has_plan(key) {
                 state.prepare_plan(&arguments, key, row, &self.domain);
             }
-            let started = FastCall::start(state, &self.domain, key, &arguments, sequence);
-            let Some(mut started) = started else { return FastOutcome::NotStarted };
+            let mut started = FastCall::new(state, &self.domain, key);
             let number = row.number(operation.descriptor.kind);
-            assert_eq!(*started.words(), operation.descriptor.encode_with(number));
-            match started.complete(&arguments).unwrap() {
+            let check_words =
+                |words: &[u64; 3]| assert_eq!(*words, operation.descriptor.encode_with(number));
+            match started.run(&arguments, sequence, check_words).unwrap() {
+                FastProgress::NotStarted => FastOutcome::NotStarted,
                 FastProgress::Waiting => FastOutcome::Waiting(started),
                 FastProgress::Done(wakeup) if wakeup.is_needed() => FastOutcome::WakeupPending,
                 FastProgress::Done(_) => FastOutcome::Done,

@@ -110,11 +110,10 @@ impl GroupFailureState for NodeFailureState {
 }
 
 impl FastPath for NativeBackend {
-    fn start_fast_call(
+    fn prepare_fast_call(
         &self,
         arguments: &CallArguments<'_>,
         key: FastCallKey,
-        sequence: u64,
     ) -> Option<FastCall<'_>> {
         let mut state = self.lock_state();
         if !state.has_plan(key) {
@@ -122,7 +121,7 @@ impl FastPath for NativeBackend {
             let choice = select(kind, arguments.bytes(), &self.shape, wanted, &self.rules).ok()?;
             state.prepare_plan(arguments, key, choice.algorithm, &*self.domain);
         }
-        FastCall::start(state, &*self.domain, key, arguments, sequence)
+        Some(FastCall::new(state, &*self.domain, key))
     }
 }
 
