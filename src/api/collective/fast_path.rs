@@ -169,7 +169,9 @@ impl Group {
                 (FastProgress::Waiting, Some(started)) => started.wait(&operation),
                 (FastProgress::Accepted, _) => self.backend.finish_fast_call(&operation),
                 (FastProgress::Done(_) | FastProgress::DoneAfterWait, _) => Ok(()),
-                (FastProgress::NotStarted | FastProgress::Waiting, _) => {
+                (FastProgress::NotStarted | FastProgress::Waiting, started) => {
+                    // The full path takes the lock that a prepared call holds.
+                    drop(started);
                     self.backend.run(&operation)
                 }
             })

@@ -8,6 +8,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
+use std::time::Duration;
 
 fn run(group: &Group, call: Call<'_>) -> Result<()> {
     group.run(call, &CallOptions::default())
@@ -52,6 +53,26 @@ fn repeated_calls_give_equal_results() {
                         run(group, Call::barrier()).unwrap();
                     }
                 }
+            }
+        });
+    }
+}
+
+/// The root of small broadcasts runs ahead of its receiver until all its slots are in use. The next
+/// broadcast cannot start on the fast path, and waits on the full path.
+#[test]
+fn call_without_a_free_slot_takes_the_full_path() {
+    // Payloads in control slots and in data slots.
+    for len in [8, 1024] {
+        ranks::run("transport=inproc", 2, |group| {
+            for value in 0..200_u8 {
+                if group.rank() == 1 && value % 100 == 50 {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                let mut buffer = vec![if group.rank() == 0 { value } else { 0 }; len];
+                let buf = Dst::from(&mut buffer[..]);
+                run(group, Call::broadcast(buf, DataType::U8, 0, group.rank())).unwrap();
+                assert_eq!(buffer, vec![value; len]);
             }
         });
     }
