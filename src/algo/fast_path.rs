@@ -34,28 +34,52 @@ use super::shared::{ShmCursor, ShmSequencer};
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
+use crate::base::sync::{lock, try_lock};
 use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{Descriptor, SharedDomain};
 use crate::wait::policy::spin_until;
-use std::sync::MutexGuard;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The maximum number of polls for a rank after the first poll. These polls take some microseconds.
 const MAX_POLLS: u32 = 300;
+
+/// The state and the domain of one group, which the operations of the group use in turn.
+#[derive(Debug)]
+pub struct FastPathState {
+    state: Mutex<GroupState>,
+    domain: Arc<dyn SharedDomain>,
+}
+
+impl FastPathState {
+    /// Returns the state of a new group.
+    pub fn new(state: GroupState, domain: Arc<dyn SharedDomain>) -> Self {
+        Self { state: Mutex::new(state), domain }
+    }
+
+    /// Locks the state of the group.
+    pub fn lock(&self) -> MutexGuard<'_, GroupState> {
+        lock(&self.state)
+    }
+
+    /// Locks the state of the group, if no thread holds the lock.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, GroupState>> {
+        try_lock(&self.state)
+    }
+}
 
 /// A call on the fast path, with the lock of the state that it uses.
 #[derive(Debug)]
 pub struct FastCall<'a> {
     state: MutexGuard<'a, GroupState>,
     domain: &'a dyn SharedDomain,
-    /// The key of the plan in `state`. This value is moved several times during a call, so it has
-    /// the key instead of a copy of the plan.
+    /// The key of the plan in `state`.
     key: FastCallKey,
 }
 
 /// The state in which the fast path leaves a call.
-#[derive(Debug)]
-pub enum FastProgress<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastProgress {
     /// The call has not started.
     NotStarted,
     /// The call must wait for other ranks, or found a mismatch. The caller continues with
@@ -63,31 +87,25 @@ pub enum FastProgress<'a> {
     Waiting,
     /// A plug-in has accepted the call and continues it.
     Accepted,
-    /// The call is complete. The caller must perform the pending wakeup, if there is one.
-    Done(PendingWakeup<'a>),
+    /// The call is complete.
+    Done {
+        /// Whether peers may sleep until one of the stores of the call. If so, the caller must
+        /// perform the [`PendingWakeup`].
+        leaves_sleepers: bool,
+    },
     /// The call is complete, and had a long wait.
     DoneAfterWait,
 }
 
-/// The wakeup of sleeping peers that the fast path leaves to its caller, or
-/// [`PendingWakeup::NONE`].
+/// The wakeup of sleeping peers that the fast path leaves to its caller.
 #[derive(Debug)]
-pub struct PendingWakeup<'a>(Option<&'a dyn SharedDomain>);
+pub struct PendingWakeup<'a>(&'a dyn SharedDomain);
 
 impl PendingWakeup<'_> {
-    /// No wakeup is needed.
-    pub const NONE: Self = Self(None);
-
-    /// Returns whether a peer may be asleep.
-    #[inline]
-    pub fn is_needed(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Wakes the peers that sleep until one of the stores of the call. The caller must have issued
     /// a fence between these stores and this function.
     pub fn wake_fenced(self) {
-        let Some(domain) = self.0 else { return };
+        let domain = self.0;
         let rank = domain.rank();
         let others = (0..domain.size()).filter(|&other| other != rank);
         wake_ranks_fenced(domain, domain.region(), others);
@@ -95,14 +113,16 @@ impl PendingWakeup<'_> {
 }
 
 impl<'a> FastCall<'a> {
-    /// Prepares a call for whose key a plan exists in `state`.
+    /// Prepares a call with this key. Locks the state of the group until the call is dropped.
     #[inline]
-    pub fn new(
-        state: MutexGuard<'a, GroupState>,
-        domain: &'a dyn SharedDomain,
-        key: FastCallKey,
-    ) -> Self {
-        Self { state, domain, key }
+    pub fn new(fast_path: &'a FastPathState, key: FastCallKey) -> Self {
+        Self { state: fast_path.lock(), domain: &*fast_path.domain, key }
+    }
+
+    /// Ends the call. Returns the wakeup of its peers.
+    #[inline]
+    pub fn into_wakeup(self) -> PendingWakeup<'a> {
+        PendingWakeup(self.domain)
     }
 
     /// Runs the call with this sequence number, without a long wait. Calls `on_published` with the
@@ -120,7 +140,7 @@ impl<'a> FastCall<'a> {
         arguments: &CallArguments<'_>,
         sequence: u64,
         on_published: impl FnOnce(&[u64; 3]),
-    ) -> Result<FastProgress<'a>> {
+    ) -> Result<FastProgress> {
         let Self { domain, key, ref mut state } = *self;
         let Some((plan, cursor)) = state.plan_and_cursor(key) else {
             return Ok(FastProgress::NotStarted);
@@ -169,13 +189,13 @@ struct PlannedCall<'a> {
 impl PlannedCall<'_> {
     /// Does the work of [`FastCall::run`] for a location that the compiler knows.
     #[inline(always)]
-    fn run<'d>(
+    fn run(
         &self,
         location: PayloadLocation,
-        domain: &'d dyn SharedDomain,
+        domain: &dyn SharedDomain,
         cursor: &mut ShmCursor,
         on_published: impl FnOnce(&[u64; 3]),
-    ) -> Result<FastProgress<'d>> {
+    ) -> Result<FastProgress> {
         let Self { plan, arguments, sequence } = *self;
         let (is_oversubscribed, plan_words) = (plan.is_oversubscribed, &plan.words);
         let plan = plan.step.with_known_location(location);
@@ -219,7 +239,7 @@ impl PlannedCall<'_> {
             shm.prefetch_own_line();
         }
         let leaves_sleepers = is_slot_receiver || has_all_payloads && !is_oversubscribed;
-        Ok(FastProgress::Done(PendingWakeup(leaves_sleepers.then_some(domain))))
+        Ok(FastProgress::Done { leaves_sleepers })
     }
 }
 

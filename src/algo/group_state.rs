@@ -1,25 +1,31 @@
 //! The state that a rank keeps between the operations of one group. Only the running operation
 //! accesses this state.
 //!
-//! The fast-path plans are the only place that caches the choice of an algorithm: a small call uses
-//! the algorithm that the last call with the same key selected.
+//! Most calls repeat an earlier call. So the state has the last choice of an algorithm for each
+//! operation, and the plans of small calls.
 
 use super::call_arguments::{CallArguments, FastCallKey};
 use super::message::PeerHistory;
-use super::row::{Algorithm, AlgorithmBody};
+use super::operation::{AlgorithmRequest, RunningAlgorithm};
+use super::row::{Algorithm, AlgorithmBody, GroupShape};
+use super::rules::AlgorithmRules;
+use super::select::select;
 use super::shared::ShmCursor;
 use super::shared::one_step::{OneStepPlan, is_sent_unchanged};
 use super::table::algorithm_name;
+use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
 use crate::base::nodes::NodeMap;
-use crate::transport::SharedDomain;
+use crate::transport::{OpKind, SharedDomain};
 
 /// The state of one group on this rank.
 #[derive(Debug)]
 pub struct GroupState {
     /// The position of this rank in the steps that the ranks of this node take in shared memory.
     pub cursor: ShmCursor,
+    /// The last choice of an algorithm for each operation, by the number of the operation.
+    last_choices: [Option<LastChoice>; OpKind::ALL.len()],
     /// The plans of the fast path. The index of a plan is the slot of its key. The vector is empty
     /// until the first plan exists.
     plans: Vec<Option<FastPathPlan>>,
@@ -27,6 +33,22 @@ pub struct GroupState {
     pub peer_history: Option<PeerHistory>,
     /// All ranks of the group; empty if the group has only one node.
     pub all_ranks: Vec<Rank>,
+}
+
+/// The algorithm that was selected for a call without a requested algorithm.
+#[derive(Clone, Copy, Debug)]
+struct LastChoice {
+    bytes: usize,
+    chosen: ChosenAlgorithm,
+}
+
+/// A selected algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct ChosenAlgorithm {
+    /// The algorithm.
+    pub algorithm: &'static Algorithm,
+    /// Its name, and its number for the operation.
+    pub running: RunningAlgorithm,
 }
 
 /// The properties that all fast calls with one key have in common on this rank.
@@ -49,6 +71,7 @@ impl GroupState {
         let (node_size, size) = (nodes.members(nodes.node_of(rank)).len(), nodes.rank_count());
         Self {
             cursor: ShmCursor::new(group, node_size, algorithm_name),
+            last_choices: [None; OpKind::ALL.len()],
             plans: Vec::new(),
             peer_history: spans_nodes.then(|| PeerHistory::new(group, rank, size, algorithm_name)),
             all_ranks: (0..size).filter(|_| spans_nodes).collect(),
@@ -65,15 +88,36 @@ impl GroupState {
         plan.filter(|plan| plan.key == key).map(|plan| (plan, &mut self.cursor))
     }
 
-    /// Returns whether a plan exists for a key.
-    #[inline]
-    pub fn has_plan(&self, key: FastCallKey) -> bool {
-        let plan = self.plans.get(key.slot()).and_then(Option::as_ref);
-        plan.is_some_and(|plan| plan.key == key)
+    /// Selects the algorithm for a call of `bytes` bytes.
+    ///
+    /// # Errors
+    /// As [`select`].
+    pub fn choose(
+        &mut self,
+        kind: OpKind,
+        bytes: usize,
+        request: AlgorithmRequest<'_>,
+        shape: &GroupShape,
+        rules: &AlgorithmRules,
+    ) -> Result<ChosenAlgorithm> {
+        let has_request = request.name.is_some() || request.canonical;
+        let last_choice = &mut self.last_choices[kind as usize];
+        if let Some(last) = last_choice
+            && last.bytes == bytes
+            && !has_request
+        {
+            return Ok(last.chosen);
+        }
+        let algorithm = select(kind, bytes, shape, request, rules)?.algorithm;
+        let chosen = ChosenAlgorithm { algorithm, running: algorithm.running(kind) };
+        if !has_request {
+            *last_choice = Some(LastChoice { bytes, chosen });
+        }
+        Ok(chosen)
     }
 
     /// Prepares the plan for calls with this key. `arguments` are the arguments of one such call,
-    /// and `algorithm` is the algorithm that the call runs. Does nothing if such calls cannot take
+    /// and `algorithm` is the algorithm that the call runs. Returns false if such calls cannot take
     /// the fast path.
     #[cold]
     pub fn prepare_plan(
@@ -82,14 +126,15 @@ impl GroupState {
         key: FastCallKey,
         algorithm: &'static Algorithm,
         domain: &dyn SharedDomain,
-    ) {
-        let AlgorithmBody::OneStep(body) = algorithm.body else { return };
+    ) -> bool {
+        let AlgorithmBody::OneStep(body) = algorithm.body else { return false };
         let step = OneStepPlan::of(body, arguments, domain.rank(), domain.size());
-        let Some(step) = step.ok().filter(|_| is_sent_unchanged(arguments)) else { return };
+        let Some(step) = step.ok().filter(|_| is_sent_unchanged(arguments)) else { return false };
         let arguments = CallArguments { label: &Label::NONE, ..*arguments };
         let words = arguments.descriptor(0).encode_with(algorithm.number(arguments.kind));
         let is_oversubscribed = domain.wait_policy().is_oversubscribed;
         self.plans.resize(FastCallKey::SLOTS, None);
         self.plans[key.slot()] = Some(FastPathPlan { key, step, words, is_oversubscribed });
+        true
     }
 }

@@ -9,7 +9,7 @@ use super::device_backend::DeviceBackend;
 use super::memory::{BackendMemory, allocate_host_memory};
 use super::support_query::SupportQuery;
 use crate::algo::call_arguments::{CallArguments, FastCallKey};
-use crate::algo::fast_path::{FastCall, FastProgress};
+use crate::algo::fast_path::{FastPathState, FastProgress};
 use crate::algo::rules::AlgorithmRule;
 use crate::algo::{AlgorithmRequest, Operation};
 use crate::base::deadline::Deadline;
@@ -39,7 +39,7 @@ pub enum FastPathKind {
     /// The back end has no fast path. Callers use [`Backend::run`].
     #[default]
     None,
-    /// Callers prepare a call with [`FastPath::prepare_fast_call`] and run it themselves.
+    /// Callers run a call themselves, on the state that [`FastPath::fast_path_state`] returns.
     Started,
     /// Callers let the back end run the whole call with [`FastPath::run_fast_call`].
     Delegated,
@@ -183,17 +183,19 @@ impl dyn Backend + '_ {
 /// The fast path for small calls that repeat an earlier call. [`BackendProperties::fast_path`]
 /// tells callers which of the functions they may use.
 pub trait FastPath {
-    /// Prepares a call of at most [`super::PROMPT_BYTES`], which the caller then runs. Returns `None`
-    /// if [`Backend::run`] must run the call. The caller must hold the turn of the call (the time
-    /// in which the call holds the queue of the group). Back ends with [`FastPathKind::Started`]
-    /// implement this function.
-    fn prepare_fast_call(
-        &self,
-        arguments: &CallArguments<'_>,
-        key: FastCallKey,
-    ) -> Option<FastCall<'_>> {
-        let _ = (arguments, key);
+    /// Returns the state on which a caller runs a call of at most [`super::PROMPT_BYTES`]. The
+    /// caller must hold the turn of the call (the time in which the call holds the queue of the
+    /// group). Back ends with [`FastPathKind::Started`] implement this function.
+    fn fast_path_state(&self) -> Option<&FastPathState> {
         None
+    }
+
+    /// Prepares the fast path for calls with this key. `arguments` are the arguments of one such
+    /// call. Returns false if [`Backend::run`] must run such calls, and `None` if an operation is
+    /// running, so that the function could not prepare anything. Does not wait.
+    fn prepare_fast_path(&self, arguments: &CallArguments<'_>, key: FastCallKey) -> Option<bool> {
+        let _ = (arguments, key);
+        Some(true)
     }
 
     /// Runs a call of at most [`super::PROMPT_BYTES`] with this sequence number, as far as possible
@@ -207,7 +209,7 @@ pub trait FastPath {
         arguments: &CallArguments<'_>,
         sequence: u64,
         deadline: &Deadline,
-    ) -> Result<FastProgress<'static>> {
+    ) -> Result<FastProgress> {
         let _ = (arguments, sequence, deadline);
         Ok(FastProgress::NotStarted)
     }

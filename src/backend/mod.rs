@@ -27,7 +27,7 @@ mod support_query;
 
 pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
-pub use crate::algo::fast_path::{FastCall, FastProgress, PendingWakeup};
+pub use crate::algo::fast_path::{FastCall, FastPathState, FastProgress};
 pub use crate::algo::{AlgorithmRequest, Operation};
 pub use crate::transport::{
     Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,

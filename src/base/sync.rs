@@ -2,7 +2,9 @@
 //! std's types, or loom's types under `--cfg loom`. All other code uses std's types directly, and
 //! locks a mutex with [`lock`].
 
-use std::sync::{LockResult, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
+use std::sync::{
+    LockResult, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError, TryLockError,
+};
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -15,6 +17,15 @@ pub use std::sync::{Mutex, MutexGuard};
 /// the data inconsistent.
 pub fn lock<T: ?Sized>(mutex: &StdMutex<T>) -> StdMutexGuard<'_, T> {
     unpoisoned(mutex.lock())
+}
+
+/// Locks a mutex as [`lock`], unless a thread holds the lock.
+pub fn try_lock<T: ?Sized>(mutex: &StdMutex<T>) -> Option<StdMutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Returns the guard from the outcome of a lock call, even if a thread has panicked while it held

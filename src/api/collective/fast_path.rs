@@ -13,7 +13,7 @@ use crate::api::observe::recorder::{OperationRecord, RecorderSlot};
 use crate::api::work::callbacks;
 use crate::api::work::queue::{Ticket, Turn};
 use crate::backend::{
-    CallArguments, FastCall, FastCallKey, FastPathKind, FastProgress, PROMPT_BYTES, PendingWakeup,
+    CallArguments, FastCall, FastCallKey, FastPathKind, FastProgress, PROMPT_BYTES,
 };
 use crate::base::deadline::LazyDeadline;
 use crate::base::debug::{self, NanCheck};
@@ -54,13 +54,16 @@ impl Group {
         let Some(small_call) = self.small_call(&call, options) else {
             return self.run_full_path(call, options);
         };
-        let key = small_call.key;
         if let Some(outcome) = self.run_fast_path(&call, options, &small_call) {
             return outcome;
         }
         let outcome = self.run_full_path(call, options);
-        if outcome.is_ok() {
-            self.checked_keys.insert(key);
+        let SmallCall { arguments, key } = small_call;
+        if outcome.is_ok()
+            && self.checked_keys.is_new(key)
+            && let Some(has_fast_path) = self.backend.prepare_fast_path(&arguments, key)
+        {
+            self.checked_keys.insert(key, has_fast_path);
         }
         outcome
     }
@@ -116,30 +119,31 @@ impl Group {
                 begin_record(&arguments.descriptor(sequence).encode());
                 return self.backend.run_fast_call(arguments, sequence, deadline.get_or_start());
             }
-            started = self.backend.prepare_fast_call(arguments, *key);
-            let Some(started) = &mut started else { return Ok(FastProgress::NotStarted) };
+            let Some(state) = self.backend.fast_path_state() else {
+                return Ok(FastProgress::NotStarted);
+            };
             // The record is written after the payload was published: this rank writes it while the
             // payload travels to the peers.
-            started.run(arguments, sequence, begin_record)
+            started.insert(FastCall::new(state, *key)).run(arguments, sequence, begin_record)
         });
-        let (wakeup, is_quick) = match progress {
-            Ok(FastProgress::Done(wakeup)) => (wakeup, true),
-            Ok(FastProgress::DoneAfterWait) => (PendingWakeup::NONE, false),
+        let (is_quick, leaves_sleepers) = match progress {
+            Ok(FastProgress::Done { leaves_sleepers }) => (true, leaves_sleepers),
+            Ok(FastProgress::DoneAfterWait) => (false, false),
             progress => {
                 let unfinished =
                     UnfinishedCall { ticket, turn, deadline, progress, started, slot, record };
                 return Some(self.finish_on_full_path(call, options, unfinished));
             }
         };
-        // `started` holds state of the back end that the next operation of the group needs. So it
-        // is dropped before the turn ends.
-        drop(started);
+        // The call holds a lock that the next operation of the group needs. So it ends before the
+        // turn ends.
+        let wakeup = started.map(FastCall::into_wakeup);
         match record {
             Some(record) if is_quick => record.end_without_clock(&Ok(())),
             record => record.into_iter().for_each(|record| record.end(&Ok(()))),
         }
         drop(turn);
-        if wakeup.is_needed() {
+        if let Some(wakeup) = wakeup.filter(|_| leaves_sleepers) {
             fence_after_any_rmw();
             wakeup.wake_fenced();
         }
@@ -168,7 +172,7 @@ impl Group {
             self.run_catching_panics(|| match (progress, started) {
                 (FastProgress::Waiting, Some(started)) => started.wait(&operation),
                 (FastProgress::Accepted, _) => self.backend.finish_fast_call(&operation),
-                (FastProgress::Done(_) | FastProgress::DoneAfterWait, _) => Ok(()),
+                (FastProgress::Done { .. } | FastProgress::DoneAfterWait, _) => Ok(()),
                 (FastProgress::NotStarted | FastProgress::Waiting, started) => {
                     // The full path takes the lock that a prepared call holds.
                     drop(started);
@@ -187,7 +191,7 @@ struct UnfinishedCall<'a> {
     ticket: Ticket,
     turn: Turn<'a>,
     deadline: LazyDeadline,
-    progress: Result<FastProgress<'a>>,
+    progress: Result<FastProgress>,
     started: Option<FastCall<'a>>,
     slot: RecorderSlot,
     /// The entry in the flight recorder, if it has been written.

@@ -15,6 +15,7 @@ use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
 use super::{DomainMembership, NativeBackend, malformed_peer_info};
 use crate::algo::GroupShape;
+use crate::algo::fast_path::FastPathState;
 use crate::algo::group_state::GroupState;
 use crate::algo::rules::AlgorithmRules;
 use crate::backend::peer_info::rank_locations;
@@ -34,7 +35,7 @@ use crate::transport::{
 };
 use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The largest element in bytes. A data slot must hold one element for each rank of the group.
@@ -149,6 +150,7 @@ fn bootstrap_group(
     let overrides = std::mem::take(&mut infos[0].rules);
     let state = GroupState::new(context.group, &nodes, context.rank);
     let direct = Arc::clone(state.cursor.arena_access().call_count());
+    let state = FastPathState::new(state, Arc::clone(&domain));
     let domain = DomainMembership(domain);
     Ok(NativeBackend {
         matching_engine,
@@ -164,7 +166,7 @@ fn bootstrap_group(
         has_arrival_check,
         survivor_endpoint,
         zero_copy_calls: direct,
-        state: Mutex::new(state),
+        state,
     })
 }
 

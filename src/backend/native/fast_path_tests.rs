@@ -2,7 +2,7 @@
 //! by the other path, and the two ranks of a call may use different paths. Both ranks run on one
 //! thread, so that their order is deterministic.
 
-use crate::algo::fast_path::{FastCall, FastProgress};
+use crate::algo::fast_path::{FastCall, FastPathState, FastProgress};
 use crate::algo::group_state::GroupState;
 use crate::algo::shared::{ShmSequencer, all_reduce, broadcast, one_step, reduce};
 use crate::algo::{Algorithm, AlgorithmBody, CallArguments, Operation};
@@ -18,11 +18,11 @@ use crate::process::this_process;
 use crate::transport::inproc::InprocDomain;
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{
-    CountSpec, Descriptor, OpKind, PeerName, RegionGeometry, ReusePolicy, SharedDomain as _,
+    CountSpec, Descriptor, OpKind, PeerName, RegionGeometry, ReusePolicy, SharedDomain,
 };
 use crate::wait::WaitPolicy;
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The number of control slots and the number of data slots of a rank.
@@ -32,8 +32,8 @@ const _: () = assert!(CTRL_SLOTS as u64 == CTRL_SLOT_COUNT && DATA_SLOTS as u64 
 
 /// The state of one of the two ranks.
 struct FastPathRank {
-    domain: InprocDomain,
-    state: Mutex<GroupState>,
+    domain: Arc<dyn SharedDomain>,
+    state: FastPathState,
     sequence: Cell<u64>,
 }
 
@@ -63,9 +63,10 @@ fn rank_pair(is_oversubscribed: bool) -> [FastPathRank; 2] {
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed };
         let peers = vec![name(0), name(1)];
-        let domain =
-            InprocDomain::join(Nonce(group.0), 0, rank, peers, geometry, wait_policy).unwrap();
-        let state = Mutex::new(GroupState::new(group, &nodes, rank));
+        let domain = InprocDomain::join(Nonce(group.0), 0, rank, peers, geometry, wait_policy);
+        let domain: Arc<dyn SharedDomain> = Arc::new(domain.unwrap());
+        let state = GroupState::new(group, &nodes, rank);
+        let state = FastPathState::new(state, Arc::clone(&domain));
         FastPathRank { domain, state, sequence: Cell::new(0) }
     })
 }
@@ -101,19 +102,16 @@ impl FastPathRank {
         self.with_operation(row, of, send, recv, |operation| {
             let (arguments, sequence) = (CallArguments::of(operation), self.sequence.get());
             let key = arguments.key().unwrap();
-            let mut state = self.state.lock().unwrap();
-            if !state.has_plan(key) {
-                state.prepare_plan(&arguments, key, row, &self.domain);
-            }
-            let mut started = FastCall::new(state, &self.domain, key);
+            self.state.lock().prepare_plan(&arguments, key, row, &*self.domain);
+            let mut started = FastCall::new(&self.state, key);
             let number = row.number(operation.descriptor.kind);
             let check_words =
                 |words: &[u64; 3]| assert_eq!(*words, operation.descriptor.encode_with(number));
             match started.run(&arguments, sequence, check_words).unwrap() {
                 FastProgress::NotStarted => FastOutcome::NotStarted,
                 FastProgress::Waiting => FastOutcome::Waiting(started),
-                FastProgress::Done(wakeup) if wakeup.is_needed() => FastOutcome::WakeupPending,
-                FastProgress::Done(_) => FastOutcome::Done,
+                FastProgress::Done { leaves_sleepers: true } => FastOutcome::WakeupPending,
+                FastProgress::Done { leaves_sleepers: false } => FastOutcome::Done,
                 other => panic!("{other:?}"),
             }
         })
@@ -133,8 +131,8 @@ impl FastPathRank {
                 panic!("{} is not a one-step algorithm", row.name)
             };
             let algorithm = row.running(operation.descriptor.kind);
-            let cursor = &mut self.state.lock().unwrap().cursor;
-            let mut steps = ShmSequencer::begin(&self.domain, cursor, operation, algorithm);
+            let cursor = &mut self.state.lock().cursor;
+            let mut steps = ShmSequencer::begin(&*self.domain, cursor, operation, algorithm);
             one_step::run(&mut steps, operation, step)?;
             steps.finish();
             Ok(())

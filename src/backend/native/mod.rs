@@ -17,10 +17,10 @@ mod tuning;
 mod write_revocation_tests;
 
 use super::{
-    Backend, BackendProperties, CallArguments, FastCall, FastCallKey, FastPath, FastPathKind,
+    Backend, BackendProperties, CallArguments, FastCallKey, FastPath, FastPathKind, FastPathState,
     GroupFailureState, PeerMonitor, RankLocation,
 };
-use crate::algo::group_state::GroupState;
+use crate::algo::group_state::{ChosenAlgorithm, GroupState};
 use crate::algo::hierarchical::{self, HierarchicalOperation};
 use crate::algo::message::{MessageOperation, Team};
 use crate::algo::rules::{AlgorithmRule, AlgorithmRules};
@@ -30,7 +30,6 @@ use crate::algo::{Algorithm, AlgorithmBody, AlgorithmRequest, GroupShape, Operat
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::nodes::NodeMap;
-use crate::base::sync::lock;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
@@ -39,7 +38,7 @@ use crate::transport::{
 use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// The native back end of a group of at least two ranks.
 #[derive(Debug)]
@@ -69,7 +68,7 @@ pub struct NativeBackend {
     /// The number of operations that accessed arenas in place.
     zero_copy_calls: Arc<AtomicU64>,
     /// The state that is kept between operations. The running operation holds the lock.
-    state: Mutex<GroupState>,
+    state: FastPathState,
 }
 
 /// The membership of this rank in its domain. When it is dropped, the rank leaves the domain, even
@@ -110,18 +109,19 @@ impl GroupFailureState for NodeFailureState {
 }
 
 impl FastPath for NativeBackend {
-    fn prepare_fast_call(
-        &self,
-        arguments: &CallArguments<'_>,
-        key: FastCallKey,
-    ) -> Option<FastCall<'_>> {
-        let mut state = self.lock_state();
-        if !state.has_plan(key) {
-            let (kind, wanted) = (arguments.kind, AlgorithmRequest::default());
-            let choice = select(kind, arguments.bytes(), &self.shape, wanted, &self.rules).ok()?;
-            state.prepare_plan(arguments, key, choice.algorithm, &*self.domain);
-        }
-        Some(FastCall::new(state, &*self.domain, key))
+    fn fast_path_state(&self) -> Option<&FastPathState> {
+        Some(&self.state)
+    }
+
+    #[cold]
+    fn prepare_fast_path(&self, arguments: &CallArguments<'_>, key: FastCallKey) -> Option<bool> {
+        let (kind, request) = (arguments.kind, AlgorithmRequest::default());
+        // Another thread may already wait in the next operation, with the lock.
+        let mut state = self.state.try_lock()?;
+        let chosen = state.choose(kind, arguments.bytes(), request, &self.shape, &self.rules);
+        Some(chosen.is_ok_and(|chosen| {
+            state.prepare_plan(arguments, key, chosen.algorithm, &*self.domain)
+        }))
     }
 }
 
@@ -175,9 +175,9 @@ impl Backend for NativeBackend {
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let (kind, wanted) = (operation.descriptor.kind, operation.algorithm_request());
-        let chosen = select(kind, operation.bytes(), &self.shape, wanted, &self.rules)?.algorithm;
-        let mut state = self.lock_state();
+        let (kind, request) = (operation.descriptor.kind, operation.algorithm_request());
+        let mut state = self.state.lock();
+        let chosen = state.choose(kind, operation.bytes(), request, &self.shape, &self.rules)?;
         if self.domain.region().abort_record().is_set()
             && let Some(error) = self.domain.failure()
         {
@@ -231,23 +231,19 @@ impl Backend for NativeBackend {
 }
 
 impl NativeBackend {
-    fn lock_state(&self) -> MutexGuard<'_, GroupState> {
-        lock(&self.state)
-    }
-
     fn run_within_node(
         &self,
-        chosen: &Algorithm,
+        chosen: ChosenAlgorithm,
         operation: &Operation<'_>,
         state: &mut GroupState,
     ) -> Result<()> {
-        let algorithm = chosen.running(operation.descriptor.kind);
-        let mut steps = ShmSequencer::begin(&*self.domain, &mut state.cursor, operation, algorithm);
-        match chosen.body {
+        let ChosenAlgorithm { algorithm, running } = chosen;
+        let mut steps = ShmSequencer::begin(&*self.domain, &mut state.cursor, operation, running);
+        match algorithm.body {
             AlgorithmBody::OneStep(body) => one_step::run(&mut steps, operation, body)?,
             AlgorithmBody::Shared(run) => run_in_arenas_or(&mut steps, operation, run)?,
             AlgorithmBody::Message(_) | AlgorithmBody::Hierarchical(_) => {
-                return Err(misplaced_algorithm(chosen));
+                return Err(misplaced_algorithm(algorithm));
             }
         }
         steps.finish_within_node();
@@ -256,24 +252,24 @@ impl NativeBackend {
 
     fn run_across_nodes(
         &self,
-        chosen: &Algorithm,
+        chosen: ChosenAlgorithm,
         operation: &Operation<'_>,
         state: &mut GroupState,
         mesh: &dyn Endpoint,
     ) -> Result<()> {
+        let ChosenAlgorithm { algorithm, running } = chosen;
         let GroupState { cursor, peer_history: Some(messages), all_ranks, .. } = state else {
-            return Err(misplaced_algorithm(chosen));
+            return Err(misplaced_algorithm(algorithm));
         };
-        let algorithm = chosen.running(operation.descriptor.kind);
-        let descriptor = Descriptor { algorithm: algorithm.number, ..operation.descriptor };
+        let descriptor = Descriptor { algorithm: running.number, ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
-        let mut steps = ShmSequencer::begin(&*self.domain, cursor, operation, algorithm);
+        let mut steps = ShmSequencer::begin(&*self.domain, cursor, operation, running);
         steps.record_start();
-        let is_hierarchical = matches!(chosen.body, AlgorithmBody::Hierarchical(_));
+        let is_hierarchical = matches!(algorithm.body, AlgorithmBody::Hierarchical(_));
         let mut messages = MessageOperation::begin(mesh, messages, operation, is_hierarchical);
-        match chosen.body {
+        match algorithm.body {
             AlgorithmBody::OneStep(_) | AlgorithmBody::Shared(_) => {
-                Err(misplaced_algorithm(chosen))
+                Err(misplaced_algorithm(algorithm))
             }
             AlgorithmBody::Message(run) => {
                 steps.publish_finished(&[])?;
@@ -293,8 +289,11 @@ impl NativeBackend {
 }
 
 /// Returns the error for a selected algorithm that cannot run in this group.
-fn misplaced_algorithm(chosen: &Algorithm) -> Error {
-    Error::internal(format!("the algorithm {} cannot run on the nodes of the group", chosen.name))
+fn misplaced_algorithm(algorithm: &Algorithm) -> Error {
+    Error::internal(format!(
+        "the algorithm {} cannot run on the nodes of the group",
+        algorithm.name
+    ))
 }
 
 /// Returns the error for a peer info that cannot be decoded.

@@ -11,8 +11,8 @@ use super::task::{PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, Su
 use crate::backend::memory::allocate_host_memory;
 use crate::backend::{
     AlgorithmRequest, Backend, BackendMemory, BackendProperties, CallArguments, FastPath,
-    FastPathKind, FastProgress, GroupFailureState, OpKind, Operation, PendingWakeup, PointToPoint,
-    RankLocation, SupportQuery,
+    FastPathKind, FastProgress, GroupFailureState, OpKind, Operation, PointToPoint, RankLocation,
+    SupportQuery,
 };
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -273,7 +273,7 @@ impl FastPath for PluginGroup {
         arguments: &CallArguments<'_>,
         sequence: u64,
         deadline: &Deadline,
-    ) -> Result<FastProgress<'static>> {
+    ) -> Result<FastProgress> {
         // If the group has failed, the full path reports the reason.
         if self.failure_state.known_failure().is_some()
             || self.compositions.method_for(arguments.kind) != CompositionMethod::Direct
@@ -282,7 +282,7 @@ impl FastPath for PluginGroup {
         }
         let task = PluginTask::from_fast_call(arguments, sequence, deadline);
         match self.bound.communicator.run(&task, task.time_left().min(FAST_PATH_WAIT)) {
-            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastProgress::Done(PendingWakeup::NONE)),
+            Some(Ok(RunOutcome::DoneQuickly)) => Ok(FastProgress::Done { leaves_sleepers: false }),
             Some(Ok(RunOutcome::Done)) => Ok(FastProgress::DoneAfterWait),
             Some(Ok(RunOutcome::Pending(request))) => {
                 *self.lock_pending_fast_call() = Some(request);
