@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(in crate::api) struct CheckedKeys([AtomicU64; FastCallKey::SLOTS]);
 
 impl CheckedKeys {
-    /// The bit that is set beside a key without a fast path. No key has this bit.
+    /// The bit that marks a key without a fast path. No key has this bit itself.
     const NO_FAST_PATH: u64 = 2;
 
     /// Returns whether calls with this key may take the fast path.
