@@ -147,7 +147,7 @@ impl<'a> FastCall<'a> {
         };
         // The two branches call the same function, but the compiler knows the location in each
         // branch and generates shorter code.
-        let call = PlannedCall { plan, arguments, sequence };
+        let call = CallWithPlan { plan, arguments, sequence };
         match plan.step.location() {
             PayloadLocation::CtrlSlot => {
                 call.run(PayloadLocation::CtrlSlot, domain, cursor, on_published)
@@ -180,13 +180,13 @@ impl<'a> FastCall<'a> {
 }
 
 /// A call with its plan.
-struct PlannedCall<'a> {
+struct CallWithPlan<'a> {
     plan: &'a FastPathPlan,
     arguments: &'a CallArguments<'a>,
     sequence: u64,
 }
 
-impl PlannedCall<'_> {
+impl CallWithPlan<'_> {
     /// Does the work of [`FastCall::run`] for a location that the compiler knows.
     #[inline(always)]
     fn run(

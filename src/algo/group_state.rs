@@ -24,8 +24,8 @@ use crate::transport::{OpKind, SharedDomain};
 pub struct GroupState {
     /// The position of this rank in the steps that the ranks of this node take in shared memory.
     pub cursor: ShmCursor,
-    /// The last choice of an algorithm for each operation, by the number of the operation.
-    last_choices: [Option<LastChoice>; OpKind::ALL.len()],
+    /// The last choice of an algorithm for each operation that has had one.
+    last_choices: Vec<LastChoice>,
     /// The plans of the fast path. The index of a plan is the slot of its key. The vector is empty
     /// until the first plan exists.
     plans: Vec<Option<FastPathPlan>>,
@@ -38,6 +38,7 @@ pub struct GroupState {
 /// The algorithm that was selected for a call without a requested algorithm.
 #[derive(Clone, Copy, Debug)]
 struct LastChoice {
+    kind: OpKind,
     bytes: usize,
     chosen: ChosenAlgorithm,
 }
@@ -71,7 +72,7 @@ impl GroupState {
         let (node_size, size) = (nodes.members(nodes.node_of(rank)).len(), nodes.rank_count());
         Self {
             cursor: ShmCursor::new(group, node_size, algorithm_name),
-            last_choices: [None; OpKind::ALL.len()],
+            last_choices: Vec::new(),
             plans: Vec::new(),
             peer_history: spans_nodes.then(|| PeerHistory::new(group, rank, size, algorithm_name)),
             all_ranks: (0..size).filter(|_| spans_nodes).collect(),
@@ -101,8 +102,8 @@ impl GroupState {
         rules: &AlgorithmRules,
     ) -> Result<ChosenAlgorithm> {
         let has_request = request.name.is_some() || request.canonical;
-        let last_choice = &mut self.last_choices[kind as usize];
-        if let Some(last) = last_choice
+        let last_choice = self.last_choices.iter_mut().find(|last| last.kind == kind);
+        if let Some(last) = &last_choice
             && last.bytes == bytes
             && !has_request
         {
@@ -110,8 +111,11 @@ impl GroupState {
         }
         let algorithm = select(kind, bytes, shape, request, rules)?.algorithm;
         let chosen = ChosenAlgorithm { algorithm, running: algorithm.running(kind) };
-        if !has_request {
-            *last_choice = Some(LastChoice { bytes, chosen });
+        let choice = LastChoice { kind, bytes, chosen };
+        match last_choice {
+            _ if has_request => {}
+            Some(last) => *last = choice,
+            None => self.last_choices.push(choice),
         }
         Ok(chosen)
     }

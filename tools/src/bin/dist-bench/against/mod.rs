@@ -6,9 +6,9 @@
 //! alternates. The pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks
 //! of both sides again, and the side that starts first and allocates its buffers first alternates.
 //! The reason is that the memory placement of a process changes its times by several percent as
-//! long as the process lives. Buffers of 4 MiB that are allocated first are about 1 % slower. Both sides get the same
-//! requests (`request`). A request contains the names of operations and types, not their numbers,
-//! because the numbers may differ between trees.
+//! long as the process lives. Buffers of 4 MiB that are allocated first are about 1 % slower. Both
+//! sides get the same requests (`request`). A request contains the names of operations and types,
+//! not their numbers, because the numbers may differ between trees.
 //!
 //! If a cell or an operation is above its limit, it is measured again with the same number of
 //! pairs, at most [`REPEATS`] times. The ratio is then computed from all pairs.
