@@ -43,10 +43,11 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
+use crate::base::sync::try_lock;
 use crate::transport::PointToPoint;
 use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
 /// The rank that collects the arrivals and names the missing ranks.
@@ -103,13 +104,9 @@ impl Group {
         }
         let engine = self.messaging_engine().map_err(rejected)?;
         let state = self.extensions.get_or_init(Arc::<MonitoredBarrierState>::default);
-        let mut entered = match state.entered_count.try_lock() {
-            Ok(entered) => entered,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                let message = "another thread of this rank is in a monitored barrier of this group";
-                return Err(rejected(Error::invalid(message)));
-            }
+        let Some(mut entered) = try_lock(&state.entered_count) else {
+            let message = "another thread of this rank is in a monitored barrier of this group";
+            return Err(rejected(Error::invalid(message)));
         };
         *entered += 1;
         let timeout = timeout.unwrap_or(Duration::from_millis(self.timeout_ms()));
