@@ -305,9 +305,6 @@ impl ServerEventLoop {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let buffered_before = client.buffered_bytes();
         let outcome = self.read_and_write(id, &mut client, event);
-        // This sum misses the replies that this client's requests caused for other clients (one
-        // byte for each completed WAIT) if they could not be sent immediately.
-        // `drop_largest_client` computes the exact sum.
         self.buffered_bytes =
             (self.buffered_bytes + client.buffered_bytes()).saturating_sub(buffered_before);
         match outcome {
@@ -384,8 +381,11 @@ impl ServerEventLoop {
             if let Some((_, own)) = current.as_mut().filter(|(own, _)| *own == id) {
                 own.output().push(proto::READY);
             } else if let Some(other) = self.clients.get_mut(&id) {
+                let buffered_before = other.buffered_bytes();
                 other.output().push(proto::READY);
                 let written = other.flush().and_then(|()| other.update_interest(id, &self.poller));
+                self.buffered_bytes =
+                    (self.buffered_bytes + other.buffered_bytes()).saturating_sub(buffered_before);
                 if let Err(cause) = written {
                     // The poller will report the broken connection as an event, and the server will
                     // then disconnect it.
