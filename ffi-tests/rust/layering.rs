@@ -125,7 +125,7 @@ const UNSAFE_MODULES: &[&str] = &[
     // The views of user memory; their constructors state the caller's obligation once.
     "base::buffer",
     // The loops that copy between these views.
-    "base::copy",
+    "base::vector_copy",
     // Single instructions without side effects.
     "base::processor",
     // Turns offsets in a mapping into views, for `shm` and `inproc`.

@@ -9,6 +9,7 @@
     reason = "the constructors state the obligation, so that all code based on them is safe"
 )]
 
+use super::vector_copy::{StoreKind, move_bytes};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -174,8 +175,25 @@ impl<'a> Dst<'a> {
             // SAFETY: as above.
             len @ 33..=64 => unsafe { copy_ends::<32>(src.ptr, self.ptr, len) },
             // SAFETY: as above, and the lengths are equal.
-            len => unsafe { std::ptr::copy(src.ptr, self.ptr, len) },
+            len => unsafe { move_bytes(self.ptr, src.ptr, len, StoreKind::Cached) },
         }
+    }
+
+    /// Copies `src` to this view past the cache, for bytes that no cache will keep. The two may
+    /// overlap in any way.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy_past_cache(self, src: Src<'_>) {
+        assert!(
+            self.len == src.len,
+            "a source of {} bytes for a destination of {}",
+            src.len,
+            self.len
+        );
+        // SAFETY: both views are valid for their length, by the obligation of their constructors,
+        // and the lengths are equal.
+        unsafe { move_bytes(self.ptr, src.ptr, self.len, StoreKind::NonTemporal) };
     }
 
     /// Fills the view with zeros.

@@ -1,10 +1,5 @@
 //! Copies between callers' buffers and data slots.
 //!
-//! Large copies do not use the C library's memmove. On some processors memmove uses `rep movsb`,
-//! which is several times slower if source and destination have the same offset within their pages.
-//! Callers' buffers and data slots usually have the same offset. On a Zen 3 with glibc 2.36,
-//! memmove of 256 KiB took 3 to 4 times as long as vector loads and stores.
-//!
 //! A vector of at least 8 MiB does not stay in a cache. Its copy uses non-temporal stores, which do
 //! not read a cache line before they overwrite it. On a 4th-generation Xeon, copies of 32 MiB and
 //! more are a third faster with such stores, and copies of 4 to 16 MiB are as fast. If such a
@@ -22,23 +17,12 @@
 //! | core of the same last-level cache | normal | 45 GB/s |
 //! | core of another last-level cache | normal | 2.5 GB/s |
 //! | core of another last-level cache | non-temporal | 27 GB/s; the reads are as fast |
-#![cfg_attr(
-    target_arch = "x86_64",
-    allow(
-        unsafe_code,
-        reason = "memory that other processes may write is copied through raw pointers"
-    )
-)]
 
 use super::buffer::{Dst, Src};
 use super::processor::read_tsc;
-
-/// The minimum size at which the vector loop pays; below it, memmove is as fast.
-#[cfg(target_arch = "x86_64")]
-const VECTOR_COPY_MIN_BYTES: usize = 2048;
+use super::vector_copy::CACHE_LINE;
 
 /// The minimum total size for non-temporal stores.
-#[cfg(target_arch = "x86_64")]
 const NON_TEMPORAL_MIN_BYTES: usize = 8 << 20;
 
 /// The minimum size of a staged copy with a probe, which measures the distance to the core that
@@ -68,28 +52,11 @@ pub fn copy(dst: Dst<'_>, src: Src<'_>) {
 /// # Panics
 /// As [`copy()`].
 pub fn copy_part(total_bytes: usize, dst: Dst<'_>, src: Src<'_>) {
-    #[cfg(target_arch = "x86_64")]
-    if dst.len() >= VECTOR_COPY_MIN_BYTES
-        && dst.len() == src.len()
-        && is_x86_feature_detected!("avx")
-    {
-        let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
-        if to.addr().abs_diff(from.addr()) >= len {
-            let copy_loop = if total_bytes >= NON_TEMPORAL_MIN_BYTES {
-                copy_avx_non_temporal
-            } else {
-                copy_avx
-            };
-            // SAFETY: AVX was detected. Both views are valid for `len` bytes by the obligation of
-            // their constructors, do not overlap, and are longer than two iterations of either
-            // loop.
-            unsafe { copy_loop(to, from, len) };
-            return;
-        }
+    if total_bytes >= NON_TEMPORAL_MIN_BYTES {
+        dst.copy_past_cache(src);
+    } else {
+        dst.copy_from(src);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = total_bytes;
-    dst.copy_from(src);
 }
 
 /// Copies `src` to `dst`. `dst` is memory such as a data slot, which another core has read before
@@ -157,79 +124,12 @@ impl Stager {
     }
 
     fn copy_remainder(self, dst: Dst<'_>, src: Src<'_>) {
-        #[cfg(target_arch = "x86_64")]
-        if self.is_far && dst.len() >= 2 * CACHE_LINE && is_x86_feature_detected!("avx") {
-            // SAFETY: AVX was detected. Both views are valid for that length by the obligation of
-            // their constructors, and not shorter than two cache lines. If they overlap, the
-            // destination gets wrong bytes, but no other memory is written.
-            return unsafe { copy_avx_non_temporal(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
-        }
-        copy(dst, src);
-    }
-}
-
-/// The size of a cache line, the unit of transfer between cores.
-const CACHE_LINE: usize = 64;
-
-/// Copies with 32-byte loads and stores.
-///
-/// # Safety
-/// The processor has AVX, and `len` is at least 128. `from` is readable and `to` is writable for
-/// `len` bytes. The two ranges do not overlap.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
-unsafe fn copy_avx(to: *mut u8, from: *const u8, len: usize) {
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    const UNROLLED_BYTES: usize = 128;
-    let copy_block = |offset: usize| {
-        let load = |part: usize| {
-            let address = from.wrapping_add(offset + 32 * part).cast::<__m256i>();
-            // SAFETY: within the `len` readable bytes; no alignment is needed.
-            unsafe { _mm256_loadu_si256(address) }
-        };
-        let parts = [load(0), load(1), load(2), load(3)];
-        for (part, value) in parts.into_iter().enumerate() {
-            let address = to.wrapping_add(offset + 32 * part).cast::<__m256i>();
-            // SAFETY: within the `len` writable bytes; no alignment is needed.
-            unsafe { _mm256_storeu_si256(address, value) };
-        }
-    };
-    (0..len / UNROLLED_BYTES).for_each(|i| copy_block(i * UNROLLED_BYTES));
-    // The last block may overlap bytes that are copied already.
-    copy_block(len - UNROLLED_BYTES);
-}
-
-/// Copies with non-temporal stores.
-///
-/// # Safety
-/// As [`copy_avx`], and `len` is at least two cache lines.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
-unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
-    use std::arch::x86_64::{
-        __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
-    };
-    let load = |offset: usize| {
-        // SAFETY: within the `len` readable bytes; no alignment is needed.
-        unsafe { _mm256_loadu_si256(from.wrapping_add(offset).cast::<__m256i>()) }
-    };
-    // The first and the last cache line may be partial, so normal stores write them.
-    for offset in [0, 32, len - 64, len - 32] {
-        let value = load(offset);
-        // SAFETY: within the `len` writable bytes; no alignment is needed.
-        unsafe { _mm256_storeu_si256(to.wrapping_add(offset).cast::<__m256i>(), value) };
-    }
-    let aligned_start = to.align_offset(CACHE_LINE).min(len);
-    for offset in (aligned_start..=len - CACHE_LINE).step_by(CACHE_LINE) {
-        for half in [offset, offset + 32] {
-            let value = load(half);
-            // SAFETY: within the `len` writable bytes; `aligned_start` is on a cache line, which
-            // aligns both halves.
-            unsafe { _mm256_stream_si256(to.wrapping_add(half).cast::<__m256i>(), value) };
+        if self.is_far {
+            dst.copy_past_cache(src);
+        } else {
+            copy(dst, src);
         }
     }
-    // The fence orders the non-temporal stores before a later store that publishes the data.
-    _mm_sfence();
 }
 
 #[cfg(test)]
@@ -251,27 +151,6 @@ mod tests {
                     assert_eq!(target[1..=len], source[offset..offset + len]);
                     assert_eq!((target[0], target[len + 1]), (0, 0));
                 }
-            }
-        }
-    }
-
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn non_temporal_copies_are_correct() {
-        if !is_x86_feature_detected!("avx") {
-            return;
-        }
-        let source: Vec<u8> = (0..10_000u32).map(|i| (i * 7 % 251) as u8).collect();
-        for len in (128..260).chain([4096, 9000]) {
-            for (offset, skew) in [(0, 0), (1, 0), (31, 5), (64, 33), (7, 63)] {
-                let mut target = vec![0; len + 66];
-                let (to, from) = (target[1 + skew..].as_mut_ptr(), source[offset..].as_ptr());
-                // SAFETY: AVX was detected; both are valid for `len` bytes from there, at least two
-                // cache lines.
-                unsafe { copy_avx_non_temporal(to, from, len) };
-                let mut expected = vec![0; len + 66];
-                expected[1 + skew..][..len].copy_from_slice(&source[offset..offset + len]);
-                assert_eq!(target, expected, "{len} {offset} {skew}");
             }
         }
     }

@@ -24,6 +24,7 @@ pub mod processor;
 pub mod progress_observer;
 pub mod renamed;
 pub mod sync;
+mod vector_copy;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;

@@ -19,8 +19,9 @@
 //!
 //! [`RankProgress::begin_remote_write`]: super::rank_progress::RankProgress::begin_remote_write
 
-use super::SharedDomain;
+use super::cma_bounce::{self, PAGE_BYTES, page_start};
 use super::rank_progress::RemoteWritePurpose;
+use super::{ReusePolicy, SharedDomain};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Nonce, Rank};
@@ -37,7 +38,8 @@ const READ_CHUNK_BYTES: usize = 128 << 20;
 const WRITE_CHUNK_BYTES: usize = 512 << 10;
 
 /// The size of one sample when the cost of a CMA read is measured. The source and the destination
-/// of a sample fit into the L1 and L2 caches of any core.
+/// of a sample fit into the L2 cache of any core. Both begin at a page boundary, because the kernel
+/// copies slowly at some other distances (see [`cma_bounce`]).
 const SAMPLE_BYTES: usize = 64 << 10;
 /// The number of samples. All samples together take longer than most disturbances, for example by
 /// another process on the same core.
@@ -50,6 +52,12 @@ const SAMPLE_COUNT: usize = 24;
 /// take 1.2 times as long as the CMA read. On a machine with 2.9, the two copies take 0.7 times as
 /// long.
 const MAX_CHEAP_COST_HALVES: u32 = 5;
+
+/// The highest relative cost, in halves, at which messages use CMA on a processor with a victim
+/// cache ([`ReusePolicy::AfterEviction`]). There, the ring of a pair does not stay in the near
+/// caches, so the two copies of a message take longer than those of a collective. On a Zen 3 with a
+/// relative cost of 4 to 5, messages of 512 KiB to 4 MiB take 0.6 to 0.7 of the time by CMA.
+const MAX_MESSAGE_COST_HALVES: u32 = 16;
 
 /// Fills `into` with the bytes at `address` in the process of `rank`. Makes one system call per
 /// chunk of 128 MiB.
@@ -64,11 +72,12 @@ pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'
             return Err(error);
         }
         let part = into.slice(done, (into.len() - done).min(READ_CHUNK_BYTES));
+        let pieces = [(address + done as u64, part)];
         let refused = |cause: std::io::Error| {
             let what = "cannot read its memory with process_vm_readv (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
-        match sys::cma::read(peer.pid, address + done as u64, part).map_err(refused)? {
+        match cma_bounce::read_pieces(peer.pid, pieces, into.len()).map_err(refused)? {
             0 => return Err(refused(std::io::ErrorKind::UnexpectedEof.into())),
             more => done += more,
         }
@@ -107,16 +116,15 @@ pub fn cma_write(
         if let Some(error) = domain.failure() {
             return Err(error);
         }
-        let part = from.slice(done, (from.len() - done).min(WRITE_CHUNK_BYTES));
-        let pieces = [
-            (to.address.wrapping_add(done as u64), part),
-            (status_word, Src::from(&WRITE_FINISHED[..])),
-        ];
+        let address = to.address.wrapping_add(done as u64);
+        let chunk = from.slice(done, (from.len() - done).min(WRITE_CHUNK_BYTES));
+        let part = cma_bounce::first_part(address, chunk);
+        let pieces = [(address, part), (status_word, Src::from(&WRITE_FINISHED[..]))];
         let refused = |cause: std::io::Error| {
             let what = "cannot write its memory with process_vm_writev (DIST_CMA=0 disables this)";
             Error::system(format_args!("{peer}: {what}"), cause)
         };
-        match sys::cma::write_pieces(peer.pid, pieces).map_err(refused)? {
+        match cma_bounce::write_pieces(peer.pid, pieces).map_err(refused)? {
             0 => return Err(refused(std::io::ErrorKind::WriteZero.into())),
             more => done += more.min(part.len()),
         }
@@ -169,23 +177,38 @@ fn can_read_own_memory<const N: usize>(addresses: [u64; N]) -> bool {
 }
 
 /// Returns whether a CMA read costs less than two copies, that is, the peer's copy into shared
-/// memory and this rank's copy out of shared memory. For a CMA read, the kernel must look up and
-/// pin each page, which takes longer than a copy of the page on some machines. The first call in a
-/// process measures the cost in about 300 us. Returns false if CMA reads are forbidden.
+/// memory and this rank's copy out of shared memory. Returns false if CMA reads are forbidden.
 pub fn is_cma_read_cheap() -> bool {
-    static IS_CHEAP: OnceLock<bool> = OnceLock::new();
-    *IS_CHEAP.get_or_init(|| {
-        let (from, mut into) = (vec![1_u8; SAMPLE_BYTES], vec![2_u8; SAMPLE_BYTES]);
-        let (from, into) = (Src::from(from.as_slice()), Dst::from(into.as_mut_slice()));
+    cma_cost_halves().is_some_and(|halves| halves <= MAX_CHEAP_COST_HALVES)
+}
+
+/// Returns whether long messages are faster by CMA than by two copies through a ring. Returns false
+/// if CMA reads are forbidden.
+pub fn is_cma_message_cheap() -> bool {
+    let max_cost = match ReusePolicy::for_this_cpu() {
+        ReusePolicy::WhileCached => MAX_CHEAP_COST_HALVES,
+        ReusePolicy::AfterEviction => MAX_MESSAGE_COST_HALVES,
+    };
+    cma_cost_halves().is_some_and(|halves| halves <= max_cost)
+}
+
+/// Returns the relative cost of a CMA read in halves, or `None` if CMA reads are forbidden. For a
+/// CMA read, the kernel must look up and pin each page, which takes longer than a copy of the page
+/// on some machines. The first call in a process measures the cost in about 300 us.
+fn cma_cost_halves() -> Option<u32> {
+    static COST_HALVES: OnceLock<Option<u32>> = OnceLock::new();
+    *COST_HALVES.get_or_init(|| {
+        let mut memory = vec![1_u8; 2 * SAMPLE_BYTES + PAGE_BYTES];
+        let memory = page_start(Dst::from(memory.as_mut_slice()));
+        let from = memory.slice(0, SAMPLE_BYTES).as_src();
+        let into = memory.slice(SAMPLE_BYTES, SAMPLE_BYTES);
         let address = from.as_ptr().addr() as u64;
         let read = || {
             sys::cma::read(std::process::id(), address, into).is_ok_and(|got| got == SAMPLE_BYTES)
         };
         let copy = || into.copy_from(from);
         let take_sample = |_| (measure_time(|| _ = read()), measure_time(copy));
-        read()
-            && relative_cost_halves((0..SAMPLE_COUNT).map(take_sample))
-                .is_some_and(|halves| halves <= MAX_CHEAP_COST_HALVES)
+        read().then(|| relative_cost_halves((0..SAMPLE_COUNT).map(take_sample))).flatten()
     })
 }
 

@@ -19,6 +19,7 @@
 pub mod abort;
 pub mod arena;
 pub mod cma;
+pub mod cma_bounce;
 pub mod collective_header;
 pub mod ctrl_slot;
 pub mod descriptor;

@@ -19,3 +19,5 @@ pub mod nan_check;
 pub mod op;
 #[path = "../../../src/base/processor.rs"]
 pub mod processor;
+#[path = "../../../src/base/vector_copy.rs"]
+mod vector_copy;

@@ -119,7 +119,7 @@ fn bootstrap_group(
     // On an oversubscribed host, each wait costs a context switch. A CMA read (get) is cheaper
     // there even if CMA reads are slow, because the receiver copies alone.
     let can_be_read = own_info.cookie_address.is_some()
-        && (plan.wait_policy.is_oversubscribed || cma::is_cma_read_cheap());
+        && (plan.wait_policy.is_oversubscribed || cma::is_cma_message_cheap());
     let matching_engine = match &mesh {
         Some(_) => MatchingEngine::new(Arc::clone(&domain), mesh.clone(), can_be_read)?,
         None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),

@@ -33,7 +33,7 @@ use crate::base::nodes::NodeMap;
 use crate::transport::matching::MatchingEngine;
 use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use crate::transport::{
-    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain,
+    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, cma_bounce,
 };
 use serde_json::{Value, json};
 use std::ops::Deref;
@@ -223,6 +223,7 @@ impl Backend for NativeBackend {
             "cma_read": self.shape.has_cma,
             "cma_preferred": self.shape.has_cheap_cma_read,
             "cma_write": self.shape.has_cma_write,
+            "cma_bounce": cma_bounce::is_enabled(),
             "zero_copy_operations": self.zero_copy_calls.load(Ordering::Relaxed),
             "heartbeat_ms": self.heartbeat_ms,
             "algorithms": selection_report::describe(&self.shape, &self.rules),

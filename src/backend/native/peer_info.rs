@@ -12,7 +12,7 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Nonce;
 use crate::base::renamed::{self, NameKind};
 use crate::sys::host;
-use crate::transport::ReusePolicy;
+use crate::transport::{ReusePolicy, cma_bounce};
 use serde_json::{Value, json};
 
 /// The minimum and maximum of the configured data slot size in bytes.
@@ -227,6 +227,7 @@ impl NativeOptions {
         let mut heartbeat_ms =
             parse_heartbeat(config::read_number(variable)?.unwrap_or(0), variable.name)?;
         let mut cma = config::read_bool(config::CMA)?.unwrap_or(true);
+        config::read_bool(config::CMA_BOUNCE)?.into_iter().for_each(cma_bounce::force);
         let mut own_file = None;
         let name = config::ALGORITHM.name;
         let wanted = config::read_text(config::ALGORITHM)?.unwrap_or_default();

@@ -27,8 +27,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{Nonce, Rank};
 use crate::base::log::LogLevel;
-use crate::sys::cma;
-use crate::transport::{self, SharedDomain};
+use crate::transport::{self, SharedDomain, cma_bounce};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -294,7 +293,7 @@ impl Gets {
         let mut found = Nonce::default();
         let cookie_buffer = Dst::from(&mut found.0[..]);
         let pieces = [(exposed.address + got as u64, into), (cookie_address, cookie_buffer)];
-        let more = match cma::read_pieces(self.domain.peer(local).pid, pieces) {
+        let more = match cma_bounce::read_pieces(self.domain.peer(local).pid, pieces, rts.len) {
             Ok(0) => {
                 return self.fall_back(&get.message, rts_table, "process_vm_readv read no bytes");
             }

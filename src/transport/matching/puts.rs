@@ -14,7 +14,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::transport::rank_progress::RemoteWritePurpose;
-use crate::transport::{ReceiveBuffer, SharedDomain, arena, cma};
+use crate::transport::{ReceiveBuffer, SharedDomain, arena, cma, cma_bounce};
 use crate::wait::poll_backoff::PollBackoff;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,12 +82,13 @@ impl Puts {
 
     /// Returns whether the sender of an accepted message may be asked to write the back half. Call
     /// this only if the sender's caller is known to wait for the message, because only a waiting
-    /// thread writes at once.
-    pub(super) fn can_split(&self, receiving: &OutstandingReceive) -> bool {
-        let into = &receiving.message.buffer;
+    /// thread writes at once. Returns false if the kernel copies slowly from `source`, the address
+    /// in the sender's process.
+    pub(super) fn can_split(&self, receiving: &OutstandingReceive, source: u64) -> bool {
+        let ReceiveBuffer::Borrowed(into) = receiving.message.buffer else { return false };
         self.can_write
-            && matches!(into, ReceiveBuffer::Borrowed(_))
-            && into.max_bytes() >= MIN_SPLIT_BYTES
+            && into.len() >= MIN_SPLIT_BYTES
+            && !cma_bounce::is_slow_pair(into.as_mut_ptr().addr(), source)
     }
 
     /// Adds the put of the back half of a message of `len` bytes.

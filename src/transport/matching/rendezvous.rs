@@ -76,21 +76,37 @@ impl MatchingState {
             self.send_cts(from, number);
             return true;
         };
-        let is_asked =
-            is_awaited && self.requests.is_only_waiting_for(receive) && self.gets.is_polling(local);
-        let can_split = |it: &OutstandingReceive| self.puts.can_split(it);
-        let plan = if !is_asked {
-            GetPlan::GetAll
-        } else if self.requests.receive(receive).is_some_and(can_split) {
-            GetPlan::Split
-        } else {
-            GetPlan::AskFirst
-        };
+        let plan = self.choose_get_plan(receive, local, exposed.address, is_awaited);
         self.gets.add(ExposedMessage { peer: from, local, number, exposed }, plan);
         if plan == GetPlan::AskFirst {
             self.send_cts(from, number);
         }
         true
+    }
+
+    /// Selects how an exposed message moves. If callers on both ranks only wait for it, both work:
+    /// they copy one half each, or the message comes in fragments. Fragments are faster for short
+    /// messages, and for a pair of addresses at which the kernel copies slowly
+    /// ([`super::puts::Puts::can_split`]).
+    fn choose_get_plan(
+        &self,
+        receive: u64,
+        sender: Rank,
+        source: u64,
+        is_awaited: bool,
+    ) -> GetPlan {
+        if !is_awaited
+            || !self.requests.is_only_waiting_for(receive)
+            || !self.gets.is_polling(sender)
+        {
+            return GetPlan::GetAll;
+        }
+        let can_split = |it: &OutstandingReceive| self.puts.can_split(it, source);
+        if self.requests.receive(receive).is_some_and(can_split) {
+            GetPlan::Split
+        } else {
+            GetPlan::AskFirst
+        }
     }
 
     /// Requests the fragments of a message by a CTS.
