@@ -71,6 +71,28 @@ fn all_operations_are_measured_with_correct_results() {
     assert_eq!(left_behind(&folder), [""; 0]);
 }
 
+/// Buffers at all offsets in their pages have correct results, with and without bounce buffers for
+/// CMA, whatever the processor of the test.
+#[test]
+fn results_are_correct_at_all_offsets() {
+    for bounce in ["0", "1"] {
+        let folder = TestFolder::new();
+        let args = "--quick --offsets --ops sendrecv,broadcast,all_reduce,all_gather,reduce_scatter,all_to_all \
+                    --sizes 300K --calls 3 --json result.json";
+        let mut command = command(args, &folder);
+        command.env("DIST_CMA_BOUNCE", bounce);
+        let ended = RunningProgram::start(command, |_| {}).wait();
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{}", ended.stdout);
+        let cells = cells(&folder);
+        // All pairs for messages, and the pairs with an offset 0 for each collective.
+        assert_eq!(cells.len(), 16 + 5 * 7);
+        cells.iter().for_each(|(_, cell)| assert_all_correct(&cell["ours"]));
+        let pairs: std::collections::HashSet<&str> =
+            cells.iter().map(|(_, cell)| cell["buffers"].as_str().unwrap()).collect();
+        assert!(pairs.len() == 16 && pairs.contains("offsets 16 and 64"), "{pairs:?}");
+    }
+}
+
 /// The tuning run reports all algorithms, independent of their speed, and the library accepts the
 /// file.
 #[test]

@@ -60,7 +60,7 @@ pub(crate) const fn bound_name(buffers: BufferKind) -> &'static str {
     match buffers {
         BufferKind::Ordinary => "cma_read",
         BufferKind::Arena => "direct",
-        BufferKind::Device => "nothing",
+        BufferKind::Offsets(_) | BufferKind::Device => "nothing",
     }
 }
 

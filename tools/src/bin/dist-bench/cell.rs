@@ -2,6 +2,7 @@
 //! to call the operation). A cell result also has the times of all engines. The module does no I/O.
 
 use crate::against::{BASELINE, CELL_LIMIT};
+use crate::offsets::OffsetPair;
 use crate::ops::BenchOp;
 use crate::request::BenchRequest;
 use crate::stats::{MedianEstimate, RunTimes, estimate, median};
@@ -43,15 +44,18 @@ pub(crate) enum BufferMode {
 pub(crate) enum BufferKind {
     Ordinary,
     Arena,
+    /// Ordinary memory at these offsets in its pages.
+    Offsets(OffsetPair),
     /// Memory of GPUs.
     Device,
 }
 
 impl BufferKind {
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ordinary => "ordinary",
             Self::Arena => "arena",
+            Self::Offsets(pair) => pair.name(),
             Self::Device => "device",
         }
     }
@@ -138,6 +142,10 @@ impl BenchCell {
             uses_arena: self.variant.buffers == BufferKind::Arena,
             is_asynchronous: self.variant.asynchronous,
             is_verified: false,
+            offsets: match self.variant.buffers {
+                BufferKind::Offsets(pair) => pair,
+                _ => OffsetPair::default(),
+            },
             algorithm: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::cell::{BufferKind, BufferMode, CallVariant};
 use crate::help::HELP;
+use crate::offsets::OffsetPair;
 use crate::ops::BenchOp;
 use crate::peer_library::PeerLibrary;
 use crate::request::{REDOPS, dtype_named, redop_named};
@@ -81,6 +82,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "ordinary")]
     #[arg(value_parser = parse_buffers)]
     buffers: Vec<BufferKind>,
+
+    /// Measure buffers at the offsets 0, 16, 32 and 64 in their pages. Messages: all pairs of the
+    /// source's and the destination's offset. Collectives: rank 0 has one offset, all other ranks
+    /// another, and one of both is 0
+    #[arg(long, conflicts_with_all = ["buffers", "device", "tune", "against"])]
+    offsets: bool,
 
     /// Put the buffers into GPU memory, over NCCL or staged through host memory (native). Rank R
     /// uses device R modulo the number of devices. Buffers are not rewritten between calls
@@ -338,6 +345,12 @@ impl Options {
         };
         if self.device.is_some() {
             return vec![variant(BufferMode::Untouched, BufferKind::Device)];
+        }
+        if self.offsets {
+            let of_mode = |&mode: &BufferMode| {
+                OffsetPair::all().map(move |pair| variant(mode, BufferKind::Offsets(pair)))
+            };
+            return self.mode.iter().flat_map(of_mode).collect();
         }
         let of_mode =
             |&mode: &BufferMode| self.buffers.iter().map(move |&kind| variant(mode, kind));

@@ -28,6 +28,13 @@ Method:
   barrier before each call at every size. Results are in place if the operation supports it, except
   with --out-of-place. The first call runs on known values, and dist-bench checks its result.
 
+Offsets:
+  On some processors a copy is several times slower if source and destination have certain offsets
+  in their pages (docs/copies.md). By default all buffers begin at a page boundary, where no copy is
+  slow. --offsets measures buffers at the offsets 0, 16, 32 and 64, also for the peers. In the row
+  `offsets A and B` of sendrecv, messages are sent from offset A and received at offset B. In the
+  row of a collective, the buffers of rank 0 have offset A, and those of all other ranks offset B.
+
 GPUs:
   --device nccl and --device native put the buffers into GPU memory from the CUDA driver. dist-bench
   copies known values to the GPU, and copies the result of the checked call back. The timed calls

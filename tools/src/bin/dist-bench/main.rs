@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cli`, `help` | the command line |
 //! | `ops`, `values` | the operations, and the values that verify results |
+//! | `offsets` | the offsets of buffers in their pages |
 //! | `request` | the requests to ranks, and their responses |
 //! | `engine` | rank processes that stay alive and execute requests |
 //! | `libdist_engine`, `rank` | libdist's engine, and its ranks |
@@ -43,6 +44,7 @@ mod machine_limits;
 mod measure;
 mod memory_fragments;
 mod mpi;
+mod offsets;
 mod ops;
 mod peer_library;
 mod peer_programs;

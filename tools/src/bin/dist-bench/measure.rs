@@ -5,13 +5,14 @@
 
 use crate::bound::BoundEngine;
 use crate::bound_share::{self, bound_name};
-use crate::cell::{BenchCell, CellResult, EngineTimes};
+use crate::cell::{BenchCell, BufferKind, CellResult, EngineTimes};
 use crate::cli::{DeviceBackend, Options};
 use crate::engine::{BenchEngine, EngineLauncher};
 use crate::libdist_engine::LibdistEngine;
 use crate::machine::HostMachine;
 use crate::machine_limits::{self, MachineLimits};
 use crate::memory_fragments::HeldFragments;
+use crate::ops::BenchOp;
 use crate::progress::ProgressLine;
 use crate::report;
 use crate::report_error;
@@ -92,7 +93,11 @@ pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
     let (dtype, redop) = (options.dtype, options.redop);
     let mut cells: Vec<BenchCell> = Vec::new();
     for variant in options.variants() {
-        for op in options.ops() {
+        let is_measured = |op: &BenchOp| match variant.buffers {
+            BufferKind::Offsets(pair) => pair.is_measured(*op),
+            _ => true,
+        };
+        for op in options.ops().into_iter().filter(is_measured) {
             let mut counts = Vec::new();
             for bytes in options.sizes(ranks) {
                 let count = op.elements(bytes, dtype.size(), ranks);
@@ -411,7 +416,6 @@ fn cell_result(
 mod tests {
     use super::*;
     use crate::cell::samples;
-    use crate::ops::BenchOp;
     use clap::Parser as _;
 
     #[test]

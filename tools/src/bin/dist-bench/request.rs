@@ -4,6 +4,7 @@
 //! little-endian numbers: the number of wrong elements, and then the start and end time of each
 //! call.
 
+use crate::offsets::OffsetPair;
 use crate::ops::BenchOp;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
@@ -49,6 +50,9 @@ pub(crate) struct BenchRequest {
     /// True if the rank makes a call on known values before the timed calls, and verifies its
     /// result.
     pub(crate) is_verified: bool,
+    /// The offsets of the buffers. If both are 0, the line has no word for them, so that an older
+    /// rank understands it.
+    pub(crate) offsets: OffsetPair,
     /// The algorithm of libdist, or `None` if the library chooses. If it is `None`, the line has no
     /// word for it, so that the programs of peers need not parse this word.
     pub(crate) algorithm: Option<String>,
@@ -67,9 +71,13 @@ impl BenchRequest {
         ];
         let flags: Vec<String> = flags.iter().map(|&flag| u8::from(flag).to_string()).collect();
         let (op, dtype, redop) = (op.name(), dtype.name(), redop_name(*redop));
+        let offsets = match self.offsets.bytes() {
+            (0, 0) => String::new(),
+            (first, second) => format!(" @{first},{second}"),
+        };
         let algorithm = self.algorithm.iter().map(|name| format!(" {name}")).collect::<String>();
         format!(
-            "{RUN_WORD} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}{algorithm}\n",
+            "{RUN_WORD} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}{offsets}{algorithm}\n",
             flags.join(" ")
         )
     }
@@ -80,7 +88,7 @@ impl BenchRequest {
         if words.next()? != RUN_WORD {
             return None;
         }
-        let request = Self {
+        let mut request = Self {
             op: next_value(&mut words)?,
             dtype: words.next().and_then(dtype_named)?,
             redop: words.next().and_then(redop_named)?,
@@ -93,8 +101,16 @@ impl BenchRequest {
             uses_arena: next_flag(&mut words)?,
             is_asynchronous: next_flag(&mut words)?,
             is_verified: next_flag(&mut words)?,
-            algorithm: words.next().map(str::to_owned),
+            offsets: OffsetPair::default(),
+            algorithm: None,
         };
+        let mut word = words.next();
+        if let Some(offsets) = word.and_then(|word| word.strip_prefix('@')) {
+            let (first, second) = offsets.split_once(',')?;
+            request.offsets = OffsetPair::from_bytes(first.parse().ok()?, second.parse().ok()?)?;
+            word = words.next();
+        }
+        request.algorithm = word.map(str::to_owned);
         words.next().is_none().then_some(request)
     }
 }
@@ -179,6 +195,7 @@ mod tests {
             uses_arena: true,
             is_asynchronous: false,
             is_verified: true,
+            offsets: OffsetPair::default(),
             algorithm: None,
         }
     }
@@ -190,9 +207,20 @@ mod tests {
         assert_eq!(BenchRequest::parse(&line), Some(sample_request()));
         let named = BenchRequest { algorithm: Some("staged".into()), ..sample_request() };
         assert_eq!(named.to_line(), line.replace('\n', " staged\n"));
+        let offsets = OffsetPair::from_bytes(16, 64).unwrap();
+        let moved = BenchRequest { offsets, ..named.clone() };
         assert_eq!(BenchRequest::parse(&named.to_line()), Some(named));
+        assert_eq!(moved.to_line(), line.replace('\n', " @16,64 staged\n"));
+        assert_eq!(BenchRequest::parse(&moved.to_line()), Some(moved));
         let longer = format!("{line} staged 1");
-        for wrong in ["", "run", "run all_gather", &line.replace("run", "go"), &longer] {
+        for wrong in [
+            "",
+            "run",
+            "run all_gather",
+            &line.replace("run", "go"),
+            &longer,
+            &format!("{line} @16,8"),
+        ] {
             assert_eq!(BenchRequest::parse(wrong), None, "{wrong}");
         }
     }

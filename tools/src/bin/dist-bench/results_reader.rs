@@ -5,6 +5,7 @@
 use crate::cell::{BenchCell, BufferKind, BufferMode, CallVariant, CellResult, EngineTimes};
 use crate::machine::HostMachine;
 use crate::machine_limits::MachineLimits;
+use crate::offsets::OffsetPair;
 use crate::ops::BenchOp;
 use crate::request::{dtype_named, redop_named};
 use crate::result_files::{BenchResults, RunInfo};
@@ -96,11 +97,13 @@ fn parse_variant(value: &Value) -> Option<CallVariant> {
         _ => None,
     };
     let is_rewritten = parse_flag("mode", "rewritten", "untouched")?;
-    let kinds = [BufferKind::Ordinary, BufferKind::Arena, BufferKind::Device];
+    let offsets = OffsetPair::all().map(BufferKind::Offsets);
+    let mut kinds =
+        [BufferKind::Ordinary, BufferKind::Arena, BufferKind::Device].into_iter().chain(offsets);
     let named = value["buffers"].as_str()?;
     Some(CallVariant {
         mode: if is_rewritten { BufferMode::Rewritten } else { BufferMode::Untouched },
-        buffers: kinds.into_iter().find(|kind| kind.name() == named)?,
+        buffers: kinds.find(|kind| kind.name() == named)?,
         in_place: parse_flag("place", "in place", "out of place")?,
         asynchronous: parse_flag("call", "async", "blocking")?,
     })

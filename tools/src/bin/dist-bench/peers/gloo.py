@@ -59,6 +59,9 @@ class Request:
 
     def __init__(self, line, ranks):
         words = line.split()
+        self.offsets = (0, 0)
+        if words[-1].startswith("@"):
+            self.offsets = tuple(int(word) for word in words.pop()[1:].split(","))
         if len(words) != 13 or words[0] != "run":
             raise ValueError(f"not a valid request: {line}")
         self.op, self.type, self.redop = words[1:4]
@@ -143,11 +146,11 @@ def shape(request, world):
     }[request.op]
 
 
-def memory(size):
-    """Allocates whole words of page-aligned memory, like the buffers of all engines."""
+def memory(size, offset):
+    """Allocates whole words of memory at an offset in a page, like the buffers of all engines."""
     size = -(-size // WORD) * WORD
-    room = torch.zeros(size + PAGE, dtype=torch.uint8)
-    start = -room.data_ptr() % PAGE
+    room = torch.zeros(size + 2 * PAGE, dtype=torch.uint8)
+    start = -room.data_ptr() % PAGE + offset
     return room[start : start + size]
 
 
@@ -159,7 +162,11 @@ class Buffers:
         if dtype is None:
             raise UnsupportedRequest
         counts = shape(request, world)
-        self.memories = [memory(count * dtype.itemsize) for count in counts]
+        offsets = request.offsets
+        if request.op != "sendrecv":
+            offsets = [offsets[0] if world.is_root else offsets[1]] * 2
+        pairs = zip(counts, offsets)
+        self.memories = [memory(count * dtype.itemsize, offset) for count, offset in pairs]
         pairs = zip(self.memories, counts)
         self.first, self.second = [bytes.view(dtype)[:count] for bytes, count in pairs]
         self.words = self.memories[0].view(torch.int64)
@@ -224,7 +231,7 @@ def execute(request, world, cache):
     """Makes the calls. Returns the number of wrong elements, and the stamps."""
     if request.op == "sendrecv" and world.rank > 1:
         return [0]
-    kind = (request.op, request.type, request.count)
+    kind = (request.op, request.type, request.count, request.offsets)
     if cache.get("kind") != kind:
         # Free the previous buffers before the allocation, because both may not fit in memory.
         cache.clear()

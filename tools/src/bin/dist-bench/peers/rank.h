@@ -26,6 +26,7 @@
 
 #define ROOT 0
 #define POISON 0xa5
+#define PAGE 4096
 
 enum op {
     ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, SENDRECV, REDUCE, GATHER, SCATTER, NO_OP
@@ -55,11 +56,13 @@ struct request {
     size_t warm_up, calls;
     uint64_t rewrite;
     int barrier, in_place, verify;
+    int offsets[2]; /* of the buffers in their pages: offsets.rs */
 };
 
 struct buffers {
     char *first, *second;
     size_t first_bytes, second_bytes;
+    int first_offset, second_offset;
 };
 
 static int rank, ranks;
@@ -188,14 +191,22 @@ static void shape(const struct request *request, size_t *first, size_t *second)
     }
 }
 
-static char *allocate(size_t bytes)
+static char *allocate(size_t bytes, int offset)
 {
     void *memory = NULL;
-    if (posix_memalign(&memory, 4096, bytes) != 0) {
+    if (posix_memalign(&memory, PAGE, bytes + (size_t)offset) != 0) {
         fail("cannot allocate memory for the buffers");
     }
-    memset(memory, 0, bytes);
-    return (char *)memory;
+    memset(memory, 0, bytes + (size_t)offset);
+    return (char *)memory + offset;
+}
+
+static void free_buffers(struct buffers *buffers)
+{
+    if (buffers->first != NULL) {
+        free(buffers->first - buffers->first_offset);
+        free(buffers->second - buffers->second_offset);
+    }
 }
 
 static size_t whole_words(size_t bytes)
@@ -207,16 +218,20 @@ static size_t whole_words(size_t bytes)
 static void provide(struct buffers *buffers, const struct request *request)
 {
     size_t first, second;
+    int first_offset = request->offsets[request->op != SENDRECV && rank != ROOT];
+    int second_offset = request->op == SENDRECV ? request->offsets[1] : first_offset;
     shape(request, &first, &second);
     first = whole_words(first * request->dtype->size);
     second = whole_words(second * request->dtype->size);
-    if (first != buffers->first_bytes || second != buffers->second_bytes) {
-        free(buffers->first);
-        free(buffers->second);
+    if (first != buffers->first_bytes || second != buffers->second_bytes ||
+        first_offset != buffers->first_offset || second_offset != buffers->second_offset) {
+        free_buffers(buffers);
         buffers->first_bytes = first;
         buffers->second_bytes = second;
-        buffers->first = allocate(first);
-        buffers->second = allocate(second);
+        buffers->first_offset = first_offset;
+        buffers->second_offset = second_offset;
+        buffers->first = allocate(first, first_offset);
+        buffers->second = allocate(second, second_offset);
     }
 }
 
@@ -323,9 +338,11 @@ static int parse(const char *line, struct request *request)
     long long count;
     unsigned long long warm_up, calls, word;
     int arena, asynchronous;
-    int got = sscanf(line, "run %31s %15s %7s %lld %llu %llu %llu %d %d %d %d %d", op, dtype, redop, &count, &warm_up,
-                     &calls, &word, &request->barrier, &request->in_place, &arena, &asynchronous, &request->verify);
-    if (got != 12 || count < 0 || count > INT_MAX) {
+    request->offsets[0] = request->offsets[1] = 0;
+    int got = sscanf(line, "run %31s %15s %7s %lld %llu %llu %llu %d %d %d %d %d @%d,%d", op, dtype, redop, &count,
+                     &warm_up, &calls, &word, &request->barrier, &request->in_place, &arena, &asynchronous,
+                     &request->verify, &request->offsets[0], &request->offsets[1]);
+    if ((got != 12 && got != 14) || count < 0 || count > INT_MAX) {
         return 0;
     }
     request->op = NO_OP;
@@ -382,7 +399,7 @@ static void respond(int response_pipe, const char *what)
 
 static void serve_requests(FILE *requests, int response_pipe)
 {
-    struct buffers buffers = {NULL, NULL, 0, 0};
+    struct buffers buffers = {NULL, NULL, 0, 0, 0, 0};
     char line[256];
     respond(response_pipe, "ok");
     while (fgets(line, sizeof line, requests) != NULL && strcmp(line, "quit\n") != 0) {
@@ -399,8 +416,7 @@ static void serve_requests(FILE *requests, int response_pipe)
         free(stamps);
         respond(response_pipe, count > 0 ? "ok" : "not offered");
     }
-    free(buffers.first);
-    free(buffers.second);
+    free_buffers(&buffers);
 }
 
 /* Pins the rank to one core, like the ranks of the other engines. */

@@ -20,8 +20,8 @@ const WORD: usize = 8;
 /// The owner of a piece of memory.
 #[derive(Debug)]
 enum MemoryOwner {
-    /// The allocator of the process.
-    Allocator(Layout),
+    /// The allocator of the process, and the first byte.
+    Allocator(Layout, *mut u8),
     /// `dist_mem_alloc`.
     Library,
     /// CUDA. The memory is on a device.
@@ -41,7 +41,13 @@ struct AlignedMemory {
 }
 
 impl AlignedMemory {
-    fn new(bytes: usize, arena: bool, gpu: Option<&RankGpu>) -> Result<Self, String> {
+    /// Allocates memory at this offset in a page; memory of the library or a GPU is at offset 0.
+    fn new(
+        bytes: usize,
+        offset: usize,
+        arena: bool,
+        gpu: Option<&RankGpu>,
+    ) -> Result<Self, String> {
         let len = bytes.next_multiple_of(WORD);
         if len == 0 {
             return Ok(Self { ptr: std::ptr::dangling_mut(), len, owner: MemoryOwner::Empty });
@@ -57,13 +63,15 @@ impl AlignedMemory {
             unsafe { ptr.write_bytes(0, len) };
             return Ok(Self { ptr, len, owner: MemoryOwner::Library });
         }
-        let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|error| error.to_string())?;
+        let layout =
+            Layout::from_size_align(len + offset, ALIGNMENT).map_err(|error| error.to_string())?;
         // SAFETY: the length is not 0.
-        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
-        if ptr.is_null() {
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        if start.is_null() {
             return Err(format!("cannot allocate {len} bytes for the buffers"));
         }
-        Ok(Self { ptr, len, owner: MemoryOwner::Allocator(layout) })
+        let owner = MemoryOwner::Allocator(layout, start);
+        Ok(Self { ptr: start.wrapping_add(offset), len, owner })
     }
 
     fn from_segment(segment: Segment) -> Self {
@@ -104,7 +112,7 @@ impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match self.owner {
             // SAFETY: the memory was allocated with this layout, and is freed once.
-            MemoryOwner::Allocator(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
+            MemoryOwner::Allocator(layout, start) => unsafe { std::alloc::dealloc(start, layout) },
             MemoryOwner::Library => op_calls::free(self.ptr),
             MemoryOwner::Device(_) | MemoryOwner::Segment(_) | MemoryOwner::Empty => {}
         }
@@ -206,8 +214,12 @@ impl RankBuffers {
         gpu: Option<&RankGpu>,
     ) -> Result<Self, String> {
         let (shape, element) = (BufferLayout::new(request, rank, ranks), request.dtype.size());
-        let first = AlignedMemory::new(shape.first_len * element, request.uses_arena, gpu)?;
-        let second = AlignedMemory::new(shape.second_len * element, request.uses_arena, gpu)?;
+        let (first_offset, second_offset) = request.offsets.of_rank(request.op, rank);
+        let allocate = |elements: usize, offset: usize| {
+            AlignedMemory::new(elements * element, offset, request.uses_arena, gpu)
+        };
+        let first = allocate(shape.first_len, first_offset)?;
+        let second = allocate(shape.second_len, second_offset)?;
         Ok(Self { first, second, layout: shape, element_bytes: element })
     }
 

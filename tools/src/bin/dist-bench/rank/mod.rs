@@ -160,9 +160,8 @@ pub(crate) fn measure_calls(
 
 fn can_reuse_buffers(previous: &BenchRequest, request: &BenchRequest) -> bool {
     let shape = |request: &BenchRequest| {
-        let BenchRequest { op, dtype, count, is_in_place: in_place, uses_arena: arena, .. } =
-            *request;
-        (op, dtype, count, in_place, arena)
+        let BenchRequest { op, dtype, count, is_in_place, uses_arena, offsets, .. } = *request;
+        (op, dtype, count, is_in_place, uses_arena, offsets)
     };
     shape(previous) == shape(request)
 }
