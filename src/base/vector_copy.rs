@@ -5,12 +5,9 @@
 //! On AMD's Zen 3, `rep movsb` falls from 30 GB/s to 2 GB/s if the destination is 1 to 31 bytes
 //! after the source, modulo 4096. Vector copies have the same rate at every distance: 20 to
 //! 40 GB/s in cache. On some processors `rep movsb` is slow at other distances, too.
-#![cfg_attr(
-    target_arch = "x86_64",
-    allow(
-        unsafe_code,
-        reason = "memory that other processes may write is copied through raw pointers"
-    )
+#![allow(
+    unsafe_code,
+    reason = "memory that other processes may write is copied through raw pointers"
 )]
 
 /// The size of a cache line, the unit of transfer between cores.
