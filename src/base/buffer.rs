@@ -155,12 +155,7 @@ impl<'a> Dst<'a> {
     /// If the lengths differ.
     #[inline]
     pub fn copy_from(self, src: Src<'_>) {
-        assert!(
-            self.len == src.len,
-            "a source of {} bytes for a destination of {}",
-            src.len,
-            self.len
-        );
+        self.check_len_of(src);
         // A short copy takes a few loads and stores. The general copy is a call of memmove, which
         // selects a method at run time.
         match self.len {
@@ -185,15 +180,20 @@ impl<'a> Dst<'a> {
     /// # Panics
     /// If the lengths differ.
     pub fn copy_past_cache(self, src: Src<'_>) {
+        self.check_len_of(src);
+        // SAFETY: both views are valid for their length, by the obligation of their constructors,
+        // and the lengths are equal.
+        unsafe { move_bytes(self.ptr, src.ptr, self.len, StoreKind::NonTemporal) };
+    }
+
+    /// Panics if `src` has another length than this view.
+    fn check_len_of(self, src: Src<'_>) {
         assert!(
             self.len == src.len,
             "a source of {} bytes for a destination of {}",
             src.len,
             self.len
         );
-        // SAFETY: both views are valid for their length, by the obligation of their constructors,
-        // and the lengths are equal.
-        unsafe { move_bytes(self.ptr, src.ptr, self.len, StoreKind::NonTemporal) };
     }
 
     /// Fills the view with zeros.

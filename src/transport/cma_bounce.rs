@@ -2,10 +2,10 @@
 //!
 //! The kernel copies with `rep movsb`. On AMD's Zen 3, a CMA read falls from 8 GB/s to 1.5 GB/s if
 //! the destination is 1 to 31 bytes after the source, modulo 4096. For such a pair of addresses,
-//! this module divides the copy. The kernel copies between the memory of the
-//! other process and a bounce buffer, which has the same offset in its page as that memory. This
-//! process copies between the bounce buffer and its own memory with a vector loop
-//! ([`crate::base::copy`]), while the bytes are in the L2 cache:
+//! this module divides the copy. The kernel copies between the memory of the other process and a
+//! bounce buffer, which has the same offset in its page as that memory. This process copies between
+//! the bounce buffer and its own memory with a vector loop ([`crate::base::copy`]), while the bytes
+//! are in the L2 cache:
 //!
 //! ```text
 //! other process                 this process
