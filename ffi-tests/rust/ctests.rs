@@ -59,6 +59,7 @@ programs!(
     api_rendezvous,
     attach_denied,
     bytes,
+    call_mismatch,
     constants,
     debug,
     group_null,

@@ -16,6 +16,12 @@ pub(super) fn extend(hash: u64, words: &[u64; 3], label: &Label) -> u64 {
     if label.is_none() { hash } else { mix_word(hash, label.hash()) }
 }
 
+/// Returns a hash of one operation. `words` is the encoded descriptor of the operation.
+#[inline]
+pub fn hash_operation(words: &[u64; 3], label: &Label) -> u64 {
+    extend(0, words, label)
+}
+
 /// Mixes one word into a fingerprint. The function multiplies two 64-bit values to 128 bits and
 /// combines the two halves by XOR, so that every input bit affects the whole result.
 fn mix_word(hash: u64, word: u64) -> u64 {

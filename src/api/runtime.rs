@@ -3,11 +3,12 @@
 //!
 //! `dist_init` resolves the init method, opens or hosts the rendezvous store and creates the group.
 //! `dist_finalize` ends the works (asynchronous operations) and their callbacks, releases the
-//! group, and passes a leave barrier in the store. With the barrier, the rank that hosts the store
-//! leaves last.
+//! group, compares the calls of all ranks, and passes a leave barrier in the store. With the
+//! barrier, the rank that hosts the store leaves last.
 
 use super::environment::{self, RankAndSize, RendezvousMethod};
 use super::store::{open_file, open_tcp};
+use crate::api::group::call_comparison::CallComparison;
 use crate::api::group::create::{GroupOptions, connect_deadline};
 use crate::api::group::process_group::Group;
 use crate::api::observe::error_file;
@@ -23,11 +24,11 @@ use crate::base::sync::{lock, unpoisoned};
 use crate::store::file::FileOptions;
 use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
-/// The time limit of `dist_finalize`. It covers two steps: the end of asynchronous operations, and
-/// the leave barrier.
+/// The time limit of `dist_finalize`. It covers three steps: the end of asynchronous operations, the
+/// comparison of the calls, and the leave barrier.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time limit of each step of `dist_finalize` in a failed group. It is shorter, because in a
@@ -157,15 +158,17 @@ fn make_world(options: InitOptions) -> Result<()> {
 
 /// Leaves the world group. The time is bounded:
 /// * Asynchronous operations have 5 s (`FINALIZE_TIMEOUT`) to end, and their callbacks to return.
-/// * In the rest of these 5 s, the rank that hosts the store waits for the other ranks. If the
-///   group has failed, this wait takes at most 1 s, because failed ranks do not come.
+/// * In the rest of these 5 s, each rank waits until all ranks have compared their calls, and the
+///   rank that hosts the store waits for the other ranks to leave. If the group has failed, these
+///   waits take at most 1 s, because failed ranks do not come.
 ///
 /// Blocking calls that run on other threads continue. `release_handle` releases the caller's handle
 /// of the world group. It runs after the callbacks have returned and before the rank leaves the
 /// group.
 ///
 /// # Errors
-/// `NotInitialized`; `InvalidArgument` inside a completion callback.
+/// `NotInitialized`; `InvalidArgument` inside a completion callback; `Mismatch`, after this rank has
+/// left, if ranks made different calls in a group.
 pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_finalize")?;
     let _changing = lock_world_change();
@@ -180,14 +183,31 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
         return Err(no_world_error());
     };
     let leave_barrier = LeaveBarrier::new(&group, &deadline);
+    let limit = Deadline::after(leave_barrier.limit);
+    let comparison =
+        (group.size() > 1).then(|| CallComparison::begin(store.as_ref(), &group, &limit));
     // Releases the group's memory and sends departure messages to the other ranks, unless another
     // thread still runs a call in the group.
     drop(group);
+    let compared = comparison.map_or(Ok(()), |it| it.finish(store.as_ref(), &limit));
     if leave_barrier.size > 1 {
         leave_barrier.wait_for_ranks(store.as_ref(), hosts_store);
     }
     trace::stop_from_environment();
-    Ok(())
+    compared
+}
+
+/// Compares the calls of a group that the caller is about to release. If the group belongs to the
+/// world, `dist_finalize` compares them.
+///
+/// # Errors
+/// `Mismatch`.
+pub fn compare_calls_at_release(group: &Group) -> Result<()> {
+    let world_store = unpoisoned(WORLD.read()).as_ref().map(|world| Arc::downgrade(&world.store));
+    match world_store {
+        Some(store) if Weak::ptr_eq(&store, &group.origin.rendezvous_store) => Ok(()),
+        _ => group.compare_calls_at_release(),
+    }
 }
 
 fn no_world_error() -> Error {

@@ -160,6 +160,13 @@ dist_export! {
     /// rank leaves the group. The parent of the group, and the groups made from the group, may be
     /// released before or after the group.
     ///
+    /// If the ranks made different calls in the group, this call or dist_finalize returns
+    /// DIST_ERR_MISMATCH, and the message names the first difference. For a group of the world,
+    /// dist_finalize returns it on all ranks. For any other group, the ranks that release the group
+    /// after the first one return it, while the store of the group is open. A rank whose calls have
+    /// already returned the failure of the group does not return it again. The rank leaves the
+    /// group in any case.
+    ///
     /// If the group has ranks on several hosts, the lowest rank of each host should be the last
     /// rank of its host to leave. This rank exchanges reports of failures and deaths with the other
     /// hosts. After it has left, the ranks that stay on its host learn of failures on other hosts
@@ -168,8 +175,10 @@ dist_export! {
     /// @param group in, optional: the group, not the world (see dist_finalize); NULL does nothing.
     /// @agree nothing.
     /// @blocks no, except for a group on GPUs: until the device of this rank and the other ranks
-    ///   are ready, but at most 10 seconds.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world.
+    ///   are ready, but at most 10 seconds. The requests to the store of a group that does not
+    ///   belong to the world take at most 300 ms.
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world;
+    ///   DIST_ERR_MISMATCH if ranks made different calls.
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_release(group: *mut dist_group_t) -> dist_status_t {
@@ -179,8 +188,9 @@ dist_export! {
         if group == WORLD.load(Ordering::Acquire) {
             return Err(Error::invalid("the world group cannot be released: call dist_finalize"));
         }
-        GROUPS.remove(group)?.close_events();
-        Ok(())
+        let group = GROUPS.remove(group)?;
+        group.close_events();
+        runtime::compare_calls_at_release(&group)
     }
 }
 

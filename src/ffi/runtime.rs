@@ -210,14 +210,24 @@ dist_export! {
     /// callbacks run before the world ends. Blocking calls of other threads continue to their own
     /// end.
     ///
-    /// The rank that hosts the store leaves last: it waits until the other ranks have left.
+    /// The ranks compare the collectives that each of them has called in the world and in the
+    /// groups made from it, released or not: their number and order, and of each collective the
+    /// kind, element type, operator, root, label, and the counts that must agree. If they differ,
+    /// every rank of the group returns DIST_ERR_MISMATCH, and the message names the first
+    /// difference. A rank whose calls have already returned the failure of this group does not
+    /// return it again. In a group that has failed, only ranks with equal numbers of calls compare. If
+    /// some ranks do not come within 5 seconds, the others leave without them, and the log reports
+    /// this at level WARN. The process keeps the calls of its last 1024 groups.
+    ///
+    /// The rank that hosts the store leaves last: it waits until the other ranks have left. After
+    /// DIST_ERR_MISMATCH the rank has left, too.
     ///
     /// @agree nothing; every rank calls dist_finalize once.
-    /// @blocks Until works and callbacks have ended. On the rank that hosts the store, also until
-    ///   the other ranks have left. The call takes at most 6 seconds, or about 1 second if the
-    ///   group has failed.
+    /// @blocks Until works and callbacks have ended and all ranks have compared their calls. On the
+    ///   rank that hosts the store, also until the other ranks have left. The call takes at most 6
+    ///   seconds, or about 1 second if the group has failed.
     /// @return DIST_OK; DIST_ERR_NOT_INITIALIZED if there is no world; DIST_ERR_INVALID_ARGUMENT
-    ///   inside a completion callback.
+    ///   inside a completion callback; DIST_ERR_MISMATCH if ranks made different calls.
     /// @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one
     ///   after the other.
     /// @since 0.1

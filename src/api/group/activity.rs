@@ -140,6 +140,7 @@ mod tests {
             global_ranks: &[0],
             parent: None,
             backend: &backend,
+            history: &Arc::default(),
         });
         assert_eq!(describe_known_groups(here, &groups), "has started no operation yet");
         let origin = |group, rank| recorder::OperationOrigin {

@@ -58,12 +58,15 @@ impl Group {
     /// caller.
     pub(in crate::api) fn report_to_caller(&self, error: &Error) {
         recorder::dump_failures_and_wait();
-        self.write_error_file(error);
+        self.record_returned_error(error);
     }
 
-    /// Writes an error of the group to the launcher's error file if it is the first fatal error.
-    /// Called before the error is returned to the program.
-    pub(in crate::api) fn write_error_file(&self, error: &Error) {
+    /// Records that the program gets an error of the group, and writes the error to the launcher's
+    /// error file if it is the first fatal error. Called before the program gets the error.
+    pub(in crate::api) fn record_returned_error(&self, error: &Error) {
+        if self.failure().is_some() {
+            self.observer.history.mark_failure_as_known();
+        }
         error_file::write_first_fatal_error(error, self.blamed_global_rank(error));
     }
 

@@ -1,8 +1,9 @@
 //! The observer of a group. It records the group's operations in the flight recorder, and also in
-//! the trace if a trace is running. Algorithms report their progress to the observer
+//! the trace if a trace is running. It also adds collectives to the group's call history. Algorithms report their progress to the observer
 //! ([`ProgressObserver`]). The observer forwards the waits for other ranks to the trace, and the
 //! late arrivals of ranks to the straggler detector.
 
+use crate::api::observe::call_history::CallHistory;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};
 use crate::api::observe::straggler::StragglerDetector;
 use crate::api::observe::trace::{self, GroupTrack, OperationSpan};
@@ -33,6 +34,9 @@ pub(in crate::api) struct GroupObserver {
     rank: Rank,
     size: WorldSize,
     straggler_detector: StragglerDetector,
+    /// The collectives that this rank has called. The list of groups keeps it after the group was
+    /// left.
+    pub(super) history: Arc<CallHistory>,
     /// The rank that arrived last in the running operation, if it was late; otherwise 0. The high
     /// bits contain its skew in microseconds, and the low bits contain the rank.
     latest_arrival: AtomicU64,
@@ -57,6 +61,7 @@ impl GroupObserver {
             size: ranks.len(),
             latest_arrival: AtomicU64::new(0),
             straggler_detector: StragglerDetector::new(rank, ranks.len()),
+            history: Arc::default(),
             track: Arc::new(GroupTrack::new(id, name, rank, ranks)),
         }
     }
@@ -88,7 +93,7 @@ impl GroupObserver {
     }
 
     /// Records in a reserved slot that a collective starts now. `words` is the encoded descriptor.
-    /// The trace does not get this operation.
+    /// The trace does not get this operation. The caller has the turn of the group's queue.
     #[inline]
     pub(in crate::api) fn record_encoded(
         &self,
@@ -98,6 +103,7 @@ impl GroupObserver {
     ) -> OperationRecord {
         let origin = self.operation_origin(recorder::recorder_now_ns());
         let words = Descriptor::without_algorithm(words);
+        self.history.add_in_turn(&words, label);
         recorder::begin_encoded(slot, origin, &words, label, true)
     }
 
@@ -109,6 +115,7 @@ impl GroupObserver {
         issued: Instant,
         runs: bool,
     ) -> OperationRecord {
+        self.history.add(descriptor);
         let record = recorder::begin_collective(
             slot,
             self.operation_origin(recorder::recorder_ns(issued)),

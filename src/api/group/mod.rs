@@ -1,8 +1,9 @@
 //! Process groups: their creation and state, their observers, their keys in the store, their
-//! memory, and the propagation of aborts.
+//! memory, the propagation of aborts, and the comparison of the calls of all ranks.
 
 mod abort_propagation;
 pub mod activity;
+pub(in crate::api) mod call_comparison;
 pub mod capabilities;
 pub mod create;
 mod extensions;

@@ -129,6 +129,7 @@ impl Group {
             global_ranks: &origin.global_ranks,
             parent: origin.parent.as_deref(),
             backend: &backend,
+            history: &observer.history,
         });
         let abort_propagator = AbortPropagator::new(&name, backend.as_ref());
         Self {

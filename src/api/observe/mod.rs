@@ -1,6 +1,7 @@
 //! Observation of operations: the flight recorder (the list of the last operations), traces, the
 //! detection of stragglers (late ranks), debug checks, and the error file for launchers.
 
+pub(in crate::api) mod call_history;
 pub(in crate::api) mod debug;
 pub(in crate::api) mod error_file;
 pub mod recorder;

@@ -123,7 +123,7 @@ impl Group {
         };
         posted.map_err(|error| {
             let error = work.with_message_context(error);
-            self.write_error_file(&error);
+            self.record_returned_error(&error);
             work.end(Err(error.clone()));
             error
         })

@@ -92,7 +92,7 @@ impl Group {
         let found = found.map_err(|error| {
             let error =
                 error.context(format_args!("{} on {}", ProbeTitle(request), self.describe_rank()));
-            self.write_error_file(&error);
+            self.record_returned_error(&error);
             error
         })?;
         Ok(found.map(|probed| {

@@ -92,7 +92,7 @@ impl<T: OperationTask> TaskJob<T> {
             turn.end_without_wake();
         }
         if let Err(error) = &outcome {
-            group.write_error_file(error);
+            group.record_returned_error(error);
         }
         // The group is released before the works end. A caller that sees the end of a work may rely
         // on it that the job holds no reference to the group.

@@ -5,10 +5,11 @@
 use super::communicator::CreatedCommunicator;
 use super::device_current::BoundCommunicator;
 use super::failure_state::PluginFailureState;
-use super::group::PluginGroup;
+use super::group::{PluginGroup, PluginIdentity};
 use crate::backend::peer_info::{self, PeerInfoFields};
 use crate::backend::registry::{self, BackendFactory};
 use crate::backend::{Backend, BootstrapExchange, GroupContext};
+use crate::base::debug::{self, DebugLevel};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::nodes::NodeMap;
 use crate::device;
@@ -65,6 +66,9 @@ struct PluginPeerInfo {
     host_id: String,
     host_name: String,
     pid: u32,
+    /// True if the debug level is DETAIL. The value of rank 0 decides whether the group runs an
+    /// arrival check before each collective.
+    has_detail_level: bool,
 }
 
 impl PluginPeerInfo {
@@ -74,6 +78,7 @@ impl PluginPeerInfo {
             "host_id": host::identity(),
             "host_name": host::name(),
             "pid": host::pid(),
+            "detail": debug::level() == DebugLevel::Detail,
         })
     }
 
@@ -83,6 +88,7 @@ impl PluginPeerInfo {
             host_id: fields.text("host_id")?,
             host_name: fields.text("host_name")?,
             pid: fields.integer("pid")?,
+            has_detail_level: fields.flag("detail")?,
         })
     }
 }
@@ -152,5 +158,7 @@ fn bootstrap_group(
         (infos[rank].pid, infos[rank].host_name.as_str())
     });
     let bound = BoundCommunicator { communicator: created.communicator, device };
-    Ok(PluginGroup::new(name, context.rank, locations, bound, created.kinds, state))
+    let own =
+        PluginIdentity { name, rank: context.rank, has_detail_level: infos[0].has_detail_level };
+    Ok(PluginGroup::new(own, locations, bound, created.kinds, state))
 }

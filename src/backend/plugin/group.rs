@@ -44,12 +44,23 @@ const SUPPORT_CELLS: usize = OpKind::ALL.len() * DTYPE_SLOTS * OP_SLOTS;
 
 const SUPPORTED: u8 = 1;
 
+/// The name of a plug-in, this process's rank, and whether rank 0 has the debug level DETAIL.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PluginIdentity {
+    pub(super) name: &'static str,
+    pub(super) rank: Rank,
+    pub(super) has_detail_level: bool,
+}
+
 /// The back end of one plug-in group.
 #[derive(Debug)]
 pub(super) struct PluginGroup {
     name: &'static str,
     rank: Rank,
     rank_locations: Vec<RankLocation>,
+    /// True if rank 0 has the debug level DETAIL and the plug-in has messages, which carry the
+    /// arrival check.
+    has_arrival_check: bool,
     /// The point-to-point messages. This field is declared before the communicator, because it must
     /// be dropped first.
     messages: Option<PluginMessages>,
@@ -67,8 +78,7 @@ pub(super) struct PluginGroup {
 
 impl PluginGroup {
     pub(super) fn new(
-        name: &'static str,
-        rank: Rank,
+        PluginIdentity { name, rank, has_detail_level }: PluginIdentity,
         places: Vec<RankLocation>,
         bound: BoundCommunicator,
         kinds: OperationKinds,
@@ -81,6 +91,7 @@ impl PluginGroup {
             name,
             rank,
             rank_locations: places,
+            has_arrival_check: has_detail_level && messages.is_some(),
             messages,
             bound,
             compositions: CompositionTable::for_kinds(kinds),
@@ -313,10 +324,13 @@ impl Backend for PluginGroup {
     fn properties(&self) -> BackendProperties<'_> {
         BackendProperties {
             fast_path: match self.bound.device {
-                None if self.bound.communicator.has_fast_path() => FastPathKind::Delegated,
+                None if self.bound.communicator.has_fast_path() && !self.has_arrival_check => {
+                    FastPathKind::Delegated
+                }
                 _ => FastPathKind::None,
             },
             can_refuse_calls: true,
+            has_arrival_check: self.has_arrival_check,
             ..BackendProperties::default()
         }
     }

@@ -199,7 +199,7 @@ impl GroupBatch {
     pub(super) fn finish(mut self, outcome: &Result<()>, turn: Option<Turn<'_>>) {
         if let Err(error) = outcome {
             recorder::request_failure_dump();
-            self.group.write_error_file(error);
+            self.group.record_returned_error(error);
         }
         let mut ended = Vec::with_capacity(self.collectives.len());
         for (index, collective) in std::mem::take(&mut self.collectives).into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The arrival check, a debug check that finds the ranks that do not call a collective. Before a
 //! collective, each rank sends an arrival message to the coordinator (rank 0). When all ranks have
 //! arrived, the coordinator replies to each. If the deadline passes first, the coordinator's error
-//! names all missing ranks. Without the check, the error of an algorithm names only the rank that
+//! names all missing ranks, and the coordinator sends this error as its reply. Without the check, the error of an algorithm names only the rank that
 //! the algorithm waited for.
 //!
 //! The debug level of rank 0 decides at the creation of a group whether the group runs the check.
@@ -11,9 +11,10 @@
 //! later check reads a leftover message.
 //!
 //! With the check, every collective waits for all ranks, including a collective whose root could
-//! otherwise continue early. The messages contain the label of the call (a name that the caller may
-//! give it). Therefore the check also compares labels on back ends that do not compare calls
-//! themselves.
+//! otherwise continue early. The messages contain the whole descriptor of the call, with its label
+//! (a name that the caller may give it). If a rank's descriptor differs from the coordinator's, the
+//! coordinator replies with an error before any data moves. Thus every rank gets the error in the
+//! call, also with back ends that do not inform other ranks of a failure.
 
 use crate::api::collective::barrier_messages::rank_names;
 use crate::api::group::process_group::Group;
@@ -43,23 +44,22 @@ const ARRIVAL_TAG: u32 = LARGEST_TAG + 3;
 /// The rank that collects the arrival messages and names the missing ranks.
 const COORDINATOR: Rank = 0;
 
-/// An arrival message, or the coordinator's reply: the sequence number and the label of the
-/// operation.
+/// An arrival message, or the coordinator's reply: the descriptor of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ArrivalMessage {
-    sequence: u64,
-    label: Label,
-}
+struct ArrivalMessage(Descriptor);
 
 impl ArrivalMessage {
-    const BYTES: usize = 8 + LABEL_BYTES;
+    const WORDS: usize = 3;
+    const BYTES: usize = 8 * Self::WORDS + LABEL_BYTES;
 
+    /// The message does not have the algorithm, which not all back ends choose.
     fn of(descriptor: &Descriptor) -> Self {
-        Self { sequence: descriptor.sequence, label: descriptor.label }
+        Self(Descriptor { algorithm: 0, ..*descriptor })
     }
 
     fn encode(self) -> Vec<u8> {
-        let words = [self.sequence].into_iter().chain(*self.label.words());
+        let Self(descriptor) = self;
+        let words = descriptor.encode().into_iter().chain(*descriptor.label.words());
         words.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -68,8 +68,41 @@ impl ArrivalMessage {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| u64::from_le_bytes(words[at]);
-        let label = Label::from_words(std::array::from_fn(|at| word(at + 1)))?;
-        Some(Self { sequence: word(0), label })
+        let label = Label::from_words(std::array::from_fn(|at| word(at + Self::WORDS)))?;
+        let descriptor = Descriptor::decode(std::array::from_fn(word))?;
+        (descriptor.label.is_none() == label.is_none())
+            .then(|| Self(descriptor.with_label_text(Some(label))))
+    }
+}
+
+/// The coordinator's reply that ends the check with an error.
+#[derive(Debug)]
+struct Rejection;
+
+impl Rejection {
+    /// The maximum size of a reply. The text is cut.
+    const MAX_BYTES: usize = 4096;
+
+    /// Encodes the kind, the culprit and the text of an error. The lowest bit is 0, unlike in every
+    /// descriptor.
+    fn encode(error: &Error) -> Vec<u8> {
+        let culprit = error.culprit().map_or(0, |rank| rank as u64 + 1);
+        let first = u64::from(error.kind().code()) << 8 | culprit << 16;
+        let mut bytes = first.to_le_bytes().to_vec();
+        bytes.extend_from_slice(error.message().as_bytes());
+        bytes.truncate(Self::MAX_BYTES);
+        bytes
+    }
+
+    /// Decodes a reply; `None` if it is not an error.
+    fn decode(bytes: &[u8]) -> Option<Error> {
+        let (first, text) = bytes.split_first_chunk::<8>()?;
+        if first[0] & 1 == 1 {
+            return None;
+        }
+        let culprit = usize::try_from(u64::from_le_bytes(*first) >> 16).ok()?.checked_sub(1);
+        let error = Error::new(ErrorKind::from_code(first[1]), String::from_utf8_lossy(text));
+        Some(culprit.map_or(error.clone(), |rank| error.with_culprit(rank)))
     }
 }
 
@@ -120,10 +153,12 @@ impl Completion for ArrivalReceive {
     }
 
     fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
-        let not_an_arrival =
-            || Error::internal("received a message that is not an arrival message");
-        self.tracker
-            .record_arrival(self.from, ArrivalMessage::decode(&bytes).ok_or_else(not_an_arrival));
+        let arrival = ArrivalMessage::decode(&bytes).ok_or_else(|| {
+            Rejection::decode(&bytes).unwrap_or_else(|| {
+                Error::internal("received a message that is not an arrival message")
+            })
+        });
+        self.tracker.record_arrival(self.from, arrival);
     }
 }
 
@@ -195,8 +230,12 @@ impl ArrivalCheck<'_> {
         let ranks = 0..self.backend.rank_locations().len();
         let others: Vec<Rank> = ranks.filter(|&rank| rank != COORDINATOR).collect();
         others.iter().try_for_each(|&rank| self.post_receive(rank))?;
-        self.await_arrivals(&others, self.deadline)?;
-        others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
+        let reply = ArrivalMessage::of(self.descriptor).encode();
+        if let Err(error) = self.await_arrivals(&others, self.deadline) {
+            self.reject(&others, &error);
+            return Err(error);
+        }
+        others.iter().try_for_each(|&rank| self.send(rank, &reply))?;
         // The coordinator waits until its replies are sent. Otherwise they could stay unsent if
         // this rank makes no further call in the group.
         let limit = Deadline::after(self.deadline.remaining() + GRACE);
@@ -208,10 +247,32 @@ impl ArrivalCheck<'_> {
         }
     }
 
+    /// Sends an error to the other ranks. They need it if the back end does not inform them of the
+    /// failure of this rank. If it does, a send may fail, which makes no difference.
+    fn reject(&self, others: &[Rank], error: &Error) {
+        let reply = Rejection::encode(error);
+        for &rank in others {
+            if self.backend.failure().is_some() || self.send(rank, &reply).is_err() {
+                return;
+            }
+        }
+        let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
+        let is_sent = self.wait_until(&Deadline::after(GRACE), others, is_over);
+        if !matches!(is_sent, Ok(true)) {
+            crate::log!(
+                LogLevel::Info,
+                "{} of group {}: not all ranks have received the error of {}",
+                self.descriptor,
+                self.group_name,
+                self.own_name()
+            );
+        }
+    }
+
     /// Runs the check on every rank but the coordinator.
     fn report_arrival(&self) -> Result<()> {
         self.post_receive(COORDINATOR)?;
-        self.send_arrival(COORDINATOR)?;
+        self.send(COORDINATOR, &ArrivalMessage::of(self.descriptor).encode())?;
         self.await_arrivals(&[COORDINATOR], &Deadline::after(self.deadline.remaining() + GRACE))
     }
 
@@ -275,14 +336,14 @@ impl ArrivalCheck<'_> {
 
     fn post_receive(&self, from: Rank) -> Result<()> {
         let (tag, dtype, deadline) = (Some(ARRIVAL_TAG), DataType::U8, Deadline::never());
-        let into = ReceiveBuffer::Allocated { max_bytes: ArrivalMessage::BYTES };
+        let into = ReceiveBuffer::Allocated { max_bytes: Rejection::MAX_BYTES };
         let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
         self.engine
             .receive(message, Arc::new(ArrivalReceive { tracker: Arc::clone(&self.tracker), from }))
     }
 
-    fn send_arrival(&self, to: Rank) -> Result<()> {
-        let memory = PooledBuffer::copy_of(&ArrivalMessage::of(self.descriptor).encode());
+    fn send(&self, to: Rank, bytes: &[u8]) -> Result<()> {
+        let memory = PooledBuffer::copy_of(bytes);
         let sent = Arc::new(ArrivalSend { tracker: Arc::clone(&self.tracker), payload: memory });
         let (tag, dtype, deadline) = (ARRIVAL_TAG, DataType::U8, Deadline::never());
         let message =
@@ -295,22 +356,16 @@ impl ArrivalCheck<'_> {
         if arrival == ArrivalMessage::of(self.descriptor) {
             return Ok(());
         }
-        let (me, mine) = (self.own_name(), self.descriptor.sequence);
-        let message = if arrival.sequence == mine {
-            let label = match arrival.label.is_none() {
-                true => "no label".to_owned(),
-                false => format!("the label {}", arrival.label),
-            };
-            let (called, other) =
-                (self.descriptor, rank_names(&[rank], self.backend.rank_locations()));
+        let (me, mine, ArrivalMessage(theirs)) = (self.own_name(), self.descriptor, arrival);
+        let message = if theirs.sequence == mine.sequence {
+            let other = rank_names(&[rank], self.backend.rank_locations());
             format!(
-                "ranks called different operations: {me} called {called}, but the call of {other} has {label}"
+                "ranks called different operations: {me} called {mine}, but {other} called {theirs}"
             )
         } else {
             format!(
-                "ranks are out of step: {me} is at operation #{mine}, {}, at #{}",
-                self.describe_ranks(&[rank]),
-                arrival.sequence
+                "ranks are out of step: {me} is at {mine}, {}, at {theirs}",
+                self.describe_ranks(&[rank])
             )
         };
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
@@ -343,18 +398,48 @@ impl ArrivalCheck<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::op::ReduceOp;
+    use crate::transport::{CountSpec, OpKind};
 
     #[test]
     fn arrival_round_trips_and_bad_bytes_are_refused() {
         for text in ["", "layer3.weight", "0123456789abcdef0123456789abcdef"] {
-            let arrival = ArrivalMessage { sequence: 7, label: Label::new(text).unwrap() };
+            let descriptor = Descriptor {
+                kind: OpKind::Reduce,
+                dtype: Some(DataType::F32),
+                op: Some(ReduceOp::Max),
+                root: Some(2),
+                count_spec: CountSpec::Count(9),
+                sequence: 7,
+                algorithm: 3,
+                part: 0,
+                label: Label::new(text).unwrap(),
+            };
+            let arrival = ArrivalMessage::of(&descriptor);
             let mut bytes = arrival.encode();
+            assert_eq!(bytes.len(), ArrivalMessage::BYTES);
             assert_eq!(ArrivalMessage::decode(&bytes), Some(arrival));
-            bytes[8] = 0xff;
+            bytes[24] = 0xff;
             assert_eq!(ArrivalMessage::decode(&bytes), None);
         }
-        for bad in [&[][..], &[0; 8], &[0; 39], &[0; 41]] {
+        for bad in [&[][..], &[0; 8], &[0; 55], &[0; 56], &[0; 57]] {
             assert_eq!(ArrivalMessage::decode(bad), None);
         }
+    }
+
+    #[test]
+    fn rejection_round_trips_and_is_no_arrival() {
+        for culprit in [None, Some(0), Some(70_000)] {
+            let error = Error::new(ErrorKind::Mismatch, "ranks called different operations");
+            let error = culprit.map_or(error.clone(), |rank| error.with_culprit(rank));
+            let bytes = Rejection::encode(&error);
+            let decoded = Rejection::decode(&bytes).unwrap();
+            assert_eq!((decoded.kind(), decoded.culprit()), (error.kind(), culprit));
+            assert_eq!(decoded.message(), error.message());
+            assert_eq!(ArrivalMessage::decode(&bytes), None);
+        }
+        let long = Error::new(ErrorKind::Mismatch, "x".repeat(10_000));
+        assert_eq!(Rejection::encode(&long).len(), Rejection::MAX_BYTES);
+        assert!(Rejection::decode(&[1; 56]).is_none() && Rejection::decode(&[0; 7]).is_none());
     }
 }

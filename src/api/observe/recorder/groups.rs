@@ -9,18 +9,23 @@
 //!
 //! This module does not depend on the dump files.
 
-use super::ring::short_group_id;
+use super::ring::{MAX_ENTRIES, short_group_id};
+use super::snapshot::newest_entries;
+use crate::api::observe::call_history::{CallHistory, CallSum};
 use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::sync::lock;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The maximum number of listed groups. If the list is full, a new group replaces the oldest group
 /// that the process has left. If the process is in all listed groups, the new group is not listed.
 const MAX_LISTED_GROUPS: usize = 1024;
+
+/// The maximum number of calls in a [`CallSummary`].
+const MAX_LAST_CALLS: usize = 16;
 
 /// The maximum number of members that a dump lists, summed over all groups.
 const MAX_DUMPED_MEMBERS: usize = 1 << 14;
@@ -36,6 +41,24 @@ pub(in crate::api) struct NewGroup<'a> {
     /// The name of the parent group.
     pub(in crate::api) parent: Option<&'a str>,
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
+    pub(in crate::api) history: &'a Arc<CallHistory>,
+}
+
+/// The collectives that this process has called in one group, for the comparison with the calls of
+/// the other ranks.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct CallSummary {
+    /// The short id of the group.
+    pub(in crate::api) group: u64,
+    pub(in crate::api) name: String,
+    pub(in crate::api) rank: Rank,
+    /// The error that failed the group.
+    pub(in crate::api) failure: Option<Error>,
+    /// True if the program has got the failure of the group from a call.
+    pub(in crate::api) is_failure_known: bool,
+    pub(in crate::api) sum: CallSum,
+    /// The last calls, oldest first: the hash and the description of each.
+    pub(in crate::api) last_calls: Vec<(u64, String)>,
 }
 
 #[derive(Debug)]
@@ -53,6 +76,8 @@ struct ListedGroup {
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
+    /// `None` once [`take_call_summaries`] has returned the calls.
+    history: Option<Arc<CallHistory>>,
     /// True after [`Self::take_new_failure`] has returned the failure.
     is_reported: bool,
 }
@@ -96,6 +121,7 @@ pub(super) fn add_to_list(new: &NewGroup<'_>) -> (u64, bool) {
         global_ranks: new.global_ranks.to_vec(),
         backend: Some(Arc::downgrade(new.backend)),
         failure: None,
+        history: Some(Arc::clone(new.history)),
         is_reported: false,
     });
     (number, true)
@@ -128,6 +154,22 @@ impl ListedGroup {
         let is_news = self.failure.is_some() && !self.is_reported;
         self.is_reported |= is_news;
         is_news
+    }
+
+    /// Returns the calls in the group without the last calls, unless this function was called
+    /// before.
+    fn take_calls(&mut self) -> Option<CallSummary> {
+        self.refresh_failure();
+        let history = self.history.take()?;
+        Some(CallSummary {
+            group: self.id,
+            name: self.name.clone(),
+            rank: self.rank,
+            failure: self.failure.clone(),
+            is_failure_known: history.is_failure_known(),
+            sum: history.sum(),
+            last_calls: Vec::new(),
+        })
     }
 
     /// Returns the group as JSON. Omits the members if there are more than `member_budget`;
@@ -181,6 +223,47 @@ pub(super) fn describe_groups(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
         group.describe(&mut member_budget)
     });
     (described.collect(), list.unlisted)
+}
+
+/// Returns the calls in the groups that the process has left, in the groups that were derived from
+/// other groups, and in group `world`. Each group is returned only once.
+pub(in crate::api) fn take_call_summaries(world: GroupId) -> Vec<CallSummary> {
+    let world = short_group_id(world);
+    let mut list = lock_list();
+    let is_ending = |group: &ListedGroup| {
+        group.backend.is_none() || group.parent.is_some() || group.id == world
+    };
+    let ending = list.groups.iter_mut().filter(|group| group.size > 1 && is_ending(group));
+    let mut summaries: Vec<CallSummary> = ending.filter_map(ListedGroup::take_calls).collect();
+    drop(list);
+    add_last_calls(&mut summaries);
+    summaries
+}
+
+/// Returns the calls in one group, if the group is listed.
+pub(in crate::api) fn take_call_summary(group: GroupId, rank: Rank) -> Option<CallSummary> {
+    let id = short_group_id(group);
+    let mut list = lock_list();
+    let mut listed = list.groups.iter_mut().filter(|listed| (listed.id, listed.rank) == (id, rank));
+    let mut summary = listed.find_map(ListedGroup::take_calls)?;
+    drop(list);
+    add_last_calls(std::slice::from_mut(&mut summary));
+    Some(summary)
+}
+
+/// Adds the last calls of each group to its summary, as far as the recorder still has them.
+fn add_last_calls(summaries: &mut [CallSummary]) {
+    let mut by_key: HashMap<(u64, u64), &mut CallSummary> = summaries
+        .iter_mut()
+        .map(|summary| ((summary.group, summary.rank as u64), summary))
+        .collect();
+    for entry in newest_entries(MAX_ENTRIES).filter(|entry| entry.is_collective()) {
+        let Some(summary) = by_key.get_mut(&(entry.group, entry.rank)) else { continue };
+        if summary.last_calls.len() < MAX_LAST_CALLS {
+            summary.last_calls.push((entry.call_hash(), entry.describe_operation()));
+        }
+    }
+    summaries.iter_mut().for_each(|summary| summary.last_calls.reverse());
 }
 
 /// Returns the name of the listed group with this short id.

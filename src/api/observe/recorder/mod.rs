@@ -37,7 +37,9 @@ pub use dump::{DumpReason, dump};
 pub(in crate::api) use dump_files::{
     RecorderMembership, dump_failures_and_wait, read_dump_environment, request_failure_dump,
 };
-pub(in crate::api) use groups::{NewGroup, group_name};
+pub(in crate::api) use groups::{
+    CallSummary, NewGroup, group_name, take_call_summaries, take_call_summary,
+};
 pub(in crate::api) use record::begin_encoded;
 pub use record::{OperationOrigin, OperationRecord, RecorderSlot, begin_collective, begin_message};
 pub use ring::MAX_ENTRIES;

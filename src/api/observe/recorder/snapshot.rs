@@ -3,6 +3,7 @@
 
 use super::message_words::{MESSAGE_KIND, decode_message, is_labelled};
 use super::ring::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
+use crate::api::observe::call_history::call_hash;
 use crate::base::error::ErrorKind;
 use crate::base::label::{Label, LabelSuffix};
 use crate::transport::Descriptor;
@@ -57,6 +58,12 @@ impl EntrySnapshot {
     /// Returns whether the operation is a collective and not a message.
     pub(in crate::api) fn is_collective(&self) -> bool {
         self.words[0] & 0xff != MESSAGE_KIND
+    }
+
+    /// Returns the hash of a collective in the group's call history.
+    pub(super) fn call_hash(&self) -> u64 {
+        let [first, second, third, _] = self.words;
+        call_hash(&[first, second, third], &self.label)
     }
 
     /// Returns whether the operation is waiting or running.

@@ -1,0 +1,138 @@
+//! The history of the collectives that one rank has called in one group, as a number and a hash.
+//!
+//! Most back ends compare the calls of the ranks only as far as the ranks wait for each other. For
+//! example, the root of a broadcast waits for no other rank, so it does not notice that the others
+//! called a reduction. The histories of the ranks are compared when the ranks leave the group
+//! (`group::call_comparison`).
+//!
+//! The hash of the history is the sum of the hashes of the calls. The sequence number of a call is
+//! a part of its hash, so the sum depends on the order of the calls. But it does not depend on the
+//! order in which concurrent threads add their calls.
+
+use crate::algo;
+use crate::base::label::Label;
+use crate::transport::Descriptor;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A number of calls and the sum of their hashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::api) struct CallSum {
+    pub(in crate::api) calls: u64,
+    pub(in crate::api) hash: u64,
+}
+
+/// The history of one group on one rank.
+#[derive(Debug, Default)]
+pub(in crate::api) struct CallHistory {
+    /// The calls that were added by a thread that had the turn of the group's queue.
+    in_turn: AtomicCallSum,
+    /// The other calls.
+    concurrent: AtomicCallSum,
+    /// True if the program has got the failure of the group from a call.
+    is_failure_known: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct AtomicCallSum {
+    calls: AtomicU64,
+    hash: AtomicU64,
+}
+
+impl AtomicCallSum {
+    fn load(&self) -> CallSum {
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        CallSum { calls: load(&self.calls), hash: load(&self.hash) }
+    }
+}
+
+impl CallHistory {
+    /// Adds a call. The caller has the turn of the group's queue, so no other thread runs this
+    /// function for the same group. Therefore plain loads and stores suffice.
+    #[inline]
+    pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
+        let CallSum { calls, hash } = self.in_turn.load();
+        let sum = hash.wrapping_add(call_hash(words, label));
+        self.in_turn.calls.store(calls + 1, Ordering::Relaxed);
+        self.in_turn.hash.store(sum, Ordering::Relaxed);
+    }
+
+    /// Adds a call. Any thread may add calls at any time.
+    pub(in crate::api) fn add(&self, descriptor: &Descriptor) {
+        let hash = call_hash(&descriptor.encode(), &descriptor.label);
+        self.concurrent.calls.fetch_add(1, Ordering::Relaxed);
+        self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
+    }
+
+    /// Records that the program gets the failure of the group from a call.
+    pub(in crate::api) fn mark_failure_as_known(&self) {
+        self.is_failure_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program has got the failure of the group from a call.
+    pub(in crate::api) fn is_failure_known(&self) -> bool {
+        self.is_failure_known.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of calls and the hash of the history.
+    pub(in crate::api) fn sum(&self) -> CallSum {
+        let (first, second) = (self.in_turn.load(), self.concurrent.load());
+        CallSum { calls: first.calls + second.calls, hash: first.hash.wrapping_add(second.hash) }
+    }
+}
+
+/// Returns the hash of a call without its algorithm, which not all back ends choose.
+#[inline]
+pub(in crate::api) fn call_hash(words: &[u64; 3], label: &Label) -> u64 {
+    algo::hash_operation(&Descriptor::without_algorithm(words), label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{CountSpec, OpKind};
+
+    fn call(kind: OpKind, sequence: u64) -> Descriptor {
+        Descriptor {
+            kind,
+            dtype: None,
+            op: None,
+            root: None,
+            count_spec: CountSpec::Count(4),
+            sequence,
+            algorithm: 0,
+            part: 0,
+            label: Label::NONE,
+        }
+    }
+
+    fn sum_of(calls: &[Descriptor]) -> CallSum {
+        let history = CallHistory::default();
+        calls.iter().for_each(|call| history.add(call));
+        history.sum()
+    }
+
+    #[test]
+    fn history_depends_on_the_order_of_the_calls() {
+        let (broadcast, reduce) = (OpKind::Broadcast, OpKind::Reduce);
+        let one = sum_of(&[call(broadcast, 1), call(reduce, 2)]);
+        assert_ne!(one, sum_of(&[call(reduce, 1), call(broadcast, 2)]));
+        assert_eq!(one, sum_of(&[call(reduce, 2), call(broadcast, 1)]));
+        assert_eq!(one.calls, 2);
+    }
+
+    #[test]
+    fn history_has_the_same_sum_in_turn_and_concurrently() {
+        let history = CallHistory::default();
+        let [first, second] = [1, 2].map(|sequence| call(OpKind::Reduce, sequence));
+        history.add(&first);
+        history.add_in_turn(&second.encode_with(7), &Label::NONE);
+        assert_eq!(history.sum(), sum_of(&[first, second]));
+    }
+
+    #[test]
+    fn history_depends_on_the_label() {
+        let labelled =
+            |text| Descriptor { label: Label::new(text).unwrap(), ..call(OpKind::Broadcast, 1) };
+        assert_ne!(sum_of(&[labelled("a")]), sum_of(&[labelled("b")]));
+    }
+}
