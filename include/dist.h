@@ -1476,7 +1476,7 @@ typedef int32_t dist_dtype_t;
 /**
  * The operator of a reduction.
  *
- * Integer results wrap around. Elements of the f16, bf16 and f8 types are reduced in single
+ * Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced in single
  * precision. Their result is rounded once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
@@ -1613,9 +1613,14 @@ typedef void (*dist_op_fn)(const void *lower,
 #define DIST_MAX 515
 
 /**
- * The sum divided by the number of ranks. Not for DIST_BOOL.
+ * The average over the ranks. Not for DIST_BOOL.
  *
- * For integers, the wrapped sum is divided, and the quotient is rounded towards zero.
+ * An average that is a value of the type does not overflow, even if the sum does. Floats are
+ * multiplied by 1/N, for N ranks, before they are summed. Unless N is a power of two, the result
+ * may thus differ from the divided sum in its last bits, and elements within N units in the last
+ * place of the largest number may give infinity. A subnormal contribution loses the bits below
+ * the smallest subnormal number. For integers, the exact sum is divided, and the quotient is
+ * rounded towards zero; on GPUs, NCCL determines the sum, which may wrap.
  */
 #define DIST_AVG 516
 

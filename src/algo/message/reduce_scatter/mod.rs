@@ -5,16 +5,14 @@ pub mod pairwise;
 pub mod ring;
 
 use super::{MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::fold::{
-    Fold, copy_partial_contribution, finish_average, is_partial_contribution_scaled,
-};
+use crate::algo::fold::{Fold, copy_contribution, is_contribution_unscaled};
 use crate::algo::pattern::slices::{chunks, clip_to_block};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
-/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are the fold, a function
-/// that returns this rank's contribution to the chunk of a member's block, the destination of this
-/// rank's result, and scratch memory for three chunks.
+/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are the fold of the
+/// contributions, a function that returns this rank's contribution to the chunk of a member's
+/// block, the destination of this rank's result, and scratch memory for three chunks.
 fn reduce_in_chunks(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -27,9 +25,10 @@ fn reduce_in_chunks(
     ) -> Result<()>,
 ) -> Result<()> {
     let operation = call.operation;
-    let (size, bytes, fold) = (team.size(), operation.bytes(), Fold::partial(operation)?);
+    let (size, bytes) = (team.size(), operation.bytes());
+    let fold = Fold::subset(operation, size)?;
     // Scaled contributions need scratch memory for all blocks.
-    let is_scaled = is_partial_contribution_scaled(operation)?;
+    let is_scaled = !is_contribution_unscaled(operation)?;
     let max_chunk =
         if is_scaled { (4 * SEGMENT_BYTES / size).next_multiple_of(64) } else { SEGMENT_BYTES };
     let scaled = if is_scaled { size * max_chunk.min(bytes) } else { 0 };
@@ -45,12 +44,7 @@ fn reduce_in_chunks(
         if is_scaled {
             for rank in 0..size {
                 let part = part(rank);
-                copy_partial_contribution(
-                    operation,
-                    scaled.slice(rank * len, part.len()),
-                    part,
-                    size,
-                )?;
+                copy_contribution(operation, scaled.slice(rank * len, part.len()), part)?;
             }
         }
         let outgoing_part = |rank: usize| match part(rank) {
@@ -61,5 +55,5 @@ fn reduce_in_chunks(
         run_chunk(call, fold, &outgoing_part, result, memory)?;
     }
     call.return_scratch(scratch);
-    finish_average(operation, operation.recv, size)
+    Ok(())
 }
