@@ -108,16 +108,18 @@ fn unordered_algorithms_refuse_averages_of_integers() {
     use dist::base::buffer::{Dst, Src};
     run_ranks(INPROC, "aabb", 4096, |rank| {
         let mut output = [0_u8; 8];
-        let call =
-            |recv| Call::all_reduce(Src::from(&[100_u8; 8][..]), recv, DataType::U8, ReduceOp::Avg);
-        let named =
-            |name: &str| CallOptions { algorithm: Some(name.to_owned()), ..CallOptions::default() };
-        let error = rank.group().run(call(Dst::from(&mut output[..])), &named("ring"));
-        let error = error.unwrap_err();
+        let recv = Dst::from(&mut output[..]);
+        let run = |name: &str| {
+            let send = Src::from(&[100_u8; 8][..]);
+            let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Avg);
+            let algorithm = Some(name.to_owned());
+            rank.group().run(call, &CallOptions { algorithm, ..CallOptions::default() })
+        };
+        let error = run("ring").unwrap_err();
         for words in ["\"ring\" that computes exact averages of integers", "linear, ordered"] {
             assert!(error.message().contains(words), "{error}");
         }
-        rank.group().run(call(Dst::from(&mut output[..])), &named("ordered")).unwrap();
+        run("ordered").unwrap();
         assert_eq!(output, [100; 8]);
     });
 }

@@ -69,7 +69,11 @@ macro_rules! fold_real {
                 ReduceOp::Max => ascending()[values.len() - 1],
                 // Each value is multiplied by 1/N first.
                 ReduceOp::Avg => {
-                    #[allow(clippy::cast_possible_truncation, reason = "as documented")]
+                    #[allow(
+                        clippy::cast_possible_truncation,
+                        trivial_numeric_casts,
+                        reason = "the factor is rounded to the type"
+                    )]
                     let factor = (1.0 / values.len() as f64) as $float;
                     values[1..].iter().fold(values[0] * factor, |a, b| a + b * factor)
                 }
