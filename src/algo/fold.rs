@@ -79,14 +79,27 @@ impl Fold {
         Ok(Self { op, ..whole })
     }
 
+    /// Returns the fold of the contributions of all `ranks` ranks step by step, with
+    /// [`Fold::start`] and [`Fold::fold_next`]. If the contributions are copies that are already
+    /// multiplied ([`is_partial_contribution_scaled`]), this is [`Fold::partial`].
+    ///
+    /// # Errors
+    /// As [`Fold::partial`].
+    pub fn contributions(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
+        match is_partial_contribution_scaled(operation)? {
+            true => Self::partial(operation),
+            false => Self::subset(operation, ranks),
+        }
+    }
+
     /// Folds two vectors into `dst`. `first` comes before `second` in the order of operands. `dst`
     /// may be one of the two vectors.
     pub fn fold_two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
         self.fold_vectors(dst, &[first, second]);
     }
 
-    /// Folds the vector of one more rank into a partial result of this fold. `dst` may be one of
-    /// the two.
+    /// Folds the contribution of one more rank into a partial result of this fold. `dst` may be one
+    /// of the two.
     pub fn fold_next(self, dst: Dst<'_>, partial: Src<'_>, vector: Src<'_>) {
         match self.divisor {
             Some(ranks) => kernel::add_to_average(self.dtype, dst, partial, vector, ranks),
@@ -94,7 +107,7 @@ impl Fold {
         }
     }
 
-    /// Starts a partial result with the vector of one rank.
+    /// Starts a partial result with the contribution of one rank.
     pub fn start(self, dst: Dst<'_>, vector: Src<'_>) {
         match self.divisor {
             Some(ranks) => kernel::fold_average(self.dtype, dst, &[vector], ranks),
@@ -189,6 +202,14 @@ pub(super) fn stage_contribution(
 /// caller's buffer.
 pub(super) fn is_contribution_unscaled(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? != ReduceOp::PremulSum)
+}
+
+/// Returns whether an algorithm that folds with [`Fold::contributions`] must first copy this rank's
+/// contribution with [`copy_partial_contribution`].
+pub(super) fn is_partial_contribution_scaled(operation: &Operation<'_>) -> Result<bool> {
+    let is_rounded_average =
+        operation.op()? == ReduceOp::Avg && is_rounded_between_folds(operation.dtype());
+    Ok(is_rounded_average || !is_contribution_unscaled(operation)?)
 }
 
 /// Copies this rank's contribution, for algorithms that fold the contributions of all `ranks` ranks

@@ -98,8 +98,11 @@ pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: u
 /// `partial` plus the element of `vector` divided by `ranks`. `partial` is a result of
 /// [`fold_average`] or of this function.
 ///
+/// Partial results of f16, bf16 and f8 are rounded. If a rounded and an exact product were added,
+/// equal elements of opposite sign would not cancel, so this function is not for these types.
+///
 /// # Panics
-/// As [`fold_average`].
+/// As [`fold_average`], and if `dtype` is f16, bf16 or an f8 type.
 pub fn add_to_average(
     dtype: DataType,
     dst: Dst<'_>,
@@ -108,7 +111,7 @@ pub fn add_to_average(
     ranks: usize,
 ) {
     let Some(kernel) = table::add_to_average_kernel(best_isa(dtype, dst), dtype) else {
-        panic_undefined_op(ReduceOp::Avg, dtype);
+        panic_no_partial_average(dtype);
     };
     run_fold_kernel(kernel, dtype, FoldTarget { dst, extra_dsts: &[] }, &[partial, vector], ranks);
 }
@@ -232,6 +235,12 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
 #[allow(clippy::panic, reason = "callers check the combination first; see `fold`")]
 fn panic_undefined_op(op: ReduceOp, dtype: DataType) -> ! {
     panic!("{op} is not defined on {dtype} elements, and the caller did not check")
+}
+
+#[cold]
+#[allow(clippy::panic, reason = "callers select such types only")]
+fn panic_no_partial_average(dtype: DataType) -> ! {
+    panic!("vectors of {dtype} elements cannot be added to a partial average")
 }
 
 #[inline]

@@ -187,7 +187,7 @@ fn folds_partial_averages() {
 #[test]
 fn adds_vectors_to_partial_averages() {
     let mut random = XorShift(0x0add_5eed_0123_4567);
-    for dtype in FLOATS {
+    for dtype in [DataType::F32, DataType::F64, DataType::C64, DataType::C128] {
         for (ranks, count) in [(2, 257), (3, 1023), (5, 17), (7, 1)] {
             let [partial, vector] = [(); 2].map(|()| random.elements(dtype, count));
             let pairs = decode_parts(dtype, &partial).into_iter().zip(decode_parts(dtype, &vector));

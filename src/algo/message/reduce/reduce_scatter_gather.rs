@@ -65,7 +65,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
             reduce_scatter::ordered::run_team(call, team, &outgoing_slice, own)?;
         } else {
             let receive_memory = memory.slice(longest, receive_bytes);
-            let fold = Fold::subset(operation, size)?;
+            let fold = Fold::contributions(operation, size)?;
             fold.start(own, outgoing_slice(me));
             reduce_scatter::pairwise::run_team(
                 call,

@@ -5,7 +5,7 @@ pub mod pairwise;
 pub mod ring;
 
 use super::{MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::fold::{Fold, copy_contribution, is_contribution_unscaled};
+use crate::algo::fold::{Fold, copy_partial_contribution, is_partial_contribution_scaled};
 use crate::algo::pattern::slices::{chunks, clip_to_block};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -26,9 +26,9 @@ fn reduce_in_chunks(
 ) -> Result<()> {
     let operation = call.operation;
     let (size, bytes) = (team.size(), operation.bytes());
-    let fold = Fold::subset(operation, size)?;
+    let fold = Fold::contributions(operation, size)?;
     // Scaled contributions need scratch memory for all blocks.
-    let is_scaled = !is_contribution_unscaled(operation)?;
+    let is_scaled = is_partial_contribution_scaled(operation)?;
     let max_chunk =
         if is_scaled { (4 * SEGMENT_BYTES / size).next_multiple_of(64) } else { SEGMENT_BYTES };
     let scaled = if is_scaled { size * max_chunk.min(bytes) } else { 0 };
@@ -44,7 +44,8 @@ fn reduce_in_chunks(
         if is_scaled {
             for rank in 0..size {
                 let part = part(rank);
-                copy_contribution(operation, scaled.slice(rank * len, part.len()), part)?;
+                let to = scaled.slice(rank * len, part.len());
+                copy_partial_contribution(operation, to, part, size)?;
             }
         }
         let outgoing_part = |rank: usize| match part(rank) {
