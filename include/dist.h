@@ -6361,9 +6361,14 @@ DIST_NODISCARD dist_status_t dist_backend_load(const char *path);
 #define DIST_LOG_INFO 3
 
 /**
- * As DIST_LOG_INFO, and every step.
+ * As DIST_LOG_INFO, and the end of each operation and every step.
  */
 #define DIST_LOG_DEBUG 4
+
+/**
+ * As DIST_LOG_DEBUG, and the issue and the start of each operation.
+ */
+#define DIST_LOG_TRACE 5
 
 /**
  * Receives log lines.
@@ -6418,7 +6423,7 @@ dist_status_t dist_set_log_callback(dist_log_fn function, void *user);
  *
  * This level has priority over the environment and the debug level.
  *
- * @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
+ * @param level in: DIST_LOG_OFF (the default) to DIST_LOG_TRACE.
  * @agree nothing.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.

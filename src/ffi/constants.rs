@@ -261,8 +261,10 @@ pub const DIST_LOG_ERROR: i32 = 1;
 pub const DIST_LOG_WARN: i32 = 2;
 /// As DIST_LOG_WARN, and the choices of the library with their reasons.
 pub const DIST_LOG_INFO: i32 = 3;
-/// As DIST_LOG_INFO, and every step.
+/// As DIST_LOG_INFO, and the end of each operation and every step.
 pub const DIST_LOG_DEBUG: i32 = 4;
+/// As DIST_LOG_DEBUG, and the issue and the start of each operation.
+pub const DIST_LOG_TRACE: i32 = 5;
 
 /// A bit of `fields` in an options struct: the field `rank` is set.
 pub const DIST_FIELD_RANK: u64 = 1;
