@@ -1616,11 +1616,11 @@ typedef void (*dist_op_fn)(const void *lower,
  * The average over the ranks. Not for DIST_BOOL.
  *
  * An average that is a value of the type does not overflow, even if the sum does. Floats are
- * multiplied by 1/N, for N ranks, before they are summed. Unless N is a power of two, the result
- * may thus differ from the divided sum in its last bits, and elements within N units in the last
- * place of the largest number may give infinity. A subnormal contribution loses the bits below
- * the smallest subnormal number. For integers, the exact sum is divided, and the quotient is
- * rounded towards zero; on GPUs, NCCL determines the sum, which may wrap.
+ * multiplied by 1/N, for N ranks, before they are summed. If N is no power of two, the result may
+ * differ from the divided sum in its last bits. Elements within N units in the last place of the
+ * largest number may then give infinity. A subnormal contribution loses the bits below the
+ * smallest subnormal number. For integers, the exact sum is divided, and the quotient is rounded
+ * towards zero. On GPUs, NCCL determines the sum of integers, which wraps.
  */
 #define DIST_AVG 516
 

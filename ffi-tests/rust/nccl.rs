@@ -316,7 +316,7 @@ mod staging {
         };
         // There are 8 types with 8 operators and 2 types with 6 operators, in 4 kinds of calls,
         // except PREMUL_SUM for reduce_scatter_v.
-        let words = [program.as_str(), "staging", "store", "302"];
+        let words = [program.as_str(), "staging", "store", "270"];
         let plugins = [("DIST_BACKEND_PLUGINS", plugin.as_str())];
         run_with("staged_store", &plugins, &words).expect_success();
     }

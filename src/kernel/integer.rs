@@ -21,9 +21,9 @@ impl Element for Bool {
     }
 }
 
-/// An integer type `Int` whose elements are folded in a type that holds the exact sum of the
-/// vectors of all ranks: i64 for 8, 16 and 32 bits (there are fewer than 2^31 ranks), and i128 for
-/// 64 bits.
+/// An integer type `Int` whose elements are folded in a wider type, which holds the exact sum over
+/// all ranks. The wider type is i128 for integers of 64 bits, and i64 for all others, because there
+/// are fewer than 2^31 ranks.
 pub(super) struct Widened<Int>(PhantomData<Int>);
 
 macro_rules! widened {
@@ -81,26 +81,33 @@ impl FoldOperator<i64> for IntegerAvg {
 }
 
 impl FoldOperator<i128> for IntegerAvg {
-    type Arg = (Reciprocal, usize);
+    type Arg = WideDivisor;
 
     #[inline(always)]
-    fn arg(ranks: usize) -> (Reciprocal, usize) {
-        (Reciprocal::of(ranks), ranks.max(1))
+    fn arg(ranks: usize) -> WideDivisor {
+        WideDivisor { reciprocal: Reciprocal::of(ranks), ranks: ranks.max(1) }
     }
 
     #[inline(always)]
-    fn combine(earlier: i128, later: i128, _: (Reciprocal, usize)) -> i128 {
+    fn combine(earlier: i128, later: i128, _: WideDivisor) -> i128 {
         earlier.wrapping_add(later)
     }
 
     #[inline(always)]
-    fn finish(acc: i128, (divisor, ranks): (Reciprocal, usize)) -> i128 {
+    fn finish(acc: i128, divisor: WideDivisor) -> i128 {
         // Most sums fit in 64 bits, where a division is much faster.
         match i64::try_from(acc) {
-            Ok(sum) => divisor.divide(sum).into(),
-            Err(_) => acc / ranks as i128,
+            Ok(sum) => divisor.reciprocal.divide(sum).into(),
+            Err(_) => acc / divisor.ranks as i128,
         }
     }
+}
+
+/// A divisor of sums of 64 bits and of larger sums.
+#[derive(Clone, Copy)]
+pub(super) struct WideDivisor {
+    reciprocal: Reciprocal,
+    ranks: usize,
 }
 
 /// A precomputed divisor. It replaces a division by one multiplication and two shifts.

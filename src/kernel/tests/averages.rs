@@ -1,6 +1,12 @@
 //! Tests of averages: values whose sum exceeds the type, sums of rounded values, and partial
 //! averages.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the tests round to the type of an element on purpose"
+)]
+
 use super::*;
 
 const FLOATS: [DataType; 8] = [

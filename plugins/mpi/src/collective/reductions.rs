@@ -1,8 +1,8 @@
 //! Reductions: the operator, the factor and the average, in pieces that fit an MPI count.
 //!
-//! An average of floats is the sum of vectors that are multiplied by 1/N first, as the library does
-//! itself, so that the average is representable even if the sum is not. [`super::integer_average`]
-//! has the averages of integers.
+//! An average of floats is the sum of vectors that are multiplied by 1/N first, as in the library
+//! itself. The average then fits the type even if the sum does not. [`super::integer_average`] has
+//! the averages of integers.
 
 use super::{Address, Call, Collective, copy, dst_view, src_view, untyped};
 use crate::base::op::ReduceOp;
@@ -67,7 +67,7 @@ impl Collective {
             return Ok(call.send());
         }
         if !reduction.changes_input() {
-            return self.scratch_copy(call.send(), bytes);
+            return self.scratch_copy(call.send(), bytes).map(<*mut u8>::cast_const);
         }
         let to = self.scratch(bytes)?;
         reduction.prepare(call, call.send(), to, bytes);

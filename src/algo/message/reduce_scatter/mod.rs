@@ -10,9 +10,12 @@ use crate::algo::pattern::slices::{chunks, clip_to_block};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
-/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are the fold of the
-/// contributions, a function that returns this rank's contribution to the chunk of a member's
-/// block, the destination of this rank's result, and scratch memory for three chunks.
+/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are:
+///
+/// - the fold of the contributions,
+/// - a function that returns this rank's contribution to the chunk of a member's block,
+/// - the destination of this rank's result,
+/// - scratch memory for three chunks.
 fn reduce_in_chunks(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
