@@ -1476,7 +1476,7 @@ typedef int32_t dist_dtype_t;
 /**
  * The operator of a reduction.
  *
- * Integer results wrap around. Elements of the f16, bf16 and f8 types are reduced in single
+ * Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced in single
  * precision. Their result is rounded once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
@@ -1613,9 +1613,14 @@ typedef void (*dist_op_fn)(const void *lower,
 #define DIST_MAX 515
 
 /**
- * The sum divided by the number of ranks. Not for DIST_BOOL.
+ * The average over the ranks. Not for DIST_BOOL.
  *
- * For integers, the wrapped sum is divided, and the quotient is rounded towards zero.
+ * An average that is a value of the type does not overflow, even if the sum does. Floats are
+ * multiplied by 1/N, for N ranks, before they are summed. If N is no power of two, the result may
+ * differ from the divided sum in its last bits. Elements within N units in the last place of the
+ * largest number may then give infinity. A subnormal contribution loses the bits below the
+ * smallest subnormal number. For integers, the exact sum is divided, and the quotient is rounded
+ * towards zero. On GPUs, NCCL determines the sum of integers, which wraps.
  */
 #define DIST_AVG 516
 
@@ -6356,9 +6361,14 @@ DIST_NODISCARD dist_status_t dist_backend_load(const char *path);
 #define DIST_LOG_INFO 3
 
 /**
- * As DIST_LOG_INFO, and every step.
+ * As DIST_LOG_INFO, and the end of each operation and every step.
  */
 #define DIST_LOG_DEBUG 4
+
+/**
+ * As DIST_LOG_DEBUG, and the issue and the start of each operation.
+ */
+#define DIST_LOG_TRACE 5
 
 /**
  * Receives log lines.
@@ -6413,7 +6423,7 @@ dist_status_t dist_set_log_callback(dist_log_fn function, void *user);
  *
  * This level has priority over the environment and the debug level.
  *
- * @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
+ * @param level in: DIST_LOG_OFF (the default) to DIST_LOG_TRACE.
  * @agree nothing.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.

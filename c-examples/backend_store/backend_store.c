@@ -88,10 +88,16 @@ static dist_status_t start_operation(struct communicator *comm, const dist_backe
         if (operation->kind == DIST_KIND_REDUCE_SCATTER_V) {
             return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "reduce_scatter_v with PREMUL_SUM");
         }
-        scaled.send = scale_elements(operation->dtype, operation->send, count, operation->factor);
-        if (scaled.send == NULL) {
+        size_t bytes = count * element_size(operation->dtype);
+        void *copy = malloc(bytes + 1);
+        if (copy == NULL) {
             return fail_out_of_memory(outcome);
         }
+        if (bytes > 0) {
+            memcpy(copy, operation->send, bytes);
+        }
+        scale_elements(operation->dtype, copy, count, operation->factor);
+        scaled.send = copy;
     }
     format_call_key(key, operation, comm->rank);
     status = publish_data(comm, &scaled, key, block_count(comm, &scaled), outcome);
@@ -231,7 +237,7 @@ static dist_status_t supports(void *arg, const dist_backend_query_t *query, dist
 {
     (void)arg;
     if (query->op >= 0 && !can_reduce(query->dtype, query->op)) {
-        return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "this back end cannot fold elements of that type");
+        return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "this back end cannot reduce elements of that type with that operator");
     }
     if (query->op == DIST_PREMUL_SUM && query->kind == DIST_KIND_REDUCE_SCATTER_V) {
         return fail(outcome, DIST_ERR_UNSUPPORTED, -1, "this back end has no reduce_scatter_v with PREMUL_SUM");

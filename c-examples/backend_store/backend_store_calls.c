@@ -98,6 +98,10 @@ static dist_status_t process_rank_data(const struct communicator *comm, const di
         destination.data = operation->recv;
         destination.len = count * element_size(operation->dtype);
         if (block.len == destination.len) {
+            /* An average adds vectors that are divided already, so that no sum overflows. */
+            if (operation->op == DIST_AVG) {
+                scale_elements(operation->dtype, block.data, count, 1.0 / comm->size);
+            }
             reduce_elements(operation->dtype, operation->op, destination.data, block.data, count, from == 0);
         }
     } else if (!needs_data_from(operation, from, comm)) {
@@ -155,10 +159,6 @@ dist_status_t poll_collective(struct communicator *comm, struct request *request
         free(peer_data.data);
     }
     if (status == DIST_OK) {
-        if (operation->op == DIST_AVG && operation->recv != NULL) {
-            size_t count = operation->kind == DIST_KIND_REDUCE_SCATTER_V ? operation->recv_count : operation->count;
-            divide_elements(operation->dtype, operation->recv, count, comm->size);
-        }
         leave_collective(comm, operation);
     }
     return status;

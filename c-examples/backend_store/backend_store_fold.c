@@ -37,7 +37,8 @@ int can_reduce(dist_dtype_t dtype, dist_op_t op)
     int is_float = dtype == DIST_F32 || dtype == DIST_F64;
     int is_integer = dtype >= DIST_I8 && dtype <= DIST_U64;
     int is_bitwise = op >= DIST_BAND && op <= DIST_BXOR;
-    return (is_integer && op != DIST_PREMUL_SUM) || (is_float && !is_bitwise);
+    /* An average of integers needs the exact sum, which takes a wider type. */
+    return (is_integer && op != DIST_PREMUL_SUM && op != DIST_AVG) || (is_float && !is_bitwise);
 }
 
 /* `nan_result` is the result of MIN and MAX if an operand is NaN. */
@@ -75,16 +76,6 @@ int can_reduce(dist_dtype_t dtype, dist_op_t op)
             a = name##_pair(op, a, b); \
             memcpy(into, &a, sizeof(a)); \
         } \
-    } \
-    static void name##_divide(char *into, size_t count, int ranks) \
-    { \
-        type a; \
-        size_t i; \
-        for (i = 0; i < count; i++, into += sizeof(a)) { \
-            memcpy(&a, into, sizeof(a)); \
-            a = (type)(a / (type)ranks); \
-            memcpy(into, &a, sizeof(a)); \
-        } \
     }
 
 DEFINE_INTEGER_OP(i8, int8_t, uint32_t)
@@ -108,15 +99,11 @@ DEFINE_ARRAY_OPS(u64, uint64_t)
 DEFINE_ARRAY_OPS(f32, float)
 DEFINE_ARRAY_OPS(f64, double)
 
-struct element_ops {
-    void (*reduce)(dist_op_t op, char *into, const char *from, size_t count);
-    void (*divide)(char *into, size_t count, int ranks);
-};
+typedef void (*reduce_function)(dist_op_t op, char *into, const char *from, size_t count);
 
-static const struct element_ops element_ops_by_type[] = {
-    { i8_reduce, i8_divide },   { u8_reduce, u8_divide },   { i16_reduce, i16_divide }, { u16_reduce, u16_divide },
-    { i32_reduce, i32_divide }, { u32_reduce, u32_divide }, { i64_reduce, i64_divide }, { u64_reduce, u64_divide },
-    { NULL, NULL },             { NULL, NULL },             { f32_reduce, f32_divide }, { f64_reduce, f64_divide },
+static const reduce_function reduce_functions[] = {
+    i8_reduce,  u8_reduce,  i16_reduce, u16_reduce, i32_reduce, u32_reduce,
+    i64_reduce, u64_reduce, NULL,       NULL,       f32_reduce, f64_reduce,
 };
 
 void reduce_elements(dist_dtype_t dtype, dist_op_t op, void *into, const void *from, size_t count, int is_first)
@@ -127,31 +114,25 @@ void reduce_elements(dist_dtype_t dtype, dist_op_t op, void *into, const void *f
     if (is_first) {
         memcpy(into, from, count * element_size(dtype));
     } else {
-        element_ops_by_type[dtype - DIST_I8].reduce(op, into, from, count);
+        reduce_functions[dtype - DIST_I8](op, into, from, count);
     }
 }
 
-void divide_elements(dist_dtype_t dtype, void *into, size_t count, int ranks)
+void scale_elements(dist_dtype_t dtype, void *elements, size_t count, double factor)
 {
-    element_ops_by_type[dtype - DIST_I8].divide(into, count, ranks);
-}
-
-void *scale_elements(dist_dtype_t dtype, const void *from, size_t count, double factor)
-{
-    char *scaled = malloc(count * element_size(dtype) + 1);
+    char *element = elements;
     size_t i;
-    for (i = 0; i < count && scaled != NULL; i++) {
+    for (i = 0; i < count; i++, element += element_size(dtype)) {
         if (dtype == DIST_F32) {
             float a;
-            memcpy(&a, (const char *)from + i * sizeof(a), sizeof(a));
+            memcpy(&a, element, sizeof(a));
             a = (float)(a * (float)factor);
-            memcpy(scaled + i * sizeof(a), &a, sizeof(a));
+            memcpy(element, &a, sizeof(a));
         } else {
             double a;
-            memcpy(&a, (const char *)from + i * sizeof(a), sizeof(a));
+            memcpy(&a, element, sizeof(a));
             a *= factor;
-            memcpy(scaled + i * sizeof(a), &a, sizeof(a));
+            memcpy(element, &a, sizeof(a));
         }
     }
-    return scaled;
 }

@@ -6,6 +6,8 @@
  */
 #include "check.h"
 
+#include <math.h>
+
 #define MAX_RANKS 4
 #define N 5
 
@@ -62,12 +64,26 @@ static void check_reductions(const struct rank *me)
             wrong += result[i] != (me->rank == r ? input_value(n - 1, i) : 0);
         }
     }
-    memcpy(result, own, sizeof(result));
-    CHECK_OK(dist_all_reduce(me->group, result, result, N, DIST_I32, DIST_AVG, NULL, NULL));
-    for (i = 0; i < N; i++) {
-        wrong += result[i] != (100 * n * (n - 1) / 2 + n * (i + 1)) / n;
-    }
     CHECK(wrong == 0);
+}
+
+/* The example has averages of floats, also if the sum overflows. It refuses averages of integers,
+ * and the error names the operator, the type and the back end. */
+static void check_averages(const struct rank *me)
+{
+    double large[2] = { 1.5e308, 2.0 }, mean[2];
+    int32_t own = 2000000000, result = 0;
+    int n = me->size;
+    large[1] = n * (me->rank + 1);
+    CHECK_OK(dist_all_reduce(me->group, large, mean, 2, DIST_F64, DIST_AVG, NULL, NULL));
+    CHECK(fabs(mean[0] / 1.5e308 - 1) < 1e-15 && fabs(mean[1] - n * (n + 1) / 2.0) < 1e-12);
+    CHECK_STATUS(dist_backend_supports(me->group, DIST_KIND_ALL_REDUCE, DIST_I32, DIST_AVG, DIST_DEVICE_HOST),
+                 DIST_ERR_UNSUPPORTED);
+    CHECK_REFUSED(dist_all_reduce(me->group, &own, &result, 1, DIST_I32, DIST_AVG, NULL, NULL), DIST_ERR_UNSUPPORTED,
+                  "AVG");
+    CHECK_MESSAGE("i32");
+    CHECK_MESSAGE("store");
+    CHECK(result == 0);
 }
 
 static void check_scaled_sums(const struct rank *me)
@@ -386,6 +402,7 @@ static void *run_rank(void *arg)
     REQUIRE_OK(dist_group_create(&options, &me->group));
     check_description(me);
     check_reductions(me);
+    check_averages(me);
     check_scaled_sums(me);
     check_reduce_scatters(me);
     check_prefix_reductions(me);

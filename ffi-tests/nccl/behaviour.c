@@ -267,6 +267,8 @@ static void wrong_arguments_are_refused(struct rank *self)
     options.flags = DIST_CALL_DEVICE;
     options.device = self->gpu + 1;
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "device");
+    CHECK_REFUSED(dist_barrier(self->group, &options, NULL), UNSUPPORTED, "device");
+    CHECK_REFUSED(dist_all_reduce(self->group, send, recv, 0, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED, "device");
     options.device = -2;
     CHECK_REFUSED(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL), INVALID, "device");
     options.device = 0;
@@ -361,6 +363,15 @@ static void creation_is_refused(struct rank *self)
     CHECK(self->group == NULL);
 }
 
+/* If the device of one rank does not exist, all ranks get the same status and the same reason. */
+static void missing_device_is_reported_on_all_ranks(struct rank *self)
+{
+    self->device = self->rank == 1 ? 77 : self->gpu;
+    CHECK_REFUSED(make_group(self, "missing", &self->group), DIST_ERR_BACKEND, "device 77 does not exist");
+    CHECK_MESSAGE("rank 1");
+    CHECK(self->group == NULL);
+}
+
 static void use_no_device(struct rank *self)
 {
     self->device = -1;
@@ -380,6 +391,8 @@ static void current_device_is_used(struct rank *self)
         options.device = self->gpu;
         CHECK_REFUSED(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, NULL), UNSUPPORTED,
                       "DIST_FIELD_DEVICE");
+        options.stream = NULL;
+        CHECK_REFUSED(dist_barrier(self->group, &options, NULL), UNSUPPORTED, "DIST_FIELD_DEVICE");
     }
     free_device(memory);
     CHECK_OK(dist_group_release(self->group));
@@ -396,7 +409,7 @@ static void unknown_backend_names_are_refused(struct rank *self)
     CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "nccl.high_priority");
     self->device = 77;
     self->backend_options = "nccl.high_priority=1;cma=0";
-    CHECK_REFUSED(make_group(self, "odd", &self->group), INVALID, "device 77");
+    CHECK_REFUSED(make_group(self, "odd", &self->group), DIST_ERR_BACKEND, "device 77");
     CHECK(dist_backend_is_available("NCCL") == 1);
 }
 
@@ -418,6 +431,7 @@ int main(int argc, char **argv)
     run_on_ranks(3, "nccl", check_nccl_only_group);
     run_on_ranks(2, NULL, check_default_group);
     run_on_bare_ranks(3, "nccl", share_one_gpu, creation_is_refused);
+    run_on_bare_ranks(3, "nccl", NULL, missing_device_is_reported_on_all_ranks);
     run_on_bare_ranks(2, "nccl", use_no_device, current_device_is_used);
     run_on_bare_ranks(2, NULL, use_no_device, current_device_is_used);
     run_on_bare_ranks(1, NULL, NULL, unknown_backend_names_are_refused);

@@ -297,7 +297,16 @@ static void wrong_options_are_refused(struct rank *self)
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_NOT_FOUND, "\"other\"");
     self->backend = "native";
     self->device = 77;
-    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "device 77");
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_BACKEND, "device 77");
+}
+
+/* If the device of one rank does not exist, all ranks get the same status and the same reason. */
+static void missing_device_is_reported_on_all_ranks(struct rank *self)
+{
+    dist_group_t *group = NULL;
+    self->device = self->rank == 1 ? 77 : self->gpu;
+    CHECK_REFUSED(make_group(self, "missing", &group), DIST_ERR_BACKEND, "rank 1 has no device: device 77 does not exist");
+    CHECK(group == NULL);
 }
 
 /* Several ranks share one device. */
@@ -390,6 +399,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "groups") == 0) {
         run_on_bare_ranks(1, "native", NULL, wrong_options_are_refused);
+        run_on_bare_ranks(3, "native", NULL, missing_device_is_reported_on_all_ranks);
         run_on_bare_ranks(3, "native", check_shared_device, ranks_may_share_a_device);
     }
     check_nothing_leaked();

@@ -58,6 +58,7 @@ programs!(
     api_options,
     api_rendezvous,
     attach_denied,
+    average,
     bytes,
     call_mismatch,
     constants,

@@ -214,6 +214,49 @@ fn info_level_logs_group_creation() {
     }
 }
 
+/// Returns the end of a log line about an operation, and whether the log must have it.
+fn assert_operation_lines(variables: &[(&str, &str)], ends: bool, starts: bool) {
+    // The third call of each kind takes the fast path if it is not logged.
+    let program =
+        "init\nall_reduce f32 SUM 7\nall_reduce f32 SUM 7\nall_reduce f32 SUM 7\nfinalize\nleaks\n";
+    let ended = job(2, variables, |_| program.to_owned()).finish();
+    for name in names(2) {
+        let log = ended.stderr_text(&name);
+        for number in 1..=3 {
+            let line = format!("group world, rank {name}: all_reduce #{number} (f32");
+            let is_logged = |level: &str, end: &str| {
+                log.lines().any(|text| {
+                    text.contains(&format!("libdist {level}: {line}")) && text.contains(end)
+                })
+            };
+            assert_eq!(is_logged("DEBUG", " ended after "), ends, "{variables:?}, {line}:\n{log}");
+            assert_eq!(is_logged("TRACE", " starts"), starts, "{variables:?}, {line}:\n{log}");
+        }
+    }
+    assert_all_left(&ended, 2);
+}
+
+#[test]
+fn torch_levels_together_give_the_log_level() {
+    let info = ("TORCH_CPP_LOG_LEVEL", "INFO");
+    for (variables, ends, starts) in [
+        (&[info][..], false, false),
+        (&[info, ("TORCH_DISTRIBUTED_DEBUG", "INFO")], true, false),
+        (&[info, ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")], true, true),
+        (&[("TORCH_CPP_LOG_LEVEL", "0"), ("DIST_DEBUG_LEVEL", "DETAIL")], true, true),
+        (
+            &[("TORCH_CPP_LOG_LEVEL", "WARNING"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")],
+            false,
+            false,
+        ),
+        (&[("DIST_LOG_LEVEL", "INFO"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")], false, false),
+        (&[("DIST_LOG_LEVEL", "DEBUG")], true, false),
+        (&[("DIST_LOG_LEVEL", "trace")], true, true),
+    ] {
+        assert_operation_lines(variables, ends, starts);
+    }
+}
+
 /// Variables that make a rank log a wait after 100 ms.
 const EARLY_WARNINGS: [(&str, &str); 2] =
     [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];

@@ -43,6 +43,7 @@ fn lines_of_rank(out: &str, rank: usize) -> Vec<&str> {
 fn ranks_get_the_environment_that_torchrun_gives() {
     let ended = start_with(&["--nproc_per_node", "3", "env"], |command| {
         command.env("OF_THE_USER", "kept");
+        command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", "INIT,NET");
     })
     .wait();
     assert_eq!(ended.status, 0, "{}", ended.stderr);
@@ -65,6 +66,8 @@ fn ranks_get_the_environment_that_torchrun_gives() {
             "TORCHELASTIC_USE_AGENT_STORE=True",
             "OMP_NUM_THREADS=1",
             "OF_THE_USER=kept",
+            "NCCL_DEBUG=INFO",
+            "NCCL_DEBUG_SUBSYS=INIT,NET",
         ] {
             has(text.to_owned());
         }

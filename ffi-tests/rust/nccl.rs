@@ -270,6 +270,11 @@ fn queued_operation_waits_without_blocking_others() {
     }
 }
 
+#[test]
+fn groups_without_an_order_are_logged_once() {
+    compile_and_run("together", Some("unordered"), &[("DIST_STUB_NCCL_SLOW_US", "30000")]);
+}
+
 /// One of several processes exits without leaving the group; the survivors report it and continue
 /// without it.
 #[test]
@@ -311,7 +316,7 @@ mod staging {
         };
         // There are 8 types with 8 operators and 2 types with 6 operators, in 4 kinds of calls,
         // except PREMUL_SUM for reduce_scatter_v.
-        let words = [program.as_str(), "staging", "store", "302"];
+        let words = [program.as_str(), "staging", "store", "270"];
         let plugins = [("DIST_BACKEND_PLUGINS", plugin.as_str())];
         run_with("staged_store", &plugins, &words).expect_success();
     }

@@ -16,7 +16,8 @@ enum class log_level : std::int32_t {
   error = DIST_LOG_ERROR,
   warn = DIST_LOG_WARN,
   info = DIST_LOG_INFO,
-  debug = DIST_LOG_DEBUG
+  debug = DIST_LOG_DEBUG,
+  trace = DIST_LOG_TRACE
 };
 
 enum class debug_level : std::int32_t { off = DIST_DEBUG_OFF, info = DIST_DEBUG_INFO, detail = DIST_DEBUG_DETAIL };

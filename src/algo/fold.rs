@@ -2,13 +2,18 @@
 //! algorithms over shared memory and over messages both use them.
 //!
 //! An algorithm that folds all vectors at once uses [`Fold::of`]. An algorithm that folds step by
-//! step, for example first within a node, uses [`Fold::subset`] and [`Fold::partial`], and
-//! [`finish_average`] at the end.
+//! step, for example first within a node, uses [`Fold::subset`] for the vectors of ranks, and
+//! [`Fold::partial`] for the results of such folds.
+//!
+//! An average multiplies the vector of each rank by 1/N before it adds the vector, so that no
+//! partial result is larger than the largest vector. Averages of integers are exact and thus need
+//! the sum of all vectors in a wider type. Only algorithms that fold all vectors at once compute
+//! them ([`needs_fold_at_once`]).
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
 use crate::kernel::{self, FoldTarget, Stager};
@@ -21,21 +26,21 @@ pub(super) const MAX_STACK_RANKS: usize = 16;
 pub struct Fold {
     dtype: DataType,
     op: ReduceOp,
-    /// The divisor of an average; `None` if the divisor is the number of folded vectors.
+    /// The divisor of an average over some of the vectors; `None` if the divisor is the number of
+    /// folded vectors.
     divisor: Option<WorldSize>,
+}
+
+/// Returns whether a reduction must fold the vectors of all ranks at once. Averages of integers
+/// must, because a partial result does not fit in the type.
+pub(super) fn needs_fold_at_once(dtype: Option<DataType>, op: Option<ReduceOp>) -> bool {
+    op == Some(ReduceOp::Avg) && dtype.is_some_and(|dtype| !dtype.is_float())
 }
 
 /// Returns whether a partial result, which is rounded to this type, has less precision than the
 /// accumulator of a fold.
 pub(super) fn is_rounded_between_folds(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
-}
-
-/// Returns whether the operation divides each vector by the number of ranks before it sums the
-/// vectors. This applies to averages of narrow floats, because their sum may overflow where the
-/// average does not.
-fn is_divided_first(operation: &Operation<'_>) -> Result<bool> {
-    Ok(is_rounded_between_folds(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {
@@ -51,29 +56,63 @@ impl Fold {
     /// ranks of one node. [`Fold::partial`] then folds the results of all such subsets.
     ///
     /// # Errors
-    /// As [`Fold::of`].
+    /// As [`Fold::partial`].
     pub fn subset(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
-        if is_divided_first(operation)? {
-            return Ok(Self { divisor: Some(ranks), ..Self::of(operation)? });
+        let partial = Self::partial(operation)?;
+        if operation.op()? != ReduceOp::Avg {
+            return Ok(partial);
         }
-        Self::partial(operation)
+        Ok(Self { op: ReduceOp::Avg, divisor: Some(ranks), ..partial })
     }
 
     /// Returns the fold that reduces the partial results of several subsets of ranks. For an
-    /// average, the result is a sum until [`finish_average`] divides it.
+    /// average, the result is the sum of the partial averages.
     ///
     /// # Errors
-    /// As [`Fold::of`].
+    /// As [`Fold::of`], and `Internal` for an operation that must fold all vectors at once.
     pub fn partial(operation: &Operation<'_>) -> Result<Self> {
         let whole = Self::of(operation)?;
+        if needs_fold_at_once(Some(whole.dtype), Some(whole.op)) {
+            return Err(Error::internal("an average of integers was folded step by step"));
+        }
         let op = if whole.op == ReduceOp::Avg { ReduceOp::Sum } else { whole.op };
         Ok(Self { op, ..whole })
+    }
+
+    /// Returns the fold of the contributions of all `ranks` ranks step by step, with
+    /// [`Fold::start`] and [`Fold::fold_next`]. If the contributions are copies that are already
+    /// multiplied ([`is_partial_contribution_scaled`]), this is [`Fold::partial`].
+    ///
+    /// # Errors
+    /// As [`Fold::partial`].
+    pub fn contributions(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
+        match is_partial_contribution_scaled(operation)? {
+            true => Self::partial(operation),
+            false => Self::subset(operation, ranks),
+        }
     }
 
     /// Folds two vectors into `dst`. `first` comes before `second` in the order of operands. `dst`
     /// may be one of the two vectors.
     pub fn fold_two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
-        kernel::fold(self.dtype, self.op, dst, &[first, second]);
+        self.fold_vectors(dst, &[first, second]);
+    }
+
+    /// Folds the contribution of one more rank into a partial result of this fold. `dst` may be one
+    /// of the two.
+    pub fn fold_next(self, dst: Dst<'_>, partial: Src<'_>, vector: Src<'_>) {
+        match self.divisor {
+            Some(ranks) => kernel::add_to_average(self.dtype, dst, partial, vector, ranks),
+            None => kernel::fold(self.dtype, self.op, dst, &[partial, vector]),
+        }
+    }
+
+    /// Starts a partial result with the contribution of one rank.
+    pub fn start(self, dst: Dst<'_>, vector: Src<'_>) {
+        match self.divisor {
+            Some(ranks) => kernel::fold_average(self.dtype, dst, &[vector], ranks),
+            None => kernel::copy(dst, vector),
+        }
     }
 
     /// Folds the vectors of members 0 to `size - 1` into `dst`, in that order. `vector` returns the
@@ -165,36 +204,26 @@ pub(super) fn is_contribution_unscaled(operation: &Operation<'_>) -> Result<bool
     Ok(operation.op()? != ReduceOp::PremulSum)
 }
 
-/// Returns whether [`copy_partial_contribution`] changes this rank's contribution.
+/// Returns whether an algorithm that folds with [`Fold::contributions`] must first copy this rank's
+/// contribution with [`copy_partial_contribution`].
 pub(super) fn is_partial_contribution_scaled(operation: &Operation<'_>) -> Result<bool> {
-    Ok(operation.op()? == ReduceOp::PremulSum || is_divided_first(operation)?)
+    let is_rounded_average =
+        operation.op()? == ReduceOp::Avg && is_rounded_between_folds(operation.dtype());
+    Ok(is_rounded_average || !is_contribution_unscaled(operation)?)
 }
 
-/// Copies this rank's contribution, for algorithms that fold the vectors of all `ranks` ranks step
-/// by step. In addition to [`copy_contribution`], this function divides the vector by `ranks` if
-/// the operation is an average of narrow floats.
+/// Copies this rank's contribution, for algorithms that fold the contributions of all `ranks` ranks
+/// step by step with [`Fold::partial`]. In addition to [`copy_contribution`], this function
+/// multiplies the vector by 1/`ranks` if the operation is an average.
 pub(super) fn copy_partial_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
     src: Src<'_>,
     ranks: WorldSize,
 ) -> Result<()> {
-    if is_divided_first(operation)? {
-        kernel::fold_average(operation.dtype(), dst, &[src], ranks);
+    if operation.op()? == ReduceOp::Avg {
+        Fold::subset(operation, ranks)?.start(dst, src);
         return Ok(());
     }
     copy_contribution(operation, dst, src)
-}
-
-/// Makes the final result in place: if [`Fold::partial`] has computed the sum for an average,
-/// divides it by `ranks`.
-pub(super) fn finish_average(
-    operation: &Operation<'_>,
-    result: Dst<'_>,
-    ranks: WorldSize,
-) -> Result<()> {
-    if operation.op()? == ReduceOp::Avg && !is_divided_first(operation)? {
-        kernel::average(operation.dtype(), result, ranks);
-    }
-    Ok(())
 }

@@ -101,7 +101,7 @@ impl GroupState {
         shape: &GroupShape,
         rules: &AlgorithmRules,
     ) -> Result<ChosenAlgorithm> {
-        let has_request = request.name.is_some() || request.canonical;
+        let has_request = request.has_requirements();
         let last_choice = self.last_choices.iter_mut().find(|last| last.kind == kind);
         if let Some(last) = &last_choice
             && last.bytes == bytes

@@ -1,5 +1,6 @@
 //! The arguments and the context of one collective call, for algorithms and back ends.
 
+use super::fold::needs_fold_at_once;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
@@ -30,8 +31,34 @@ pub struct RunningAlgorithm {
 pub struct AlgorithmRequest<'a> {
     /// The name of the requested algorithm.
     pub name: Option<&'a str>,
-    /// Whether the algorithm must fold the vectors of all ranks at once and in rank order.
+    /// Whether the caller requests that the vectors of all ranks are folded at once and in rank
+    /// order.
     pub canonical: bool,
+    /// Whether the reduction itself requires this ([`needs_fold_at_once`]).
+    pub at_once: bool,
+}
+
+impl<'a> AlgorithmRequest<'a> {
+    /// Returns the requirements of a call with these options, element type and operator.
+    pub fn of(
+        name: Option<&'a str>,
+        canonical: bool,
+        dtype: Option<DataType>,
+        op: Option<ReduceOp>,
+    ) -> Self {
+        Self { name, canonical, at_once: needs_fold_at_once(dtype, op) }
+    }
+
+    /// Returns whether a call has requirements.
+    pub fn has_requirements(&self) -> bool {
+        self.name.is_some() || self.needs_ordered_row()
+    }
+
+    /// Returns whether only an algorithm that folds the vectors of all ranks at once and in rank
+    /// order can run the call.
+    pub fn needs_ordered_row(&self) -> bool {
+        self.canonical || self.at_once
+    }
 }
 
 /// The checked arguments of a call, with buffers of the right sizes.
@@ -119,7 +146,8 @@ impl<'a> Operation<'a> {
 
     /// Returns the request for the selection of an algorithm.
     pub fn algorithm_request(&self) -> AlgorithmRequest<'a> {
-        AlgorithmRequest { name: self.algorithm, canonical: self.canonical }
+        let Descriptor { dtype, op, .. } = self.descriptor;
+        AlgorithmRequest::of(self.algorithm, self.canonical, dtype, op)
     }
 
     /// Returns the element type, or `U8` if the operation has none.

@@ -131,7 +131,7 @@ pub struct Algorithm {
     /// first row that supports the call and pays.
     pub pays: CallPredicate,
     /// Whether the algorithm folds the vectors of all ranks at once and in rank order, or folds
-    /// nothing. A `canonical` call requires this.
+    /// nothing. A `canonical` call and an average of integers require this.
     pub ordered: bool,
     /// The function of the algorithm.
     pub body: AlgorithmBody,

@@ -190,7 +190,7 @@ mod tests {
         let rules = AlgorithmRules::default();
         for (kind, old, new) in renamed_algorithms() {
             for canonical in [false, true] {
-                let wanted = AlgorithmRequest { name: Some(old), canonical };
+                let wanted = AlgorithmRequest { name: Some(old), canonical, at_once: false };
                 for labels in [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]] {
                     let shape = GroupShape::of(&NodeMap::by_label(&labels), false);
                     let error = select(kind, 8, &shape, wanted, &rules).unwrap_err();

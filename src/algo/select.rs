@@ -37,7 +37,9 @@ pub fn select<'r>(
     request: AlgorithmRequest<'_>,
     rules: &'r AlgorithmRules,
 ) -> Result<AlgorithmChoice<'r>> {
-    let can = |row: &Algorithm| row.can_run(bytes, shape) && (row.ordered || !request.canonical);
+    let can = |row: &Algorithm| {
+        row.can_run(bytes, shape) && (row.ordered || !request.needs_ordered_row())
+    };
     if let Some(name) = request.name {
         let named = algorithms(kind).find(|row| row.name == name && can(row));
         let algorithm =
@@ -66,10 +68,15 @@ fn no_such_algorithm_error(
     if let Some(error) = former_algorithm_error(kind, name) {
         return error;
     }
-    let is_able =
-        |row: &&Algorithm| row.can_run(bytes, shape) && (row.ordered || !request.canonical);
+    let is_able = |row: &&Algorithm| {
+        row.can_run(bytes, shape) && (row.ordered || !request.needs_ordered_row())
+    };
     let names: Vec<_> = algorithms(kind).filter(is_able).map(|row| row.name).collect();
-    let order = if request.canonical { " that reduces in rank order" } else { "" };
+    let order = match request {
+        AlgorithmRequest { canonical: true, .. } => " that reduces in rank order",
+        AlgorithmRequest { at_once: true, .. } => " that computes exact averages of integers",
+        _ => "",
+    };
     let size = if bytes == usize::MAX { "any size".into() } else { format!("{bytes} bytes") };
     Error::invalid(format!(
         "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; usable algorithms: {}",
@@ -94,7 +101,7 @@ mod tests {
         shape: &GroupShape,
         name: Option<&str>,
     ) -> Result<&'static str> {
-        let wanted = AlgorithmRequest { name, canonical: false };
+        let wanted = AlgorithmRequest { name, ..AlgorithmRequest::default() };
         select(kind, bytes, shape, wanted, &AlgorithmRules::default())
             .map(|choice| choice.algorithm.name)
     }
@@ -123,7 +130,7 @@ mod tests {
             for shape in shapes() {
                 for bytes in [0, 1, INLINE_BYTES, INLINE_BYTES + 1, 1 << 16, 1 << 20, usize::MAX] {
                     for canonical in [false, true] {
-                        let wanted = AlgorithmRequest { name: None, canonical };
+                        let wanted = AlgorithmRequest { canonical, ..Default::default() };
                         let rules = AlgorithmRules::default();
                         let choice = select(kind, bytes, &shape, wanted, &rules);
                         let row = choice.unwrap().algorithm;
@@ -187,7 +194,7 @@ mod tests {
 
     #[test]
     fn canonical_call_refuses_unordered_algorithms() {
-        let wanted = |name| AlgorithmRequest { name, canonical: true };
+        let wanted = |name| AlgorithmRequest { name, canonical: true, at_once: false };
         let (apart, none) = (shape(&[0, 1, 1]), AlgorithmRules::default());
         let choose = |kind, bytes, name| select(kind, bytes, &apart, wanted(name), &none);
         let error = choose(OpKind::AllReduce, 100, Some("ring")).unwrap_err();
@@ -211,7 +218,8 @@ mod tests {
             rule("inline", RuleSource::Environment),
         ];
         let chosen = |labels: &[usize], bytes, canonical| {
-            let (shape, wanted) = (shape(labels), AlgorithmRequest { name: None, canonical });
+            let wanted = AlgorithmRequest { canonical, ..AlgorithmRequest::default() };
+            let shape = shape(labels);
             let rules = AlgorithmRules::new(rules.clone(), &shape);
             let choice = select(OpKind::AllReduce, bytes, &shape, wanted, &rules).unwrap();
             (choice.algorithm.name, choice.rule.map(|rule| rule.source))

@@ -80,8 +80,8 @@ pub(super) fn split_prefixed_options(
 /// otherwise the device that is current on the calling thread.
 ///
 /// # Errors
-/// `InvalidArgument` if there is no such device; the error of the driver or of the device if it
-/// cannot be used.
+/// `InvalidArgument` if no device is set; the error of the driver or of the device if it does not
+/// exist or cannot be used.
 pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<CudaContext>> {
     let driver = driver::get_or_load()?;
     let Some(device) = context.device.or_else(|| driver.current_device()) else {
@@ -103,8 +103,8 @@ pub(super) type DeviceAgreement<T, I> = (T, Vec<I>);
 /// that rank.
 ///
 /// # Errors
-/// `Mismatch` for different device maps; the error of this rank, or `Unsupported` with the first
-/// rank that cannot use the back end; the errors of [`exchange_peer_info`].
+/// `Mismatch` for different device maps; on all ranks, the error of the first rank that cannot use
+/// the back end; the errors of [`exchange_peer_info`].
 pub(super) fn agree_on_device<T, I>(
     setup: &DeviceBackendSetup<'_>,
     phase: &str,
@@ -115,21 +115,24 @@ pub(super) fn agree_on_device<T, I>(
 ) -> Result<std::result::Result<DeviceAgreement<T, I>, String>> {
     own_info["map"] = setup.map.into();
     own_info["lacks"] = json!(own.as_ref().err().map(Error::message));
-    let read =
-        |fields: &PeerInfoFields| Some((fields.text("map")?, fields.text("lacks"), read(fields)?));
+    own_info["lacks_kind"] = json!(own.as_ref().err().map(|error| error.kind().code()));
+    let read = |fields: &PeerInfoFields| {
+        let kind =
+            fields.integer("lacks_kind").map_or(ErrorKind::Unsupported, ErrorKind::from_code);
+        let lacks = fields.text("lacks").map(|reason| (kind, reason));
+        Some((fields.text("map")?, lacks, read(fields)?))
+    };
     let check_cancelled = || setup.failure_state.failure();
     let infos = exchange_peer_info(setup.exchange, phase, &own_info, &check_cancelled, read)?;
     check_device_maps(infos.iter().map(|(map, ..)| map.as_str()))?;
     let mut missing = infos.iter().enumerate();
     let missing = missing.find_map(|(rank, (_, reason, _))| Some((rank, reason.as_ref()?)));
-    if let Some((rank, reason)) = missing {
+    if let Some((rank, (kind, reason))) = missing {
         let reason = describe_missing(rank, reason);
         if setup.is_optional {
             return Ok(Err(reason));
         }
-        // If this rank cannot use the back end, the result has the kind of this rank's error.
-        let kind = own.as_ref().err().map_or(ErrorKind::Unsupported, Error::kind);
-        return Err(Error::new(kind, reason).with_culprit(rank));
+        return Err(Error::new(*kind, reason).with_culprit(rank));
     }
     Ok(Ok((own?, infos.into_iter().map(|(.., info)| info).collect())))
 }

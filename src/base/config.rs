@@ -67,10 +67,10 @@ variables! {
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
         "Deadline of initialisation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
-        "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
+        "OFF, ERROR, WARN, INFO, DEBUG or TRACE; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
         "The same with torch's level names, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their \
-         numbers from 0.";
+         numbers from 0. With INFO, the debug level INFO gives DEBUG, and DETAIL gives TRACE (docs/debugging.md).";
     DEBUG_LEVEL = "DIST_DEBUG_LEVEL", "user", "OFF",
         "OFF, INFO or DETAIL (docs/debugging.md). For the arrival check before each collective, the value of rank 0 \
          counts.";
@@ -146,6 +146,10 @@ variables! {
         "0: calls on GPU memory may block inside NCCL until the other ranks have called, and cost less, as with the option nccl.blocking.";
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
         "NCCL's own variable. 1: several ranks may share a GPU, from NCCL 2.30 on; otherwise the group is refused before the ranks meet.";
+    NCCL_DEBUG = "NCCL_DEBUG", "user", "none",
+        "NCCL's own variable: the level of NCCL's log, which NCCL writes itself: VERSION, WARN, INFO or TRACE. libdist logs the value (at level INFO) when it makes a group over NCCL.";
+    NCCL_DEBUG_SUBSYS = "NCCL_DEBUG_SUBSYS", "user", "none",
+        "NCCL's own variable: the parts of NCCL that write lines at level INFO, for example INIT,NET or ALL. libdist logs the value, too.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, if each rank has a core.";
 }

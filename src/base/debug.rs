@@ -148,14 +148,28 @@ pub fn log_level_from_environment() -> Result<()> {
     for (variable, parse) in [own_variable, (config::TORCH_LOG_LEVEL, log::LogLevel::from_torch)] {
         let Some(name) = config::read_text(variable)? else { continue };
         let level = parse(&name).ok_or_else(|| {
-            let text =
-                format!("{}=\"{name}\" is not one of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
-            Error::invalid(text)
+            let levels = "OFF, ERROR, WARN, INFO, DEBUG, TRACE";
+            Error::invalid(format!("{}=\"{name}\" is not one of {levels}", variable.name))
         })?;
-        log::set_level(level);
+        let is_torch = variable.name == config::TORCH_LOG_LEVEL.name;
+        log::set_level(if is_torch {
+            with_debug_level(level, level_or_environment()?)
+        } else {
+            level
+        });
         return Ok(());
     }
     Ok(())
+}
+
+/// Returns the log level that torch's two variables give together: the debug level raises the log
+/// level INFO, and no other level.
+fn with_debug_level(log_level: log::LogLevel, debug_level: DebugLevel) -> log::LogLevel {
+    match (log_level, debug_level) {
+        (log::LogLevel::Info, DebugLevel::Info) => log::LogLevel::Debug,
+        (log::LogLevel::Info, DebugLevel::Detail) => log::LogLevel::Trace,
+        _ => log_level,
+    }
 }
 
 /// Returns the NaN check that applies to all calls.
@@ -196,5 +210,24 @@ mod tests {
             assert_eq!(DebugLevel::from_number(level as u8), Some(level));
         }
         assert_eq!((DebugLevel::from_name("DEBUG"), DebugLevel::from_number(3)), (None, None));
+    }
+
+    #[test]
+    fn debug_level_raises_only_the_log_level_info() {
+        use log::LogLevel::{Debug, Error, Info, Off, Trace, Warn};
+        for (log_level, expected) in [
+            (Off, [Off; 3]),
+            (Error, [Error; 3]),
+            (Warn, [Warn; 3]),
+            (Info, [Info, Debug, Trace]),
+            (Debug, [Debug; 3]),
+        ] {
+            let levels = [DebugLevel::Off, DebugLevel::Info, DebugLevel::Detail];
+            assert_eq!(levels.map(|level| with_debug_level(log_level, level)), expected);
+        }
+        for number in 0..=5 {
+            let level = log::LogLevel::from_number(number);
+            assert_eq!(log::LogLevel::from_name(level.name()), Some(level));
+        }
     }
 }

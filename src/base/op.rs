@@ -18,8 +18,8 @@ pub enum ReduceOp {
     Min = 2,
     /// The maximum; a NaN wins.
     Max = 3,
-    /// The sum divided by the number of ranks. For integers, the sum wraps, and the quotient is
-    /// rounded towards zero.
+    /// The average. Floats are multiplied by 1/N and then summed. For integers, the exact sum is
+    /// divided, and the quotient is rounded towards zero.
     Avg = 4,
     /// Bitwise and, of integers and bool.
     BitAnd = 5,

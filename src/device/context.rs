@@ -34,7 +34,7 @@ impl CudaContext {
     /// not exist.
     ///
     /// # Errors
-    /// `NotFound` if no driver is found, `InvalidArgument` if the device does not exist, `Backend`,
+    /// `NotFound` if no driver is found, `Backend` also if the device does not exist,
     /// `OutOfMemory`.
     pub fn primary(device: usize) -> Result<Arc<Self>> {
         let driver = driver::get_or_load()?;

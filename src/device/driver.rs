@@ -203,7 +203,7 @@ impl CudaDriver {
                 "device {device} does not exist: this process sees {count} devices (CUDA_VISIBLE_DEVICES selects \
                  them)"
             );
-            return Err(Error::invalid(message));
+            return Err(Error::new(ErrorKind::Backend, message));
         };
         let mut ordinal = 0;
         // SAFETY: the pointer refers to a number.

@@ -231,7 +231,7 @@ unsafe extern "C" fn store_delete(
 unsafe extern "C" fn write_log(context: *mut c_void, level: i32, text: *const c_char) {
     guard::value("log", (), || {
         let plugin = services_from(context)?.plugin;
-        let level = u8::try_from(level).map_or(LogLevel::Debug, LogLevel::from_number);
+        let level = u8::try_from(level).map_or(LogLevel::Trace, LogLevel::from_number);
         if level != LogLevel::Off && log::enabled(level) {
             log::write(
                 level,

@@ -104,7 +104,7 @@ pub const DIST_OPAQUE: dist_dtype_t = 0x111;
 
 /// The operator of a reduction.
 ///
-/// Integer results wrap around. Elements of the f16, bf16 and f8 types are reduced in single
+/// Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced in single
 /// precision. Their result is rounded once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
 /// The sum. For DIST_BOOL: logical or.
@@ -115,9 +115,14 @@ pub const DIST_PRODUCT: dist_op_t = 0x201;
 pub const DIST_MIN: dist_op_t = 0x202;
 /// The maximum; NaN if any element is NaN. Not for complex numbers.
 pub const DIST_MAX: dist_op_t = 0x203;
-/// The sum divided by the number of ranks. Not for DIST_BOOL.
+/// The average over the ranks. Not for DIST_BOOL.
 ///
-/// For integers, the wrapped sum is divided, and the quotient is rounded towards zero.
+/// An average that is a value of the type does not overflow, even if the sum does. Floats are
+/// multiplied by 1/N, for N ranks, before they are summed. If N is no power of two, the result may
+/// differ from the divided sum in its last bits. Elements within N units in the last place of the
+/// largest number may then give infinity. A subnormal contribution loses the bits below the
+/// smallest subnormal number. For integers, the exact sum is divided, and the quotient is rounded
+/// towards zero. On GPUs, NCCL determines the sum of integers, which wraps.
 pub const DIST_AVG: dist_op_t = 0x204;
 /// Bitwise and. Not for floating point and complex numbers.
 pub const DIST_BAND: dist_op_t = 0x205;
@@ -256,8 +261,10 @@ pub const DIST_LOG_ERROR: i32 = 1;
 pub const DIST_LOG_WARN: i32 = 2;
 /// As DIST_LOG_WARN, and the choices of the library with their reasons.
 pub const DIST_LOG_INFO: i32 = 3;
-/// As DIST_LOG_INFO, and every step.
+/// As DIST_LOG_INFO, and the end of each operation and every step.
 pub const DIST_LOG_DEBUG: i32 = 4;
+/// As DIST_LOG_DEBUG, and the issue and the start of each operation.
+pub const DIST_LOG_TRACE: i32 = 5;
 
 /// A bit of `fields` in an options struct: the field `rank` is set.
 pub const DIST_FIELD_RANK: u64 = 1;

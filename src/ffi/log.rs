@@ -51,16 +51,16 @@ dist_export! {
     ///
     /// This level has priority over the environment and the debug level.
     ///
-    /// @param level in: DIST_LOG_OFF (the default) to DIST_LOG_DEBUG.
+    /// @param level in: DIST_LOG_OFF (the default) to DIST_LOG_TRACE.
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if `level` is no log level.
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_set_log_level(level: i32) -> dist_status_t {
-        let number = u8::try_from(level).ok().filter(|&number| number <= LogLevel::Debug as u8);
+        let number = u8::try_from(level).ok().filter(|&number| number <= LogLevel::Trace as u8);
         let number = number
-            .ok_or_else(|| Error::invalid(format!("log level {level} is invalid: use 0 to 4")))?;
+            .ok_or_else(|| Error::invalid(format!("log level {level} is invalid: use 0 to 5")))?;
         log::set_level(LogLevel::from_number(number));
         Ok(())
     }

@@ -34,20 +34,25 @@ impl AccumulatorBlock {
     }
 }
 
-/// Loads elements of one source into the accumulator.
+/// Loads elements of the first source into the accumulator.
 ///
 /// # Safety
 /// `acc.len()` elements must be readable at `source`, with any alignment.
 #[inline(always)]
-pub(super) unsafe fn load<E: Element>(
+pub(super) unsafe fn load<E, O>(
     acc: &mut [MaybeUninit<E::Acc>],
     source: *const E::Stored,
-) -> &mut [E::Acc] {
+    arg: O::Arg,
+) -> &mut [E::Acc]
+where
+    E: Element,
+    O: FoldOperator<E::Acc>,
+{
     for (index, slot) in acc.iter_mut().enumerate() {
         // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
         // elements.
         let stored = unsafe { source.wrapping_add(index).read_unaligned() };
-        slot.write(E::load(stored));
+        slot.write(O::begin(E::load(stored), arg));
     }
     // SAFETY: every element has just been written.
     unsafe { assume_init(acc) }
@@ -63,6 +68,7 @@ pub(super) unsafe fn load_and_fold_pair<E, O>(
     acc: &mut [MaybeUninit<E::Acc>],
     first: *const E::Stored,
     second: *const E::Stored,
+    arg: O::Arg,
 ) -> &mut [E::Acc]
 where
     E: Element,
@@ -74,7 +80,8 @@ where
         let first_stored = unsafe { first.wrapping_add(index).read_unaligned() };
         // SAFETY: as above.
         let second_stored = unsafe { second.wrapping_add(index).read_unaligned() };
-        slot.write(O::combine(E::load(first_stored), E::load(second_stored)));
+        let first = O::begin(E::load(first_stored), arg);
+        slot.write(O::combine(first, E::load(second_stored), arg));
     }
     // SAFETY: every element has just been written.
     unsafe { assume_init(acc) }
@@ -85,7 +92,7 @@ where
 /// # Safety
 /// `acc.len()` elements must be readable at `source`, with any alignment.
 #[inline(always)]
-pub(super) unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
+pub(super) unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored, arg: O::Arg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
@@ -94,7 +101,7 @@ where
         // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
         // elements.
         let stored = unsafe { source.wrapping_add(index).read_unaligned() };
-        *slot = O::combine(*slot, E::load(stored));
+        *slot = O::combine(*slot, E::load(stored), arg);
     }
 }
 
@@ -104,13 +111,13 @@ where
 /// # Safety
 /// `acc.len()` elements must be writable at `target`, with any alignment.
 #[inline(always)]
-pub(super) unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], finish_arg: O::FinishArg)
+pub(super) unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], arg: O::Arg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter().enumerate() {
-        let stored = E::store(O::finish(*slot, finish_arg));
+        let stored = E::store(O::finish(*slot, arg));
         // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
         // elements.
         unsafe { target.wrapping_add(index).write_unaligned(stored) }

@@ -21,20 +21,29 @@ pub(super) trait Element {
 }
 
 /// An operator on values of type `A`.
+///
+/// The first source goes through [`FoldOperator::begin`], each later source is combined with the
+/// result so far, and [`FoldOperator::finish`] makes the stored value.
 pub(super) trait FoldOperator<A> {
-    /// The argument of [`FoldOperator::finish`]: a precomputed divisor for AVG, `()` for the other
-    /// operators.
-    type FinishArg: Copy;
-    /// Computes the argument of [`FoldOperator::finish`]. `ranks` is the number by which an average
-    /// divides.
-    fn finish_arg(ranks: usize) -> Self::FinishArg;
+    /// A value that is computed once for each fold: the factor or the divisor of an average, `()`
+    /// for the other operators.
+    type Arg: Copy;
+    /// Computes the argument. `ranks` is the number by which an average divides.
+    fn arg(ranks: usize) -> Self::Arg;
+
+    /// Transforms the value of the first source. Only averages of floats transform it.
+    #[inline(always)]
+    fn begin(first: A, _: Self::Arg) -> A {
+        first
+    }
 
     /// Combines two values. In the order of the sources, `earlier` comes before `later`.
-    fn combine(earlier: A, later: A) -> A;
+    fn combine(earlier: A, later: A, arg: Self::Arg) -> A;
 
-    /// Transforms the combined value of all sources before it is stored. Only AVG transforms it.
+    /// Transforms the combined value of all sources before it is stored. Only averages of integers
+    /// transform it.
     #[inline(always)]
-    fn finish(acc: A, _: Self::FinishArg) -> A {
+    fn finish(acc: A, _: Self::Arg) -> A {
         acc
     }
 }
@@ -42,15 +51,10 @@ pub(super) trait FoldOperator<A> {
 /// Arithmetic under the rules of [the kernel module](super): integers wrap, NaN propagates, and -0
 /// is smaller than +0.
 pub(super) trait Numeric: Copy {
-    /// A precomputed divisor. It makes each division cheap.
-    type Divisor: Copy;
-
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn lesser(self, other: Self) -> Self;
     fn greater(self, other: Self) -> Self;
-    fn divisor(ranks: usize) -> Self::Divisor;
-    fn divided_by(self, divisor: Self::Divisor) -> Self;
 }
 
 /// Numbers that can be multiplied by a factor.
@@ -66,8 +70,15 @@ pub(super) struct Product;
 pub(super) struct Min;
 /// The operator MAX.
 pub(super) struct Max;
-/// The operator AVG.
-pub(super) struct Avg;
+/// The operator AVG on floating-point numbers. Each source is multiplied by 1/N before it is added,
+/// so that no sum is larger than the largest source.
+pub(super) struct FloatAvg;
+/// Adds contributions to an average: as [`FloatAvg`], but the first source is a partial result,
+/// whose contributions are already multiplied.
+pub(super) struct AddToFloatAvg;
+/// The operator AVG on integers. The values are wide enough for the exact sum
+/// ([`super::integer::Widened`]).
+pub(super) struct IntegerAvg;
 /// The operator BAND.
 pub(super) struct And;
 /// The operator BOR.
@@ -79,13 +90,13 @@ pub(super) struct Xor;
 macro_rules! plain {
     ($($operator:ident, $earlier:ident, $later:ident, $result:expr;)*) => {$(
         impl<A: Numeric> FoldOperator<A> for $operator {
-            type FinishArg = ();
+            type Arg = ();
 
             #[inline(always)]
-            fn finish_arg(_ranks: usize) {}
+            fn arg(_ranks: usize) {}
 
             #[inline(always)]
-            fn combine($earlier: A, $later: A) -> A {
+            fn combine($earlier: A, $later: A, (): ()) -> A {
                 $result
             }
         }
@@ -99,22 +110,36 @@ plain! {
     Max, earlier, later, earlier.greater(later);
 }
 
-impl<A: Numeric> FoldOperator<A> for Avg {
-    type FinishArg = A::Divisor;
+impl<A: Real> FoldOperator<A> for FloatAvg {
+    type Arg = A;
 
     #[inline(always)]
-    fn finish_arg(ranks: usize) -> A::Divisor {
-        A::divisor(ranks)
+    fn arg(ranks: usize) -> A {
+        A::from_factor(1.0 / ranks as f64)
     }
 
     #[inline(always)]
-    fn combine(earlier: A, later: A) -> A {
-        earlier.plus(later)
+    fn begin(first: A, factor: A) -> A {
+        first.times(factor)
     }
 
     #[inline(always)]
-    fn finish(acc: A, finish_arg: A::Divisor) -> A {
-        acc.divided_by(finish_arg)
+    fn combine(earlier: A, later: A, factor: A) -> A {
+        earlier.plus(later.times(factor))
+    }
+}
+
+impl<A: Real> FoldOperator<A> for AddToFloatAvg {
+    type Arg = A;
+
+    #[inline(always)]
+    fn arg(ranks: usize) -> A {
+        FloatAvg::arg(ranks)
+    }
+
+    #[inline(always)]
+    fn combine(earlier: A, later: A, factor: A) -> A {
+        FloatAvg::combine(earlier, later, factor)
     }
 }
 
@@ -122,13 +147,13 @@ impl<A: Numeric> FoldOperator<A> for Avg {
 macro_rules! bitwise {
     ($($operator:ident, $symbol:tt;)*) => {$(
         impl FoldOperator<u8> for $operator {
-            type FinishArg = ();
+            type Arg = ();
 
             #[inline(always)]
-            fn finish_arg(_ranks: usize) {}
+            fn arg(_ranks: usize) {}
 
             #[inline(always)]
-            fn combine(earlier: u8, later: u8) -> u8 {
+            fn combine(earlier: u8, later: u8, (): ()) -> u8 {
                 earlier $symbol later
             }
         }

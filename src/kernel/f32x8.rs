@@ -273,8 +273,6 @@ impl F32x8 {
 }
 
 impl Numeric for F32x8 {
-    type Divisor = f32;
-
     #[inline(always)]
     fn plus(self, other: Self) -> Self {
         self.zip(other, Numeric::plus)
@@ -293,16 +291,6 @@ impl Numeric for F32x8 {
     #[inline(always)]
     fn greater(self, other: Self) -> Self {
         self.zip(other, Numeric::greater)
-    }
-
-    #[inline(always)]
-    fn divisor(ranks: usize) -> f32 {
-        f32::divisor(ranks)
-    }
-
-    #[inline(always)]
-    fn divided_by(self, divisor: f32) -> Self {
-        self.zip(self, |lane, _| lane.divided_by(divisor))
     }
 }
 

@@ -21,8 +21,6 @@ macro_rules! float {
         }
 
         impl Numeric for $float {
-            type Divisor = Self;
-
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self + other
@@ -49,16 +47,6 @@ macro_rules! float {
                 let larger = if other > self { other } else { self };
                 let number = if self == other { equal } else { larger };
                 if other.is_nan() { other } else { number }
-            }
-
-            #[inline(always)]
-            fn divisor(ranks: usize) -> Self {
-                ranks as Self
-            }
-
-            #[inline(always)]
-            fn divided_by(self, divisor: Self) -> Self {
-                self / divisor
             }
         }
 

@@ -1,6 +1,7 @@
 //! The integer types and bool, as element types of the reduction loops ([`super::loops`]).
 
-use super::element::{Element, Numeric};
+use super::element::{Element, FoldOperator, IntegerAvg, Numeric};
+use std::marker::PhantomData;
 
 /// A boolean in one byte: any byte except 0 is true, and the stored value is exactly 0 or 1.
 pub(super) struct Bool;
@@ -20,63 +21,137 @@ impl Element for Bool {
     }
 }
 
-/// A precomputed divisor. It replaces a division by one multiplication and two shifts, which the
-/// compiler can vectorise.
-///
-/// The method is figure 4.1 of Granlund and Montgomery, "Division by Invariant Integers using
-/// Multiplication" (1994).
-#[derive(Clone, Copy)]
-pub(super) struct Reciprocal<U> {
-    magic: U,
-    shifts: [u32; 2],
-    /// The mask for the quotient. It is 0 if the divisor is larger than the largest value of the
-    /// type, so that each quotient is 0. Otherwise all bits are set.
-    keep: U,
-}
+/// An integer type `Int` whose elements are folded in a wider type, which holds the exact sum over
+/// all ranks. The wider type is i128 for integers of 64 bits, and i64 for all others, because there
+/// are fewer than 2^31 ranks.
+pub(super) struct Widened<Int>(PhantomData<Int>);
 
-macro_rules! reciprocal {
-    ($($unsigned:ty, $wide:ty;)*) => {$(
-        impl Reciprocal<$unsigned> {
-            #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used, or it is zero")]
-            fn of(divisor: usize) -> Self {
-                let Ok(divisor) = <$unsigned>::try_from(divisor) else {
-                    return Self { magic: 1, shifts: [0; 2], keep: 0 };
-                };
-                let divisor = divisor.max(1);
-                // The exponent of the smallest power of two that is at least the divisor.
-                let power = <$unsigned>::BITS - (divisor - 1).leading_zeros();
-                let excess = (<$wide>::from(1u8) << power) - <$wide>::from(divisor);
-                let magic = (excess << <$unsigned>::BITS) / <$wide>::from(divisor) + 1;
-                let shifts = [power.min(1), power.saturating_sub(1)];
-                Self { magic: magic as $unsigned, shifts, keep: <$unsigned>::MAX }
+macro_rules! widened {
+    ($($int:ty, $wide:ty;)*) => {$(
+        impl Element for Widened<$int> {
+            type Stored = $int;
+            type Acc = $wide;
+
+            #[inline(always)]
+            fn load(stored: $int) -> $wide {
+                stored.into()
             }
 
             #[inline(always)]
-            #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used")]
-            fn quotient(self, dividend: $unsigned) -> $unsigned {
-                let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
-                let upper = (product >> <$unsigned>::BITS) as $unsigned;
-                let [first, second] = self.shifts;
-                // Both shifts are smaller than the number of bits of the type. `& last` shows this
-                // to the compiler.
-                let last = <$unsigned>::BITS - 1;
-                let rest = (dividend - upper) >> (first & last);
-                ((upper + rest) >> (second & last)) & self.keep
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "an average is between the smallest and the largest element"
+            )]
+            fn store(acc: $wide) -> $int {
+                acc as $int
             }
         }
     )*};
 }
 
-reciprocal! {
-    u16, u32;
-    u32, u64;
-    u64, u128;
+widened! {
+    i8, i64;
+    u8, i64;
+    i16, i64;
+    u16, i64;
+    i32, i64;
+    u32, i64;
+    i64, i128;
+    u64, i128;
 }
 
-/// Implements the integer types. The arguments are the type, the unsigned type of the same size,
-/// and the type in which values are divided.
+impl FoldOperator<i64> for IntegerAvg {
+    type Arg = Reciprocal;
+
+    #[inline(always)]
+    fn arg(ranks: usize) -> Reciprocal {
+        Reciprocal::of(ranks)
+    }
+
+    #[inline(always)]
+    fn combine(earlier: i64, later: i64, _: Reciprocal) -> i64 {
+        earlier.wrapping_add(later)
+    }
+
+    #[inline(always)]
+    fn finish(acc: i64, divisor: Reciprocal) -> i64 {
+        divisor.divide(acc)
+    }
+}
+
+impl FoldOperator<i128> for IntegerAvg {
+    type Arg = WideDivisor;
+
+    #[inline(always)]
+    fn arg(ranks: usize) -> WideDivisor {
+        WideDivisor { reciprocal: Reciprocal::of(ranks), ranks: ranks.max(1) }
+    }
+
+    #[inline(always)]
+    fn combine(earlier: i128, later: i128, _: WideDivisor) -> i128 {
+        earlier.wrapping_add(later)
+    }
+
+    #[inline(always)]
+    fn finish(acc: i128, divisor: WideDivisor) -> i128 {
+        // Most sums fit in 64 bits, where a division is much faster.
+        match i64::try_from(acc) {
+            Ok(sum) => divisor.reciprocal.divide(sum).into(),
+            Err(_) => acc / divisor.ranks as i128,
+        }
+    }
+}
+
+/// A divisor of sums of 64 bits and of larger sums.
+#[derive(Clone, Copy)]
+pub(super) struct WideDivisor {
+    reciprocal: Reciprocal,
+    ranks: usize,
+}
+
+/// A precomputed divisor. It replaces a division by one multiplication and two shifts.
+///
+/// The method is figure 4.1 of Granlund and Montgomery, "Division by Invariant Integers using
+/// Multiplication" (1994).
+#[derive(Clone, Copy)]
+pub(super) struct Reciprocal {
+    magic: u64,
+    shifts: [u32; 2],
+}
+
+impl Reciprocal {
+    #[allow(clippy::cast_possible_truncation, reason = "only the lower half is used")]
+    fn of(divisor: usize) -> Self {
+        let divisor = (divisor as u64).max(1);
+        // The exponent of the smallest power of two that is at least the divisor.
+        let power = u64::BITS - (divisor - 1).leading_zeros();
+        let excess = (1u128 << power) - u128::from(divisor);
+        let magic = (excess << u64::BITS) / u128::from(divisor) + 1;
+        Self { magic: magic as u64, shifts: [power.min(1), power.saturating_sub(1)] }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "only the upper half is used")]
+    fn quotient(self, dividend: u64) -> u64 {
+        let product = u128::from(self.magic) * u128::from(dividend);
+        let upper = (product >> u64::BITS) as u64;
+        let [first, second] = self.shifts;
+        (upper + ((dividend - upper) >> first)) >> second
+    }
+
+    /// Divides and rounds towards zero.
+    #[inline(always)]
+    fn divide(self, dividend: i64) -> i64 {
+        // The quotient of the lowest number by 1 is the lowest number, whose magnitude has the same
+        // bits.
+        let quotient = self.quotient(dividend.unsigned_abs()).cast_signed();
+        if dividend < 0 { quotient.wrapping_neg() } else { quotient }
+    }
+}
+
 macro_rules! integer {
-    ($($int:ty, $plain:ty, $lane:ty;)*) => {$(
+    ($($int:ty)*) => {$(
         impl Element for $int {
             type Stored = Self;
             type Acc = Self;
@@ -93,8 +168,6 @@ macro_rules! integer {
         }
 
         impl Numeric for $int {
-            type Divisor = Reciprocal<$lane>;
-
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -114,90 +187,60 @@ macro_rules! integer {
             fn greater(self, other: Self) -> Self {
                 self.max(other)
             }
-
-            fn divisor(ranks: usize) -> Reciprocal<$lane> {
-                Reciprocal::<$lane>::of(ranks)
-            }
-
-            #[inline(always)]
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_possible_wrap,
-                clippy::cast_sign_loss,
-                trivial_numeric_casts,
-                unused_comparisons,
-                reason = "a quotient is no larger than its dividend, which was a value of this type; some have no sign"
-            )]
-            fn divided_by(self, divisor: Reciprocal<$lane>) -> Self {
-                let is_negative = self < 0;
-                let magnitude = if is_negative { (0 as Self).wrapping_sub(self) } else { self };
-                // The conversion goes through the unsigned type of the same size, because the
-                // magnitude of the lowest negative number only fits in that type.
-                let quotient = divisor.quotient(<$lane>::from(magnitude as $plain)) as Self;
-                if is_negative { (0 as Self).wrapping_sub(quotient) } else { quotient }
-            }
         }
     )*};
 }
 
-integer! {
-    i8, u8, u16;
-    i16, u16, u16;
-    i32, u32, u32;
-    i64, u64, u64;
-    u8, u8, u16;
-    u16, u16, u16;
-    u32, u32, u32;
-    u64, u64, u64;
-}
+integer!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns divisors around all limits: powers of two, halves, the largest values.
-    fn divisors(bits: u32) -> impl Iterator<Item = usize> {
-        let powers = (0..=bits).flat_map(|power| {
-            let power = 1usize.checked_shl(power).unwrap_or(usize::MAX);
-            [power.saturating_sub(1), power, power.saturating_add(1)]
+    /// Returns divisors around all limits: powers of two, and numbers without a pattern.
+    fn divisors() -> impl Iterator<Item = usize> {
+        let powers = (0..=31).flat_map(|power| {
+            let power = 1usize << power;
+            [power - 1, power, power + 1]
         });
         powers.chain([3, 5, 6, 7, 10, 100, 641, 1000, usize::MAX]).filter(|&divisor| divisor > 0)
     }
 
-    macro_rules! check {
-        ($int:ty, $wide:ty, $values:expr) => {
-            for divisor in divisors(<$int>::BITS) {
-                let kept = <$int>::divisor(divisor);
-                for value in $values {
-                    let value: $int = value;
-                    let want = <$wide>::from(value) / <$wide>::try_from(divisor).unwrap();
-                    assert_eq!(<$wide>::from(value.divided_by(kept)), want, "{value} / {divisor}");
-                }
+    /// Returns numbers around multiples of possible divisors, and at both ends.
+    fn dividends() -> Vec<i64> {
+        let powers = (0..64).map(|power| 1u64 << power);
+        let middles =
+            powers.flat_map(|power| [power, power.wrapping_mul(3), power.wrapping_mul(641)]);
+        let near = |middle: u64| (0..5).map(move |i| middle.wrapping_add(i).wrapping_sub(2));
+        middles.flat_map(near).map(u64::cast_signed).collect()
+    }
+
+    #[test]
+    fn division_by_the_reciprocal_is_exact() {
+        for divisor in divisors() {
+            let reciprocal = Reciprocal::of(divisor);
+            for dividend in dividends() {
+                let want = i128::from(dividend) / i128::try_from(divisor).unwrap();
+                assert_eq!(i128::from(reciprocal.divide(dividend)), want, "{dividend} / {divisor}");
             }
-        };
+        }
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "a test of every value takes too long under Miri")]
-    fn small_integer_division_is_exact() {
-        check!(i8, i128, i8::MIN..=i8::MAX);
-        check!(u8, i128, u8::MIN..=u8::MAX);
-        check!(i16, i128, i16::MIN..=i16::MAX);
-        check!(u16, i128, u16::MIN..=u16::MAX);
-    }
-
-    #[test]
-    fn large_integer_division_is_exact() {
-        // The values are around multiples of possible divisors, and at both ends.
-        let near = |middle: u64| (0..5u64).map(move |i| middle.wrapping_add(i).wrapping_sub(2));
-        let mut middles: Vec<u64> = (0..64).map(|power| 1 << power).collect();
-        middles.extend(
-            middles.clone().into_iter().flat_map(|it| [it.wrapping_mul(3), it.wrapping_mul(641)]),
-        );
-        let values: Vec<u64> = middles.into_iter().flat_map(near).collect();
-        check!(u64, i128, values.iter().copied());
-        check!(i64, i128, values.iter().map(|value| value.cast_signed()));
-        check!(u32, i128, values.iter().map(|&value| (value & 0xffff_ffff) as u32));
-        check!(i32, i128, values.iter().map(|&value| ((value & 0xffff_ffff) as u32).cast_signed()));
+    fn sums_beyond_64_bits_are_divided_exactly() {
+        for ranks in divisors().filter(|&ranks| ranks < 1 << 33) {
+            for value in [i128::from(u64::MAX), i128::from(i64::MIN), i128::from(i64::MAX) - 1] {
+                let arg = <IntegerAvg as FoldOperator<i128>>::arg(ranks);
+                let sum = value * ranks as i128;
+                assert_eq!(IntegerAvg::finish(sum, arg), value, "{ranks}");
+                // A sum that is nearer to zero by one gives the next number towards zero.
+                let want = if ranks == 1 {
+                    sum - sum.signum()
+                } else {
+                    (sum - sum.signum()) / ranks as i128
+                };
+                assert_eq!(IntegerAvg::finish(sum - sum.signum(), arg), want, "{ranks}");
+            }
+        }
     }
 }

@@ -3,10 +3,10 @@
 //! stores the accumulator in the destination.
 //!
 //! ```text
-//! for each block:   acc  = source 0 op source 1      (one pass over the block)
-//!                   acc  = acc op source 2           (one pass)
-//!                   acc  = acc op source 3           (one pass)
-//!                   dst  = finish(acc)               (one pass)
+//! for each block:   acc  = begin(source 0) op source 1      (one pass over the block)
+//!                   acc  = acc op source 2                  (one pass)
+//!                   acc  = acc op source 3                  (one pass)
+//!                   dst  = finish(acc)                      (one pass)
 //! ```
 //!
 //! The accumulator overlaps no other memory, so the compiler vectorises each pass without a check
@@ -23,7 +23,7 @@
 //! `inline(always)`, so that they are compiled for the instruction set of the loop.
 
 use super::accumulator::{AccumulatorBlock, fold_into, load, load_and_fold_pair, store};
-use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
+use super::element::{Element, FoldOperator, Numeric, Real, Sum};
 #[cfg(target_arch = "x86_64")]
 use super::f32x8::{F32x8, LANES};
 use crate::base::buffer::{Dst, Src};
@@ -52,10 +52,6 @@ pub struct FoldTarget<'a> {
 /// for [`FoldKernel`].
 pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
 
-/// A compiled loop that divides each element by a number of ranks. The caller has the same
-/// obligations as for [`FoldKernel`].
-pub(super) type AverageKernel = unsafe fn(Dst<'_>, usize);
-
 /// Folds with the instructions of the target's baseline. A fold of one element always uses this
 /// version, because other instruction sets do not make it faster.
 ///
@@ -68,7 +64,7 @@ where
 {
     if to.dst.len() == size_of::<E::Stored>() {
         // SAFETY: the caller gives the same guarantee, and the length is one element.
-        unsafe { fold_one::<E, O>(to, sources, O::finish_arg(ranks)) }
+        unsafe { fold_one::<E, O>(to, sources, O::arg(ranks)) }
     } else {
         // SAFETY: the caller gives the same guarantee.
         unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
@@ -116,53 +112,6 @@ where
 {
     // SAFETY: the caller gives the same guarantee.
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
-}
-
-/// Divides with the instructions of the target's baseline.
-///
-/// # Safety
-/// As for [`AverageKernel`].
-pub(super) unsafe fn average_portable<E>(dst: Dst<'_>, ranks: usize)
-where
-    E: Element,
-    E::Acc: Numeric,
-{
-    // SAFETY: the caller gives the same guarantee.
-    unsafe { average_blocks::<E>(dst, ranks, 0) }
-}
-
-/// Divides with the instructions of AVX2.
-///
-/// # Safety
-/// As for [`AverageKernel`]; the processor must have AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn average_avx2<E>(dst: Dst<'_>, ranks: usize)
-where
-    E: Element,
-    E::Acc: Numeric,
-{
-    // SAFETY: the caller gives the same guarantee.
-    unsafe { average_blocks::<E>(dst, ranks, 0) }
-}
-
-/// Divides elements of a small float type `E` with the instructions of AVX2 and F16C. Processes
-/// whole vectors of 8 elements (type `V`) first, and then the remaining elements.
-///
-/// # Safety
-/// As for [`AverageKernel`]; the processor must have AVX2 and F16C.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn average_f32x8<E, V>(dst: Dst<'_>, ranks: usize)
-where
-    E: Element<Acc = f32>,
-    V: Element<Acc = F32x8>,
-{
-    // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
-    unsafe { average_blocks::<V>(dst, ranks, 0) }
-    let first_remaining = elements_in_whole_vectors::<E>(dst);
-    // SAFETY: the caller gives the same guarantee.
-    unsafe { average_blocks::<E>(dst, ranks, first_remaining) }
 }
 
 /// Folds elements of a small float type `E` with the instructions of AVX2 and F16C. Processes whole
@@ -217,11 +166,10 @@ where
     O: FoldOperator<E::Acc>,
 {
     let count = to.dst.len() / size_of::<E::Stored>();
-    let finish_arg = O::finish_arg(ranks);
+    let arg = O::arg(ranks);
     if let [first, second] = sources {
         // SAFETY: the caller gives the same guarantee.
-        start =
-            unsafe { fold_two_sources::<E, O>(to, [*first, *second], start..count, finish_arg) };
+        start = unsafe { fold_two_sources::<E, O>(to, [*first, *second], start..count, arg) };
     }
     let mut block = AccumulatorBlock::new();
     while start < count {
@@ -232,23 +180,23 @@ where
                     (element_ptr::<E>(*first, start), element_ptr::<E>(*second, start));
                 // SAFETY: each source has as many elements as `dst`, and `acc` has at most as many
                 // elements as `dst` has from `start` on.
-                (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, others)
+                (unsafe { load_and_fold_pair::<E, O>(acc, first, second, arg) }, others)
             }
             [only] => {
                 let only = element_ptr::<E>(*only, start);
                 // SAFETY: as above.
-                (unsafe { load::<E>(acc, only) }, &[][..])
+                (unsafe { load::<E, O>(acc, only, arg) }, &[][..])
             }
             [] => return,
         };
         for source in other_sources {
             let source = element_ptr::<E>(*source, start);
             // SAFETY: as above.
-            unsafe { fold_into::<E, O>(acc, source) }
+            unsafe { fold_into::<E, O>(acc, source, arg) }
         }
         let target = element_mut_ptr::<E>(to.dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
-        unsafe { store::<E, O>(target, acc, finish_arg) }
+        unsafe { store::<E, O>(target, acc, arg) }
         to.copy_to_extra_dsts::<E>(start, acc.len());
         start += acc.len();
     }
@@ -276,7 +224,7 @@ unsafe fn fold_two_sources<E, O>(
     to: FoldTarget<'_>,
     sources: [Src<'_>; 2],
     elements: Range<usize>,
-    finish_arg: O::FinishArg,
+    arg: O::Arg,
 ) -> usize
 where
     E: Element,
@@ -284,13 +232,13 @@ where
 {
     match size_of::<E::Acc>() {
         // SAFETY: the caller gives the same guarantee.
-        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, finish_arg) },
+        16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, arg) },
         // SAFETY: as above.
-        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, finish_arg) },
+        8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, arg) },
         // SAFETY: as above.
-        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, finish_arg) },
+        4.. => unsafe { fold_strides::<E, O, 32>(to, sources, elements, arg) },
         // SAFETY: as above.
-        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, finish_arg) },
+        _ => unsafe { fold_strides::<E, O, 64>(to, sources, elements, arg) },
     }
 }
 
@@ -306,7 +254,7 @@ unsafe fn fold_strides<E, O, const N: usize>(
     to: FoldTarget<'_>,
     [first, second]: [Src<'_>; 2],
     elements: Range<usize>,
-    finish_arg: O::FinishArg,
+    arg: O::Arg,
 ) -> usize
 where
     E: Element,
@@ -320,8 +268,9 @@ where
         // SAFETY: as above.
         let second_stride = unsafe { stride(second).read_unaligned() };
         let folded: [E::Stored; N] = std::array::from_fn(|index| {
-            let folded = O::combine(E::load(first_stride[index]), E::load(second_stride[index]));
-            E::store(O::finish(folded, finish_arg))
+            let first = O::begin(E::load(first_stride[index]), arg);
+            let folded = O::combine(first, E::load(second_stride[index]), arg);
+            E::store(O::finish(folded, arg))
         });
         let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
         // SAFETY: as above, and the elements of the destination are writable.
@@ -340,15 +289,17 @@ where
 /// Each destination and each source must contain one element, and the processor must have the
 /// instructions that `E` needs.
 #[inline(always)]
-unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], finish_arg: O::FinishArg)
+unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], arg: O::Arg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
     // SAFETY: the caller guarantees one element.
     let load = |source: &Src<'_>| E::load(unsafe { element_ptr::<E>(*source, 0).read_unaligned() });
-    let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
-    let stored = E::store(O::finish(folded, finish_arg));
+    let Some((first, others)) = sources.split_first() else { return };
+    let first = O::begin(load(first), arg);
+    let folded = others.iter().map(load).fold(first, |acc, next| O::combine(acc, next, arg));
+    let stored = E::store(O::finish(folded, arg));
     // SAFETY: as above.
     unsafe { element_mut_ptr::<E>(to.dst, 0).write_unaligned(stored) };
     to.copy_to_extra_dsts::<E>(0, 1);
@@ -373,7 +324,7 @@ where
         let source = element_ptr::<E>(src, start);
         // SAFETY: `src` has as many elements as `dst`, and `acc` has at most as many elements as
         // `dst` has from `start` on.
-        let acc = unsafe { load::<E>(acc, source) };
+        let acc = unsafe { load::<E, Sum>(acc, source, ()) };
         for slot in acc.iter_mut() {
             *slot = slot.times(factor);
         }
@@ -382,32 +333,6 @@ where
         //
         // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
         unsafe { store::<E, Sum>(target, acc, ()) }
-        start += acc.len();
-    }
-}
-
-/// Divides the elements with the index `start` and above by `ranks`. Bytes at the end that are not
-/// a whole element remain unchanged.
-///
-/// # Safety
-/// The processor must have the instructions that `E` needs.
-#[inline(always)]
-unsafe fn average_blocks<E>(dst: Dst<'_>, ranks: usize, mut start: usize)
-where
-    E: Element,
-    E::Acc: Numeric,
-{
-    let count = dst.len() / size_of::<E::Stored>();
-    let finish_arg = <Avg as FoldOperator<E::Acc>>::finish_arg(ranks);
-    let mut block = AccumulatorBlock::new();
-    while start < count {
-        let acc = block.accumulators::<E::Acc>(count - start);
-        let source = element_ptr::<E>(dst.as_src(), start);
-        // SAFETY: `dst` has `count` elements, and `acc` has at most `count - start` elements.
-        let acc = unsafe { load::<E>(acc, source) };
-        let target = element_mut_ptr::<E>(dst, start);
-        // SAFETY: as above.
-        unsafe { store::<E, Avg>(target, acc, finish_arg) }
         start += acc.len();
     }
 }

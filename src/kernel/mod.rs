@@ -2,7 +2,7 @@
 //! one vector.
 //!
 //! The functions work on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`],
-//! [`stage`], [`fold()`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`],
+//! [`stage`], [`fold()`], [`fold_to_all`], [`fold_average`], [`add_to_average`], [`scale_copy`],
 //! [`find_rejected_element`], [`sum_of_powers`], and conversions ([`convert()`], [`widen`],
 //! [`narrow`]).
 //!
@@ -17,7 +17,10 @@
 //!   is rounded once, to nearest, ties to even. If a finite result is too large for an f8 type, it
 //!   becomes the largest finite number of that type. An infinite result becomes infinity in f8e5m2,
 //!   and the largest number in f8e4m3, which has no infinity.
-//! - Integers wrap. AVG on integers divides the wrapped sum, rounding towards zero.
+//! - Integers wrap. AVG on integers computes the exact sum in a wider type, divides it, and rounds
+//!   the quotient towards zero.
+//! - AVG on floats multiplies each element by 1/N, rounded to the type of the accumulator, and adds
+//!   the products. An average that is a value of the type thus does not overflow.
 //! - Buffers may have any alignment, and may be shared with other processes: the kernels never
 //!   create a reference to them.
 //!
@@ -82,12 +85,35 @@ pub fn fold_to_all(dtype: DataType, op: ReduceOp, target: FoldTarget<'_>, source
 /// Folds as [`fold()`] with the operator AVG, but divides by `ranks` instead of the number of
 /// sources. The sources are the vectors of some of the `ranks` ranks. If several such calls
 /// together cover the vectors of all ranks, the sum of their results is the average over all ranks.
-/// This sum fits in the type even where the sum of the vectors would overflow.
 ///
 /// # Panics
-/// As [`fold()`].
+/// As [`fold()`], and if `dtype` is not a floating-point type: the sum of rounded integers is not
+/// the rounded average.
 pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
+    assert!(dtype.is_float(), "partial averages of {dtype} elements are not exact");
     fold_with_divisor(dtype, ReduceOp::Avg, FoldTarget { dst, extra_dsts: &[] }, sources, ranks);
+}
+
+/// Adds one rank's vector to a partial average: each element of `dst` becomes the element of
+/// `partial` plus the element of `vector` divided by `ranks`. `partial` is a result of
+/// [`fold_average`] or of this function.
+///
+/// Partial results of f16, bf16 and f8 are rounded. If a rounded and an exact product were added,
+/// equal elements of opposite sign would not cancel, so this function is not for these types.
+///
+/// # Panics
+/// As [`fold_average`], and if `dtype` is f16, bf16 or an f8 type.
+pub fn add_to_average(
+    dtype: DataType,
+    dst: Dst<'_>,
+    partial: Src<'_>,
+    vector: Src<'_>,
+    ranks: usize,
+) {
+    let Some(kernel) = table::add_to_average_kernel(best_isa(dtype, dst), dtype) else {
+        panic_no_partial_average(dtype);
+    };
+    run_fold_kernel(kernel, dtype, FoldTarget { dst, extra_dsts: &[] }, &[partial, vector], ranks);
 }
 
 fn fold_with_divisor(
@@ -97,8 +123,18 @@ fn fold_with_divisor(
     sources: &[Src<'_>],
     ranks: usize,
 ) {
-    let isa = if to.dst.len() == dtype.size() { Isa::Portable } else { Isa::best() };
-    run_fold_kernel(find_fold_kernel(isa, dtype, op), dtype, to, sources, ranks);
+    run_fold_kernel(
+        find_fold_kernel(best_isa(dtype, to.dst), dtype, op),
+        dtype,
+        to,
+        sources,
+        ranks,
+    );
+}
+
+/// Returns the instruction set for a vector. A vector of one element needs no vector instructions.
+fn best_isa(dtype: DataType, dst: Dst<'_>) -> Isa {
+    if dst.len() == dtype.size() { Isa::Portable } else { Isa::best() }
 }
 
 fn find_fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
@@ -195,28 +231,16 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     unsafe { kernel(dst, src, factor) }
 }
 
-/// Divides each element by `ranks`. This makes an average from a sum that was folded step by step.
-/// Elements are divided as by AVG in [`fold()`]: f16, bf16 and f8 are divided in f32 and rounded
-/// once, and integers are rounded towards zero.
-///
-/// # Panics
-/// If the length is not a multiple of the element size, or if AVG is not defined for `dtype`.
-pub fn average(dtype: DataType, dst: Dst<'_>, ranks: usize) {
-    let Some(kernel) = table::average_kernel(Isa::best(), dtype) else {
-        panic_undefined_op(ReduceOp::Avg, dtype);
-    };
-    check_whole_elements(dtype, dst);
-    if dst.is_empty() {
-        return;
-    }
-    // SAFETY: as in `run_fold_kernel`.
-    unsafe { kernel(dst, ranks) }
-}
-
 #[cold]
 #[allow(clippy::panic, reason = "callers check the combination first; see `fold`")]
 fn panic_undefined_op(op: ReduceOp, dtype: DataType) -> ! {
     panic!("{op} is not defined on {dtype} elements, and the caller did not check")
+}
+
+#[cold]
+#[allow(clippy::panic, reason = "callers select such types only")]
+fn panic_no_partial_average(dtype: DataType) -> ! {
+    panic!("vectors of {dtype} elements cannot be added to a partial average")
 }
 
 #[inline]

@@ -8,12 +8,13 @@
 //! - A complex number is folded as two separate numbers, its real and its imaginary part.
 
 use super::element::{
-    And, Avg, Element, FoldOperator, Max, Min, Numeric, Or, Product, Real, Sum, Xor,
+    AddToFloatAvg, And, Element, FloatAvg, FoldOperator, IntegerAvg, Max, Min, Numeric, Or,
+    Product, Real, Sum, Xor,
 };
 #[cfg(target_arch = "x86_64")]
 use super::f32x8::{F32x8 as Wide, SmallFloatX8};
-use super::integer::Bool;
-use super::loops::{self, AverageKernel, FoldKernel, ScaleKernel};
+use super::integer::{Bool, Widened};
+use super::loops::{self, FoldKernel, ScaleKernel};
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use super::ordered_codes::{OrderedForMax, OrderedForMin};
 use crate::base::dtype::DataType;
@@ -112,25 +113,14 @@ pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     })
 }
 
-/// Returns the loop that divides, or `None` if AVG is not defined for the type.
-pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel> {
-    Some(match dtype {
-        DataType::I8 => average_loop::<i8>(isa),
-        DataType::U8 => average_loop::<u8>(isa),
-        DataType::I16 => average_loop::<i16>(isa),
-        DataType::U16 => average_loop::<u16>(isa),
-        DataType::I32 => average_loop::<i32>(isa),
-        DataType::U32 => average_loop::<u32>(isa),
-        DataType::I64 => average_loop::<i64>(isa),
-        DataType::U64 => average_loop::<u64>(isa),
-        DataType::F16 => small_float_average_loop::<F16>(isa),
-        DataType::Bf16 => small_float_average_loop::<Bf16>(isa),
-        DataType::F32 | DataType::C64 => average_loop::<f32>(isa),
-        DataType::F64 | DataType::C128 => average_loop::<f64>(isa),
-        DataType::F8E4M3 => small_float_average_loop::<F8E4M3>(isa),
-        DataType::F8E5M2 => small_float_average_loop::<F8E5M2>(isa),
-        DataType::Bool => return None,
-    })
+/// Returns the loop that adds a rank's vector to a partial average. Returns `None` for types whose
+/// partial results are rounded, and for types that are not floating-point types.
+pub(super) fn add_to_average_kernel(isa: Isa, dtype: DataType) -> Option<FoldKernel> {
+    match dtype {
+        DataType::F32 | DataType::C64 => Some(fold_loop::<f32, AddToFloatAvg>(isa)),
+        DataType::F64 | DataType::C128 => Some(fold_loop::<f64, AddToFloatAvg>(isa)),
+        _ => None,
+    }
 }
 
 /// Selects the loop for an integer type. `Unsigned` is the unsigned type with the same size as
@@ -139,13 +129,15 @@ fn integer<Int, Unsigned>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
 where
     Int: Element<Acc = Int> + Numeric,
     Unsigned: Element<Acc = Unsigned> + Numeric,
+    Widened<Int>: Element,
+    IntegerAvg: FoldOperator<<Widened<Int> as Element>::Acc>,
 {
     Some(match op {
         ReduceOp::Sum => fold_loop::<Unsigned, Sum>(isa),
         ReduceOp::Product => fold_loop::<Unsigned, Product>(isa),
         ReduceOp::Min => fold_loop::<Int, Min>(isa),
         ReduceOp::Max => fold_loop::<Int, Max>(isa),
-        ReduceOp::Avg => fold_loop::<Int, Avg>(isa),
+        ReduceOp::Avg => fold_loop::<Widened<Int>, IntegerAvg>(isa),
         ReduceOp::BitAnd => fold_loop::<u8, And>(isa),
         ReduceOp::BitOr => fold_loop::<u8, Or>(isa),
         ReduceOp::BitXor => fold_loop::<u8, Xor>(isa),
@@ -172,7 +164,7 @@ where
         ReduceOp::Product => fold_loop::<E, Product>(isa),
         ReduceOp::Min => fold_loop::<E, Min>(isa),
         ReduceOp::Max => fold_loop::<E, Max>(isa),
-        ReduceOp::Avg => fold_loop::<E, Avg>(isa),
+        ReduceOp::Avg => fold_loop::<E, FloatAvg>(isa),
         ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
     })
 }
@@ -185,7 +177,7 @@ fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
         ReduceOp::Product => small_float_fold_loop::<E, Product>(isa),
         ReduceOp::Min => fold_loop::<E::MinOrdered, Min>(isa),
         ReduceOp::Max => fold_loop::<E::MaxOrdered, Max>(isa),
-        ReduceOp::Avg => small_float_fold_loop::<E, Avg>(isa),
+        ReduceOp::Avg => small_float_fold_loop::<E, FloatAvg>(isa),
         ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
     })
 }
@@ -197,7 +189,7 @@ where
 {
     Some(match op {
         ReduceOp::Sum | ReduceOp::PremulSum => fold_loop::<Part, Sum>(isa),
-        ReduceOp::Avg => fold_loop::<Part, Avg>(isa),
+        ReduceOp::Avg => fold_loop::<Part, FloatAvg>(isa),
         ReduceOp::Product
         | ReduceOp::Min
         | ReduceOp::Max
@@ -252,26 +244,6 @@ fn small_float_scale_loop<E: SmallFloat>(isa: Isa) -> ScaleKernel {
     }
 }
 
-fn small_float_average_loop<E: SmallFloat>(isa: Isa) -> AverageKernel {
-    match isa {
-        Isa::Portable => loops::average_portable::<E>,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => loops::average_f32x8::<E, E::Vector>,
-    }
-}
-
-fn average_loop<E>(isa: Isa) -> AverageKernel
-where
-    E: Element,
-    E::Acc: Numeric,
-{
-    match isa {
-        Isa::Portable => loops::average_portable::<E>,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => loops::average_avx2::<E>,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,8 +256,9 @@ mod tests {
                 assert_eq!(implemented, op.is_defined_for(dtype), "{op} on {dtype}");
                 assert_eq!(implemented, fold_kernel(Isa::Portable, dtype, op).is_some());
             }
-            let divisible = average_kernel(Isa::best(), dtype).is_some();
-            assert_eq!(divisible, ReduceOp::Avg.is_defined_for(dtype), "{dtype}");
+            let addable = add_to_average_kernel(Isa::best(), dtype).is_some();
+            let wide = [DataType::F32, DataType::F64, DataType::C64, DataType::C128];
+            assert_eq!(addable, wide.contains(&dtype), "{dtype}");
             let scalable = scale_kernel(Isa::best(), dtype).is_some();
             assert_eq!(scalable, ReduceOp::PremulSum.is_defined_for(dtype), "{dtype}");
         }

@@ -93,7 +93,7 @@ pub(crate) fn allowed_units(scene: &CallScene, variant: &CallVariant) -> f64 {
     let reference = if part_of(scene.dtype) == DataType::F64 { scene.ranks } else { 0 };
     match scene.op {
         Some(ReduceOp::Product) => rounded_factor_units(part_of(scene.dtype), rounded + reference),
-        // The division is one more rounding, of each part or of the whole.
+        // The multiplication by 1/N is one more rounding of each part.
         Some(ReduceOp::Avg) => (rounded + 1 + reference) as f64,
         _ => (rounded + reference) as f64,
     }

@@ -84,7 +84,7 @@ fn exact_number(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u
         let pick = |values: &[f64]| values[high_bits(word) as usize % values.len()];
         let value = match op {
             ReduceOp::Sum => pick(&[-1.0, 0.0, 1.0]),
-            // In an average the parts may be divided one by one.
+            // In an average each part is multiplied by 1/N.
             ReduceOp::Avg if counts => pick(&[-1.0, 0.0, 1.0]),
             ReduceOp::Product => pick(&[1.0, -1.0, 2.0, 0.5]),
             ReduceOp::PremulSum if counts => pick(&[-1.0, 1.0, 2.0]),

@@ -1,5 +1,5 @@
-//! Groups on several nodes with values near the limits of narrow types; the numbers of the matrix
-//! do not reach these limits.
+//! Averages near the limits of every type, in groups on one and on several nodes. The numbers of
+//! the matrix do not reach these limits.
 
 use crate::matrix::shape_of;
 use crate::ranks;
@@ -33,23 +33,52 @@ fn node_shape(layout: &str) -> GroupShape {
     shape_of(&NodeMap::by_label(&layout.chars().collect::<Vec<_>>()))
 }
 
+/// Elements whose sum over two ranks overflows.
+fn large_elements() -> Vec<(DataType, Vec<u8>)> {
+    let (f32, f64) = (3e38f32.to_le_bytes().to_vec(), 1.5e308f64.to_le_bytes().to_vec());
+    vec![
+        // 40 000, 288 and 40 960.
+        (DataType::F16, vec![0xe2, 0x78]),
+        (DataType::F8E4M3, vec![0x79]),
+        (DataType::F8E5M2, vec![0x79]),
+        // The largest finite number.
+        (DataType::Bf16, vec![0x7f, 0x7f]),
+        (DataType::F32, f32.clone()),
+        (DataType::F64, f64.clone()),
+        (DataType::C64, f32.repeat(2)),
+        (DataType::C128, f64.repeat(2)),
+        (DataType::I8, vec![100]),
+        (DataType::I8, vec![0x80]),
+        (DataType::U8, vec![0xff]),
+        (DataType::I16, i16::MIN.to_le_bytes().to_vec()),
+        (DataType::U16, u16::MAX.to_le_bytes().to_vec()),
+        (DataType::I32, i32::MAX.to_le_bytes().to_vec()),
+        (DataType::U32, u32::MAX.to_le_bytes().to_vec()),
+        (DataType::I64, i64::MIN.to_le_bytes().to_vec()),
+        (DataType::U64, u64::MAX.to_le_bytes().to_vec()),
+    ]
+}
+
 #[test]
-fn averages_of_narrow_floats_do_not_overflow() {
+fn averages_of_large_elements_do_not_overflow() {
     use dist::api::{Call, CallOptions};
     use dist::base::buffer::{Dst, Src};
-    // The elements are 40 000, 288 and 40 960.
-    let large: [(DataType, &[u8]); 3] =
-        [(DataType::F16, &[0xe2, 0x78]), (DataType::F8E4M3, &[0x79]), (DataType::F8E5M2, &[0x79])];
-    for layout in ["ab", "abcd", "aabb", "abbb"] {
+    let large = large_elements();
+    for layout in ["aa", "ab", "aaaa", "abcd", "aabb", "abbb"] {
         let shape = node_shape(layout);
         run_ranks(INPROC, layout, 4096, |rank| {
             let (me, size) = (rank.group().rank(), rank.group().size());
-            for (dtype, element) in large {
+            for (dtype, element) in &large {
+                let dtype = *dtype;
                 let input = element.repeat(size * 3001);
                 let part = &input[..element.len() * 3001];
                 for kind in [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter] {
-                    let able = |row: &&dist::algo::Algorithm| row.can_run(part.len(), &shape);
-                    for algorithm in dist::algo::algorithms(kind).filter(able) {
+                    let able = |row: &&dist::algo::Algorithm| {
+                        row.can_run(part.len(), &shape) && (dtype.is_float() || row.ordered)
+                    };
+                    let rows = dist::algo::algorithms(kind).filter(able);
+                    let names = rows.map(|row| Some(row.name.to_owned()));
+                    for name in names.chain([None]) {
                         let mut output = vec![0x77; part.len()];
                         let recv = Dst::from(output.as_mut_slice());
                         let (all, one) = (Src::from(input.as_slice()), Src::from(part));
@@ -61,14 +90,36 @@ fn averages_of_narrow_floats_do_not_overflow() {
                             }
                             _ => Call::reduce_scatter(all, recv, dtype, ReduceOp::Avg),
                         };
-                        let name = Some(algorithm.name.to_owned());
+                        let text = format!("{dtype}, {layout}, {name:?}");
                         let options = CallOptions { algorithm: name, ..CallOptions::default() };
                         rank.group().run(call, &options).unwrap();
                         let gets = kind != OpKind::Reduce || me == 0;
-                        assert!(!gets || output == part, "{dtype}, {layout}, {}", algorithm.name);
+                        assert!(!gets || output == part, "{text}");
                     }
                 }
             }
         });
     }
+}
+
+#[test]
+fn unordered_algorithms_refuse_averages_of_integers() {
+    use dist::api::{Call, CallOptions};
+    use dist::base::buffer::{Dst, Src};
+    run_ranks(INPROC, "aabb", 4096, |rank| {
+        let mut output = [0_u8; 8];
+        let recv = Dst::from(&mut output[..]);
+        let run = |name: &str| {
+            let send = Src::from(&[100_u8; 8][..]);
+            let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Avg);
+            let algorithm = Some(name.to_owned());
+            rank.group().run(call, &CallOptions { algorithm, ..CallOptions::default() })
+        };
+        let error = run("ring").unwrap_err();
+        for words in ["\"ring\" that computes exact averages of integers", "linear, ordered"] {
+            assert!(error.message().contains(words), "{error}");
+        }
+        run("ordered").unwrap();
+        assert_eq!(output, [100; 8]);
+    });
 }

@@ -234,7 +234,7 @@ impl ProgramGenerator {
                 CollectiveKind::MonitoredBarrier,
             ]),
             dtype,
-            op: self.random.one_of(dtype.ops()),
+            op: self.random.one_of(dtype.ops(self.size)),
             count: self.count(),
             root: self.random.below(self.size),
             in_place: self.random.one_in(2),

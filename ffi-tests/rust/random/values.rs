@@ -30,8 +30,15 @@ impl ElementType {
     pub(crate) const ALL: &[Self] =
         &[Self::U8, Self::I32, Self::I64, Self::Bf16, Self::F32, Self::F64];
 
-    /// Returns the operators whose results are exact for small whole numbers.
-    pub(crate) fn ops(self) -> &'static [ReductionOperator] {
+    /// Returns the operators whose results are exact for small whole numbers on `ranks` ranks. An
+    /// average of floats multiplies by 1/N, which is exact for powers of two.
+    pub(crate) fn ops(self, ranks: usize) -> &'static [ReductionOperator] {
+        let all = self.operators();
+        let is_rounded = matches!(self, Self::F32 | Self::F64) && !ranks.is_power_of_two();
+        if is_rounded { all.strip_suffix(&[ReductionOperator::Avg]).unwrap_or(all) } else { all }
+    }
+
+    fn operators(self) -> &'static [ReductionOperator] {
         match self {
             Self::U8 => &[
                 ReductionOperator::Sum,

@@ -43,8 +43,8 @@ macro_rules! kernel_reductions {
 #[allow(unused_imports, reason = "the library's tests do not use it")]
 pub(crate) use kernel_reductions;
 
-/// Returns the operator that reduces for another: AVG and PREMUL_SUM are sums with a division or a
-/// scaling.
+/// Returns the operator that reduces for another: AVG and PREMUL_SUM are sums of scaled vectors, or
+/// of a wider type.
 pub(crate) fn base_operator(op: ReduceOp) -> ReduceOp {
     match op {
         ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,

@@ -9,8 +9,8 @@
 //! - MIN and MAX of floating point are undefined in MPI if there is a NaN.
 //! - MPI has no f16, bf16, f8 and bool arithmetic.
 //!
-//! MPI does not define which NaN a sum is. AVG and PREMUL_SUM are sums whose division or scaling
-//! the caller does.
+//! MPI does not define which NaN a sum is. AVG and PREMUL_SUM are sums of elements that the caller
+//! scales.
 
 use crate::abilities::{ReductionSource, base_operator, kernel_reductions, reduction_source};
 use crate::base::buffer::{Dst, Src};

@@ -106,7 +106,7 @@ impl Group {
         self.backend.check_algorithm_request(
             call.kind(),
             call.bytes(),
-            AlgorithmRequest { name, canonical },
+            AlgorithmRequest::of(name, canonical, call.dtype, call.op),
         )
     }
 }

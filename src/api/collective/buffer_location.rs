@@ -43,6 +43,15 @@ impl CallLocation {
     }
 }
 
+/// Returns the error of a call that names a device, in a group without a device.
+fn no_device_error(device: usize) -> Error {
+    let message = format!(
+        "memory of device {device}: the group has no device; create the group with that device \
+         (DIST_FIELD_DEVICE)"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
 impl Group {
     /// Locates the buffers of a call and stores the location in the call.
     #[cold]
@@ -99,7 +108,25 @@ impl Group {
                 Err(error) => outcome = Err(error),
             }
         });
-        outcome.map(|()| location)
+        outcome?;
+        if location == CallLocation::NoBuffers {
+            self.check_named_device(options)?;
+        }
+        Ok(location)
+    }
+
+    /// Checks the device that the options of a call without buffers name, for example of a barrier:
+    /// it must be the group's device.
+    fn check_named_device(&self, options: &CallOptions) -> Result<()> {
+        let BufferLocation::Device(device) = options.location else { return Ok(()) };
+        match self.device {
+            None => Err(no_device_error(device)),
+            Some(own) if own != device => {
+                let message = format!("device {device}: the group uses device {own} on this rank");
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     fn buffer_location(&self, buffer: Src<'_>, options: &CallOptions) -> Result<CallLocation> {
@@ -136,13 +163,7 @@ impl Group {
         options: &CallOptions,
     ) -> Result<Option<GpuTarget>> {
         match location {
-            CallLocation::Device(device) if self.device.is_none() => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "memory of device {device}: the group has no device; create the group with \
-                     that device (DIST_FIELD_DEVICE)"
-                ),
-            )),
+            CallLocation::Device(device) if self.device.is_none() => Err(no_device_error(device)),
             CallLocation::Device(device) if options.nan_check != NanCheck::Off => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("the NaN check does not support memory of device {device}"),

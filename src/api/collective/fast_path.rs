@@ -18,6 +18,7 @@ use crate::backend::{
 use crate::base::deadline::LazyDeadline;
 use crate::base::debug::{self, NanCheck};
 use crate::base::error::Result;
+use crate::base::log::{self, LogLevel};
 use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
 
@@ -69,7 +70,8 @@ impl Group {
     }
 
     /// Returns the arguments and the key of a call that may take the fast path. Such a call has at
-    /// most `PROMPT_BYTES` bytes and default options, and no expensive debug check or trace is on.
+    /// most `PROMPT_BYTES` bytes and default options, and no expensive debug check or trace is on. The
+    /// fast path logs nothing, so the log level is below DEBUG.
     #[inline]
     pub(in crate::api) fn small_call<'a>(
         &self,
@@ -78,6 +80,9 @@ impl Group {
     ) -> Option<SmallCall<'a>> {
         let is_eligible = self.fast_path != FastPathKind::None && options.has_only_defaults();
         if !is_eligible || debug::has_expensive_checks() || self.observer.is_tracing_waits() {
+            return None;
+        }
+        if log::enabled(LogLevel::Debug) {
             return None;
         }
         let arguments = call.fast_path_arguments(&options.label)?;

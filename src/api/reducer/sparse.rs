@@ -171,19 +171,16 @@ impl SparseSum {
         rows.dedup();
         let values = GradBlock::new(group, rows.len() * self.row_bytes, None)?;
         let weights: f64 = decoded.iter().map(|message| message.weights.weight).sum();
+        let active = decoded.iter().filter(|message| message.weights.is_active).count();
         for message in &decoded {
             let factor = match self.divide {
                 DividePolicy::Weighted if weights > 0.0 => Some(message.weights.weight / weights),
                 DividePolicy::Weighted => Some(0.0),
-                _ => None,
+                DividePolicy::World => Some(1.0 / active.max(1) as f64),
+                DividePolicy::Initial => Some(1.0 / self.initial_ranks as f64),
+                DividePolicy::None => None,
             };
             self.add(message, factor, &rows, values.view());
-        }
-        let active = decoded.iter().filter(|message| message.weights.is_active).count();
-        match self.divide {
-            DividePolicy::World => kernel::average(self.dtype, values.view(), active.max(1)),
-            DividePolicy::Initial => kernel::average(self.dtype, values.view(), self.initial_ranks),
-            DividePolicy::None | DividePolicy::Weighted => {}
         }
         Ok(SparseResult { rows, values })
     }

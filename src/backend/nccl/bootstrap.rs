@@ -15,8 +15,10 @@ use super::watchdog::NcclWatchdog;
 use crate::backend::device_factory::{DeviceBackendSetup, agree_on_device, device_context};
 use crate::backend::peer_info::PeerInfoFields;
 use crate::backend::{GroupContext, RankLocation};
+use crate::base::config;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
 use crate::device;
 use crate::sys::host;
 use serde_json::{Value, json};
@@ -137,7 +139,27 @@ pub(super) fn create(
     let comm = NcclComm::init_rank(library, &device, Arc::clone(failure_state), &init_params)
         .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
     exchange.all_gather("nccl-ready", &[], &check_cancelled)?;
+    log_nccl_variables(context, library);
     NcclWatchdog::start_thread(comm, context, Arc::clone(failure_state), options).map(Ok)
+}
+
+/// Logs the version of NCCL and the variables of NCCL's own log.
+fn log_nccl_variables(context: &GroupContext<'_>, library: &NcclLibrary) {
+    let value = |variable| match config::read_text(variable) {
+        Ok(text) => text.unwrap_or_else(|| "not set".to_owned()),
+        Err(error) => error.to_string(),
+    };
+    crate::log!(
+        LogLevel::Info,
+        "group {}, rank {}: NCCL {}; {}: {}; {}: {}",
+        context.name,
+        context.rank,
+        library.version_and_file(),
+        config::NCCL_DEBUG.name,
+        value(config::NCCL_DEBUG),
+        config::NCCL_DEBUG_SUBSYS.name,
+        value(config::NCCL_DEBUG_SUBSYS)
+    );
 }
 
 /// Returns the name of a rank with its process and host.

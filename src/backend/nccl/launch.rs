@@ -21,6 +21,7 @@
 
 use super::calls::{NcclCaller, NcclReduceOp};
 use super::comm::CommGuard;
+use super::concurrent_groups;
 use super::enqueued::{EnqueuedSummary, NcclEnqueuedOperation};
 use super::functions::NcclResult;
 use super::group::{NAME, NcclBackend};
@@ -73,6 +74,10 @@ impl JointEnqueuer for NcclBackend {
                 launches.push(launch);
                 Vec::new()
             }));
+        }
+        for launch in &launches {
+            let streams = launch.calls.iter().map(|item| item.stream);
+            concurrent_groups::warn_if_concurrent(&launch.nccl.watchdog, streams);
         }
         let launched = issue_all(&launches);
         for (position, launch) in positions.into_iter().zip(launches) {
@@ -208,6 +213,7 @@ impl<'a> GroupLaunch<'a> {
             fails_waiter_only: !watchdog.options.handles_errors,
         });
         watchdog.track(Arc::clone(&enqueued));
+        concurrent_groups::record(watchdog, stream, &enqueued);
         for item in self.calls.iter().filter(|item| item.stream == stream) {
             // A slot accepts one operation, so a second `set` has no effect.
             drop(

@@ -22,6 +22,7 @@
 mod bootstrap;
 mod calls;
 mod comm;
+mod concurrent_groups;
 mod enqueued;
 mod functions;
 mod group;

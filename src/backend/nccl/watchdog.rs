@@ -12,6 +12,7 @@ use super::quiescence::{self, CommUsage};
 use crate::backend::{DoorbellListener, GroupContext, GroupFailureState};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::GroupId;
 use crate::base::log::LogLevel;
 use crate::base::sync::lock;
 use crate::device::CudaStream;
@@ -35,6 +36,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct NcclWatchdog {
     pub(super) comm: NcclComm,
+    pub(super) group: GroupId,
+    pub(super) group_name: Arc<str>,
     /// The timeout of operations of the group that do not specify a timeout.
     pub(super) timeout: Duration,
     /// The library's own stream, for calls that name no stream. It is destroyed after the
@@ -71,6 +74,8 @@ impl NcclWatchdog {
         let end_guard = UsageEndGuard(Arc::clone(&usage));
         let watchdog = Arc::new(Self {
             comm,
+            group: context.group,
+            group_name: context.name.into(),
             timeout: Duration::from_millis(context.timeout_ms),
             stream,
             failure_state,

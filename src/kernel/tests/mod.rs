@@ -2,6 +2,7 @@
 //! instruction set, vector lengths around the block size, one to eight sources, in-place folds into
 //! each source, and unaligned buffers.
 
+mod averages;
 mod conversions;
 mod oracle;
 mod speed;
@@ -218,19 +219,6 @@ fold_tests! {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "300 sources, in place at each, take too long under Miri")]
-fn average_of_more_sources_than_the_type_can_count() {
-    for dtype in [DataType::I8, DataType::U8] {
-        for value in [1u8, 0x7f, 0x80, 0xff] {
-            let inputs: Vec<Vec<u8>> =
-                (0..300u16).map(|i| if i == 0 { vec![value; 40] } else { vec![0; 40] }).collect();
-            check_fold(dtype, ReduceOp::Avg, &inputs[..128]);
-            check_fold(dtype, ReduceOp::Avg, &inputs);
-        }
-    }
-}
-
-#[test]
 fn signed_zeros_are_ordered_at_every_position() {
     for (op, want) in [(ReduceOp::Min, -0.0f32), (ReduceOp::Max, 0.0)] {
         for (first, second) in [(0.0f32, -0.0f32), (-0.0, 0.0)] {
@@ -280,70 +268,6 @@ fn scales_every_type() {
 }
 
 #[test]
-fn averages_every_type() {
-    let mut random = XorShift(0xfeed_f00d_0bad_cafe);
-    for dtype in DataType::ALL.into_iter().filter(|&dtype| ReduceOp::Avg.is_defined_for(dtype)) {
-        for (ranks, count) in [1, 2, 3, 7, 300].into_iter().zip(COUNTS.into_iter().rev()) {
-            let input = random.elements(dtype, count);
-            // The neutral element of the sum is -0 for types with a sign of zero, else 0.
-            let part = if dtype.is_complex() { dtype.size() / 2 } else { dtype.size() };
-            let sign = if dtype.is_float() { 1 << (8 * part - 1) } else { 0 };
-            let neutral = oracle::to_bytes(sign, part).repeat(dtype.size() / part);
-            let one = |element: &[u8]| {
-                let mut elements = vec![neutral.as_slice(); ranks];
-                elements[0] = element;
-                oracle::fold_element(dtype, ReduceOp::Avg, &elements)
-            };
-            let expected: Vec<u8> = input.chunks(dtype.size()).flat_map(one).collect();
-            for isa in instruction_sets() {
-                let kernel = table::average_kernel(isa, dtype).unwrap();
-                let mut target = UnalignedBuffer::new(&input, 1);
-                // SAFETY: the view holds whole elements; this processor has `isa`.
-                unsafe { kernel(target.dst(), ranks) }
-                assert!(target.bytes() == expected, "{dtype} over {ranks}, {isa:?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn folds_partial_averages() {
-    let mut random = XorShift(0x5eed_0fa1_1ad0_beef);
-    for dtype in [DataType::F16, DataType::Bf16, DataType::F8E4M3, DataType::F8E5M2] {
-        for (sources, ranks, count) in [(1, 2, 257), (2, 8, 1023), (3, 5, 17), (5, 64, 256)] {
-            let inputs: Vec<Vec<u8>> =
-                (0..sources).map(|_| random.elements(dtype, count)).collect();
-            let one = |i: usize| {
-                let value = |s: &Vec<u8>| {
-                    oracle::decode(
-                        dtype,
-                        oracle::element_bits(&s[i * dtype.size()..][..dtype.size()]),
-                    )
-                };
-                let sum = inputs.iter().map(value).reduce(|a, b| a + b).unwrap();
-                oracle::to_bytes(oracle::encode(dtype, sum / ranks as f32), dtype.size())
-            };
-            let expected: Vec<u8> = (0..count).flat_map(one).collect();
-            for isa in instruction_sets() {
-                let kernel = table::fold_kernel(isa, dtype, ReduceOp::Avg).unwrap();
-                let views: Vec<Src<'_>> = inputs.iter().map(|s| Src::from(&s[..])).collect();
-                let mut target = UnalignedBuffer::new(&vec![0xa5; expected.len()], 1);
-                // SAFETY: all views have the same length, of whole elements; this processor has
-                // `isa`.
-                unsafe { kernel(FoldTarget { dst: target.dst(), extra_dsts: &[] }, &views, ranks) }
-                assert!(target.bytes() == expected, "{sources} of {ranks} {dtype}, {isa:?}");
-            }
-        }
-    }
-    // The sum of these numbers overflows an f16.
-    let large = half::f16::from_f32(40_000.0).to_le_bytes();
-    let mut part = [0; 2];
-    let views = [Src::from(&large[..]), Src::from(&large[..])];
-    fold_average(DataType::F16, Dst::from(&mut part[..]), &views, 4);
-    assert_eq!(half::f16::from_le_bytes(part).to_f32(), 20_000.0);
-}
-
-#[test]
 fn copies_with_any_overlap() {
     let original: Vec<u8> = (0..=255).collect();
     for (from, to) in [(0, 0), (0, 1), (1, 0), (0, 100), (100, 0)] {
@@ -390,6 +314,10 @@ fn invalid_arguments_panic_with_a_reason() {
     assert!(short.contains("4 bytes for a destination of 6"), "{short}");
     let integer = panic_message(|dst, src| scale_copy(DataType::I16, 1.0, dst, src));
     assert!(integer.contains("PREMUL_SUM is not defined on i16"), "{integer}");
+    let integer = panic_message(|dst, src| fold_average(DataType::I16, dst, &[src], 2));
+    assert!(integer.contains("partial averages of i16 elements"), "{integer}");
+    let integer = panic_message(|dst, src| add_to_average(DataType::I16, dst, src, src, 2));
+    assert!(integer.contains("i16 elements cannot be added"), "{integer}");
 }
 
 #[test]

@@ -67,7 +67,16 @@ macro_rules! fold_real {
                 ReduceOp::Min | ReduceOp::Max if any_nan => <$float>::NAN,
                 ReduceOp::Min => ascending()[0],
                 ReduceOp::Max => ascending()[values.len() - 1],
-                ReduceOp::Avg => sum() / values.len() as $float,
+                // Each value is multiplied by 1/N first.
+                ReduceOp::Avg => {
+                    #[allow(
+                        clippy::cast_possible_truncation,
+                        trivial_numeric_casts,
+                        reason = "the factor is rounded to the type"
+                    )]
+                    let factor = (1.0 / values.len() as f64) as $float;
+                    values[1..].iter().fold(values[0] * factor, |a, b| a + b * factor)
+                }
                 _ => panic!("{op} on floating point"),
             }
         }
@@ -101,7 +110,7 @@ fn fold_integer(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) -> Vec<u8> {
         ReduceOp::Product => fold(i128::wrapping_mul),
         ReduceOp::Min => values.iter().copied().min(),
         ReduceOp::Max => values.iter().copied().max(),
-        ReduceOp::Avg => fold(|a, b| a + b).map(|sum| sum / i128::try_from(values.len()).unwrap()),
+        ReduceOp::Avg => Some(values.iter().sum::<i128>() / i128::try_from(values.len()).unwrap()),
         ReduceOp::BitAnd => fold(|a, b| a & b),
         ReduceOp::BitOr => fold(|a, b| a | b),
         ReduceOp::BitXor => fold(|a, b| a ^ b),

@@ -102,6 +102,11 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
         return Err(format!("the test of an absent rank failed: {}", late.output_tail()));
     }
+    // Averages of large elements (ffi-tests/c/average.c).
+    let averages = compile(mpi, stage, "average", "ffi-tests/c/average.c")?;
+    for ranks in [1, 2, 4] {
+        run::run_checked(mpi.launcher(ranks)?.arg(&averages).arg("mpi"), LIMIT)?;
+    }
     check_wrong_launcher_refused(mpi, &program)
 }
 
@@ -120,11 +125,21 @@ pub(super) fn run_behaviour_installed(mpi: MpiLibrary, include: &Path, lib: &Pat
 }
 
 fn compile_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> Result<PathBuf, String> {
-    let program = examples::program_folder()?.join(format!("mpi_behaviour_{}", mpi.name()));
+    compile(mpi, stage, "behaviour", "plugins/mpi/tests/behaviour.c")
+}
+
+/// Compiles a test program with the compiler of an MPI implementation.
+fn compile(
+    mpi: MpiLibrary,
+    stage: &StagedBuild,
+    name: &str,
+    source: &str,
+) -> Result<PathBuf, String> {
+    let program = examples::program_folder()?.join(format!("mpi_{name}_{}", mpi.name()));
     let mut compiler = run::command(mpi.compiler()?);
     compiler.args(["-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(&stage.include);
     compiler.arg("-I").arg(repository_root().join("ffi-tests/c"));
-    compiler.arg(repository_root().join("plugins/mpi/tests/behaviour.c")).arg("-o").arg(&program);
+    compiler.arg(repository_root().join(source)).arg("-o").arg(&program);
     compiler.arg("-L").arg(&stage.lib).arg(format!("-Wl,-rpath,{}", stage.lib.display()));
     run::run_checked(compiler.args(["-ldist", "-lpthread"]), LIMIT)?;
     Ok(program)

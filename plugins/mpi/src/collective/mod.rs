@@ -8,6 +8,7 @@
 pub(crate) mod alone;
 mod blocks;
 mod device;
+mod integer_average;
 mod moves;
 mod reductions;
 
@@ -25,6 +26,7 @@ use crate::types;
 use std::ffi::{c_int, c_void};
 
 pub(crate) use device::supports_device_memory;
+use integer_average::{IntegerSums, is_integer_average};
 
 /// A collective that has not ended.
 #[derive(Debug, Default)]
@@ -70,8 +72,8 @@ impl PendingOperations {
 struct FinalWork {
     /// Copies: source, destination, bytes.
     copies: Vec<(Address, Address, usize)>,
-    /// A sum to divide by the number of ranks.
-    average: Option<(DataType, Address, usize)>,
+    /// The sums of an average of integers.
+    integer_sums: Option<IntegerSums>,
     /// The result of a prefix reduction that is the vector of one rank, on which no operator ran.
     single: Option<(DataType, ReduceOp, Address, usize)>,
     /// True if an operator of this plug-in was used.
@@ -203,6 +205,9 @@ impl Collective {
         if call.is_on_device() {
             return self.post_on_device(call);
         }
+        if is_integer_average(call) {
+            return self.integer_average(call);
+        }
         match call.operation.kind {
             DIST_KIND_ALL_REDUCE => self.all_reduce(call),
             DIST_KIND_REDUCE => self.reduce(call),
@@ -298,8 +303,8 @@ impl Collective {
             let vector = dst_view(address.0, bytes);
             kernel::fold(dtype, op, vector, &[vector.as_src()]);
         }
-        if let Some((dtype, address, bytes)) = self.final_work.average.take() {
-            kernel::average(dtype, dst_view(address.0, bytes), group.size);
+        if let Some(sums) = self.final_work.integer_sums.take() {
+            sums.finish(group.size);
         }
         Ok(())
     }

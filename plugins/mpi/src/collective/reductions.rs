@@ -1,7 +1,8 @@
 //! Reductions: the operator, the factor and the average, in pieces that fit an MPI count.
 //!
-//! f16, bf16 and f8 are divided before the addition, as the library does between hosts, so that the
-//! average is representable even if the sum is not. All other types are divided once at the end.
+//! An average of floats is the sum of vectors that are multiplied by 1/N first, as in the library
+//! itself. The average then fits the type even if the sum does not. [`super::integer_average`] has
+//! the averages of integers.
 
 use super::{Address, Call, Collective, copy, dst_view, src_view, untyped};
 use crate::base::op::ReduceOp;
@@ -25,27 +26,18 @@ impl Reduction {
     }
 
     /// Returns true if this rank's elements change before the addition.
-    fn changes_input(&self, call: &Call<'_>) -> bool {
-        match self.op {
-            ReduceOp::PremulSum => true,
-            ReduceOp::Avg => divides_first(call),
-            _ => false,
-        }
+    fn changes_input(&self) -> bool {
+        matches!(self.op, ReduceOp::PremulSum | ReduceOp::Avg)
     }
 
-    fn prepare(&self, call: &Call<'_>, buffer: *mut u8, bytes: usize) {
-        let (dst, dtype) = (dst_view(buffer, bytes), call.dtype);
+    /// Writes the changed elements to `to`, which may be the memory of `from`.
+    fn prepare(&self, call: &Call<'_>, from: *const u8, to: *mut u8, bytes: usize) {
+        let (src, dst, dtype) = (src_view(from, bytes), dst_view(to, bytes), call.dtype);
         match self.op {
-            ReduceOp::PremulSum => {
-                kernel::scale_copy(dtype, call.operation.factor, dst, dst.as_src())
-            }
-            _ => kernel::average(dtype, dst, call.group.size),
+            ReduceOp::PremulSum => kernel::scale_copy(dtype, call.operation.factor, dst, src),
+            _ => kernel::fold_average(dtype, dst, &[src], call.group.size),
         }
     }
-}
-
-fn divides_first(call: &Call<'_>) -> bool {
-    call.dtype.is_float() && call.element_bytes <= 2
 }
 
 /// Converts a count that does not exceed MPI's maximum.
@@ -71,28 +63,15 @@ impl Collective {
         bytes: usize,
         needs_copy: bool,
     ) -> Result<*const u8> {
-        if !needs_copy && !reduction.changes_input(call) {
+        if !needs_copy && !reduction.changes_input() {
             return Ok(call.send());
         }
-        let to = self.scratch_copy(call.send(), bytes)?;
-        if reduction.changes_input(call) {
-            reduction.prepare(call, to, bytes);
+        if !reduction.changes_input() {
+            return self.scratch_copy(call.send(), bytes).map(<*mut u8>::cast_const);
         }
+        let to = self.scratch(bytes)?;
+        reduction.prepare(call, call.send(), to, bytes);
         Ok(to)
-    }
-
-    /// Records the final work on a result.
-    fn add_final_division(
-        &mut self,
-        call: &Call<'_>,
-        reduction: &Reduction,
-        result: *mut u8,
-        bytes: usize,
-    ) {
-        self.final_work.uses_own_operator = true;
-        if reduction.op == ReduceOp::Avg && !divides_first(call) && bytes > 0 {
-            self.final_work.average = Some((call.dtype, Address(result), bytes));
-        }
     }
 
     pub(super) fn all_reduce(&mut self, call: &Call<'_>) -> Result<()> {
@@ -100,10 +79,16 @@ impl Collective {
         let (count, recv, comm) = (call.operation.count, call.recv(), call.group.comm());
         let bytes = count * call.element_bytes;
         // MPI requires MPI_IN_PLACE on all ranks or on none, and this rank does not know the other
-        // ranks' buffers.
-        let agreed = call.group.options.in_place_agreed && call.is_in_place();
-        let stays = agreed && !reduction.changes_input(call);
-        let send = self.contribution(call, &reduction, bytes, call.is_in_place() && !stays)?;
+        // ranks' buffers. All ranks have the same operator, so all write changed elements to the
+        // receive buffer.
+        let stays =
+            reduction.changes_input() || call.group.options.in_place_agreed && call.is_in_place();
+        let send = if reduction.changes_input() {
+            reduction.prepare(call, call.send(), recv, bytes);
+            recv.cast_const()
+        } else {
+            self.contribution(call, &reduction, bytes, call.is_in_place() && !stays)?
+        };
         for (start, count) in pieces(call, count) {
             let offset = start * call.element_bytes;
             let from: *const c_void =
@@ -114,7 +99,7 @@ impl Collective {
                 mpi!(MPI_Iallreduce(from, to, to_int(count), datatype, op, comm, request))
             })?;
         }
-        self.add_final_division(call, &reduction, recv, bytes);
+        self.final_work.uses_own_operator = true;
         Ok(())
     }
 
@@ -122,7 +107,7 @@ impl Collective {
         let reduction = Reduction::of(call)?;
         let bytes = call.operation.count * call.element_bytes;
         let send = self.contribution(call, &reduction, bytes, false)?;
-        let stays = call.is_root() && call.is_in_place() && !reduction.changes_input(call);
+        let stays = call.is_root() && call.is_in_place() && !reduction.changes_input();
         let from = if stays { None } else { Some(send) };
         self.reduce_to(
             call,
@@ -131,9 +116,7 @@ impl Collective {
             call.recv(),
             (call.operation.count, call.operation.root),
         )?;
-        if call.is_root() {
-            self.add_final_division(call, &reduction, call.recv(), bytes);
-        }
+        self.final_work.uses_own_operator |= call.is_root();
         Ok(())
     }
 
@@ -210,7 +193,7 @@ impl Collective {
         } else {
             self.reduce_each(call, &reduction, send, recv, &vec![count; size])?;
         }
-        self.add_final_division(call, &reduction, call.recv(), bytes);
+        self.final_work.uses_own_operator = true;
         Ok(())
     }
 
@@ -223,7 +206,7 @@ impl Collective {
         send: *const u8,
         bytes: usize,
     ) -> Result<*mut u8> {
-        let is_read = call.is_in_place() && !reduction.changes_input(call) && send == call.send();
+        let is_read = call.is_in_place() && !reduction.changes_input() && send == call.send();
         if is_read { self.scratch_result(call.recv(), bytes) } else { Ok(call.recv()) }
     }
 
@@ -265,7 +248,7 @@ impl Collective {
         } else {
             self.reduce_each(call, &reduction, send, recv, counts)?;
         }
-        self.add_final_division(call, &reduction, call.recv(), own);
+        self.final_work.uses_own_operator = true;
         Ok(())
     }
 
@@ -297,8 +280,8 @@ impl Collective {
             );
             end += count * call.element_bytes;
         }
-        if reduction.changes_input(call) {
-            reduction.prepare(call, to, bytes);
+        if reduction.changes_input() {
+            reduction.prepare(call, to, to, bytes);
         }
         Ok(src_view(to, bytes).as_ptr())
     }

@@ -4,8 +4,7 @@ pub mod split_rail;
 pub mod two_level;
 
 use super::HierarchicalOperation;
-use crate::algo::Operation;
-use crate::algo::fold::{Fold, finish_average};
+use crate::algo::fold::Fold;
 use crate::algo::message::{Team, all_reduce};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
@@ -16,7 +15,6 @@ fn all_reduce_between_nodes(
     levels: &mut HierarchicalOperation<'_>,
     members: &[Rank],
     fold: Fold,
-    operation: &Operation<'_>,
     data: Dst<'_>,
 ) -> Result<()> {
     let team = Team::of(members, levels.messages.rank())?;
@@ -25,6 +23,5 @@ fn all_reduce_between_nodes(
         team,
         fold,
         data,
-    )?;
-    finish_average(operation, data, levels.nodes.rank_count())
+    )
 }

@@ -32,7 +32,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
         let owners = levels.rail_owners(rail);
         let own_slice = owned_slice(operation.bytes(), levels.rail_count(), rail);
         let result = operation.recv.range(&own_slice);
-        all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, operation, result)?;
+        all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, result)?;
     }
     gather_slices_in_node(levels, operation)
 }

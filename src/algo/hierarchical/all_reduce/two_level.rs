@@ -51,7 +51,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
         }
         levels.sequencer.await_all()?;
         node_fold.fold_in_order(result, size, |rank| levels.sequencer.slot(rank).slice(0, len));
-        all_reduce_between_nodes(levels, &leaders, fold, operation, result)?;
+        all_reduce_between_nodes(levels, &leaders, fold, result)?;
         kernel::stage(levels.sequencer.next_slot()?.slice(0, len), result.as_src());
         levels.sequencer.publish_finished(&[])?;
     }

@@ -2,7 +2,7 @@
 //! reduce their results to the root. The root is the leader of its own node.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, copy_contribution, finish_average, stage_contribution};
+use crate::algo::fold::{Fold, copy_contribution, stage_contribution};
 use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
 use crate::algo::message::{Team, reduce};
 use crate::algo::pattern::slices::chunks;
@@ -78,5 +78,5 @@ fn run_leader(
             memory.slice(0, len),
         )?;
     }
-    finish_average(operation, operation.recv, levels.nodes.rank_count())
+    Ok(())
 }

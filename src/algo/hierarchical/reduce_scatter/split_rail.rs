@@ -7,7 +7,7 @@
 //! 3. Each rank copies the slices of its block from the rail owners of its node.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, finish_average, stage_contribution};
+use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
 use crate::algo::message::{Team, reduce_scatter};
 use crate::algo::pattern::slices::{chunks, owned_slice};
@@ -38,8 +38,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     with_scratch(levels, 3 * slot, |levels, memory| {
         let max_chunk = levels.chunk_bytes(operation.element_bytes());
         chunks(bytes, max_chunk).try_for_each(|chunk| run_chunk(levels, operation, &chunk, memory))
-    })?;
-    finish_average(operation, operation.recv, levels.nodes.rank_count())
+    })
 }
 
 fn run_chunk(

@@ -1,8 +1,8 @@
-//! Code that several all-reduce algorithms over messages share: the contributions and the average,
-//! the loop over chunks, and the extra ranks of recursive doubling
+//! Code that several all-reduce algorithms over messages share: the contributions, the loop over
+//! chunks, and the extra ranks of recursive doubling
 //! ([`crate::algo::pattern::doubling`]).
 
-use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
+use crate::algo::fold::{Fold, copy_partial_contribution};
 use crate::algo::message::{MessageExchange, MessageOperation, Team};
 use crate::algo::pattern::doubling::{DoublingRole, role_of};
 use crate::algo::pattern::slices::chunks;
@@ -22,8 +22,7 @@ pub(super) fn reduce_in_place(
 ) -> Result<()> {
     let operation = call.operation;
     copy_partial_contribution(operation, operation.recv, operation.send, team.size())?;
-    run_team(call, team, Fold::partial(operation)?, operation.recv)?;
-    finish_average(operation, operation.recv, team.size())
+    run_team(call, team, Fold::partial(operation)?, operation.recv)
 }
 
 /// Calls `run_chunk` for one chunk of the data at a time, with scratch memory.

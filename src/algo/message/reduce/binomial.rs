@@ -1,7 +1,7 @@
 //! Reduce up a binomial tree: each member folds the partial results of its children into its own
 //! vector, and sends the result to its parent.
 
-use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
+use crate::algo::fold::{Fold, copy_partial_contribution};
 use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::slices::chunks;
 use crate::algo::pattern::tree::{TreePosition, binomial_position};
@@ -40,7 +40,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
         reduce_up_tree(call, team, &position, fold, part, memory.slice(0, len))?;
     }
     call.return_scratch(scratch);
-    finish_average(operation, operation.recv, team.size())
+    Ok(())
 }
 
 /// Folds the buffers `part` of all members into the buffer `part` of the root. On the other

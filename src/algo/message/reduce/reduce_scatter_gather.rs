@@ -6,8 +6,7 @@
 //! it folds all of them at once, because one rounding per rank would lose too much precision.
 
 use crate::algo::fold::{
-    Fold, copy_partial_contribution, finish_average, is_partial_contribution_scaled,
-    is_rounded_between_folds,
+    Fold, copy_contribution, is_contribution_unscaled, is_rounded_between_folds,
 };
 use crate::algo::message::{MessageOperation, Team, reduce_scatter};
 use crate::algo::pattern::slices::{chunks, longest_slice, owned_slice};
@@ -49,7 +48,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     let max_chunk = MAX_CHUNK.min(bytes);
     let longest = longest_slice(max_chunk, size);
     let receive_bytes = if is_folded_at_once { 0 } else { 2 * longest };
-    let is_scaled = !is_folded_at_once && is_partial_contribution_scaled(operation)?;
+    let is_scaled = !is_folded_at_once && !is_contribution_unscaled(operation)?;
     let scaled_bytes = if is_scaled { max_chunk } else { 0 };
     let mut scratch = call.scratch(longest + receive_bytes + scaled_bytes)?;
     let memory = Dst::from(scratch.as_mut_slice());
@@ -57,7 +56,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
         let mut part = operation.send.range(&chunk);
         if is_scaled {
             let scaled = memory.slice(3 * longest, chunk.len());
-            copy_partial_contribution(operation, scaled, part, size)?;
+            copy_contribution(operation, scaled, part)?;
             part = scaled.as_src();
         }
         let outgoing_slice = |rank| part.range(&owned_slice(part.len(), size, rank));
@@ -66,8 +65,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
             reduce_scatter::ordered::run_team(call, team, &outgoing_slice, own)?;
         } else {
             let receive_memory = memory.slice(longest, receive_bytes);
-            let fold = Fold::partial(operation)?;
-            kernel::copy(own, outgoing_slice(me));
+            let fold = Fold::contributions(operation, size)?;
+            fold.start(own, outgoing_slice(me));
             reduce_scatter::pairwise::run_team(
                 call,
                 team,
@@ -81,7 +80,7 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
         gather_slices(call, team, own, result)?;
     }
     call.return_scratch(scratch);
-    if is_folded_at_once { Ok(()) } else { finish_average(operation, operation.recv, size) }
+    Ok(())
 }
 
 /// Gathers the slices of one chunk on the root.

@@ -5,16 +5,17 @@ pub mod pairwise;
 pub mod ring;
 
 use super::{MessageOperation, SEGMENT_BYTES, Team};
-use crate::algo::fold::{
-    Fold, copy_partial_contribution, finish_average, is_partial_contribution_scaled,
-};
+use crate::algo::fold::{Fold, copy_partial_contribution, is_partial_contribution_scaled};
 use crate::algo::pattern::slices::{chunks, clip_to_block};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
-/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are the fold, a function
-/// that returns this rank's contribution to the chunk of a member's block, the destination of this
-/// rank's result, and scratch memory for three chunks.
+/// Calls `run_chunk` for one chunk of each block at a time. Its arguments are:
+///
+/// - the fold of the contributions,
+/// - a function that returns this rank's contribution to the chunk of a member's block,
+/// - the destination of this rank's result,
+/// - scratch memory for three chunks.
 fn reduce_in_chunks(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -27,7 +28,8 @@ fn reduce_in_chunks(
     ) -> Result<()>,
 ) -> Result<()> {
     let operation = call.operation;
-    let (size, bytes, fold) = (team.size(), operation.bytes(), Fold::partial(operation)?);
+    let (size, bytes) = (team.size(), operation.bytes());
+    let fold = Fold::contributions(operation, size)?;
     // Scaled contributions need scratch memory for all blocks.
     let is_scaled = is_partial_contribution_scaled(operation)?;
     let max_chunk =
@@ -45,12 +47,8 @@ fn reduce_in_chunks(
         if is_scaled {
             for rank in 0..size {
                 let part = part(rank);
-                copy_partial_contribution(
-                    operation,
-                    scaled.slice(rank * len, part.len()),
-                    part,
-                    size,
-                )?;
+                let to = scaled.slice(rank * len, part.len());
+                copy_partial_contribution(operation, to, part, size)?;
             }
         }
         let outgoing_part = |rank: usize| match part(rank) {
@@ -61,5 +59,5 @@ fn reduce_in_chunks(
         run_chunk(call, fold, &outgoing_part, result, memory)?;
     }
     call.return_scratch(scratch);
-    finish_average(operation, operation.recv, size)
+    Ok(())
 }

@@ -8,7 +8,6 @@ use crate::algo::pattern::pairwise;
 use crate::algo::row::Algorithm;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
-use crate::kernel;
 use crate::transport::OpKind;
 
 /// The row of this algorithm in the table.
@@ -29,7 +28,7 @@ pub static ROW: Algorithm = Algorithm {
 /// As [`run_team`].
 pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     reduce_in_chunks(call, team, |call, fold, outgoing_part, result, scratch| {
-        kernel::copy(result, outgoing_part(team.own_position()));
+        fold.start(result, outgoing_part(team.own_position()));
         run_team(call, team, fold, outgoing_part, result, scratch)
     })
 }
@@ -39,8 +38,8 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
 /// so on.
 ///
 /// `outgoing_part` returns this member's contribution to another member's block. `own` contains
-/// this member's contribution to its own block at the start, and the result at the end. `scratch`
-/// is twice as long as `own`.
+/// this member's contribution to its own block at the start ([`Fold::start`]), and the result at
+/// the end. `scratch` is twice as long as `own`.
 ///
 /// # Errors
 /// As [`crate::algo::message::MessageExchange::wait`].
@@ -68,7 +67,7 @@ pub fn run_team<'d>(
         }
         if let Some(incoming) = received {
             exchange.wait(incoming)?;
-            fold.fold_two(own, own.as_src(), receive_memory(distance - 1).as_src());
+            fold.fold_next(own, own.as_src(), receive_memory(distance - 1).as_src());
         }
         exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }

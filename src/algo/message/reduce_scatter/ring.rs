@@ -61,7 +61,13 @@ pub fn run_team<'d>(
         exchange.wait(incoming)?;
         let part = scratch.slice(step % 2 * third, own.len());
         let into = if step + 2 == size { result } else { part };
-        fold.fold_two(into, theirs.as_src(), own);
+        // The first block that arrives is the contribution of the previous member, later blocks are
+        // partial results.
+        if step == 0 {
+            fold.fold_two(into, theirs.as_src(), own);
+        } else {
+            fold.fold_next(into, theirs.as_src(), own);
+        }
         exchange.finish()?;
         outgoing = part.as_src();
     }

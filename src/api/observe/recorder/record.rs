@@ -4,14 +4,17 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. The entry's
 //! stamp is 0 while the entry is written, so a reader drops an incomplete entry.
 
+use super::groups::group_name;
 use super::message_words::encode_message;
 use super::ring::{self, DONE, RECORDER, RUNNING, RecorderEntry, WAITING};
 use super::ring::{entry, recorder_now_ns, short_group_id};
+use super::snapshot::EntrySnapshot;
 use crate::api::observe::trace::OperationSpan;
 use crate::api::p2p::message_descriptor::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::Label;
+use crate::base::log::{self, LogLevel};
 use crate::transport::Descriptor;
 use std::sync::atomic::{Ordering, fence};
 
@@ -22,6 +25,8 @@ pub struct OperationRecord {
     entry: &'static RecorderEntry,
     /// True if the operation waited for its turn when it was recorded.
     is_waiting: bool,
+    /// True if the log has a line at the end of the operation.
+    is_logged: bool,
     /// The span of the operation in the trace, if a trace is written.
     span: Option<Box<OperationSpan>>,
 }
@@ -60,7 +65,7 @@ pub fn begin_collective(
     descriptor: &Descriptor,
     is_running: bool,
 ) -> OperationRecord {
-    begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running)
+    begin_encoded(slot, origin, &descriptor.encode(), &descriptor.label, is_running).with_log()
 }
 
 /// Records that a message is posted.
@@ -70,10 +75,11 @@ pub fn begin_message(
     sequence: u64,
 ) -> OperationRecord {
     let words = encode_message(message, sequence);
-    begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true)
+    begin_encoded(RecorderSlot::reserve(), origin, &words, &message.label, true).with_log()
 }
 
-/// Records the issue of an operation that is already encoded as words, and its label.
+/// Records the issue of an operation that is already encoded as words, and its label. The log does
+/// not get this operation.
 #[inline]
 pub(in crate::api) fn begin_encoded<const N: usize>(
     RecorderSlot(number): RecorderSlot,
@@ -102,7 +108,7 @@ pub(in crate::api) fn begin_encoded<const N: usize>(
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
-    OperationRecord { number, entry, is_waiting: !is_running, span: None }
+    OperationRecord { number, entry, is_waiting: !is_running, is_logged: false, span: None }
 }
 
 impl OperationRecord {
@@ -110,6 +116,28 @@ impl OperationRecord {
     #[must_use]
     pub(in crate::api) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
+    }
+
+    /// Logs the issue of the operation at level TRACE. If the level is DEBUG or TRACE, the end is
+    /// logged, too.
+    fn with_log(mut self) -> Self {
+        if log::enabled(LogLevel::Debug) {
+            self.is_logged = true;
+            let state = if self.is_waiting { "waits for earlier operations" } else { "starts" };
+            self.log_step(LogLevel::Trace, format_args!("{state}"));
+        }
+        self
+    }
+
+    /// Logs a line about the operation, unless a later operation has overwritten its entry.
+    #[cold]
+    fn log_step(&self, level: LogLevel, step: std::fmt::Arguments<'_>) {
+        let Some(entry) = EntrySnapshot::read(self.number).filter(|_| log::enabled(level)) else {
+            return;
+        };
+        let group = group_name(entry.group).unwrap_or_else(|| format!("{:016x}", entry.group));
+        let operation = entry.describe_operation();
+        crate::log!(level, "group {group}, rank {}: {operation} {step}", entry.rank);
     }
 
     /// Returns the entry, unless a later operation has overwritten it.
@@ -134,6 +162,9 @@ impl OperationRecord {
         if let Some(entry) = self.entry().filter(is_waiting) {
             entry.started_ns.store(recorder_now_ns(), Ordering::Relaxed);
             entry.state.store(RUNNING, Ordering::Release);
+            if self.is_logged {
+                self.log_step(LogLevel::Trace, format_args!("starts"));
+            }
         }
     }
 
@@ -164,8 +195,23 @@ impl OperationRecord {
         };
         entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
+        if self.is_logged {
+            self.log_end(entry, outcome);
+        }
         // The next entry is probably not in the L1 cache, because the ring is larger than this
         // cache.
         ring::entry(self.number + 1).prefetch();
+    }
+
+    #[cold]
+    fn log_end(&self, entry: &RecorderEntry, outcome: &Result<()>) {
+        let times = [&entry.issued_ns, &entry.ended_ns].map(|time| time.load(Ordering::Relaxed));
+        let us = times[1].saturating_sub(times[0]) / 1000;
+        match outcome {
+            Ok(()) => self.log_step(LogLevel::Debug, format_args!("ended after {us} us")),
+            Err(error) => {
+                self.log_step(LogLevel::Debug, format_args!("failed after {us} us: {error}"));
+            }
+        }
     }
 }

@@ -37,7 +37,7 @@ Keys and values:
 
 Log:
   The library's log is written to standard error. DIST_LOG_LEVEL is OFF, ERROR, WARN (the default
-  of dist-store), INFO or DEBUG.
+  of dist-store), INFO, DEBUG or TRACE.
 
 Examples:
   The arrived and the missing ranks of the job (MASTER_ADDR and MASTER_PORT are set):
