@@ -2481,6 +2481,143 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
+ * Copies a list of the root's tensors to all ranks.
+ *
+ * The tensors may have different types, and may be in host memory and in the memory of a GPU.
+ * The library copies small tensors in host memory together, so that one operation transfers
+ * many of them; longer tensors and tensors in the memory of a GPU are transferred without a
+ * copy on the host. The copies need at most 4 MiB.
+ *
+ * Before any data moves, the ranks compare their lists: the operation, the number of tensors,
+ * and the name, the type, the shape and the kind of memory of each tensor. If they differ,
+ * every rank gets DIST_ERR_MISMATCH with a message that names the first difference: the index
+ * and the name of the tensor, two ranks, and what each of them has. No tensor has changed then,
+ * and the group can be used further.
+ *
+ * The call has one sequence number, and one entry in the flight recorder.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
+ *   the tensors are read on the root and written on the other ranks, and are borrowed until the
+ *   work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param root in: the rank that has the data.
+ * @param options in, optional: as dist_all_reduce. `stream` is for the tensors in the memory of
+ *   a GPU. `algorithm` must be NULL, and `flags` must not have DIST_CALL_DEVICE: each tensor
+ *   has its own location.
+ * @param work out, optional: as dist_all_reduce. If tensors are in the memory of a GPU, the
+ *   operations on them are enqueued in the stream before the work is done, not before this call
+ *   returns.
+ * @agree the list without addresses and indices of devices, root, DIST_CALL_CANONICAL and label;
+ *   the order of calls on the group.
+ * @blocks as dist_all_reduce: the comparison needs the call of every rank.
+ * @return as dist_all_reduce. DIST_ERR_MISMATCH, without a failure of the group, if the lists
+ *   differ. DIST_ERR_UNSUPPORTED also if the list needs more operations than one call can
+ *   number.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_broadcast_list(dist_group_t *group,
+                                  const dist_tensor_t *tensors,
+                                  size_t n,
+                                  int32_t root,
+                                  const struct dist_call_options_t *options,
+                                  struct dist_work_t **work);
+
+/**
+ * Reduces a list of tensors of all ranks in place, and gives every rank the result.
+ *
+ * The call treats and compares the lists as dist_broadcast_list does. Tensors share an
+ * operation only if they have the same type. On one host, the results are bitwise those of
+ * dist_all_reduce; between hosts, the library may add floating-point numbers in the order that
+ * it uses for a vector of the total length.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
+ *   the tensors are read and written, and are borrowed until the work completes. No two tensors
+ *   overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param op in: the operator: a constant such as DIST_SUM, which must be defined for the type of
+ *   each tensor. An operator of dist_op_create is refused.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list without addresses and indices of devices, op, DIST_CALL_CANONICAL and label;
+ *   the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_reduce_list(dist_group_t *group,
+                                   const dist_tensor_t *tensors,
+                                   size_t n,
+                                   dist_op_t op,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the blocks of all ranks, for each tensor of a list, in place.
+ *
+ * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
+ * same length. Before the call, block r of a tensor has the data of rank r on rank r; the other
+ * blocks are overwritten. The call treats and compares the lists as dist_broadcast_list does.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
+ *   elements of each tensor is a multiple of the world size. The elements are read and written,
+ *   and are borrowed until the work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list without addresses and indices of devices, DIST_CALL_CANONICAL and label; the
+ *   order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_list(dist_group_t *group,
+                                   const dist_tensor_t *tensors,
+                                   size_t n,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Reduces a list of tensors of all ranks, and gives each rank its blocks of the results, in
+ * place.
+ *
+ * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
+ * same length. After the call, block r of a tensor has its part of the result on rank r; the
+ * other blocks keep their data. The call treats and compares the lists as dist_all_reduce_list
+ * does.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
+ *   elements of each tensor is a multiple of the world size. The elements are read and written,
+ *   and are borrowed until the work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param op in: as dist_all_reduce_list.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list without addresses and indices of devices, op, DIST_CALL_CANONICAL and label;
+ *   the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reduce_scatter_list(dist_group_t *group,
+                                       const dist_tensor_t *tensors,
+                                       size_t n,
+                                       dist_op_t op,
+                                       const struct dist_call_options_t *options,
+                                       struct dist_work_t **work);
+
+/**
  * Gives every rank the root's byte string, which may have any length.
  *
  * The call is two operations with two sequence numbers: the first transfers the length, and

@@ -245,7 +245,7 @@ mod tests {
         let tensors = vec![
             tensor("weight", DataType::F32, &[3, 5]),
             tensor("", DataType::I64, &[]),
-            tensor(&longest, DataType::BF16, &[u64::MAX; MAX_TENSOR_DIMS]),
+            tensor(&longest, DataType::Bf16, &[u64::MAX; MAX_TENSOR_DIMS]),
         ];
         ListDescription { operation, tensors }
     }
