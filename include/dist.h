@@ -108,7 +108,7 @@ extern "C" {
  *
  * - -1 to -99: a mistake of the caller. The call has had no effect.
  * - -100 to -199: a failure of a peer, or a time-out. A collective that returns such an error has
- *   failed its group.
+ *   failed its group, except if its comment names an error that does not.
  * - -200 to -299: a failure of the system or of a back end.
  * - -300: a defect of the library.
  */
@@ -1846,6 +1846,46 @@ typedef struct dist_call_options_t {
 } dist_call_options_t;
 
 /**
+ * Describes a tensor of a list. Its elements are contiguous.
+ */
+typedef struct dist_tensor_t {
+    /**
+     * sizeof(dist_tensor_t).
+     */
+    size_t struct_size;
+    /**
+     * The set fields with a meaningful zero: DIST_FIELD_DEVICE.
+     */
+    uint64_t fields;
+    /**
+     * The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "". Several
+     * tensors may have the same name.
+     */
+    const char *name;
+    /**
+     * The elements, as many as `shape` has; NULL only if there are none.
+     */
+    void *data;
+    /**
+     * The extent of each dimension; NULL only if `n_shape` is 0.
+     */
+    const int64_t *shape;
+    /**
+     * The number of dimensions, at most 64. A tensor with 0 dimensions has one element.
+     */
+    size_t n_shape;
+    /**
+     * The type of the elements.
+     */
+    dist_dtype_t dtype;
+    /**
+     * The index of the group's GPU on this rank, if DIST_FIELD_DEVICE is in `fields`: the elements
+     * are in its memory. Otherwise the elements are in host memory.
+     */
+    int32_t device;
+} dist_tensor_t;
+
+/**
  * Reduces the vectors of all ranks and gives every rank a bitwise identical result.
  *
  * The operations of a group run in the order in which they were issued; blocking and
@@ -2519,7 +2559,7 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
  */
 DIST_NODISCARD
 dist_status_t dist_broadcast_list(dist_group_t *group,
-                                  const dist_tensor_t *tensors,
+                                  const struct dist_tensor_t *tensors,
                                   size_t n,
                                   int32_t root,
                                   const struct dist_call_options_t *options,
@@ -2551,7 +2591,7 @@ dist_status_t dist_broadcast_list(dist_group_t *group,
  */
 DIST_NODISCARD
 dist_status_t dist_all_reduce_list(dist_group_t *group,
-                                   const dist_tensor_t *tensors,
+                                   const struct dist_tensor_t *tensors,
                                    size_t n,
                                    dist_op_t op,
                                    const struct dist_call_options_t *options,
@@ -2580,7 +2620,7 @@ dist_status_t dist_all_reduce_list(dist_group_t *group,
  */
 DIST_NODISCARD
 dist_status_t dist_all_gather_list(dist_group_t *group,
-                                   const dist_tensor_t *tensors,
+                                   const struct dist_tensor_t *tensors,
                                    size_t n,
                                    const struct dist_call_options_t *options,
                                    struct dist_work_t **work);
@@ -2611,7 +2651,7 @@ dist_status_t dist_all_gather_list(dist_group_t *group,
  */
 DIST_NODISCARD
 dist_status_t dist_reduce_scatter_list(dist_group_t *group,
-                                       const dist_tensor_t *tensors,
+                                       const struct dist_tensor_t *tensors,
                                        size_t n,
                                        dist_op_t op,
                                        const struct dist_call_options_t *options,
@@ -2905,6 +2945,7 @@ dist_status_t dist_work_test_any(struct dist_work_t *const *works,
 /* All defaults; assign the fields that differ. */
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, DIST_NULL, 0, DIST_NULL, \
     0, 0, DIST_NULL }
+#define DIST_TENSOR_INIT { sizeof(dist_tensor_t), 0, DIST_NULL, DIST_NULL, DIST_NULL, 0, 0, 0 }
 
 /*
  * Messages

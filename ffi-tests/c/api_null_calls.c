@@ -269,7 +269,7 @@ static void check_messages(void)
     check_probed_messages(&call);
 }
 
-static void check_lists(void)
+static void check_tensor_lists(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
     static const int64_t shape[1] = { 2 };
@@ -449,7 +449,7 @@ int main(void)
     check_lists();
     check_one_buffer_calls();
     check_messages();
-    check_lists();
+    check_tensor_lists();
     check_byte_strings();
     check_monitored_barrier();
     check_batches();
