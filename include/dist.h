@@ -1858,8 +1858,8 @@ typedef struct dist_tensor_t {
      */
     uint64_t fields;
     /**
-     * The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "". Several
-     * tensors may have the same name.
+     * The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "".
+     * Several tensors may have the same name.
      */
     const char *name;
     /**
@@ -2524,32 +2524,30 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
  * Copies a list of the root's tensors to all ranks.
  *
  * The tensors may have different types, and may be in host memory and in the memory of a GPU.
- * The library copies small tensors in host memory together, so that one operation transfers
- * many of them; longer tensors and tensors in the memory of a GPU are transferred without a
- * copy on the host. The copies need at most 4 MiB.
+ * The library copies small tensors in host memory together, and one operation transfers many
+ * of them. The copies need at most 4 MiB. Longer tensors and tensors in the memory of a GPU
+ * are not copied together.
  *
  * Before any data moves, the ranks compare their lists: the operation, the number of tensors,
- * and the name, the type, the shape and the kind of memory of each tensor. If they differ,
- * every rank gets DIST_ERR_MISMATCH with a message that names the first difference: the index
- * and the name of the tensor, two ranks, and what each of them has. No tensor has changed then,
- * and the group can be used further.
+ * and the name, the type, the shape and the kind of memory of each tensor. Addresses and the
+ * indices of devices may differ. If the lists differ, every rank gets DIST_ERR_MISMATCH with a
+ * message that names the first difference: the index and the name of the tensor, two ranks,
+ * and what each of them has. No tensor has changed then, and the group can be used further.
  *
  * The call has one sequence number, and one entry in the flight recorder.
  *
  * @param group in: the group.
  * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
- *   the tensors are read on the root and written on the other ranks, and are borrowed until the
- *   work completes. No two tensors overlap.
+ *   the tensors are read on the root and written on the other ranks, and are borrowed until
+ *   the work completes. No two tensors overlap.
  * @param n in: the number of tensors, at most 32768.
  * @param root in: the rank that has the data.
- * @param options in, optional: as dist_all_reduce. `stream` is for the tensors in the memory of
- *   a GPU. `algorithm` must be NULL, and `flags` must not have DIST_CALL_DEVICE: each tensor
- *   has its own location.
- * @param work out, optional: as dist_all_reduce. If tensors are in the memory of a GPU, the
- *   operations on them are enqueued in the stream before the work is done, not before this call
- *   returns.
- * @agree the list without addresses and indices of devices, root, DIST_CALL_CANONICAL and label;
- *   the order of calls on the group.
+ * @param options in, optional: as dist_all_reduce. `stream` is for the tensors in the memory
+ *   of a GPU. `algorithm` must be NULL, and `flags` must not have DIST_CALL_DEVICE: each
+ *   tensor has its own location.
+ * @param work out, optional: as dist_all_reduce. Operations in the memory of a GPU are in the
+ *   stream when the work is done, not yet when this call returns.
+ * @agree the list, root, DIST_CALL_CANONICAL and label; the order of calls on the group.
  * @blocks as dist_all_reduce: the comparison needs the call of every rank.
  * @return as dist_all_reduce. DIST_ERR_MISMATCH, without a failure of the group, if the lists
  *   differ. DIST_ERR_UNSUPPORTED also if the list needs more operations than one call can
@@ -2575,15 +2573,14 @@ dist_status_t dist_broadcast_list(dist_group_t *group,
  *
  * @param group in: the group.
  * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
- *   the tensors are read and written, and are borrowed until the work completes. No two tensors
- *   overlap.
+ *   the tensors are read and written, and are borrowed until the work completes. No two
+ *   tensors overlap.
  * @param n in: the number of tensors, at most 32768.
- * @param op in: the operator: a constant such as DIST_SUM, which must be defined for the type of
- *   each tensor. An operator of dist_op_create is refused.
+ * @param op in: a constant such as DIST_SUM, which is defined for the type of each tensor. The
+ *   call refuses operators of dist_op_create.
  * @param options in, optional: as dist_broadcast_list.
  * @param work out, optional: as dist_broadcast_list.
- * @agree the list without addresses and indices of devices, op, DIST_CALL_CANONICAL and label;
- *   the order of calls on the group.
+ * @agree the list, op, DIST_CALL_CANONICAL and label; the order of calls on the group.
  * @blocks as dist_all_reduce.
  * @return as dist_broadcast_list.
  * @threads as dist_all_reduce.
@@ -2601,18 +2598,18 @@ dist_status_t dist_all_reduce_list(dist_group_t *group,
  * Gives every rank the blocks of all ranks, for each tensor of a list, in place.
  *
  * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
- * same length. Before the call, block r of a tensor has the data of rank r on rank r; the other
- * blocks are overwritten. The call treats and compares the lists as dist_broadcast_list does.
+ * same length. Before the call, block r of a tensor has the data of rank r on rank r; the
+ * other blocks are overwritten. The call treats and compares the lists as dist_broadcast_list
+ * does.
  *
  * @param group in: the group.
  * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
- *   elements of each tensor is a multiple of the world size. The elements are read and written,
- *   and are borrowed until the work completes. No two tensors overlap.
+ *   elements of each tensor is a multiple of the world size. The elements are read and
+ *   written, and are borrowed until the work completes. No two tensors overlap.
  * @param n in: the number of tensors, at most 32768.
  * @param options in, optional: as dist_broadcast_list.
  * @param work out, optional: as dist_broadcast_list.
- * @agree the list without addresses and indices of devices, DIST_CALL_CANONICAL and label; the
- *   order of calls on the group.
+ * @agree the list, DIST_CALL_CANONICAL and label; the order of calls on the group.
  * @blocks as dist_all_reduce.
  * @return as dist_broadcast_list.
  * @threads as dist_all_reduce.
@@ -2626,8 +2623,7 @@ dist_status_t dist_all_gather_list(dist_group_t *group,
                                    struct dist_work_t **work);
 
 /**
- * Reduces a list of tensors of all ranks, and gives each rank its blocks of the results, in
- * place.
+ * Reduces a list of tensors of all ranks in place, and gives each rank its own blocks.
  *
  * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
  * same length. After the call, block r of a tensor has its part of the result on rank r; the
@@ -2636,14 +2632,13 @@ dist_status_t dist_all_gather_list(dist_group_t *group,
  *
  * @param group in: the group.
  * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
- *   elements of each tensor is a multiple of the world size. The elements are read and written,
- *   and are borrowed until the work completes. No two tensors overlap.
+ *   elements of each tensor is a multiple of the world size. The elements are read and
+ *   written, and are borrowed until the work completes. No two tensors overlap.
  * @param n in: the number of tensors, at most 32768.
  * @param op in: as dist_all_reduce_list.
  * @param options in, optional: as dist_broadcast_list.
  * @param work out, optional: as dist_broadcast_list.
- * @agree the list without addresses and indices of devices, op, DIST_CALL_CANONICAL and label;
- *   the order of calls on the group.
+ * @agree the list, op, DIST_CALL_CANONICAL and label; the order of calls on the group.
  * @blocks as dist_all_reduce.
  * @return as dist_broadcast_list.
  * @threads as dist_all_reduce.

@@ -1,7 +1,8 @@
 /*
- * Collectives on lists of tensors in device memory and in host memory, over NCCL or, with the
- * argument `staging`, with staging through host memory in several pieces: values, streams of the
- * caller and of the library, works, batches, and lists whose kinds of memory differ.
+ * Collectives on lists of tensors in device memory and in host memory: values, streams of the
+ * caller and of the library, works, batches, and lists whose kinds of memory differ. The test runs
+ * over NCCL. With the argument `staging`, it runs with staging through host memory, in several
+ * pieces.
  */
 #include "ranks.h"
 

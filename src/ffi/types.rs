@@ -293,8 +293,8 @@ pub struct dist_tensor_t {
     pub struct_size: usize,
     /// The set fields with a meaningful zero: DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "". Several
-    /// tensors may have the same name.
+    /// The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "".
+    /// Several tensors may have the same name.
     pub name: *const c_char,
     /// The elements, as many as `shape` has; NULL only if there are none.
     pub data: *mut c_void,

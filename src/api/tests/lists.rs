@@ -161,7 +161,7 @@ fn list_collectives_match_their_oracle() {
 type Change = fn(&mut Vec<ListTensor<'static>>);
 
 #[test]
-fn every_rank_names_the_first_difference_and_the_group_continues() {
+fn all_ranks_name_the_first_difference() {
     let changes: [(Change, &str); 6] = [
         (
             |list| list[1].name = "other".to_owned(),
@@ -222,7 +222,7 @@ fn every_rank_names_the_first_difference_and_the_group_continues() {
 }
 
 #[test]
-fn a_list_and_another_call_are_a_mismatch_that_fails_the_group() {
+fn a_list_and_another_call_mismatch() {
     for transport in TRANSPORTS {
         run(transport, 2, |group| {
             let outcome = match group.rank() {

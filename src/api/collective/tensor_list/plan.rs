@@ -57,7 +57,7 @@ impl HostStep {
 }
 
 /// A bucket to which tensors can be added.
-struct OpenBucket {
+struct UnfilledBucket {
     dtype: DataType,
     bytes: usize,
     tensors: Vec<usize>,
@@ -67,7 +67,7 @@ impl ListPlan {
     /// Plans a call of this kind in a group of `size` ranks.
     pub(super) fn new(kind: OpKind, size: WorldSize, tensors: &[ListTensor<'_>]) -> Self {
         let mut plan = Self::default();
-        let mut open_buckets: Vec<OpenBucket> = Vec::new();
+        let mut open_buckets: Vec<UnfilledBucket> = Vec::new();
         for (index, tensor) in tensors.iter().enumerate() {
             let bytes = tensor.data.len();
             if bytes == 0 {
@@ -83,7 +83,7 @@ impl ListPlan {
             }
             let dtype = bucket_dtype(kind, tensor.dtype);
             let Some(bucket) = open_buckets.iter_mut().find(|bucket| bucket.dtype == dtype) else {
-                open_buckets.push(OpenBucket { dtype, bytes, tensors: vec![index] });
+                open_buckets.push(UnfilledBucket { dtype, bytes, tensors: vec![index] });
                 continue;
             };
             if bucket.bytes + bytes > MAX_BUCKET_BYTES {

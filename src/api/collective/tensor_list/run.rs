@@ -224,9 +224,9 @@ impl ListTurn<'_, '_> {
     }
 }
 
-/// The layout of a bucket. Each tensor consists of one or several blocks. The bucket first has block
-/// 0 of all tensors, then block 1 of all tensors, and so on. For example, tensors `a` and `b` in a
-/// group of 3 ranks, if there is one block for each rank:
+/// The layout of a bucket. Each tensor consists of one or several blocks. The bucket first has
+/// block 0 of all tensors, then block 1 of all tensors, and so on. For example, tensors `a` and `b`
+/// in a group of 3 ranks, if there is one block for each rank:
 ///
 /// ```text
 /// | a0 b0 | a1 b1 | a2 b2 |
