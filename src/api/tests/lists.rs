@@ -81,7 +81,7 @@ const FORMS: [CallForm; 3] = [CallForm::Blocking, CallForm::Async, CallForm::Bat
 fn make_call(group: &Arc<Group>, call: ListCall<'static>, form: CallForm) -> Result<()> {
     let options = CallOptions::default();
     match form {
-        CallForm::Blocking => return group.run_list(call, &options),
+        CallForm::Blocking => group.run_list(call, &options),
         CallForm::Async => {
             let prepared = group.prepare_list(call, options)?;
             let work = Arc::clone(prepared.work());

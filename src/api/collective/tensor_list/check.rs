@@ -116,7 +116,7 @@ impl Group {
         tensor.check_description()?;
         let blocks = call.blocks(self.size());
         let elements = tensor.dtype.elements_in(tensor.data.len());
-        if elements % blocks != 0 {
+        if !elements.is_multiple_of(blocks) {
             let message = format!(
                 "{elements} elements cannot be divided into one block for each of {blocks} ranks"
             );
