@@ -108,7 +108,7 @@ extern "C" {
  *
  * - -1 to -99: a mistake of the caller. The call has had no effect.
  * - -100 to -199: a failure of a peer, or a time-out. A collective that returns such an error has
- *   failed its group.
+ *   failed its group, except if its comment names an error that does not.
  * - -200 to -299: a failure of the system or of a back end.
  * - -300: a defect of the library.
  */
@@ -1851,6 +1851,46 @@ typedef struct dist_call_options_t {
 } dist_call_options_t;
 
 /**
+ * Describes a tensor of a list. Its elements are contiguous.
+ */
+typedef struct dist_tensor_t {
+    /**
+     * sizeof(dist_tensor_t).
+     */
+    size_t struct_size;
+    /**
+     * The set fields with a meaningful zero: DIST_FIELD_DEVICE.
+     */
+    uint64_t fields;
+    /**
+     * The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "".
+     * Several tensors may have the same name.
+     */
+    const char *name;
+    /**
+     * The elements, as many as `shape` has; NULL only if there are none.
+     */
+    void *data;
+    /**
+     * The extent of each dimension; NULL only if `n_shape` is 0.
+     */
+    const int64_t *shape;
+    /**
+     * The number of dimensions, at most 64. A tensor with 0 dimensions has one element.
+     */
+    size_t n_shape;
+    /**
+     * The type of the elements.
+     */
+    dist_dtype_t dtype;
+    /**
+     * The index of the group's GPU on this rank, if DIST_FIELD_DEVICE is in `fields`: the elements
+     * are in its memory. Otherwise the elements are in host memory.
+     */
+    int32_t device;
+} dist_tensor_t;
+
+/**
  * Reduces the vectors of all ranks and gives every rank a bitwise identical result.
  *
  * The operations of a group run in the order in which they were issued; blocking and
@@ -2486,6 +2526,138 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
                                 struct dist_work_t **work);
 
 /**
+ * Copies a list of the root's tensors to all ranks.
+ *
+ * The tensors may have different types, and may be in host memory and in the memory of a GPU.
+ * The library copies small tensors in host memory together, and one operation transfers many
+ * of them. The copies need at most 4 MiB. Longer tensors and tensors in the memory of a GPU
+ * are not copied together.
+ *
+ * Before any data moves, the ranks compare their lists: the operation, the number of tensors,
+ * and the name, the type, the shape and the kind of memory of each tensor. Addresses and the
+ * indices of devices may differ. If the lists differ, every rank gets DIST_ERR_MISMATCH with a
+ * message that names the first difference: the index and the name of the tensor, two ranks,
+ * and what each of them has. No tensor has changed then, and the group can be used further.
+ *
+ * The call has one sequence number, and one entry in the flight recorder.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
+ *   the tensors are read on the root and written on the other ranks, and are borrowed until
+ *   the work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param root in: the rank that has the data.
+ * @param options in, optional: as dist_all_reduce. `stream` is for the tensors in the memory
+ *   of a GPU. `algorithm` must be NULL, and `flags` must not have DIST_CALL_DEVICE: each
+ *   tensor has its own location.
+ * @param work out, optional: as dist_all_reduce. Operations in the memory of a GPU are in the
+ *   stream when the work is done, not yet when this call returns.
+ * @agree the list, root, DIST_CALL_CANONICAL and label; the order of calls on the group.
+ * @blocks as dist_all_reduce: the comparison needs the call of every rank.
+ * @return as dist_all_reduce. DIST_ERR_MISMATCH, without a failure of the group, if the lists
+ *   differ. DIST_ERR_UNSUPPORTED also if the list needs more operations than one call can
+ *   number.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_broadcast_list(dist_group_t *group,
+                                  const struct dist_tensor_t *tensors,
+                                  size_t n,
+                                  int32_t root,
+                                  const struct dist_call_options_t *options,
+                                  struct dist_work_t **work);
+
+/**
+ * Reduces a list of tensors of all ranks in place, and gives every rank the result.
+ *
+ * The call treats and compares the lists as dist_broadcast_list does. Tensors share an
+ * operation only if they have the same type. On one host, the results are bitwise those of
+ * dist_all_reduce; between hosts, the library may add floating-point numbers in the order that
+ * it uses for a vector of the total length.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The elements of
+ *   the tensors are read and written, and are borrowed until the work completes. No two
+ *   tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param op in: a constant such as DIST_SUM, which is defined for the type of each tensor. The
+ *   call refuses operators of dist_op_create.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list, op, DIST_CALL_CANONICAL and label; the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_reduce_list(dist_group_t *group,
+                                   const struct dist_tensor_t *tensors,
+                                   size_t n,
+                                   dist_op_t op,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Gives every rank the blocks of all ranks, for each tensor of a list, in place.
+ *
+ * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
+ * same length. Before the call, block r of a tensor has the data of rank r on rank r; the
+ * other blocks are overwritten. The call treats and compares the lists as dist_broadcast_list
+ * does.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
+ *   elements of each tensor is a multiple of the world size. The elements are read and
+ *   written, and are borrowed until the work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list, DIST_CALL_CANONICAL and label; the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_all_gather_list(dist_group_t *group,
+                                   const struct dist_tensor_t *tensors,
+                                   size_t n,
+                                   const struct dist_call_options_t *options,
+                                   struct dist_work_t **work);
+
+/**
+ * Reduces a list of tensors of all ranks in place, and gives each rank its own blocks.
+ *
+ * Each tensor consists of one block for each rank, in rank order, and all its blocks have the
+ * same length. After the call, block r of a tensor has its part of the result on rank r; the
+ * other blocks keep their data. The call treats and compares the lists as dist_all_reduce_list
+ * does.
+ *
+ * @param group in: the group.
+ * @param tensors in: the list; NULL only if `n` is 0; borrowed for the call. The number of
+ *   elements of each tensor is a multiple of the world size. The elements are read and
+ *   written, and are borrowed until the work completes. No two tensors overlap.
+ * @param n in: the number of tensors, at most 32768.
+ * @param op in: as dist_all_reduce_list.
+ * @param options in, optional: as dist_broadcast_list.
+ * @param work out, optional: as dist_broadcast_list.
+ * @agree the list, op, DIST_CALL_CANONICAL and label; the order of calls on the group.
+ * @blocks as dist_all_reduce.
+ * @return as dist_broadcast_list.
+ * @threads as dist_all_reduce.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_reduce_scatter_list(dist_group_t *group,
+                                       const struct dist_tensor_t *tensors,
+                                       size_t n,
+                                       dist_op_t op,
+                                       const struct dist_call_options_t *options,
+                                       struct dist_work_t **work);
+
+/**
  * Gives every rank the root's byte string, which may have any length.
  *
  * The call is two operations with two sequence numbers: the first transfers the length, and
@@ -2773,6 +2945,7 @@ dist_status_t dist_work_test_any(struct dist_work_t *const *works,
 /* All defaults; assign the fields that differ. */
 #define DIST_CALL_OPTIONS_INIT { sizeof(dist_call_options_t), 0, 0.0, DIST_NULL, 0, DIST_NULL, \
     0, 0, DIST_NULL }
+#define DIST_TENSOR_INIT { sizeof(dist_tensor_t), 0, DIST_NULL, DIST_NULL, DIST_NULL, 0, 0, 0 }
 
 /*
  * Messages

@@ -36,6 +36,7 @@
 #include "dist/diagnostics.hpp"
 #include "dist/error.hpp"
 #include "dist/group.hpp"
+#include "dist/lists.hpp"
 #include "dist/memory.hpp"
 #include "dist/messages.hpp"
 #include "dist/op.hpp"

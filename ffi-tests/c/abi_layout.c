@@ -58,6 +58,16 @@ static void options(void)
     FIELD(dist_shrink_options_t, timeout_ms);
     FIELD(dist_shrink_options_t, connect_timeout_ms);
 
+    TYPE(dist_tensor_t);
+    FIELD(dist_tensor_t, struct_size);
+    FIELD(dist_tensor_t, fields);
+    FIELD(dist_tensor_t, name);
+    FIELD(dist_tensor_t, data);
+    FIELD(dist_tensor_t, shape);
+    FIELD(dist_tensor_t, n_shape);
+    FIELD(dist_tensor_t, dtype);
+    FIELD(dist_tensor_t, device);
+
     TYPE(dist_spawn_options_t);
     FIELD(dist_spawn_options_t, struct_size);
     FIELD(dist_spawn_options_t, join_timeout_ms);

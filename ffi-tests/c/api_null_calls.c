@@ -269,6 +269,42 @@ static void check_messages(void)
     check_probed_messages(&call);
 }
 
+static void check_tensor_lists(void)
+{
+    static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
+    static const int64_t shape[1] = { 2 };
+    dist_tensor_t list = DIST_TENSOR_INIT;
+    float x[2] = { 1, 2 };
+    list.name = "x";
+    list.data = x;
+    list.shape = shape;
+    list.n_shape = 1;
+    list.dtype = DIST_F32;
+#define RUN(group, tensors, options) dist_broadcast_list(group, tensors, 1, 0, options, NULL)
+    REFUSED(dist_broadcast_list, group, RUN(NULL, &list, &call), HANDLE);
+    REFUSED(dist_broadcast_list, tensors, RUN(group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_broadcast_list, options, RUN(group, &list, NULL), DIST_OK);
+    ACCEPTED(dist_broadcast_list, work, RUN(group, &list, &call), DIST_OK);
+#undef RUN
+#define RUN(group, tensors, options) dist_all_gather_list(group, tensors, 1, options, NULL)
+    REFUSED(dist_all_gather_list, group, RUN(NULL, &list, &call), HANDLE);
+    REFUSED(dist_all_gather_list, tensors, RUN(group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_gather_list, options, RUN(group, &list, NULL), DIST_OK);
+    ACCEPTED(dist_all_gather_list, work, RUN(group, &list, &call), DIST_OK);
+#undef RUN
+#define RUN(f, group, tensors, options) f(group, tensors, 1, DIST_SUM, options, NULL)
+    REFUSED(dist_all_reduce_list, group, RUN(dist_all_reduce_list, NULL, &list, &call), HANDLE);
+    REFUSED(dist_all_reduce_list, tensors, RUN(dist_all_reduce_list, group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_all_reduce_list, options, RUN(dist_all_reduce_list, group, &list, NULL), DIST_OK);
+    ACCEPTED(dist_all_reduce_list, work, RUN(dist_all_reduce_list, group, &list, &call), DIST_OK);
+    REFUSED(dist_reduce_scatter_list, group, RUN(dist_reduce_scatter_list, NULL, &list, &call), HANDLE);
+    REFUSED(dist_reduce_scatter_list, tensors, RUN(dist_reduce_scatter_list, group, NULL, &call), ARGUMENT);
+    ACCEPTED(dist_reduce_scatter_list, options, RUN(dist_reduce_scatter_list, group, &list, NULL), DIST_OK);
+    ACCEPTED(dist_reduce_scatter_list, work, RUN(dist_reduce_scatter_list, group, &list, &call), DIST_OK);
+#undef RUN
+    CHECK_OK(dist_broadcast_list(group, NULL, 0, 0, NULL, NULL));
+}
+
 static void check_byte_strings(void)
 {
     static const dist_call_options_t call = DIST_CALL_OPTIONS_INIT;
@@ -413,6 +449,7 @@ int main(void)
     check_lists();
     check_one_buffer_calls();
     check_messages();
+    check_tensor_lists();
     check_byte_strings();
     check_monitored_barrier();
     check_batches();

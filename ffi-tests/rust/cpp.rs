@@ -131,6 +131,7 @@ programs!(
     coroutines("-std=c++20"),
     errors,
     groups,
+    lists,
     messages,
     no_exceptions,
     outer,

@@ -68,6 +68,7 @@ programs!(
     groups,
     labels,
     late_write,
+    lists,
     log,
     memory,
     messages_probe,

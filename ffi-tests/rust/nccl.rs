@@ -107,6 +107,13 @@ fn operations() {
     compile_and_run("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
+/// Lists with tensors in both kinds of memory.
+#[test]
+fn lists() {
+    compile_and_run("lists", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
+    compile_and_run("lists", None, &[("DIST_DEBUG_LEVEL", "DETAIL"), ("DIST_LOG_LEVEL", "OFF")]);
+}
+
 /// Runs random trainings with a reducer.
 #[test]
 fn reducer_random() {
@@ -300,6 +307,12 @@ mod staging {
     #[test]
     fn operations() {
         compile_and_run("operations", Some("staging"), &[]);
+    }
+
+    #[test]
+    fn lists() {
+        compile_and_run("lists", Some("staging"), &[]);
+        compile_and_run("lists", Some("staging"), &[("DIST_STUB_CUDA_SLOW_US", "500")]);
     }
 
     /// The plug-in example does not support devices, and needs a number for every part of a call.

@@ -33,6 +33,7 @@ const FFI_FILES: &[&str] = &[
     "collective",
     "collective_blocks",
     "collective_v",
+    "tensor_list",
     "operator",
     "bytes",
     "monitored",

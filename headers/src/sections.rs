@@ -115,6 +115,7 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
             "dist_scan",
             "dist_exscan",
             "dist_batch_",
+            "dist_tensor_",
         ],
     },
     HeaderSection {

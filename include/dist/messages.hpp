@@ -2,7 +2,7 @@
 #ifndef DIST_MESSAGES_HPP
 #define DIST_MESSAGES_HPP
 
-#include "vectors.hpp"
+#include "lists.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -90,7 +90,7 @@ class message {
 namespace detail {
 
 /// Messages: a receive takes the first one from its sender with its tag.
-class messages : public vector_collectives {
+class messages : public list_collectives {
  public:
   /// Sends elements to a rank.
   template <class R, class E = default_errors, class = require<is_buffer<const R>>>
@@ -213,7 +213,7 @@ class messages : public vector_collectives {
   }
 
  protected:
-  using vector_collectives::vector_collectives;
+  using list_collectives::list_collectives;
 
  private:
   struct exchange_of {

@@ -117,7 +117,10 @@ impl<'a> Operation<'a> {
         let count = match descriptor.count_spec {
             CountSpec::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
             CountSpec::Lengths => 1,
-            CountSpec::Counts { .. } | CountSpec::Pairwise | CountSpec::Operator => usize::MAX,
+            CountSpec::Counts { .. }
+            | CountSpec::Pairwise
+            | CountSpec::Operator
+            | CountSpec::TensorList => usize::MAX,
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
         Self {

@@ -22,6 +22,7 @@ mod tests;
 pub use collective::bytes::{BytesCall, BytesHandler};
 pub use collective::call::{Call, CallOptions};
 pub use collective::operator::{Operator, OperatorCall};
+pub use collective::tensor_list::{ListCall, ListTensor};
 pub use group::create::GroupOptions;
 pub use group::process_group::Group;
 pub use membership::shrink::ShrinkOptions;

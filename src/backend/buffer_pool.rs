@@ -37,6 +37,19 @@ impl PooledBuffer {
         Self { memory: recycled.unwrap_or_else(allocate), used_bytes: len }
     }
 
+    /// Returns a buffer like [`Self::new`], or `None` if there is not enough memory.
+    pub(crate) fn try_new(len: usize) -> Option<Self> {
+        let size = len.checked_next_power_of_two()?.max(MIN_BUFFER_BYTES);
+        if let Some(memory) = free_buffers().get_mut(&size).and_then(Vec::pop) {
+            return Some(Self { memory, used_bytes: len });
+        }
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(size).ok()?;
+        memory.resize(size, 0);
+        let memory = Dst::from(Box::leak(memory.into_boxed_slice()));
+        Some(Self { memory, used_bytes: len })
+    }
+
     pub(crate) fn copy_of(bytes: &[u8]) -> Self {
         let buffer = Self::new(bytes.len());
         kernel::copy(buffer.as_dst(), bytes.into());

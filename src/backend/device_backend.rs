@@ -14,7 +14,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::Result;
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::Rank;
-use crate::transport::{Completion, ReceiveRequest, SendRequest};
+use crate::transport::{Completion, OpKind, ReceiveRequest, SendRequest};
 use serde_json::Value;
 use std::any::Any;
 use std::fmt::Debug;
@@ -47,6 +47,14 @@ pub trait DeviceBackend: Send + Sync + Debug {
     /// The device then completes the data later. Returns false if the data is complete when `run`
     /// returns.
     fn is_stream_ordered(&self) -> bool;
+
+    /// Returns how many part numbers ([`crate::transport::Descriptor::part`]) an operation uses,
+    /// starting with the part number of the operation itself. `block_bytes` is the count argument
+    /// in bytes. The result is equal on all ranks.
+    fn part_count(&self, kind: OpKind, block_bytes: usize) -> u16 {
+        let _ = (kind, block_bytes);
+        1
+    }
 
     /// Checks whether a call can be enqueued in the caller's stream.
     ///

@@ -79,6 +79,10 @@ impl DeviceBackend for MappedDevice {
         self.backend_for(request.gpu.device, &operation.descriptor)?.run(operation, request)
     }
 
+    fn part_count(&self, kind: OpKind, block_bytes: usize) -> u16 {
+        self.backend.as_ref().map_or(1, |backend| backend.part_count(kind, block_bytes))
+    }
+
     fn is_stream_ordered(&self) -> bool {
         self.backend.as_ref().is_ok_and(|backend| backend.is_stream_ordered())
     }

@@ -12,7 +12,7 @@ use crate::api::group::capabilities;
 ///
 /// - -1 to -99: a mistake of the caller. The call has had no effect.
 /// - -100 to -199: a failure of a peer, or a time-out. A collective that returns such an error has
-///   failed its group.
+///   failed its group, except if its comment names an error that does not.
 /// - -200 to -299: a failure of the system or of a back end.
 /// - -300: a defect of the library.
 pub type dist_status_t = i32;

@@ -66,6 +66,7 @@ pub mod store_custom;
 pub mod store_handle;
 pub mod store_queue;
 pub mod store_types;
+pub mod tensor_list;
 pub mod trace;
 pub mod train_types;
 pub mod types;

@@ -285,6 +285,30 @@ pub struct dist_call_options_t {
     pub label: *const c_char,
 }
 
+/// Describes a tensor of a list. Its elements are contiguous.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dist_tensor_t {
+    /// sizeof(dist_tensor_t).
+    pub struct_size: usize,
+    /// The set fields with a meaningful zero: DIST_FIELD_DEVICE.
+    pub fields: u64,
+    /// The name: UTF-8 of at most 255 bytes without the terminator; required, and may be "".
+    /// Several tensors may have the same name.
+    pub name: *const c_char,
+    /// The elements, as many as `shape` has; NULL only if there are none.
+    pub data: *mut c_void,
+    /// The extent of each dimension; NULL only if `n_shape` is 0.
+    pub shape: *const i64,
+    /// The number of dimensions, at most 64. A tensor with 0 dimensions has one element.
+    pub n_shape: usize,
+    /// The type of the elements.
+    pub dtype: dist_dtype_t,
+    /// The index of the group's GPU on this rank, if DIST_FIELD_DEVICE is in `fields`: the elements
+    /// are in its memory. Otherwise the elements are in host memory.
+    pub device: i32,
+}
+
 /// Source, tag, count and type of a received message.
 ///
 /// The caller sets struct_size (DIST_RECV_STATUS_INIT), and the library writes the other fields. It
@@ -389,6 +413,7 @@ sized_structs! {
     dist_store_tcp_options_t: 64, 80;
     dist_store_file_options_t: 24, 24;
     dist_call_options_t: 32, 64;
+    dist_tensor_t: 56, 56;
     dist_recv_status_t: 32, 32;
     dist_spawn_options_t: 24, 24;
     dist_culprit_t: 280, 280;

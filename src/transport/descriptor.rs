@@ -45,6 +45,9 @@ pub enum CountSpec {
     /// The operation exchanges records about an operator that the caller supplies. The ranks
     /// compare the records before the reduction with this operator.
     Operator,
+    /// A call on a list of tensors, or the operations with which the ranks compare their lists. The
+    /// ranks do not know the counts before this comparison.
+    TensorList,
 }
 
 impl CountSpec {
@@ -78,6 +81,7 @@ impl CountSpec {
             Self::Pairwise => (2, 0),
             Self::Lengths => (3, 0),
             Self::Operator => (4, 0),
+            Self::TensorList => (5, 0),
         }
     }
 
@@ -91,6 +95,7 @@ impl CountSpec {
             (2, 0) => Some(Self::Pairwise),
             (3, 0) => Some(Self::Lengths),
             (4, 0) => Some(Self::Operator),
+            (5, 0) => Some(Self::TensorList),
             _ => None,
         }
     }
@@ -258,6 +263,7 @@ impl fmt::Display for Descriptor {
             }
             CountSpec::Lengths => parts.push("lengths of byte strings".to_owned()),
             CountSpec::Operator => parts.push("of a reduction with a caller's operator".to_owned()),
+            CountSpec::TensorList => parts.push("list of tensors".to_owned()),
             CountSpec::Count(_) | CountSpec::Pairwise => {}
         }
         if self.part > 0 {
@@ -271,7 +277,7 @@ impl fmt::Display for Descriptor {
 mod tests {
     use super::*;
 
-    fn sample_count_specs() -> [CountSpec; 7] {
+    fn sample_count_specs() -> [CountSpec; 8] {
         [
             CountSpec::Count(u64::MAX),
             CountSpec::Count(0),
@@ -280,6 +286,7 @@ mod tests {
             CountSpec::Pairwise,
             CountSpec::Lengths,
             CountSpec::Operator,
+            CountSpec::TensorList,
         ]
     }
 

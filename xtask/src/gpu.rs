@@ -45,9 +45,10 @@ struct GpuRound {
 type ProgramArguments = &'static [&'static str];
 
 /// The programs of a round over NCCL, with their arguments.
-const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
+const NCCL_PROGRAMS: [(&str, ProgramArguments); 13] = [
     ("operations", &[]),
     ("behaviour", &[]),
+    ("lists", &[]),
     ("together", &["one_thread"]),
     ("together", &["many_groups"]),
     ("together", &["behind"]),
@@ -60,8 +61,12 @@ const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
     ("death", &["nccl"]),
 ];
 /// The programs of a round whose data goes through host memory, with their arguments.
-const STAGED_PROGRAMS: [(&str, ProgramArguments); 3] =
-    [("operations", &["staging"]), ("behaviour", &["staging"]), ("death", &["native"])];
+const STAGED_PROGRAMS: [(&str, ProgramArguments); 4] = [
+    ("operations", &["staging"]),
+    ("behaviour", &["staging"]),
+    ("lists", &["staging"]),
+    ("death", &["native"]),
+];
 
 /// Returns true if a program needs exactly two ranks.
 fn needs_two_ranks(program: &str, words: &[&str]) -> bool {

@@ -64,6 +64,7 @@ fn options(lines: &mut Vec<String>) {
             use_local_synchronization,
         }
         dist_shrink_options_t { struct_size, timeout_ms, connect_timeout_ms }
+        dist_tensor_t { struct_size, fields, name, data, shape, n_shape, dtype, device }
         dist_spawn_options_t { struct_size, join_timeout_ms, grace_ms }
         dist_recv_status_t { struct_size, source, tag, count, dtype, reserved }
         dist_sampler_options_t { struct_size, fields, num_replicas, rank, seed, flags }

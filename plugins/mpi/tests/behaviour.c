@@ -151,6 +151,42 @@ static void in_place_and_separate_buffers_may_mix(void)
     free(in);
 }
 
+/* Two small tensors share a bucket; the third is too long for it. */
+static void lists_are_compared_and_transferred(void)
+{
+    static float small[2][100], large[100000];
+    float *const data[3] = { small[0], small[1], large };
+    static const char *const names[3] = { "a", "b", "c" };
+    int64_t counts[3] = { 100, 100, 100000 };
+    dist_tensor_t tensors[3] = { DIST_TENSOR_INIT, DIST_TENSOR_INIT, DIST_TENSOR_INIT };
+    int i, j;
+    for (i = 0; i < 3; i++) {
+        tensors[i].name = names[i];
+        tensors[i].data = data[i];
+        tensors[i].dtype = DIST_F32;
+        tensors[i].shape = &counts[i];
+        tensors[i].n_shape = 1;
+        for (j = 0; j < counts[i]; j++) {
+            data[i][j] = (float)(rank + i);
+        }
+    }
+    if (rank == size - 1) {
+        counts[1] = 50;
+    }
+    if (size > 1) {
+        CHECK_STATUS(dist_all_reduce_list(dist_world(), tensors, 3, DIST_SUM, NULL, NULL), DIST_ERR_MISMATCH);
+        CHECK(strstr(dist_last_error(), "tensor 1 \"b\": the shapes differ: [50] on rank") != NULL);
+    }
+    counts[1] = 100;
+    CHECK_STATUS(dist_all_reduce_list(dist_world(), tensors, 3, DIST_SUM, NULL, NULL), DIST_OK);
+    for (i = 0; i < 3; i++) {
+        CHECK(data[i][0] == (float)(size * (size - 1) / 2 + size * i) && data[i][counts[i] - 1] == data[i][0]);
+        data[i][0] = (float)rank;
+    }
+    CHECK_STATUS(dist_broadcast_list(dist_world(), tensors, 3, size - 1, NULL, NULL), DIST_OK);
+    CHECK(small[0][0] == (float)(size - 1) && small[1][0] == small[0][0] && large[0] == small[0][0]);
+}
+
 static void works_run_concurrently_with_messages(void)
 {
     dist_work_t *works[8];
@@ -237,6 +273,7 @@ int main(int argc, char **argv)
         return check_report();
     }
     in_place_and_separate_buffers_may_mix();
+    lists_are_compared_and_transferred();
     if (is_own || provided >= MPI_THREAD_SERIALIZED) {
         messages_match_by_tag_and_sender();
         receives_posted_before_sends_match();

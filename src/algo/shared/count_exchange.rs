@@ -34,7 +34,8 @@ pub(super) fn longest_block(
         CountSpec::Count(_)
         | CountSpec::Counts { .. }
         | CountSpec::Lengths
-        | CountSpec::Operator => Ok(operation.bytes()),
+        | CountSpec::Operator
+        | CountSpec::TensorList => Ok(operation.bytes()),
     }
 }
 

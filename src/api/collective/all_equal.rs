@@ -15,7 +15,8 @@ use crate::base::ids::Rank;
 use std::sync::Arc;
 
 const LENGTH_BYTES: usize = size_of::<u64>();
-const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
+/// The size of a record in bytes.
+pub(super) const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
 
 impl Group {
     /// Returns the lowest rank whose bytes differ from the bytes of rank 0, or `None` if all are
@@ -47,8 +48,8 @@ impl Group {
     }
 }
 
-/// Returns the record of this rank's bytes.
-fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
+/// Returns the record of this rank's bytes. The first eight bytes are their length.
+pub(super) fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     let (length, hash) = record.split_at_mut(LENGTH_BYTES);
     length.copy_from_slice(&(bytes.len() as u64).to_le_bytes());

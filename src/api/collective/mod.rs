@@ -1,5 +1,5 @@
-//! Collective calls: arguments and checks, batches and fusion, the fast path, operators of the
-//! caller, and operations that are enqueued on a device.
+//! Collective calls: arguments and checks, batches and fusion, lists of tensors, the fast path,
+//! operators of the caller, and operations that are enqueued on a device.
 
 mod all_equal;
 pub(in crate::api) mod barrier_messages;
@@ -20,4 +20,5 @@ pub mod monitored_barrier;
 pub mod operator;
 pub mod prepared_call;
 mod queued_call;
+pub mod tensor_list;
 mod turn;

@@ -10,6 +10,7 @@ use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::device_launch::{self, DeviceCall, DeviceOperation};
 use crate::api::collective::operator::OperatorCall;
 use crate::api::collective::queued_call::{CallTask, QueuedCall};
+use crate::api::collective::tensor_list::ListCall;
 use crate::api::group::process_group::Group;
 use crate::api::observe::debug::in_flight_buffers;
 use crate::api::p2p::message_buffer::MessageBuffer;
@@ -160,6 +161,10 @@ impl PreparedCall {
 
     /// Returns whether the operation is enqueued on a device (see [`device_launch`]).
     pub(in crate::api) fn is_device_enqueued(&self) -> bool {
+        // A list enqueues its operations in its turn, after the ranks have compared their lists.
+        if matches!(self.operation, PreparedOperation::Collective(QueuedCall::List(_))) {
+            return false;
+        }
         let enqueuer = self.group.backend.device().and_then(DeviceBackend::enqueuer);
         self.gpu().is_some() && enqueuer.is_some()
     }
@@ -269,6 +274,20 @@ impl Group {
     ) -> Result<PreparedCall> {
         self.check_operator(&mut call, &options)?;
         Ok(PreparedCall::of_collective(self, call.kind(), QueuedCall::Operator(call), options))
+    }
+
+    /// Checks a collective on a list of tensors that is issued later.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported`.
+    pub fn prepare_list(
+        self: &Arc<Self>,
+        mut call: ListCall<'static>,
+        options: CallOptions,
+    ) -> Result<PreparedCall> {
+        self.check_list(&mut call, &options)?;
+        let kind = call.kind();
+        Ok(PreparedCall::of_collective(self, kind, QueuedCall::List(Box::new(call)), options))
     }
 
     /// Issues a collective and returns immediately. When all earlier collectives of the group have

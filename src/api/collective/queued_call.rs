@@ -1,9 +1,10 @@
-//! A collective in the group's queue, in one of three forms: on buffers, on byte strings, or with
-//! an operator of the caller.
+//! A collective in the group's queue, in one of four forms: on buffers, on byte strings, with an
+//! operator of the caller, or on a list of tensors.
 
 use crate::api::collective::bytes::{self, BytesCall, BytesHandler};
 use crate::api::collective::call::{Call, CallOptions};
 use crate::api::collective::operator::OperatorCall;
+use crate::api::collective::tensor_list::{ListCall, ListTurn};
 use crate::api::group::process_group::Group;
 use crate::api::work::handle::Work;
 use crate::api::work::issue::OperationTask;
@@ -21,6 +22,7 @@ pub(super) enum QueuedCall {
     /// A call on byte strings. The handler is removed when the call has run.
     Bytes(BytesCall<'static>, Option<BytesHandler>),
     Operator(OperatorCall<'static>),
+    List(Box<ListCall<'static>>),
 }
 
 impl QueuedCall {
@@ -28,6 +30,7 @@ impl QueuedCall {
     pub(super) fn gpu(&self) -> Option<GpuTarget> {
         match self {
             Self::Buffers(call) => call.gpu,
+            Self::List(call) => call.gpu(),
             Self::Bytes(..) | Self::Operator(_) => None,
         }
     }
@@ -39,6 +42,7 @@ impl QueuedCall {
             Self::Buffers(call) => call.visit_buffers(visit),
             Self::Bytes(call, _) => call.visit_inputs(&mut |input| visit(input, false)),
             Self::Operator(call) => call.bytes_call.visit_buffers(visit),
+            Self::List(call) => call.visit_buffers(visit),
         }
     }
 }
@@ -62,7 +66,7 @@ impl OperationTask for CallTask {
     fn operation_count(&self) -> u64 {
         match self.call {
             QueuedCall::Bytes(..) => bytes::OPERATIONS_PER_CALL,
-            QueuedCall::Buffers(_) | QueuedCall::Operator(_) => 1,
+            QueuedCall::Buffers(_) | QueuedCall::Operator(_) | QueuedCall::List(_) => 1,
         }
     }
 
@@ -72,6 +76,7 @@ impl OperationTask for CallTask {
             QueuedCall::Buffers(call) => call.descriptor(sequence, label),
             QueuedCall::Bytes(call, _) => call.length_descriptor(sequence, label),
             QueuedCall::Operator(call) => call.descriptor(sequence, label),
+            QueuedCall::List(call) => call.descriptor(sequence, label),
         }
     }
 
@@ -80,6 +85,7 @@ impl OperationTask for CallTask {
             QueuedCall::Buffers(_) => descriptor.to_string(),
             QueuedCall::Bytes(call, _) => call.title(descriptor),
             QueuedCall::Operator(call) => call.title(descriptor),
+            QueuedCall::List(call) => call.title(descriptor),
         }
     }
 
@@ -101,6 +107,13 @@ impl OperationTask for CallTask {
                 }
             }
             QueuedCall::Operator(call) => call.run(group, &first, &deadline, options.nan_check),
+            QueuedCall::List(call) => {
+                let (ready_event, completion) =
+                    (ready_event.as_deref(), works[0].device_completion());
+                let (first, deadline, part) = (&first, &deadline, 0);
+                ListTurn { group, call, options, first, deadline, ready_event, completion, part }
+                    .run()
+            }
         }
     }
 }

@@ -66,7 +66,18 @@ impl Group {
         descriptor: Descriptor,
         deadline: &LazyDeadline,
     ) -> Result<()> {
-        let (options, group) = (&CallOptions::DEFAULT, self.name());
+        self.run_part_with(call, descriptor, &CallOptions::DEFAULT, deadline)
+    }
+
+    /// Runs a collective like [`Self::run_part`], with options of the caller.
+    pub(super) fn run_part_with(
+        &self,
+        call: &Call<'_>,
+        descriptor: Descriptor,
+        options: &CallOptions,
+        deadline: &LazyDeadline,
+    ) -> Result<()> {
+        let group = self.name();
         self.backend.run(&call.operation(descriptor, options, group, deadline, &self.observer))
     }
 

@@ -7,6 +7,7 @@ mod cma;
 mod collectives;
 mod fast_path;
 mod fused;
+mod lists;
 mod messages;
 mod monitored;
 mod nan_check;

@@ -158,7 +158,7 @@ impl StagingBackend {
             root: None,
             // No other all_reduce has this count specification, so a mismatch is detected.
             count_spec: CountSpec::Pairwise,
-            part: 1,
+            part: operation.descriptor.part + 1,
             ..operation.descriptor
         };
         let query_operation = Operation {
@@ -206,8 +206,9 @@ impl StagingBackend {
         let blocks = StagingBlocks::of(operation, self.rank, self.size);
         let longest = self.longest_block(operation, blocks.longest_block())?;
         let kind = operation.descriptor.kind;
-        let (plan, part_before_first) =
-            (StagingPlan::new(kind, self.size, self.chunk, longest), u16::from(kind.is_pairwise()));
+        let plan = StagingPlan::new(kind, self.size, self.chunk, longest);
+        // The operation may itself be a part of a call.
+        let part_before_first = operation.descriptor.part + u16::from(kind.is_pairwise());
         plan.check_part_numbers(part_before_first)?;
         let mut buffers = lock(&self.buffers);
         let buffers = match &mut *buffers {
@@ -245,6 +246,12 @@ impl DeviceBackend for StagingBackend {
                 .context(|| format!("{query}, staged through host memory"))?;
         }
         host.supports(&SupportQuery { gpu: None, ..*query })
+    }
+
+    fn part_count(&self, kind: OpKind, block_bytes: usize) -> u16 {
+        // The rounds have the part numbers after the part number of the operation itself.
+        let rounds = StagingPlan::new(kind, self.size, self.chunk, block_bytes).round_count();
+        u16::try_from(rounds + 1).unwrap_or(u16::MAX)
     }
 
     fn is_stream_ordered(&self) -> bool {

@@ -18,8 +18,8 @@ pub(super) struct StagedCollective<'a> {
     pub(super) whole: &'a Operation<'a>,
     pub(super) blocks: StagingBlocks<'a>,
     pub(super) plan: StagingPlan,
-    /// The part number of the first round minus 1. It is 1 if part 1 was the query for the longest
-    /// block, otherwise 0.
+    /// The part number of the first round minus 1. It is the part number of the operation itself,
+    /// plus 1 if the next part was the query for the longest block.
     pub(super) part_before_first: u16,
 }
 

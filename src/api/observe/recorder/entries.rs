@@ -38,7 +38,7 @@ fn describe_collective(descriptor: &Descriptor) -> Value {
         CountSpec::Count(count) => Some(count),
         CountSpec::Counts { total, .. } => Some(total),
         CountSpec::Lengths => Some(1),
-        CountSpec::Pairwise | CountSpec::Operator => None,
+        CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
     json!({

@@ -302,7 +302,7 @@ fn collective_args(track: &GroupTrack, descriptor: &Descriptor) -> Map<String, V
         CountSpec::Count(count) => Some(count),
         CountSpec::Counts { total, .. } => Some(total),
         CountSpec::Lengths => Some(1),
-        CountSpec::Pairwise | CountSpec::Operator => None,
+        CountSpec::Pairwise | CountSpec::Operator | CountSpec::TensorList => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size()) as u64;
     let mut args = group_args(track, descriptor.sequence);

@@ -1,0 +1,202 @@
+//! Collectives on lists of tensors: broadcast, all_reduce, all_gather and reduce_scatter, each on
+//! many tensors in place with one call.
+//!
+//! A call runs in one turn of the group's queue, under one sequence number. Its collectives are
+//! called its parts ([`Descriptor::part`]):
+//! 1. The ranks compare their lists before any data moves ([`agreement`]). If the lists differ, all
+//!    ranks get the same `Mismatch` error, no tensor has changed, and the group continues.
+//! 2. All tensors in device memory are reduced or transferred in place. A back end that enqueues
+//!    operations gets many of them as one batch.
+//! 3. Small tensors in host memory are copied together into a bucket of bounded size, which one
+//!    operation processes. Long tensors need no copy: each has an operation of its own ([`plan`]).
+//!
+//! This module does not depend on C types or on how the parts run.
+//!
+//! [`Descriptor::part`]: crate::transport::Descriptor::part
+
+mod agreement;
+mod check;
+mod description;
+mod plan;
+mod run;
+
+use crate::api::collective::call::{Call, buffer_bytes};
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, Result};
+use crate::base::gpu::GpuTarget;
+use crate::base::ids::{Rank, WorldSize};
+use crate::base::label::{Label, LabelSuffix};
+use crate::base::op::ReduceOp;
+use crate::transport::{CountSpec, Descriptor, OpKind};
+use plan::ListPlan;
+pub(super) use run::ListTurn;
+
+/// The maximum number of tensors in a list.
+pub const MAX_LIST_TENSORS: usize = 32_768;
+
+/// The maximum length of a tensor's name in bytes. The limit bounds the memory of a comparison.
+pub const MAX_TENSOR_NAME_BYTES: usize = 255;
+
+/// The maximum number of dimensions of a tensor.
+pub const MAX_TENSOR_DIMS: usize = 64;
+
+/// A tensor of a list. Its elements are contiguous.
+#[derive(Clone, Debug)]
+pub struct ListTensor<'a> {
+    /// The name, which the ranks compare.
+    pub name: String,
+    /// The element type.
+    pub dtype: DataType,
+    /// The extent of each dimension.
+    pub shape: Vec<usize>,
+    /// The device whose memory has the elements; `None` for host memory.
+    pub device: Option<usize>,
+    /// The elements.
+    pub data: Dst<'a>,
+}
+
+/// The arguments of a collective on a list of tensors.
+#[derive(Clone, Debug)]
+pub struct ListCall<'a> {
+    kind: OpKind,
+    op: Option<ReduceOp>,
+    root: Option<Rank>,
+    tensors: Vec<ListTensor<'a>>,
+    /// The GPU and the stream of the tensors in device memory. The check of the call sets it.
+    gpu: Option<GpuTarget>,
+    /// The parts of the call. The check of the call sets it.
+    plan: ListPlan,
+}
+
+/// Returns the size in bytes of a tensor with this shape.
+///
+/// # Errors
+/// `InvalidArgument` if the size exceeds the address space.
+pub fn tensor_bytes(shape: &[usize], dtype: DataType) -> Result<usize> {
+    // A tensor without elements may have any other extents.
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    let count = shape.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent));
+    let count = count.ok_or_else(|| {
+        Error::invalid(format!("a tensor with the shape {shape:?} does not fit the address space"))
+    })?;
+    buffer_bytes(count, dtype, 1)
+}
+
+impl<'a> ListCall<'a> {
+    fn new(kind: OpKind, tensors: Vec<ListTensor<'a>>) -> Self {
+        Self { kind, op: None, root: None, tensors, gpu: None, plan: ListPlan::default() }
+    }
+
+    /// Copies the root's tensors to all ranks.
+    pub fn broadcast(tensors: Vec<ListTensor<'a>>, root: Rank) -> Self {
+        Self { root: Some(root), ..Self::new(OpKind::Broadcast, tensors) }
+    }
+
+    /// Reduces the tensors of all ranks in place.
+    pub fn all_reduce(tensors: Vec<ListTensor<'a>>, op: ReduceOp) -> Self {
+        Self { op: Some(op), ..Self::new(OpKind::AllReduce, tensors) }
+    }
+
+    /// Gathers the blocks of all ranks. Each tensor consists of one block for each rank. Block r is
+    /// the contribution of rank r.
+    pub fn all_gather(tensors: Vec<ListTensor<'a>>) -> Self {
+        Self::new(OpKind::AllGather, tensors)
+    }
+
+    /// Reduces the tensors of all ranks. Each tensor consists of one block for each rank. Block r
+    /// of rank r gets its part of the result.
+    pub fn reduce_scatter(tensors: Vec<ListTensor<'a>>, op: ReduceOp) -> Self {
+        Self { op: Some(op), ..Self::new(OpKind::ReduceScatter, tensors) }
+    }
+
+    /// Returns the kind of the collective.
+    pub(in crate::api) fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    /// Returns the GPU and the stream, if a tensor is in device memory.
+    pub(super) fn gpu(&self) -> Option<GpuTarget> {
+        self.gpu
+    }
+
+    /// Calls `visit` for each tensor. The second argument of `visit` is true, because the call
+    /// writes all tensors.
+    pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
+        self.tensors.iter().for_each(|tensor| visit(tensor.data.as_src(), true));
+    }
+
+    /// Returns the descriptor for the flight recorder. It has only arguments that all ranks know
+    /// before they have compared their lists.
+    pub(super) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
+        Descriptor {
+            kind: self.kind,
+            dtype: None,
+            op: self.op,
+            root: self.root,
+            count_spec: CountSpec::TensorList,
+            sequence,
+            algorithm: 0,
+            part: 0,
+            label,
+        }
+    }
+
+    /// Returns the name of the call with its sequence number and its label, for instance
+    /// `broadcast_list #7 "weights"`.
+    pub(super) fn title(&self, first: &Descriptor) -> String {
+        let Descriptor { sequence, label, .. } = first;
+        format!("{}_list #{sequence}{}", self.kind.name(), LabelSuffix(*label))
+    }
+
+    /// Returns the number of blocks of each tensor, in a group of `size` ranks.
+    fn blocks(&self, size: WorldSize) -> usize {
+        blocks_of(self.kind, size)
+    }
+
+    /// Returns the collective on one tensor, or on a bucket with the same layout, in place.
+    fn call_in_place<'b>(
+        &self,
+        data: Dst<'b>,
+        dtype: DataType,
+        rank: Rank,
+        size: WorldSize,
+    ) -> Result<Call<'b>> {
+        let block = data.len() / self.blocks(size);
+        let own_block = || data.slice(rank * block, block);
+        Ok(match (self.kind, self.op, self.root) {
+            (OpKind::Broadcast, _, Some(root)) => Call::broadcast(data, dtype, root, rank),
+            (OpKind::AllReduce, Some(op), _) => Call::all_reduce(data.as_src(), data, dtype, op),
+            (OpKind::AllGather, ..) => Call::all_gather(own_block().as_src(), data, dtype),
+            (OpKind::ReduceScatter, Some(op), _) => {
+                Call::reduce_scatter(data.as_src(), own_block(), dtype, op)
+            }
+            _ => return Err(Error::internal("a call on a list lacks its operator or its root")),
+        })
+    }
+}
+
+/// Returns the number of blocks of each tensor of a call of this kind.
+fn blocks_of(kind: OpKind, size: WorldSize) -> usize {
+    match kind {
+        OpKind::AllGather | OpKind::ReduceScatter => size,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensor_bytes_are_the_product_of_the_extents() {
+        assert_eq!(tensor_bytes(&[], DataType::F64), Ok(8));
+        assert_eq!(tensor_bytes(&[3, 5], DataType::I16), Ok(30));
+        assert_eq!(tensor_bytes(&[usize::MAX, 0, usize::MAX], DataType::I16), Ok(0));
+        for shape in [&[usize::MAX, 2][..], &[1 << 40, 1 << 30], &[1 << 62]] {
+            assert!(tensor_bytes(shape, DataType::F32).is_err(), "{shape:?}");
+        }
+    }
+}
