@@ -72,15 +72,26 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct PeerName {
     /// The number of the rank in the group.
     pub rank: Rank,
+    /// The number of the rank that texts show. It differs from `rank` only in a group that the
+    /// library uses inside of another group: there it is the number in the other group, which the
+    /// user knows.
+    pub shown_rank: Rank,
     /// The id of the rank's process.
     pub pid: u32,
     /// The name of the rank's host. The names of all ranks of one host share this text.
     pub host: Arc<str>,
 }
 
+impl PeerName {
+    /// Returns the name of a rank that texts show with its own number.
+    pub const fn new(rank: Rank, pid: u32, host: Arc<str>) -> Self {
+        Self { rank, shown_rank: rank, pid, host }
+    }
+}
+
 impl std::fmt::Display for PeerName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rank {} (pid {}, host {})", self.rank, self.pid, self.host)
+        write!(f, "rank {} (pid {}, host {})", self.shown_rank, self.pid, self.host)
     }
 }
 

@@ -6,6 +6,7 @@ use super::hello::Hello;
 use super::members::TcpMember;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
+use crate::base::ids::Rank;
 use crate::transport::PeerName;
 use std::net::SocketAddr;
 
@@ -13,6 +14,8 @@ use std::net::SocketAddr;
 #[derive(Debug)]
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
+    /// The number of this rank in texts.
+    pub(super) own_shown_rank: Rank,
     pub(super) name: PeerName,
     pub(super) addresses: Vec<RailAddress>,
     /// The local addresses from which to connect, with their rails (indexes of interfaces). The
@@ -39,7 +42,8 @@ impl PeerConnectTarget {
         // mean the same network.
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
-        Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
+        let (own_shown_rank, name) = (own.name.shown_rank, peer.name.clone());
+        Ok(Self { hello, own_shown_rank, name, addresses, source_addresses, retry_until })
     }
 }
 
