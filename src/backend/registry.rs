@@ -13,16 +13,20 @@ use super::native;
 use super::nccl::NcclFactory;
 use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
+use super::two_level::{self, TwoLevelSpec};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::unpoisoned;
+use crate::base::sync::{lock, unpoisoned};
 use std::fmt::Debug;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// The name of the default back end for host memory.
 pub const DEFAULT_HOST_BACKEND: &str = "native";
 
+/// The alias of the native back end: the name of c10d's back end for host memory.
+pub(super) const NATIVE_ALIAS: &str = "gloo";
+
 /// The name of the native back end, and its alias.
-const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, "gloo"];
+const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, NATIVE_ALIAS];
 
 /// Names that are not allowed for plug-ins, because device maps use them.
 const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
@@ -119,10 +123,14 @@ pub(super) fn create_host_backend(
     if let Some(backend) = find_entry(name) {
         return backend.factory.create(context, exchange);
     }
+    if let Some(spec) = TwoLevelSpec::parse(name)? {
+        return two_level::create_host(&spec, context, exchange);
+    }
     if context.size == 1 {
         // Options that are invalid for several ranks are also invalid for one rank.
         native::peer_info::check_options(context)?;
-        return Ok(Arc::new(SingleRankBackend::new()));
+        let shown_rank = context.shown_ranks.map_or(0, |shown| shown[0]);
+        return Ok(Arc::new(SingleRankBackend::with_shown_rank(shown_rank)));
     }
     Ok(Arc::new(native::bootstrap::create(context, exchange)?))
 }
@@ -143,7 +151,29 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
     if BUILTIN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some(BUILTIN_NAMES[0]);
     }
-    find_entry(name).map(|backend| backend.name)
+    let two_level = || {
+        let spec = TwoLevelSpec::parse(name).ok()??;
+        (spec.check().is_ok() && !spec.is_for_devices()).then(|| intern_name(&spec.canonical()))
+    };
+    find_entry(name).map(|backend| backend.name).or_else(two_level)
+}
+
+/// Returns a copy of a name with static lifetime. Equal names share one copy, so the function leaks
+/// one string for each distinct combination of back ends.
+pub(super) fn intern_name(name: &str) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut names = lock(&NAMES);
+    if let Some(interned) = names.iter().find(|known| **known == name) {
+        return interned;
+    }
+    let name: &'static str = name.to_owned().leak();
+    names.push(name);
+    name
+}
+
+/// Returns true if this is the name of the native back end or its alias.
+pub(super) fn is_native(name: &str) -> bool {
+    canonical_name(name) == Some(DEFAULT_HOST_BACKEND)
 }
 
 /// Checks that a back end for host memory with this name exists.
@@ -153,6 +183,14 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
 pub(super) fn check_host_name(name: &str) -> Result<()> {
     if canonical_name(name).is_some() {
         return Ok(());
+    }
+    match TwoLevelSpec::parse(name)? {
+        Some(spec) if spec.is_for_devices() => {
+            let message = format!("{name}: {} supports GPU memory only", spec.inside);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        Some(spec) => return spec.check(),
+        None => {}
     }
     let registered = unpoisoned(REGISTERED.read());
     let names = BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name));
