@@ -75,6 +75,14 @@ impl<'a> Step<'a> {
     }
 }
 
+/// Returns the part number of the steps of a call. It differs between calls of other kinds or with
+/// other roots, so that an inner group that compares descriptors does not confuse their steps.
+fn call_mark(call: &Descriptor) -> u16 {
+    let root = call.root.map_or(0, |root| root + 1);
+    let mark = 1 + (call.kind as usize | root << 4);
+    u16::try_from(mark & usize::from(u16::MAX)).unwrap_or(0)
+}
+
 /// Runs the steps of one operation.
 pub(super) struct StepRunner<'a> {
     pub(super) groups: &'a InnerGroups,
@@ -161,7 +169,7 @@ impl<'a> StepRunner<'a> {
                 count_spec,
                 sequence: group.next_sequence(),
                 algorithm: 0,
-                part: 0,
+                part: call_mark(&whole.descriptor),
                 label: whole.descriptor.label,
             },
             count,
