@@ -260,7 +260,7 @@ static void check_group(const struct rank *me)
     check_equal_bits(me);
     check_refusals(me);
     check_messages_and_works(me);
-    check_name(me, NAME, "\"between hosts\"");
+    check_name(me, NAME, "\"inside the host\"");
     /* A group of the ranks in reverse order has the same back end, and other hosts' leaders. */
     CHECK_OK(dist_group_split(me->group, 0, me->size - me->rank, NULL, &child));
     struct rank reversed = *me;

@@ -15,17 +15,17 @@ pub(super) fn broadcast(call: &TwoLevelCall<'_>) -> Result<()> {
     let (root_host, root_local) = call.root()?;
     let is_root_host = call.own_host() == root_host;
     let receiver = if groups.is_even { root_local } else { 0 };
-    let inside = |from: Rank| {
+    let inside = |from: Rank, stage: u32| {
         // The rank already has the data in `recv`, except on the root, which has it in `send`.
         let (send, recv) = match call.own_local() == from {
             true if whole.send.is_empty() => (whole.recv.as_src(), Dst::empty()),
             true => (whole.send, Dst::empty()),
             false => (Src::empty(), whole.recv),
         };
-        call.steps.inside(&Step::of(OpKind::Broadcast, send, recv).rooted(from))
+        call.steps.inside(&Step::of(OpKind::Broadcast, send, recv).rooted(from).at_stage(stage))
     };
     if is_root_host && receiver != root_local {
-        inside(root_local)?;
+        inside(root_local, 0)?;
     }
     if call.own_local() == receiver {
         let (send, recv) = match is_root_host {
@@ -33,9 +33,10 @@ pub(super) fn broadcast(call: &TwoLevelCall<'_>) -> Result<()> {
             true => (whole.send, Dst::empty()),
             false => (Src::empty(), whole.recv),
         };
-        call.steps.between(&Step::of(OpKind::Broadcast, send, recv).rooted(root_host))?;
+        let step = Step::of(OpKind::Broadcast, send, recv).rooted(root_host);
+        call.steps.between(&step.at_stage(u32::from(receiver != root_local)))?;
     }
-    if is_root_host && receiver != root_local { Ok(()) } else { inside(receiver) }
+    if is_root_host && receiver != root_local { Ok(()) } else { inside(receiver, 2) }
 }
 
 /// Runs an all_gather in `recv`, without scratch memory.
@@ -56,16 +57,17 @@ fn gather_blocks<'a>(
     call: &TwoLevelCall<'a>,
     ranks: &[Rank],
     own: Src<'a>,
+    stage: u32,
     gather: impl FnOnce(&Step<'_>) -> Result<()>,
 ) -> Result<()> {
     let whole = call.steps.whole;
     if is_consecutive(ranks) {
         let (first, count) = (ranks[0] * own.len(), ranks.len());
         let into = whole.recv.slice(first, count * own.len());
-        return gather(&Step::of(OpKind::AllGather, own, into));
+        return gather(&Step::of(OpKind::AllGather, own, into).at_stage(stage));
     }
     let blocks: Vec<Dst<'_>> = ranks.iter().map(|&rank| whole.recv_block(rank)).collect();
-    let step = Step::of(OpKind::AllGatherV, own, Dst::empty());
+    let step = Step::of(OpKind::AllGatherV, own, Dst::empty()).at_stage(stage);
     gather(&Step { recvs: Some(&blocks), ..step })
 }
 
@@ -76,11 +78,11 @@ fn all_gather_on_rails(call: &TwoLevelCall<'_>) -> Result<()> {
     let own_local = call.own_local();
     let rail: Vec<Rank> =
         (0..hosts.node_count()).map(|host| hosts.members(host)[own_local]).collect();
-    gather_blocks(call, &rail, whole.send, |step| call.steps.between(step))?;
+    gather_blocks(call, &rail, whole.send, 0, |step| call.steps.between(step))?;
     for host in 0..hosts.node_count() {
         let members = hosts.members(host);
         let own = whole.recv_block(members[own_local]).as_src();
-        gather_blocks(call, members, own, |step| call.steps.inside(step))?;
+        gather_blocks(call, members, own, 1, |step| call.steps.inside(step))?;
     }
     Ok(())
 }
@@ -90,7 +92,7 @@ fn all_gather_on_rails(call: &TwoLevelCall<'_>) -> Result<()> {
 fn all_gather_by_leaders(call: &TwoLevelCall<'_>) -> Result<()> {
     let (hosts, whole) = (&call.groups().hosts, call.steps.whole);
     let (own_host, is_leader) = (call.own_host(), call.own_local() == 0);
-    gather_blocks(call, hosts.members(own_host), whole.send, |step| call.steps.inside(step))?;
+    gather_blocks(call, hosts.members(own_host), whole.send, 0, |step| call.steps.inside(step))?;
     let has_areas = (0..hosts.node_count()).all(|host| is_consecutive(hosts.members(host)));
     // If the blocks of each host are contiguous, one exchange suffices. Otherwise there is one for
     // each local rank.
@@ -105,7 +107,7 @@ fn all_gather_by_leaders(call: &TwoLevelCall<'_>) -> Result<()> {
             let areas: Vec<Dst<'_>> =
                 (0..hosts.node_count()).map(|host| area(host, round)).collect();
             let step = Step::of(OpKind::AllGatherV, areas[own_host].as_src(), Dst::empty());
-            call.steps.between(&Step { recvs: Some(&areas), ..step })?;
+            call.steps.between(&Step { recvs: Some(&areas), ..step.at_stage(1) })?;
         }
     }
     for (first, count) in foreign_runs(hosts.rank_count(), |rank| hosts.node_of(rank) == own_host) {
@@ -114,7 +116,7 @@ fn all_gather_by_leaders(call: &TwoLevelCall<'_>) -> Result<()> {
             true => (run.as_src(), Dst::empty()),
             false => (Src::empty(), run),
         };
-        call.steps.inside(&Step::of(OpKind::Broadcast, send, recv).rooted(0))?;
+        call.steps.inside(&Step::of(OpKind::Broadcast, send, recv).rooted(0).at_stage(2))?;
     }
     Ok(())
 }

@@ -146,6 +146,7 @@ impl InnerGroups {
                 (0..hosts.node_count()).map(|host| hosts.members(host)[rail]).collect();
             Some(setup.create_group(Level::Between, rail, &ranks)?)
         } else {
+            setup.check_between_options()?;
             None
         };
         Ok(Self { hosts, rank, inside, between, is_even })
@@ -212,6 +213,15 @@ impl InnerGroupSetup<'_> {
             .context(|| format!("{spec}, {level}"))
             .map_err(|error| renumber_outwards(error, ranks))?;
         Ok(InnerGroup { level, backend, ranks: ranks.to_vec(), operations: AtomicU64::new(0) })
+    }
+
+    /// Checks the options between hosts on a rank that creates no group there.
+    fn check_between_options(&self) -> Result<()> {
+        let (host_backend, _) = self.backend_names(Level::Between);
+        let options = self.options.of_level(Level::Between, &host_backend);
+        // The inner group passes the options of device back ends to these.
+        let options = registry::without_device_options(&options)?;
+        registry::check_options(&host_backend, &GroupContext { options: &options, ..*self.context })
     }
 
     /// Returns the name of the host back end of a level, and the name of the level's back end.

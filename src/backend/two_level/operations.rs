@@ -104,8 +104,8 @@ impl<'a> TwoLevelCall<'a> {
     fn run_barrier(&self) -> Result<()> {
         let barrier = Step::of(OpKind::Barrier, Src::empty(), Dst::empty());
         self.steps.inside(&barrier)?;
-        self.steps.between(&barrier)?;
+        self.steps.between(&barrier.at_stage(1))?;
         // Only the leaders know that all hosts have arrived.
-        if self.groups().is_even { Ok(()) } else { self.steps.inside(&barrier) }
+        if self.groups().is_even { Ok(()) } else { self.steps.inside(&barrier.at_stage(2)) }
     }
 }

@@ -32,7 +32,7 @@ fn first_step<'a>(kind: OpKind, with: StepOperators, send: Src<'a>, recv: Dst<'a
 }
 
 fn second_step<'a>(kind: OpKind, with: StepOperators, send: Src<'a>, recv: Dst<'a>) -> Step<'a> {
-    Step { op: Some(with.second), ..Step::of(kind, send, recv) }
+    Step { op: Some(with.second), ..Step::of(kind, send, recv).at_stage(1) }
 }
 
 /// Runs an all_reduce. A part of the vector is reduced in three steps in `recv` itself, so the
@@ -56,7 +56,7 @@ pub(super) fn all_reduce(call: &TwoLevelCall<'_>) -> Result<()> {
         let own = all.slice(call.own_local() * part, part);
         call.steps.inside(&first_step(OpKind::ReduceScatter, with, from, own))?;
         call.steps.between(&second_step(OpKind::AllReduce, with, own.as_src(), own))?;
-        call.steps.inside(&Step::of(OpKind::AllGather, own.as_src(), all))?;
+        call.steps.inside(&Step::of(OpKind::AllGather, own.as_src(), all).at_stage(2))?;
     }
     if main < send.len() || send.is_empty() {
         let rest = send.len() - main;
@@ -88,7 +88,7 @@ fn broadcast_step(root: Rank, is_root: bool, buffer: Dst<'_>) -> Step<'_> {
         true => (buffer.as_src(), Dst::empty()),
         false => (Src::empty(), buffer),
     };
-    Step::of(OpKind::Broadcast, send, recv).rooted(root)
+    Step::of(OpKind::Broadcast, send, recv).rooted(root).at_stage(2)
 }
 
 /// Runs a reduce, one piece at a time. On each host one rank, the *collector*, reduces the vectors
@@ -233,7 +233,8 @@ fn reduce_scatter_by_leaders(call: &TwoLevelCall<'_>, with: StepOperators) -> Re
                 call.steps.between(&Step { sends: Some(&blocks), ..step })?;
             }
             let into = recv.slice(start, len);
-            call.steps.inside(&Step::of(OpKind::Scatter, own.as_src(), into).rooted(0))?;
+            let step = Step::of(OpKind::Scatter, own.as_src(), into);
+            call.steps.inside(&step.rooted(0).at_stage(2))?;
         }
         Ok(())
     })

@@ -8,19 +8,29 @@ use super::inner_group::{InnerGroup, InnerGroups, Level};
 use crate::backend::linked_failures::renumber_outwards;
 use crate::backend::{CountSpec, Descriptor, OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::Deadline;
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::gpu::{EnqueueRequest, EnqueuedOperation, EnqueuedOperationSlot, GpuTarget};
 use crate::base::ids::Rank;
 use crate::base::label::LabelledName;
 use crate::base::op::ReduceOp;
 use crate::base::progress_observer::ProgressObserver;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The time for which the host waits for the device after a failure.
 const DRAIN_WAIT: Duration = Duration::from_secs(5);
+
+/// The time by which the deadline of a step is later for each stage.
+///
+/// If a rank is late, a rank in a later step may wait for a rank that waits for the late rank. The
+/// rank that waits for the late rank itself must report first, because its error names the late
+/// rank.
+const STAGE_GRACE: Duration = Duration::from_millis(500);
+
+/// The number of steps after which all further steps are one stage later.
+const FIRST_STEPS: u32 = 2;
 
 /// The arguments of a step. The lists have one block for each rank of the inner group.
 #[derive(Clone, Copy, Debug)]
@@ -35,18 +45,25 @@ pub(super) struct Step<'a> {
     pub(super) recv: Dst<'a>,
     pub(super) sends: Option<&'a [Src<'a>]>,
     pub(super) recvs: Option<&'a [Dst<'a>]>,
+    /// The number of earlier steps for which the ranks of this step may wait. See [`STAGE_GRACE`].
+    pub(super) stage: u32,
 }
 
 impl<'a> Step<'a> {
     /// Returns a step without an operator, a root and lists.
     pub(super) fn of(kind: OpKind, send: Src<'a>, recv: Dst<'a>) -> Self {
-        let (op, factor, root, sends, recvs) = (None, 1.0, None, None, None);
-        Self { kind, op, factor, root, send, recv, sends, recvs }
+        let (op, factor, root, sends, recvs, stage) = (None, 1.0, None, None, None, 0);
+        Self { kind, op, factor, root, send, recv, sends, recvs, stage }
     }
 
     /// Returns the step with a root.
     pub(super) fn rooted(self, root: Rank) -> Self {
         Self { root: Some(root), ..self }
+    }
+
+    /// Returns the step with a stage.
+    pub(super) fn at_stage(self, stage: u32) -> Self {
+        Self { stage, ..self }
     }
 
     /// Returns the count argument and the counts that the ranks compare.
@@ -91,6 +108,8 @@ pub(super) struct StepRunner<'a> {
     device: Option<usize>,
     /// The operations that an inner group has enqueued, and for which the host has not waited.
     enqueued: RefCell<Vec<(Level, Arc<dyn EnqueuedOperation>)>>,
+    /// The number of steps that this rank has run.
+    steps_run: Cell<u32>,
 }
 
 impl<'a> StepRunner<'a> {
@@ -99,7 +118,7 @@ impl<'a> StepRunner<'a> {
         whole: &'a Operation<'a>,
         device: Option<usize>,
     ) -> Self {
-        Self { groups, whole, device, enqueued: RefCell::default() }
+        Self { groups, whole, device, enqueued: RefCell::default(), steps_run: Cell::new(0) }
     }
 
     /// Runs a step among the ranks of this host.
@@ -150,8 +169,16 @@ impl<'a> StepRunner<'a> {
         group.map_or(error.clone(), |group| renumber_outwards(error, &group.ranks))
     }
 
+    /// Returns the deadline of a step.
+    fn deadline_of(&self, step: &Step<'_>) -> LazyDeadline {
+        let earlier = self.steps_run.replace(self.steps_run.get().saturating_add(1));
+        let stage = step.stage + u32::from(earlier >= FIRST_STEPS);
+        LazyDeadline::from(self.whole.deadline().extended(STAGE_GRACE * stage))
+    }
+
     fn run(&self, group: &InnerGroup, step: &Step<'_>) -> Result<()> {
         self.settle(Some(group.level))?;
+        let deadline = self.deadline_of(step);
         let (whole, slot) = (self.whole, EnqueuedOperationSlot::new());
         let (count, count_spec) = step.counts(whole.element_bytes());
         let enqueue_request = self.device.map(|device| EnqueueRequest {
@@ -180,7 +207,7 @@ impl<'a> StepRunner<'a> {
             factor: step.factor,
             canonical: false,
             algorithm: None,
-            deadline: whole.deadline,
+            deadline: &deadline,
             has_new_deadline: false,
             enqueue_request,
             labels: whole.labels,
