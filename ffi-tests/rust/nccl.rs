@@ -277,13 +277,44 @@ fn dead_rank_is_named_and_others_continue() {
     check_rank_death("nccl");
 }
 
+/// The last rank is alone on its host.
+#[test]
+fn dead_rank_of_two_level_group_is_named_and_others_continue() {
+    check_rank_death("inside=nccl,between=native");
+    check_rank_death("cpu:native,cuda:inside=nccl,between=native");
+}
+
+/// The groups use both device memory and host memory, on hosts with equal and unequal numbers of
+/// ranks.
+#[test]
+fn two_level_groups() {
+    compile_and_run("two_level", None, &[]);
+    compile_and_run("two_level", None, &[("DIST_STUB_CUDA_SLOW_US", "500")]);
+}
+
+/// The device memory of a map belongs to another plug-in than the host memory.
+#[test]
+fn device_memory_by_another_back_end() {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = program(&compiler, "two_level", true);
+    let plugin = {
+        let _building = build_lock();
+        compiler.plugin("backend_store_map", toolchain::EXAMPLE_BACKEND_FILES, &[])
+    };
+    let plugin = plugin.display().to_string();
+    let words = [program.as_str(), "cpu:gloo,cuda:store"];
+    run_with("second_store", &[("DIST_BACKEND_PLUGINS", &plugin)], &words).expect_success();
+}
+
 fn check_rank_death(backend: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "death", true);
+    let hosts = if backend.contains("inside=") { "DIST_HOST_ID=host$((rank / 2))" } else { "" };
     let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
-         RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
+         HOSTS RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
          worst=0; for pid in $pids; do wait $pid || worst=1; done; exit $worst";
-    let words = ["sh", "-c", script, "sh", &free_port(), &program, backend];
+    let script = script.replace("HOSTS", hosts);
+    let words = ["sh", "-c", &script, "sh", &free_port(), &program, backend];
     run_with(&format!("death_{backend}"), &[], &words).expect_success();
 }
 

@@ -2,20 +2,28 @@
 //! back end uses inside (the *inner groups*). If one of them fails, all of them fail.
 //!
 //! The ranks of an inner group have other numbers than the same ranks in the group. An error that
-//! passes from one to the other gets the number of its culprit in the receiving group. Its text
+//! passes from an inner group to the group gets the number of its culprit in the group. Its text
 //! already has the numbers of the group, because inner groups are created with
 //! [`GroupContext::shown_ranks`](super::GroupContext::shown_ranks).
+//!
+//! An inner group that fails because the group has failed gets an error of the kind `Aborted`, a
+//! *relayed* failure. It may reach a rank of the inner group before the failure of the group does.
+//! A relayed failure is never passed on to the group, whose own failure has the cause and its
+//! culprit.
 //!
 //! A listener must not block, so a failure that a listener detects is passed on by a task on the
 //! service thread.
 
 use super::interface::{Backend, GroupFailureState};
+use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::DoorbellListener;
+use crate::wait::pause;
 use crate::wait::service_task::ServiceTask;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// An inner group.
 #[derive(Debug)]
@@ -49,10 +57,21 @@ pub(super) fn renumber_outwards(error: Error, ranks: &[Rank]) -> Error {
     error.renumber_culprit(|rank| ranks.get(rank).copied())
 }
 
-/// Returns an error of the group as an error of an inner group.
-fn renumber_inwards(error: Error, ranks: &[Rank]) -> Error {
-    error.renumber_culprit(|rank| ranks.iter().position(|&member| member == rank))
+/// Returns the relayed failure for an inner group. No other failure of an inner group has this
+/// kind, because only the library has a handle of an inner group.
+fn relayed(failure: &Error) -> Error {
+    Error::new(ErrorKind::Aborted, failure.message())
 }
+
+fn is_relayed(error: &Error) -> bool {
+    error.kind() == ErrorKind::Aborted
+}
+
+/// The time for which a rank that has a relayed failure waits for the failure of the group.
+const RELAY_WAIT: Duration = Duration::from_secs(2);
+
+/// The interval between two checks for the failure of the group.
+const RELAY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The link between a group and its inner groups.
 #[derive(Debug)]
@@ -98,6 +117,18 @@ impl LinkedFailures {
         self.group.failure()
     }
 
+    /// Fails all groups with an error of an operation, which may be a relayed failure. The culprit
+    /// has its number in the group. Returns the first failure of the group.
+    pub(super) fn fail_after_step(&self, error: Error) -> Error {
+        if is_relayed(&error) {
+            let limit = Deadline::after(RELAY_WAIT);
+            while self.group.failure().is_none() && !limit.has_passed() {
+                pause(RELAY_POLL_INTERVAL, &limit);
+            }
+        }
+        self.fail_with(error)
+    }
+
     /// Fails all groups with an error of the group. Returns the first failure of the group.
     pub(super) fn fail_with(&self, error: Error) -> Error {
         let first = self.group.fail_with(error);
@@ -109,7 +140,8 @@ impl LinkedFailures {
     pub(super) fn pass_on(&self) {
         if self.group.failure().is_none() {
             let failed = self.inner.iter().find_map(|inner| {
-                Some(renumber_outwards(inner.failure_state.failure()?, &inner.ranks))
+                let failure = inner.failure_state.failure().filter(|error| !is_relayed(error))?;
+                Some(renumber_outwards(failure, &inner.ranks))
             });
             let Some(failed) = failed else { return };
             self.group.fail(&failed);
@@ -117,7 +149,7 @@ impl LinkedFailures {
         let Some(failure) = self.group.failure() else { return };
         for inner in &self.inner {
             if inner.failure_state.failure().is_none() {
-                inner.failure_state.fail(&renumber_inwards(failure.clone(), &inner.ranks));
+                inner.failure_state.fail(&relayed(&failure));
             }
         }
     }
@@ -125,8 +157,12 @@ impl LinkedFailures {
 
 impl DoorbellListener for LinkedFailures {
     fn on_doorbell(&self) {
+        let can_pass_on = || {
+            let inner = self.inner.iter().filter_map(|inner| inner.failure_state.failure());
+            self.group.failure().is_some() || inner.into_iter().any(|error| !is_relayed(&error))
+        };
         if !self.has_woken_task.load(Ordering::Acquire)
-            && self.states().any(|state| state.failure().is_some())
+            && can_pass_on()
             && !self.has_woken_task.swap(true, Ordering::AcqRel)
         {
             self.task.get().into_iter().for_each(ServiceTask::wake);
@@ -138,13 +174,10 @@ impl DoorbellListener for LinkedFailures {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::base::deadline::Deadline;
     use crate::base::error::RankFault;
     use crate::base::sync::lock;
     use crate::transport::DoorbellListeners;
-    use crate::wait::pause;
     use std::sync::Mutex;
-    use std::time::Duration;
 
     #[derive(Debug, Default)]
     struct RecordedFailure {
@@ -195,14 +228,31 @@ mod tests {
     fn failure_of_inner_group_fails_all_with_own_numbers() {
         let (states, _linked) = linked();
         states[1].fail(&died(1));
-        assert_eq!(culprits(&states), [Some(4), Some(1), Some(0)]);
+        assert_eq!(culprits(&states), [Some(4), Some(1), None]);
+    }
+
+    #[test]
+    fn relayed_failure_waits_for_the_failure_of_the_group() {
+        let (states, linked) = linked();
+        let relayed = relayed(&died(3));
+        states[2].fail(&relayed);
+        linked.pass_on();
+        assert!(states[0].failure().is_none() && states[1].failure().is_none());
+        let group = Arc::clone(&states[0]);
+        let fail_later = std::thread::spawn(move || {
+            pause(Duration::from_millis(50), &Deadline::after_ms(1000));
+            group.fail(&died(3));
+        });
+        assert_eq!(linked.fail_after_step(relayed), died(3));
+        fail_later.join().unwrap();
+        assert_eq!(culprits(&states)[0], Some(3));
     }
 
     #[test]
     fn failure_of_group_fails_inner_groups() {
         let (states, linked) = linked();
         states[0].fail(&died(5));
-        assert_eq!(culprits(&states), [Some(5), None, Some(1)]);
+        assert_eq!(culprits(&states), [Some(5), None, None]);
         let first = linked.fail_with(Error::invalid("later"));
         assert_eq!((first.culprit(), linked.failure()), (Some(5), Some(first)));
     }

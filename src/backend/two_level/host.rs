@@ -78,7 +78,7 @@ impl TwoLevelGroup {
         let steps = StepRunner::new(&self.groups, operation, device);
         let call = TwoLevelCall { steps: &steps, scratch: &self.scratch };
         call.run().map_err(|error| {
-            let failure = self.failures.fail_with(error);
+            let failure = self.failures.fail_after_step(error);
             steps.drain();
             failure
         })
