@@ -7,7 +7,7 @@ use super::device_factory::{
 };
 use super::device_map::{DeviceBackendChoice, DeviceMap, DeviceSelection};
 use super::device_map_backend::{DeviceMapBackend, MappedDevice};
-use super::interface::Backend;
+use super::interface::{Backend, GroupFailureState};
 use super::linked_failures::{LinkedFailures, LinkedGroup, uncombinable_error};
 use super::registry::{self, HOST_TRANSFER_FACTORY, PREFERRED_DEVICE_FACTORY};
 use super::two_level::{self, TwoLevelOptions};
@@ -48,22 +48,24 @@ pub(super) fn create(
     let failure_state = host.failure_state().ok_or_else(|| uncombinable_error(host.name()))?;
     let created = create_second(devices, &for_second, own_device(), context, exchange)
         .and_then(|second| {
+            let link = |second: &Arc<dyn Backend>| {
+                let ranks = (0..context.size).collect();
+                let inner = vec![LinkedGroup::new(second.as_ref(), ranks)?];
+                LinkedFailures::link(Arc::clone(&failure_state), inner)
+            };
+            let linked = second.as_ref().map(link).transpose()?;
+            let linked_state = linked.clone().map(|linked| linked as Arc<dyn GroupFailureState>);
             let setup = DeviceBackendSetup {
                 context,
                 exchange,
                 host: second.as_ref().unwrap_or(&host),
-                failure_state: &failure_state,
+                failure_state: linked_state.as_ref().unwrap_or(&failure_state),
                 map: &devices.to_string(),
                 is_optional,
                 missing_reason: None,
             };
             let device_backend = create_first_available(&setup, creators)?;
-            let link = |second: Arc<dyn Backend>| {
-                let ranks = (0..context.size).collect();
-                let inner = vec![LinkedGroup::new(second.as_ref(), ranks)?];
-                LinkedFailures::link(Arc::clone(&failure_state), inner)
-            };
-            Ok((device_backend, second.map(link).transpose()?))
+            Ok((device_backend, linked))
         })
         .inspect_err(|error| {
             exchange.publish_failure(error);

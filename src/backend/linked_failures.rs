@@ -112,25 +112,15 @@ impl LinkedFailures {
         std::iter::once(self.group.as_ref()).chain(inner)
     }
 
-    /// Returns the failure of the group, if it failed.
-    pub(super) fn failure(&self) -> Option<Error> {
-        self.group.failure()
-    }
-
     /// Fails all groups with an error of an operation, which may be a relayed failure. The culprit
     /// has its number in the group. Returns the first failure of the group.
-    pub(super) fn fail_after_step(&self, error: Error) -> Error {
+    fn fail_after_step(&self, error: Error) -> Error {
         if is_relayed(&error) {
             let limit = Deadline::after(RELAY_WAIT);
             while self.group.failure().is_none() && !limit.has_passed() {
                 pause(RELAY_POLL_INTERVAL, &limit);
             }
         }
-        self.fail_with(error)
-    }
-
-    /// Fails all groups with an error of the group. Returns the first failure of the group.
-    pub(super) fn fail_with(&self, error: Error) -> Error {
         let first = self.group.fail_with(error);
         self.pass_on();
         first
@@ -152,6 +142,26 @@ impl LinkedFailures {
                 inner.failure_state.fail(&relayed(&failure));
             }
         }
+    }
+}
+
+/// The failure state of the group for the code that runs operations of an inner group.
+impl GroupFailureState for LinkedFailures {
+    fn failure(&self) -> Option<Error> {
+        self.group.failure()
+    }
+
+    fn fail(&self, reason: &Error) {
+        self.group.fail(reason);
+        self.pass_on();
+    }
+
+    fn fail_with(&self, error: Error) -> Error {
+        self.fail_after_step(error)
+    }
+
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
+        self.group.add_listener(listener);
     }
 }
 

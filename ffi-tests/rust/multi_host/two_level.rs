@@ -74,7 +74,9 @@ fn survivors_make_a_two_level_group() {
         let names = names(rank_hosts.len());
         job.await_reports(&names, "ready");
         victims.iter().for_each(|&victim| job.stop(&names[victim]));
-        victims.iter().for_each(|&victim| drop(job.kill(&names[victim])));
+        for &victim in victims {
+            job.kill(&names[victim]);
+        }
         let ended = job.finish();
         let survivors: Vec<usize> =
             (0..names.len()).filter(|rank| !victims.contains(rank)).collect();

@@ -78,7 +78,7 @@ impl TwoLevelGroup {
         let steps = StepRunner::new(&self.groups, operation, device);
         let call = TwoLevelCall { steps: &steps, scratch: &self.scratch };
         call.run().map_err(|error| {
-            let failure = self.failures.fail_after_step(error);
+            let failure = self.failures.fail_with(error);
             steps.drain();
             failure
         })
@@ -204,7 +204,7 @@ impl Backend for TwoLevelBackend {
     }
 
     fn abort(&self, reason: &Error) {
-        self.group.failures.fail_with(reason.clone());
+        self.group.failures.fail(reason);
     }
 
     fn failure(&self) -> Option<Error> {

@@ -20,15 +20,18 @@ enum ScratchMemory {
 
 /// The scratch memory of one group.
 #[derive(Debug)]
-pub(super) struct Scratch(Mutex<ScratchMemory>);
+pub(super) struct Scratch {
+    memory: Mutex<ScratchMemory>,
+}
 
 impl Scratch {
     /// Creates empty scratch memory in host memory, or on a device.
     pub(super) fn new(device: Option<&Arc<CudaContext>>) -> Self {
-        Self(Mutex::new(match device {
+        let memory = match device {
             None => ScratchMemory::Host(Vec::new()),
             Some(context) => ScratchMemory::Device(Arc::clone(context), None),
-        }))
+        };
+        Self { memory: Mutex::new(memory) }
     }
 
     /// Calls `run` with scratch memory of this size. Operations of a group run one at a time, so no
@@ -40,7 +43,7 @@ impl Scratch {
         if bytes == 0 {
             return run(Dst::empty());
         }
-        match &mut *lock(&self.0) {
+        match &mut *lock(&self.memory) {
             ScratchMemory::Host(memory) => {
                 if memory.len() < bytes {
                     *memory = Vec::new();
