@@ -13,7 +13,9 @@ use super::spec::TwoLevelSpec;
 use crate::backend::device_factory::{
     DeviceBackendOrReason, DeviceBackendSetup, check_not_capturing, device_context,
 };
-use crate::backend::{BackendMemory, DeviceBackend, Operation, SupportQuery};
+use crate::backend::{
+    BackendMemory, DeviceBackend, GroupFailureState as _, Operation, SupportQuery,
+};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::Rank;
