@@ -4,7 +4,7 @@
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::interface::Backend;
-use super::{device_map, device_map_creation, registry};
+use super::{device_map, device_map_creation, host_name, registry};
 use crate::base::error::Result;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub fn create(
     };
     match devices {
         Some(devices) => device_map_creation::create(&devices, context, exchange),
-        None => registry::create_host_backend(name, context, exchange),
+        None => host_name::create(name, context, exchange),
     }
 }
 
@@ -44,7 +44,7 @@ pub fn create(
 pub fn check_name(name: &str) -> Result<()> {
     match device_map::parse(name)? {
         Some(devices) => devices.check(),
-        None => registry::check_host_name(name),
+        None => host_name::check(name),
     }
 }
 
@@ -53,16 +53,16 @@ pub fn check_name(name: &str) -> Result<()> {
 pub fn canonical_name(name: &str) -> String {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.to_string(),
-        _ => registry::canonical_name(name).unwrap_or(registry::DEFAULT_HOST_BACKEND).to_owned(),
+        _ => host_name::canonical(name).unwrap_or(registry::DEFAULT_HOST_BACKEND).to_owned(),
     }
 }
 
-/// Returns the names of the back ends for host memory that `name` consists of. The function does not
-/// check that these back ends exist.
+/// Returns the names of the single back ends for host memory that `name` consists of. They may be
+/// unknown.
 pub fn host_backend_names(name: &str) -> Vec<String> {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.host_backends(),
-        _ => device_map::parts_of(name),
+        _ => host_name::parts(name),
     }
 }
 
@@ -71,9 +71,7 @@ pub fn host_backend_names(name: &str) -> Vec<String> {
 pub fn requested_name(requested: &str, actual: &str) -> String {
     match device_map::parse(requested) {
         Ok(Some(devices)) => devices.requested_name(actual),
-        _ if requested.eq_ignore_ascii_case(registry::NATIVE_ALIAS) => {
-            device_map::shown_name(requested)
-        }
+        _ if requested.eq_ignore_ascii_case(registry::NATIVE_ALIAS) => host_name::shown(requested),
         _ => actual.to_owned(),
     }
 }

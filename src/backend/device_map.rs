@@ -10,23 +10,26 @@
 //! | `cpu:NAME` | NAME | none, even if the rank has a device |
 //! | `cpu:NAME,cuda:DEVICE` | NAME | the device back end DEVICE |
 //! | `DEVICE`, `cuda:DEVICE` | default, only for barriers and messages | DEVICE |
-//! | `cpu:NAME,cuda:NAME`, `cpu:NAME,cuda:native` | NAME | NAME, through pinned memory or directly |
-//! | `cpu:NAME,cuda:OTHER` | NAME | a second group, of OTHER, through pinned memory or directly |
+//! | `cpu:NAME,cuda:NAME`, `cpu:NAME,cuda:native` | NAME | NAME |
+//! | `cpu:NAME,cuda:OTHER` | NAME | OTHER, in a second group |
 //! | NAME, if the rank has a device | NAME | as `cpu:NAME,cuda:NAME` |
 //! | `default`, with a device | default | preferred, if available; otherwise default |
 //! | `default`, without a device | default | none |
 //!
 //! In the table, "default" is the default host back end, and "preferred" is the preferred device
-//! back end. A NAME or a DEVICE may also be the name of a two-level group ([`super::two_level`]). It
-//! contains a comma, which belongs to the name: a part that begins with `between=` continues the
-//! part before it.
+//! back end. NAME and OTHER transfer device memory through pinned memory, or directly if they can.
+//!
+//! A NAME or a DEVICE may also be the name of a two-level group ([`super::two_level`]). It contains
+//! a comma, which belongs to the name: a part that begins with `between=` continues the part before
+//! it.
 //!
 //! If the name contains only a device back end, a collective on host memory is probably a mistake,
 //! so the group refuses such a collective.
 
 use super::device_factory::DeviceBackendFactory;
+use super::host_name;
 use super::registry::{
-    self, DEFAULT_HOST_BACKEND, HOST_TRANSFER_FACTORY, NATIVE_ALIAS, PREFERRED_DEVICE_FACTORY,
+    self, DEFAULT_HOST_BACKEND, HOST_TRANSFER_FACTORY, PREFERRED_DEVICE_FACTORY,
 };
 use super::support_query::SupportQuery;
 use super::two_level::{TwoLevelSpec, split_slots};
@@ -114,7 +117,7 @@ impl fmt::Display for DeviceMap {
             DeviceSelection::Only(device) => device.fmt(f),
             DeviceSelection::ThroughHost(_) => write!(f, "cpu:{host},cuda:{host}"),
             DeviceSelection::ThroughSecond(second) => {
-                let second = registry::canonical_name(second).unwrap_or(second);
+                let second = host_name::canonical(second).unwrap_or(second);
                 write!(f, "cpu:{host},cuda:{second}")
             }
             DeviceSelection::WithHost(device) => write!(f, "cpu:{host},cuda:{device}"),
@@ -172,9 +175,9 @@ fn parse_slots(name: &str) -> Result<(Option<String>, Option<String>)> {
 /// Returns the map of two host back ends. The name `native` for device memory stands for the host
 /// back end of the map, because device memory always passes through host memory.
 fn map_through_host(host: String, cuda: String) -> DeviceMap {
-    let canonical = registry::canonical_name(&cuda);
+    let canonical = host_name::canonical(&cuda);
     let is_same = host.eq_ignore_ascii_case(&cuda)
-        || canonical.is_some() && canonical == registry::canonical_name(&host);
+        || canonical.is_some() && canonical == host_name::canonical(&host);
     let device = match canonical == Some(DEFAULT_HOST_BACKEND) || is_same {
         true => DeviceSelection::ThroughHost(cuda),
         false => DeviceSelection::ThroughSecond(cuda),
@@ -193,42 +196,31 @@ fn invalid_map(name: &str) -> Error {
 /// Returns the device map for a rank with a device if the caller names only a host back end. In
 /// this map, the host back end also transfers device memory.
 pub(super) fn map_for_device(name: &str) -> Option<DeviceMap> {
-    let host = registry::canonical_name(name)?.to_owned();
+    let host = host_name::canonical(name)?.to_owned();
     let device = DeviceSelection::ThroughHost(host.clone());
     Some(DeviceMap { host, device })
-}
-
-/// Returns a name as its user knows it: in lower case, and with its alias.
-pub(super) fn shown_name(name: &str) -> String {
-    if name.eq_ignore_ascii_case(NATIVE_ALIAS) {
-        return NATIVE_ALIAS.to_owned();
-    }
-    match TwoLevelSpec::parse(name) {
-        Ok(Some(spec)) => spec.to_string(),
-        _ => registry::canonical_name(name).unwrap_or(name).to_owned(),
-    }
 }
 
 impl DeviceMap {
     /// Returns the name of the back end for host memory.
     pub(super) fn host_backend(&self) -> &str {
-        registry::canonical_name(&self.host).unwrap_or(&self.host)
+        host_name::canonical(&self.host).unwrap_or(&self.host)
     }
 
     /// Returns the map as its user wrote it, with aliases. `actual` is the name of the group's back
     /// end.
     pub(super) fn requested_name(&self, actual: &str) -> String {
-        let host = shown_name(&self.host);
+        let host = host_name::shown(&self.host);
         match &self.device {
             DeviceSelection::HostOnly => format!("cpu:{host}"),
             DeviceSelection::PreferredIfAvailable | DeviceSelection::Only(_) => actual.to_owned(),
             DeviceSelection::ThroughHost(device) | DeviceSelection::ThroughSecond(device) => {
                 // The name `native` for device memory stands for the host back end.
-                let device = match registry::canonical_name(device) {
+                let device = match host_name::canonical(device) {
                     Some(DEFAULT_HOST_BACKEND) if self.host_backend() != DEFAULT_HOST_BACKEND => {
                         host.clone()
                     }
-                    _ => shown_name(device),
+                    _ => host_name::shown(device),
                 };
                 format!("cpu:{host},cuda:{device}")
             }
@@ -239,34 +231,26 @@ impl DeviceMap {
     /// Returns the names of the host back ends of the map, which may be unknown.
     pub(super) fn host_backends(&self) -> Vec<String> {
         let second = match &self.device {
-            DeviceSelection::ThroughSecond(second) => parts_of(second),
+            DeviceSelection::ThroughSecond(second) => host_name::parts(second),
             DeviceSelection::WithHost(DeviceBackendChoice::TwoLevel(spec))
             | DeviceSelection::Only(DeviceBackendChoice::TwoLevel(spec)) => spec.host_backends(),
             _ => Vec::new(),
         };
-        parts_of(&self.host).into_iter().chain(second).collect()
+        host_name::parts(&self.host).into_iter().chain(second).collect()
     }
 
     /// Checks that this process has the back ends, the driver and the library that the map needs.
     pub(super) fn check(&self) -> Result<()> {
-        registry::check_host_name(&self.host)?;
+        host_name::check(&self.host)?;
         match &self.device {
             DeviceSelection::HostOnly | DeviceSelection::PreferredIfAvailable => Ok(()),
             DeviceSelection::ThroughHost(_) => HOST_TRANSFER_FACTORY.check(),
             DeviceSelection::ThroughSecond(second) => {
-                registry::check_host_name(second)?;
+                host_name::check(second)?;
                 HOST_TRANSFER_FACTORY.check()
             }
             DeviceSelection::WithHost(device) | DeviceSelection::Only(device) => device.check(),
         }
-    }
-}
-
-/// Returns the names of the host back ends that the name of a host back end consists of.
-pub(super) fn parts_of(name: &str) -> Vec<String> {
-    match TwoLevelSpec::parse(name) {
-        Ok(Some(spec)) => spec.host_backends(),
-        _ => vec![name.to_owned()],
     }
 }
 

@@ -5,12 +5,13 @@ use super::device_factory::{
     DeviceBackendCreator, DeviceBackendOrReason, DeviceBackendSetup, device_context,
     split_prefixed_options,
 };
-use super::device_map::{DeviceBackendChoice, DeviceMap, DeviceSelection};
+use super::device_map::{self, DeviceBackendChoice, DeviceMap, DeviceSelection};
 use super::device_map_backend::{DeviceMapBackend, MappedDevice};
+use super::host_name;
 use super::interface::{Backend, GroupFailureState};
 use super::linked_failures::{LinkedFailures, LinkedGroup, uncombinable_error};
 use super::registry::{self, HOST_TRANSFER_FACTORY, PREFERRED_DEVICE_FACTORY};
-use super::two_level::{self, TwoLevelOptions};
+use super::two_level::{TwoLevelOptions, create_device};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
 use crate::base::log::LogLevel;
@@ -33,7 +34,7 @@ pub(super) fn create(
     let is_host_only = matches!(devices.device, DeviceSelection::HostOnly);
     if is_host_only || is_optional && context.device.is_none() {
         let for_host = GroupContext { device: None, ..*context };
-        return registry::create_host_backend(&devices.host, &for_host, exchange);
+        return host_name::create(&devices.host, &for_host, exchange);
     }
     let DividedOptions { creators, for_host, for_second } =
         DividedOptions::split(devices, context.options)?;
@@ -44,7 +45,7 @@ pub(super) fn create(
         _ => None,
     };
     let for_host = GroupContext { options: &for_host, device, ..*context };
-    let host = registry::create_host_backend(&devices.host, &for_host, exchange)?;
+    let host = host_name::create(&devices.host, &for_host, exchange)?;
     let failure_state = host.failure_state().ok_or_else(|| uncombinable_error(host.name()))?;
     let created = create_second(devices, &for_second, own_device(), context, exchange)
         .and_then(|second| {
@@ -93,6 +94,17 @@ pub(super) fn create(
     }))
 }
 
+/// Creates the back end of an inner group of a two-level group, from the name of a device map.
+fn create_map(
+    name: &str,
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<Arc<dyn Backend>> {
+    let devices = device_map::parse(name)?;
+    let devices = devices.ok_or_else(|| Error::internal(format!("{name} is not a map")))?;
+    create(&devices, context, exchange)
+}
+
 /// The options of a group with a device map, divided by their receivers.
 struct DividedOptions {
     /// The creators of the device back ends that the group may use, in order of preference.
@@ -132,7 +144,7 @@ impl DividedOptions {
                     }
                     let spec = spec.clone();
                     let create: DeviceBackendCreator =
-                        Box::new(move |setup| two_level::create_device(&spec, &all, setup));
+                        Box::new(move |setup| create_device(&spec, &all, setup, &create_map));
                     vec![create]
                 }
             },
@@ -153,7 +165,7 @@ fn create_second(
     // The groups must have different ids. All ranks compute the same id.
     let group = Nonce(context.group.0.map(|byte| !byte));
     let context = GroupContext { group, options, device, ..*context };
-    registry::create_host_backend(name, &context, &SecondGroupExchange(exchange)).map(Some)
+    host_name::create(name, &context, &SecondGroupExchange(exchange)).map(Some)
 }
 
 /// The bootstrap exchange of the second group of a map. Its phases have other names than those of

@@ -16,6 +16,7 @@ mod device_factory;
 pub mod device_map;
 mod device_map_backend;
 mod device_map_creation;
+mod host_name;
 mod interface;
 mod linked_failures;
 mod memory;

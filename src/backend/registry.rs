@@ -13,7 +13,6 @@ use super::native;
 use super::nccl::NcclFactory;
 use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
-use super::two_level::{self, TwoLevelSpec};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{lock, unpoisoned};
 use std::fmt::Debug;
@@ -123,9 +122,6 @@ pub(super) fn create_host_backend(
     if let Some(backend) = find_entry(name) {
         return backend.factory.create(context, exchange);
     }
-    if let Some(spec) = TwoLevelSpec::parse(name)? {
-        return two_level::create_host(&spec, context, exchange);
-    }
     if context.size == 1 {
         // Options that are invalid for several ranks are also invalid for one rank.
         native::peer_info::check_options(context)?;
@@ -168,11 +164,7 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
     if BUILTIN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some(BUILTIN_NAMES[0]);
     }
-    let two_level = || {
-        let spec = TwoLevelSpec::parse(name).ok()??;
-        (spec.check().is_ok() && !spec.is_for_devices()).then(|| intern_name(&spec.canonical()))
-    };
-    find_entry(name).map(|backend| backend.name).or_else(two_level)
+    find_entry(name).map(|backend| backend.name)
 }
 
 /// Returns a copy of a name with static lifetime. Equal names share one copy, so the function leaks
@@ -200,14 +192,6 @@ pub(super) fn is_native(name: &str) -> bool {
 pub(super) fn check_host_name(name: &str) -> Result<()> {
     if canonical_name(name).is_some() {
         return Ok(());
-    }
-    match TwoLevelSpec::parse(name)? {
-        Some(spec) if spec.is_for_devices() => {
-            let message = format!("{name}: {} supports GPU memory only", spec.inside);
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-        Some(spec) => return spec.check(),
-        None => {}
     }
     let registered = unpoisoned(REGISTERED.read());
     let names = BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name));

@@ -7,8 +7,8 @@ use crate::hosts::{Hosts, LinkSettings, ONE_NETWORK};
 use crate::interface::ROOT;
 use crate::toolchain::Compiler;
 
-/// Returns a program that begins with the command `init` and has every collective for these counts, with the first and the last rank as
-/// roots.
+/// Returns a program that begins with the command `init` and has every collective for these counts,
+/// with the first and the last rank as roots.
 pub(super) fn all_collectives_program(init: &str, ranks: usize, counts: &[usize]) -> String {
     let mut program = format!("{init}\n");
     for count in counts {

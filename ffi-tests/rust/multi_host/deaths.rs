@@ -5,8 +5,8 @@ use crate::harness::{TestHost, TestJob};
 use crate::hosts::{Hosts, ONE_NETWORK};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
-/// Kills one rank during a loop, after the command `init`. Returns the times in microseconds until the ranks of other hosts,
-/// and the ranks of its own host, got the error.
+/// Kills one rank during a loop, after the command `init`. Returns the times in microseconds until
+/// the ranks of other hosts, and the ranks of its own host, got the error.
 pub(super) fn kill_rank(
     hosts: &Hosts,
     rank_hosts: &[TestHost],

@@ -1,6 +1,6 @@
 //! The steps of the operations that only copy data.
 
-use super::operations::TwoLevelCall;
+use super::call::TwoLevelCall;
 use super::reductions::is_consecutive;
 use super::steps::Step;
 use crate::backend::OpKind;

@@ -7,7 +7,7 @@
 //! device memory. The steps run in streams of the library.
 
 use super::host::TwoLevelGroup;
-use super::inner_group::{InnerGroupSetup, TwoLevelOptions};
+use super::inner_group::{CreateInnerBackend, InnerGroupSetup, TwoLevelOptions};
 use super::scratch::Scratch;
 use super::spec::TwoLevelSpec;
 use crate::backend::device_factory::{
@@ -38,7 +38,8 @@ struct TwoLevelDevice {
 }
 
 /// Creates the two-level device back end of this rank. All ranks must call this function, because
-/// it waits for all ranks.
+/// it waits for all ranks. `create` creates the back end of an inner group from the name of a
+/// device map.
 ///
 /// # Errors
 /// The error of the device; any error of a bootstrap.
@@ -46,6 +47,7 @@ pub(in crate::backend) fn create_device(
     spec: &TwoLevelSpec,
     options: &TwoLevelOptions,
     setup: &DeviceBackendSetup<'_>,
+    create: &CreateInnerBackend,
 ) -> Result<DeviceBackendOrReason> {
     let context = device_context(setup.context)?;
     let setup = InnerGroupSetup {
@@ -56,6 +58,7 @@ pub(in crate::backend) fn create_device(
         host: setup.host.as_ref(),
         failure_state: setup.failure_state.as_ref(),
         device: Some(context.device()),
+        create,
     };
     let group = TwoLevelGroup::create(&setup, Scratch::new(Some(&context)))?;
     Ok(Ok(Box::new(TwoLevelDevice { group, rank: setup.context.rank, context })))

@@ -2,8 +2,9 @@
 //! messages, detects dead ranks and owns the failure state, and the inner groups, which run the
 //! collectives.
 
+use super::call::TwoLevelCall;
 use super::inner_group::{InnerGroupSetup, InnerGroups, TwoLevelOptions};
-use super::operations::TwoLevelCall;
+use super::operations;
 use super::scratch::Scratch;
 use super::spec::TwoLevelSpec;
 use super::steps::StepRunner;
@@ -77,7 +78,7 @@ impl TwoLevelGroup {
         operation.observer.record_start("two_level");
         let steps = StepRunner::new(&self.groups, operation, device);
         let call = TwoLevelCall { steps: &steps, scratch: &self.scratch };
-        call.run().map_err(|error| {
+        operations::run(&call).map_err(|error| {
             let failure = self.failures.fail_with(error);
             steps.drain();
             failure
@@ -154,6 +155,7 @@ pub(in crate::backend) fn create_host(
         host: host.as_ref(),
         failure_state: failure_state.as_ref(),
         device: None,
+        create: &registry::create_host_backend,
     };
     let group = TwoLevelGroup::create(&setup, Scratch::new(None)).inspect_err(|error| {
         exchange.publish_failure(error);

@@ -4,14 +4,12 @@
 //! ([`super::member_exchange`]). Its ranks have other numbers than in the two-level group, but its
 //! texts show the numbers of the two-level group.
 
-use super::member_exchange::MemberExchange;
+use super::member_exchange::InnerGroupExchange;
 use super::spec::TwoLevelSpec;
 use crate::backend::device_factory::split_prefixed_options;
 use crate::backend::linked_failures::{LinkedGroup, renumber_outwards};
 use crate::backend::registry::{self, DEFAULT_HOST_BACKEND};
-use crate::backend::{
-    self, Backend, BootstrapExchange, GroupContext, GroupFailureState, GroupKeyStore,
-};
+use crate::backend::{Backend, BootstrapExchange, GroupContext, GroupFailureState, GroupKeyStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
@@ -97,6 +95,10 @@ impl TwoLevelOptions {
     }
 }
 
+/// A function that creates the back end of an inner group by its name.
+pub(in crate::backend) type CreateInnerBackend =
+    dyn Fn(&str, &GroupContext<'_>, &dyn BootstrapExchange) -> Result<Arc<dyn Backend>>;
+
 /// The arguments for the creation of the inner groups of this rank.
 pub(super) struct InnerGroupSetup<'a> {
     pub(super) spec: &'a TwoLevelSpec,
@@ -108,6 +110,7 @@ pub(super) struct InnerGroupSetup<'a> {
     pub(super) failure_state: &'a dyn GroupFailureState,
     /// The device of this rank, if the inner groups run operations on device memory.
     pub(super) device: Option<usize>,
+    pub(super) create: &'a CreateInnerBackend,
 }
 
 /// The inner groups of this rank.
@@ -179,7 +182,7 @@ impl InnerGroupSetup<'_> {
         })?;
         let me = ranks.iter().position(|&member| member == context.rank);
         let me = me.ok_or_else(|| Error::internal("the rank is not in its inner group"))?;
-        let exchange = MemberExchange {
+        let exchange = InnerGroupExchange {
             engine,
             members: ranks,
             me,
@@ -208,7 +211,7 @@ impl InnerGroupSetup<'_> {
             device: self.device,
             ..**context
         };
-        let created = backend::create(&name, &context, &exchange);
+        let created = (self.create)(&name, &context, &exchange);
         let backend = created
             .context(|| format!("{spec}, {level}"))
             .map_err(|error| renumber_outwards(error, ranks))?;

@@ -27,7 +27,7 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The bootstrap exchange of one inner group.
-pub(super) struct MemberExchange<'a> {
+pub(super) struct InnerGroupExchange<'a> {
     /// The messages of the group.
     pub(super) engine: &'a dyn PointToPoint,
     /// The numbers in the group of the members.
@@ -73,7 +73,7 @@ impl Completion for MessageInFlight {
     }
 }
 
-impl MemberExchange<'_> {
+impl InnerGroupExchange<'_> {
     fn send(&self, to: Rank, bytes: &[u8]) -> Result<Arc<MessageInFlight>> {
         let buffer = PooledBuffer::copy_of(bytes);
         let request = SendRequest {
@@ -144,7 +144,7 @@ impl MemberExchange<'_> {
     }
 }
 
-impl BootstrapExchange for MemberExchange<'_> {
+impl BootstrapExchange for InnerGroupExchange<'_> {
     fn all_gather(
         &self,
         phase: &str,

@@ -1,7 +1,7 @@
 //! The steps of the reductions.
 
 use super::average::StepOperators;
-use super::operations::TwoLevelCall;
+use super::call::TwoLevelCall;
 use super::scratch::SCRATCH_BYTES;
 use super::steps::Step;
 use crate::backend::OpKind;
@@ -93,7 +93,8 @@ fn broadcast_step(root: Rank, is_root: bool, buffer: Dst<'_>) -> Step<'_> {
 
 /// Runs a reduce, one piece at a time. On each host one rank, the *collector*, reduces the vectors
 /// of the host, and the collectors reduce their results. The collectors have the root's local rank,
-/// or are the leaders. If the collector of the root's host is not the root, it passes the result on.
+/// or are the leaders. If the collector of the root's host is not the root, it passes the result
+/// on.
 pub(super) fn reduce(call: &TwoLevelCall<'_>) -> Result<()> {
     let (groups, whole) = (call.groups(), call.steps.whole);
     let (with, (root_host, root_local)) = (call.operators()?, call.root()?);

@@ -1,6 +1,7 @@
 //! The name of a two-level group: `inside=NAME,between=NAME`.
 
-use crate::base::error::{Error, Result};
+use crate::backend::{OpKind, SupportQuery, registry};
+use crate::base::error::{Error, ErrorKind, Result};
 use std::fmt;
 
 /// The names of the back ends inside a host and between hosts.
@@ -44,6 +45,62 @@ impl TwoLevelSpec {
                  for example \"inside=nccl,between=native\""
             ))),
         }
+    }
+}
+
+impl TwoLevelSpec {
+    /// Returns true if the back end inside the host is a device back end.
+    pub(in crate::backend) fn is_for_devices(&self) -> bool {
+        registry::find_device_factory(&self.inside).is_some()
+    }
+
+    /// Returns the name with the canonical names of the back ends.
+    pub(in crate::backend) fn canonical(&self) -> String {
+        let of = |name: &str| registry::canonical_name(name).unwrap_or(name).to_owned();
+        Self { inside: of(&self.inside), between: of(&self.between) }.to_string()
+    }
+
+    /// Returns the names of the host back ends, which may be unknown.
+    pub(in crate::backend) fn host_backends(&self) -> Vec<String> {
+        let inside = Some(self.inside.clone()).filter(|_| !self.is_for_devices());
+        inside.into_iter().chain([self.between.clone()]).collect()
+    }
+
+    /// Checks that this process has the back ends.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name; `Unsupported` for a device back end between hosts; the error
+    /// of a library that cannot be loaded.
+    pub(in crate::backend) fn check(&self) -> Result<()> {
+        if registry::find_device_factory(&self.between).is_some() {
+            let message = format!(
+                "{self}: {0} runs between hosts only if it also runs inside them: use the back end \
+                 \"{0}\" for both, or \"between=native\"",
+                self.between
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        registry::check_host_name(&self.between)?;
+        match registry::find_device_factory(&self.inside) {
+            Some(factory) => factory.check(),
+            None => registry::check_host_name(&self.inside),
+        }
+    }
+
+    /// Checks whether a group supports a call on host memory if its caller requested only this
+    /// two-level device back end. Such a group supports only barriers and messages there.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(in crate::backend) fn check_host_support(&self, query: &SupportQuery) -> Result<()> {
+        if query.kind.is_none_or(|kind| kind == OpKind::Barrier) {
+            return Ok(());
+        }
+        let message = format!(
+            "{query} in host memory: the back end {self} supports GPU memory only; use \
+             \"cpu:native,cuda:{self}\" for both"
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 }
 
