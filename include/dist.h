@@ -1157,8 +1157,8 @@ size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
 /**
  * Copies the name of a group's back end.
  *
- * A group that was created with the name "gloo", which stands for "native", has the name
- * "gloo". dist_group_describe has the name of the back end that is in use.
+ * "gloo" is another name of "native". A group that was created with the name "gloo" has this
+ * name here. dist_group_describe has the name of the back end that is in use.
  *
  * @param group in: the group.
  * @param buf out, optional: receives the name; as in dist_last_error_copy.

@@ -1,7 +1,7 @@
 /*
- * Two-level groups of ranks that are threads on emulated hosts: the results of all operations on
- * equal and unequal hosts, the calls that are not available, the failure of one rank, and the names
- * of groups and of maps without a device.
+ * Two-level groups of ranks that are threads on emulated hosts. The tests check the results of all
+ * operations on equal and unequal hosts, the calls that are not available, and the failure of one
+ * rank. They also check the names of groups, and maps without a device.
  */
 #include "check.h"
 

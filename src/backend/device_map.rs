@@ -172,7 +172,7 @@ fn parse_slots(name: &str) -> Result<(Option<String>, Option<String>)> {
     Ok((cpu, cuda))
 }
 
-/// Returns the map of two host back ends. The name `native` for device memory stands for the host
+/// Returns the map of two host back ends. The name `native` for device memory means the host
 /// back end of the map, because device memory always passes through host memory.
 fn map_through_host(host: String, cuda: String) -> DeviceMap {
     let canonical = host_name::canonical(&cuda);
@@ -215,7 +215,7 @@ impl DeviceMap {
             DeviceSelection::HostOnly => format!("cpu:{host}"),
             DeviceSelection::PreferredIfAvailable | DeviceSelection::Only(_) => actual.to_owned(),
             DeviceSelection::ThroughHost(device) | DeviceSelection::ThroughSecond(device) => {
-                // The name `native` for device memory stands for the host back end.
+                // The name `native` for device memory means the host back end.
                 let device = match host_name::canonical(device) {
                     Some(DEFAULT_HOST_BACKEND) if self.host_backend() != DEFAULT_HOST_BACKEND => {
                         host.clone()

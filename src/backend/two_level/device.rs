@@ -2,8 +2,8 @@
 //! hosts, through host memory. The group's host back end carries the messages, detects dead ranks
 //! and owns the failure state.
 //!
-//! The host thread waits for the device: an operation begins when the device has completed the work
-//! that was in the caller's stream at the time of the call, and it ends when the whole result is in
+//! The host thread waits for the device. An operation begins when the device has completed the work
+//! that was in the caller's stream at the time of the call. It ends when the whole result is in
 //! device memory. The steps run in streams of the library.
 
 use super::host::TwoLevelGroup;

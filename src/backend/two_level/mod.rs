@@ -1,8 +1,8 @@
 //! Two-level groups: one back end inside a host and another between hosts, as one group. The name
 //! `inside=NAME,between=NAME` selects them ([`spec`]).
 //!
-//! A two-level group has a host back end over all ranks and *inner groups* over some of them
-//! ([`inner_group`]): one of the ranks of this host, and one of ranks of different hosts. An
+//! A two-level group has a host back end over all ranks. Each rank is also in one or two *inner
+//! groups* ([`inner_group`]): one of the ranks of this host, and one of ranks of different hosts. An
 //! operation is composed of operations of the inner groups, its *steps* ([`steps`],
 //! [`operations`]).
 //!

@@ -11,7 +11,7 @@
 //! - barrier: barrier inside, barrier between. By leaders: another barrier inside.
 //!
 //! If all hosts have the same number of ranks, the ranks with the same local rank form an inner
-//! group between hosts (a *rail*), so all ranks of a host use the network at the same time. All
+//! group between hosts (a *rail*). All ranks of a host then use the network at the same time, and the
 //! rails exchange different elements. Otherwise only the leaders (the lowest ranks of the hosts)
 //! use the network.
 //!

@@ -16,7 +16,7 @@ const MIN_SPLIT_BYTES: usize = 64 << 10;
 /// The alignment of pieces. It is a multiple of the size of every element type.
 const PIECE_ALIGN_BYTES: usize = 64;
 
-/// Returns the length of a piece of which `copies` fit in the scratch memory.
+/// Returns the length of a piece. The scratch memory has room for `copies` pieces.
 fn piece_bytes(copies: usize) -> usize {
     (SCRATCH_BYTES / copies / PIECE_ALIGN_BYTES).max(1) * PIECE_ALIGN_BYTES
 }
@@ -249,7 +249,7 @@ mod tests {
     fn pieces_cover_all_bytes_and_fit() {
         for copies in [1, 3, 100, 1 << 20] {
             let piece = piece_bytes(copies);
-            assert!(piece % PIECE_ALIGN_BYTES == 0 && piece > 0);
+            assert!(piece.is_multiple_of(PIECE_ALIGN_BYTES) && piece > 0);
             assert!(piece == PIECE_ALIGN_BYTES || piece * copies <= SCRATCH_BYTES);
         }
         for bytes in [0, 1, 63, 64, 65, 640] {

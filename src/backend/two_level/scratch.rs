@@ -35,7 +35,7 @@ impl Scratch {
     }
 
     /// Calls `run` with scratch memory of this size. Operations of a group run one at a time, so no
-    /// other operation waits for the lock meanwhile.
+    /// other operation waits for the lock.
     ///
     /// # Errors
     /// `OutOfMemory`; the errors of `run`.
@@ -90,7 +90,11 @@ mod tests {
         };
         let whole = address(4096);
         assert_eq!((address(64), address(4096)), (whole, whole));
-        scratch.with(0, |memory| Ok(assert!(memory.is_empty()))).unwrap();
+        let look = |memory: Dst<'_>| {
+            assert!(memory.is_empty());
+            Ok(())
+        };
+        scratch.with(0, look).unwrap();
         address(1 << 20);
         assert_eq!(address(1 << 20), address(1));
     }

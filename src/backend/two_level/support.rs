@@ -1,5 +1,5 @@
-//! The calls that a two-level group supports: those whose steps all inner groups of all ranks
-//! support. The ranks agree on this table when the group is created, so each call is supported on
+//! The calls that a two-level group supports. It supports a call if all inner groups of all ranks
+//! support the steps of the call. The ranks agree on this table when the group is created, so each call is supported on
 //! all ranks or on none. The table is small, because few operations have steps.
 
 use super::average::StepOperators;
