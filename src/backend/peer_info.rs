@@ -87,7 +87,7 @@ pub(super) fn rank_locations<'a>(
         let known = &shared[host_index];
         let host = if **known == *name { Arc::clone(known) } else { name.into() };
         let shown_rank = shown_ranks.map_or(rank, |shown| shown[rank]);
-        let name = PeerName { rank, shown_rank, pid, host };
+        let name = PeerName::new(rank, pid, host).shown_as(shown_rank);
         RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
     };
     (0..hosts.rank_count()).map(location).collect()

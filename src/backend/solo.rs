@@ -65,7 +65,7 @@ impl SingleRankBackend {
 
     /// Creates the back end of a new group whose rank has this number in texts.
     pub fn with_shown_rank(shown_rank: Rank) -> Self {
-        let name = PeerName { rank: 0, shown_rank, pid: host::pid(), host: host::name().into() };
+        let name = PeerName::new(0, host::pid(), host::name().into()).shown_as(shown_rank);
         let rank_locations = [RankLocation { name, host_index: 0, local_rank: 0 }];
         Self { rank_locations, state: Arc::default() }
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(super) struct TwoLevelGroup {
     /// The name of the back end.
     pub(super) name: &'static str,
-    /// The inner groups. They are dropped before the host back end, which carried their bootstrap.
+    /// The inner groups. They are dropped before the host back end.
     pub(super) groups: InnerGroups,
     support: SupportTable,
     pub(super) scratch: Scratch,

@@ -11,9 +11,10 @@ use crate::backend::linked_failures::{LinkedGroup, renumber_outwards};
 use crate::backend::registry::{self, DEFAULT_HOST_BACKEND};
 use crate::backend::{Backend, BootstrapExchange, GroupContext, GroupFailureState, GroupKeyStore};
 use crate::base::deadline::Deadline;
-use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::nodes::NodeMap;
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -133,8 +134,7 @@ impl InnerGroups {
     /// Creates the inner groups. All ranks of the two-level group must call this function.
     ///
     /// # Errors
-    /// `Unsupported` if the host back end has no messages; any error of the bootstrap of an inner
-    /// group.
+    /// Any error of the bootstrap of an inner group.
     pub(super) fn create(setup: &InnerGroupSetup<'_>) -> Result<Self> {
         let locations = setup.host.rank_locations();
         let labels: Vec<usize> = locations.iter().map(|location| location.host_index).collect();
@@ -142,16 +142,22 @@ impl InnerGroups {
         let (rank, is_even) =
             (setup.context.rank, hosts.min_ranks_per_node() == hosts.max_ranks_per_node());
         let (host, local) = (hosts.node_of(rank), hosts.local_rank(rank));
-        let inside = setup.create_group(Level::Inside, host, hosts.members(host))?;
+        let exchange = setup.exchange(Level::Inside, hosts.members(host));
+        let inside = setup.create_group(Level::Inside, host, &exchange)?;
+        exchange.finish()?;
         let rail = if is_even { local } else { 0 };
-        let between = if hosts.node_count() > 1 && local == rail {
-            let ranks: Vec<Rank> =
-                (0..hosts.node_count()).map(|host| hosts.members(host)[rail]).collect();
-            Some(setup.create_group(Level::Between, rail, &ranks)?)
-        } else {
+        let mut ranks: Vec<Rank> = Vec::new();
+        if hosts.node_count() > 1 && local == rail {
+            ranks.extend((0..hosts.node_count()).map(|host| hosts.members(host)[rail]));
+        }
+        let exchange = setup.exchange(Level::Between, &ranks);
+        let between = if ranks.is_empty() {
             setup.check_between_options()?;
             None
+        } else {
+            Some(setup.create_group(Level::Between, rail, &exchange)?)
         };
+        exchange.finish()?;
         Ok(Self { hosts, rank, inside, between, is_even })
     }
 
@@ -169,28 +175,30 @@ impl InnerGroups {
 }
 
 impl InnerGroupSetup<'_> {
-    /// Creates the inner group with these ranks. `index` distinguishes the groups of a level.
-    fn create_group(&self, level: Level, index: usize, ranks: &[Rank]) -> Result<InnerGroup> {
-        let Self { context, spec, .. } = self;
-        let engine = self.host.point_to_point().ok_or_else(|| {
-            let message = format!(
-                "{spec}: the back end {} has no messages, which the creation of a two-level group \
-                 needs",
-                self.host.name()
-            );
-            Error::new(ErrorKind::Unsupported, message)
-        })?;
-        let me = ranks.iter().position(|&member| member == context.rank);
-        let me = me.ok_or_else(|| Error::internal("the rank is not in its inner group"))?;
-        let exchange = InnerGroupExchange {
-            engine,
-            members: ranks,
-            me,
-            deadline: context.deadline,
+    /// Returns the exchange of the inner group with these ranks. All ranks of the two-level group
+    /// must finish it.
+    fn exchange<'r>(&'r self, level: Level, members: &'r [Rank]) -> InnerGroupExchange<'r> {
+        let kind = if self.device.is_some() { "device" } else { "host" };
+        InnerGroupExchange {
+            members,
+            name: format!("two-level-{kind}-{level:?}"),
             group_exchange: self.exchange,
             failure_state: self.failure_state,
-            locations: self.host.rank_locations(),
-        };
+            rounds: Cell::new(0),
+        }
+    }
+
+    /// Creates the inner group with these ranks. `index` distinguishes the groups of a level.
+    fn create_group(
+        &self,
+        level: Level,
+        index: usize,
+        exchange: &InnerGroupExchange<'_>,
+    ) -> Result<InnerGroup> {
+        let ranks = exchange.members;
+        let Self { context, spec, .. } = self;
+        let me = ranks.iter().position(|&member| member == context.rank);
+        let me = me.ok_or_else(|| Error::internal("the rank is not in its inner group"))?;
         let (host_backend, name) = self.backend_names(level);
         let options = self.options.of_level(level, &host_backend);
         let keys = context.group_keys.map(|keys| {
@@ -211,7 +219,7 @@ impl InnerGroupSetup<'_> {
             device: self.device,
             ..**context
         };
-        let created = (self.create)(&name, &context, &exchange);
+        let created = (self.create)(&name, &context, exchange);
         let backend = created
             .context(|| format!("{spec}, {level}"))
             .map_err(|error| renumber_outwards(error, ranks))?;

@@ -2,8 +2,8 @@
 //! `inside=NAME,between=NAME` selects them ([`spec`]).
 //!
 //! A two-level group has a host back end over all ranks. Each rank is also in one or two *inner
-//! groups* ([`inner_group`]): one of the ranks of this host, and one of ranks of different hosts. An
-//! operation is composed of operations of the inner groups, its *steps* ([`steps`],
+//! groups* ([`inner_group`]): one of the ranks of this host, and one of ranks of different hosts.
+//! An operation is composed of operations of the inner groups, its *steps* ([`steps`],
 //! [`operations`]).
 //!
 //! | memory | file | inside the host | between hosts |
@@ -11,9 +11,9 @@
 //! | host | [`host`] | a host back end | a host back end |
 //! | device | [`device`] | a device back end | a host back end, through host memory |
 //!
-//! The host back end carries the messages and the bootstrap of the inner groups, detects dead
-//! ranks, and owns the failure state. A failure of an inner group fails the two-level group and
-//! the other inner group, and the reverse ([`super::linked_failures`]).
+//! The host back end carries the messages, detects dead ranks, and owns the failure state. If an
+//! inner group fails, the two-level group and the other inner group fail too, and the reverse
+//! ([`super::linked_failures`]).
 //!
 //! Only some operations have steps. The ranks agree on the supported calls when the group is
 //! created ([`support`]).

@@ -11,9 +11,9 @@
 //! - barrier: barrier inside, barrier between. By leaders: another barrier inside.
 //!
 //! If all hosts have the same number of ranks, the ranks with the same local rank form an inner
-//! group between hosts (a *rail*). All ranks of a host then use the network at the same time, and the
-//! rails exchange different elements. Otherwise only the leaders (the lowest ranks of the hosts)
-//! use the network.
+//! group between hosts (a *rail*). All ranks of a host then use the network at the same time, and
+//! the rails exchange different elements. Otherwise only the leaders (the lowest ranks of the
+//! hosts) use the network.
 //!
 //! Each element is reduced in one place and then copied, so all ranks get the same bits.
 

@@ -1,6 +1,7 @@
 //! The calls that a two-level group supports. It supports a call if all inner groups of all ranks
-//! support the steps of the call. The ranks agree on this table when the group is created, so each call is supported on
-//! all ranks or on none. The table is small, because few operations have steps.
+//! support the steps of the call. The ranks agree on this table when the group is created, so each
+//! call is supported on all ranks or on none. The table is small, because few operations have
+//! steps.
 
 use super::average::StepOperators;
 use super::inner_group::{InnerGroup, InnerGroups, Level};

@@ -6,7 +6,6 @@ use super::hello::Hello;
 use super::members::TcpMember;
 use crate::base::deadline::Deadline;
 use crate::base::error::Error;
-use crate::base::ids::Rank;
 use crate::transport::PeerName;
 use std::net::SocketAddr;
 
@@ -15,7 +14,7 @@ use std::net::SocketAddr;
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
     /// The number of this rank in texts.
-    pub(super) own_shown_rank: Rank,
+    pub(super) own_shown_rank: u32,
     pub(super) name: PeerName,
     pub(super) addresses: Vec<RailAddress>,
     /// The local addresses from which to connect, with their rails (indexes of interfaces). The
