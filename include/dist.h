@@ -418,7 +418,9 @@ typedef struct dist_init_options_t {
      * - "native" (or "gloo"), "mpi" and registered names serve host memory. If `device` is set,
      *   they also serve the memory of that GPU.
      * - "nccl" serves GPU memory.
-     * - "cpu:native,cuda:nccl" names one back end for each kind of memory.
+     * - "cpu:native,cuda:nccl" names one back end for each kind of memory; "cpu:native" names one
+     *   for host memory only.
+     * - "inside=nccl,between=native" names one back end inside each host and one between hosts.
      * - NULL or "default" selects native. If `device` is set and all ranks have NCCL, it also
      *   selects nccl.
      */
@@ -1154,6 +1156,9 @@ size_t dist_group_name(const struct dist_group_t *group, char *buf, size_t cap);
 
 /**
  * Copies the name of a group's back end.
+ *
+ * "gloo" is another name of "native". A group that was created with the name "gloo" has this
+ * name here. dist_group_describe has the name of the back end that is in use.
  *
  * @param group in: the group.
  * @param buf out, optional: receives the name; as in dist_last_error_copy.

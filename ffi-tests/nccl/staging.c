@@ -292,7 +292,7 @@ static void wrong_options_are_refused(struct rank *self)
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "staging.chunk_bytes=4096");
     self->backend_options = NULL;
     self->backend = "cpu:native,cuda:other";
-    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "cpu:native,cuda:native");
+    CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_NOT_FOUND, "\"other\"");
     self->backend = "cpu:other,cuda:native";
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_NOT_FOUND, "\"other\"");
     self->backend = "native";

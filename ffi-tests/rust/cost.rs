@@ -72,15 +72,16 @@ const UNMEASURED_GROUPS: usize = 60;
 /// Bytes that a process allocates once, or too seldom to distribute evenly over the groups.
 const ONE_TIME_BYTES: u64 = 1 << 20;
 
-/// Creates `count` idle groups of 8 ranks and checks the cost of each.
-fn check_idle_groups(count: usize) {
+/// Creates `count` idle groups of 8 ranks with the back end of the command `init`, and checks that
+/// each costs at most as much as `native_groups` native groups.
+fn check_idle_groups(init: &str, count: usize, native_groups: u64) {
     let list = "0,1,2,3,4,5,6,7";
     let all = run(RANKS, |_| {
         // The first groups cause the one-time allocations: they fill the rings of the world group,
         // over which the ranks agree on a group. The barriers fill the flight recorder of each
         // process.
         format!(
-            "init\ntimes 2000 0 barrier\nmany {UNMEASURED_GROUPS} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
+            "{init}\ntimes 2000 0 barrier\nmany {UNMEASURED_GROUPS} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
         )
     });
     let grown = |rank: usize, key| {
@@ -93,20 +94,27 @@ fn check_idle_groups(count: usize) {
     println!(
         "an idle group of 8, of {count}: {shared} bytes of shared memory, {heap} of heap ({heaps:?})"
     );
-    let most = MAX_MEMORY_IDLE
+    let most = native_groups * MAX_MEMORY_IDLE
         + if count < 1000 { ONE_TIME_BYTES / u64::try_from(count).unwrap() } else { 0 };
     assert!(shared + heap <= most, "{shared} bytes of shared memory and {heaps:?} of heap");
 }
 
 #[test]
 fn idle_groups_use_little_memory() {
-    check_idle_groups(300);
+    check_idle_groups("init", 300, 1);
+}
+
+/// On one host, a two-level group consists of two native groups: one of all ranks, and one inside
+/// the host.
+#[test]
+fn idle_two_level_groups_cost_two_native_groups() {
+    check_idle_groups("init backend=inside=native,between=native", 100, 2);
 }
 
 #[test]
 #[ignore = "needs some 20,000 descriptors, and a minute: the number that is promised"]
 fn thousand_idle_groups_use_little_memory() {
-    check_idle_groups(1000);
+    check_idle_groups("init", 1000, 1);
 }
 
 /// Measures the CPU time of rank 0 while rank 1 enters each operation `late_ms` late. The limit is

@@ -93,6 +93,7 @@ programs!(
     store_custom,
     threads,
     timeouts,
+    two_level,
     works,
     works_events,
     works_many,

@@ -51,6 +51,7 @@ const LAYER_RULES: &[(&str, LayerRule)] = &[
     ("backend::nccl", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     ("backend::plugin", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     ("backend::staging", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
+    ("backend::two_level", LayerRule::Never(BACKEND_SPECIFIC_MODULES)),
     (
         "api",
         LayerRule::Never(&[
@@ -120,6 +121,8 @@ const UNSAFE_MODULES: &[&str] = &[
     "backend::nccl",
     "backend::plugin",
     "backend::staging",
+    // Makes views of device memory that it owns.
+    "backend::two_level::scratch",
     "store::custom",
     "api::reducer",
     // The views of user memory; their constructors state the caller's obligation once.

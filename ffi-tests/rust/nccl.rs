@@ -6,6 +6,8 @@
 mod interface;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
+#[path = "nccl/two_level.rs"]
+mod two_level;
 
 use interface::ROOT;
 use std::fs::File;
@@ -292,10 +294,12 @@ fn dead_rank_is_named_and_others_continue() {
 fn check_rank_death(backend: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "death", true);
+    let hosts = if backend.contains("inside=") { "DIST_HOST_ID=host$((rank / 2))" } else { "" };
     let script = "port=$1; shift; pids=; for rank in 0 1 2; do \
-         RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
+         HOSTS RANK=$rank WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \"$1\" $rank 3 $2 & pids=\"$pids $!\"; done; \
          worst=0; for pid in $pids; do wait $pid || worst=1; done; exit $worst";
-    let words = ["sh", "-c", script, "sh", &free_port(), &program, backend];
+    let script = script.replace("HOSTS", hosts);
+    let words = ["sh", "-c", &script, "sh", &free_port(), &program, backend];
     run_with(&format!("death_{backend}"), &[], &words).expect_success();
 }
 

@@ -51,6 +51,63 @@ fn every_status_is_in_the_table_with_its_number() {
     assert_eq!(table.lines().filter(|line| line.starts_with("| `")).count(), known);
 }
 
+/// Returns the words between back quotes, without those in the code blocks of the page.
+fn quoted_words(page: &str) -> Vec<&str> {
+    page.split('`').skip(1).step_by(2).flat_map(str::split_whitespace).collect()
+}
+
+/// Returns the environment variables that a page names, without their values.
+fn variables(page: &str) -> BTreeSet<&str> {
+    let name = |word: &str| word.split('=').next().unwrap_or(word).len();
+    let names = quoted_words(page).into_iter().map(|word| &word[..name(word)]);
+    let is_variable = |word: &&str| {
+        let is_upper =
+            |byte: u8| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit();
+        word.contains('_') && word.bytes().all(is_upper) && !word.starts_with("DIST_ERR_")
+    };
+    names.filter(is_variable).collect()
+}
+
+#[test]
+fn advice_names_existing_variables() {
+    let table = section(&read("docs/environment.md"), "env");
+    let page = read("docs/choosing.md");
+    let named = variables(&page);
+    assert!(named.len() > 12, "only {named:?}");
+    let unknown: Vec<_> =
+        named.into_iter().filter(|name| !table.contains(&format!("| `{name}` |"))).collect();
+    assert!(unknown.is_empty(), "docs/choosing.md names unknown variables: {unknown:?}");
+}
+
+#[test]
+fn advice_names_valid_back_ends() {
+    let page = read("docs/choosing.md");
+    let is_backend = |word: &&str| {
+        let parts = ["inside=", "cpu:", "cuda:"];
+        parts.iter().any(|part| word.starts_with(part))
+    };
+    let named: BTreeSet<&str> = quoted_words(&page).into_iter().filter(is_backend).collect();
+    assert!(named.len() >= 5, "only {named:?}");
+    for name in named {
+        // A library that is missing on this machine is no mistake of the page.
+        if let Err(error) = dist::backend::check_name(name) {
+            assert!(!error.message().contains("is not a map"), "{name}: {error}");
+            let hosts = dist::backend::host_backend_names(name);
+            let known = ["native", "gloo", "mpi"];
+            assert!(hosts.iter().all(|host| known.contains(&host.as_str())), "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn advice_names_existing_functions_and_programs() {
+    let (page, header) = (read("docs/choosing.md"), read("include/dist.h"));
+    let functions = quoted_words(&page).into_iter().filter(|word| word.starts_with("dist_"));
+    let missing: Vec<_> = functions.filter(|name| !header.contains(&format!("{name}("))).collect();
+    assert!(missing.is_empty(), "docs/choosing.md names unknown functions: {missing:?}");
+    assert_eq!(variables("`A_B=1` and `DIST_X`, not `native` or A_C"), ["A_B", "DIST_X"].into());
+}
+
 /// Returns the names in the first column of a table; each is a link of the form `` [`name`](name)
 /// ``.
 fn linked_names(table: &str) -> BTreeSet<String> {

@@ -95,6 +95,9 @@ pub struct GroupContext<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
+    /// The number of each rank that texts show, if it is not the rank of this group. See
+    /// [`PeerName::shown_rank`](crate::transport::PeerName::shown_rank).
+    pub shown_ranks: Option<&'a [Rank]>,
     /// The host and port of the store through which the ranks bootstrap, if there is a store. Back
     /// ends use the address as a hint to select the network interface.
     pub store_address: Option<(&'a str, u16)>,

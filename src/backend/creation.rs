@@ -4,7 +4,7 @@
 
 use super::context::{BootstrapExchange, GroupContext};
 use super::interface::Backend;
-use super::{device_map, registry};
+use super::{device_map, device_map_creation, host_name, registry};
 use crate::base::error::Result;
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ pub fn create(
         (devices, _) => devices,
     };
     match devices {
-        Some(devices) => device_map::create(&devices, context, exchange),
-        None => registry::create_host_backend(name, context, exchange),
+        Some(devices) => device_map_creation::create(&devices, context, exchange),
+        None => host_name::create(name, context, exchange),
     }
 }
 
@@ -44,7 +44,7 @@ pub fn create(
 pub fn check_name(name: &str) -> Result<()> {
     match device_map::parse(name)? {
         Some(devices) => devices.check(),
-        None => registry::check_host_name(name),
+        None => host_name::check(name),
     }
 }
 
@@ -53,21 +53,68 @@ pub fn check_name(name: &str) -> Result<()> {
 pub fn canonical_name(name: &str) -> String {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.to_string(),
-        _ => registry::canonical_name(name).unwrap_or(registry::DEFAULT_HOST_BACKEND).to_owned(),
+        _ => host_name::canonical(name).unwrap_or(registry::DEFAULT_HOST_BACKEND).to_owned(),
     }
 }
 
-/// Returns the name of the back end for host memory that `name` selects. If `name` is a device map,
-/// this is the host back end of the map, otherwise `name` itself. The function does not check that
-/// this back end exists.
-pub fn host_backend_name(name: &str) -> String {
+/// Returns the names of the single back ends for host memory that `name` consists of. They may be
+/// unknown.
+pub fn host_backend_names(name: &str) -> Vec<String> {
     match device_map::parse(name) {
-        Ok(Some(devices)) => devices.host_backend().to_owned(),
-        _ => name.to_owned(),
+        Ok(Some(devices)) => devices.host_backends(),
+        _ => host_name::parts(name),
+    }
+}
+
+/// Returns the name of a group's back end as its creator knows it: with the aliases of the name
+/// `requested`. `actual` is the name of the back end.
+pub fn requested_name(requested: &str, actual: &str) -> String {
+    match device_map::parse(requested) {
+        Ok(Some(devices)) => devices.requested_name(actual),
+        _ if requested.eq_ignore_ascii_case(registry::NATIVE_ALIAS) => host_name::shown(requested),
+        _ => actual.to_owned(),
     }
 }
 
 /// Returns true if [`create`] knows the name, in upper or lower case.
 pub fn is_available(name: &str) -> bool {
     check_name(name).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alias_is_kept_in_the_requested_name() {
+        for (requested, actual, expected) in [
+            ("Gloo", "native", "gloo"),
+            ("gloo", "cpu:native,cuda:native", "gloo"),
+            ("native", "native", "native"),
+            ("cpu:GLOO", "native", "cpu:gloo"),
+            ("cpu:native", "native", "cpu:native"),
+            ("cpu:gloo,cuda:nccl", "cpu:native,cuda:nccl", "cpu:gloo,cuda:nccl"),
+            ("cuda:gloo,cpu:native", "cpu:native,cuda:native", "cpu:native,cuda:gloo"),
+            ("cpu:gloo,cuda:other", "cpu:native,cuda:other", "cpu:gloo,cuda:other"),
+            ("cpu:other,cuda:native", "cpu:other,cuda:other", "cpu:other,cuda:other"),
+            ("default", "cpu:native,cuda:nccl", "cpu:native,cuda:nccl"),
+            ("nccl", "nccl", "nccl"),
+            (
+                "inside=gloo,between=native",
+                "inside=native,between=native",
+                "inside=native,between=native",
+            ),
+        ] {
+            assert_eq!(requested_name(requested, actual), expected, "{requested}");
+        }
+    }
+
+    #[test]
+    fn names_consist_of_these_host_back_ends() {
+        assert_eq!(host_backend_names("mpi"), ["mpi"]);
+        assert_eq!(host_backend_names("cpu:mpi,cuda:nccl"), ["mpi"]);
+        assert_eq!(host_backend_names("cpu:gloo,cuda:mpi"), ["gloo", "mpi"]);
+        assert_eq!(host_backend_names("inside=nccl,between=mpi"), ["native", "mpi"]);
+        assert_eq!(host_backend_names("inside=native,between=mpi"), ["native", "mpi"]);
+    }
 }

@@ -8,11 +8,13 @@
 //! their devices.
 
 use super::device_backend::{DeviceBackend, DevicePointToPoint, JointEnqueuer};
-use super::device_factory::{DeviceBackendFactory, DeviceBackendOrReason};
+use super::device_factory::DeviceBackendOrReason;
+use super::device_map::DeviceBackendChoice;
 use super::interface::{
     Backend, BackendProperties, FastPath, FastPathKind, GroupFailureState, PeerMonitor,
     RankLocation,
 };
+use super::linked_failures::LinkedFailures;
 use super::memory::BackendMemory;
 use super::support_query::SupportQuery;
 use crate::algo::{AlgorithmRequest, Operation};
@@ -29,9 +31,12 @@ pub(super) struct DeviceMapBackend {
     /// The device. This must be the first field, so that it is dropped before `host`, which owns
     /// the failure state.
     pub(super) device: MappedDevice,
-    /// If the caller requested only a device back end: its factory, which decides which calls on
+    /// If the caller requested only a device back end: this back end, which decides which calls on
     /// host memory the group supports.
-    pub(super) host_restriction: Option<&'static dyn DeviceBackendFactory>,
+    pub(super) host_restriction: Option<DeviceBackendChoice>,
+    /// If the device back end uses a second group: the link between its failure and the failure of
+    /// `host`.
+    pub(super) second_failures: Option<Arc<LinkedFailures>>,
     pub(super) host: Arc<dyn Backend>,
 }
 
@@ -151,7 +156,8 @@ impl Backend for DeviceMapBackend {
         if query.gpu.is_some() {
             return self.device.supports(query);
         }
-        self.host_restriction.map_or(Ok(()), |device| device.check_host_support(query))?;
+        let restriction = self.host_restriction.as_ref();
+        restriction.map_or(Ok(()), |device| device.check_host_support(query))?;
         self.host.supports(query)
     }
 
@@ -168,6 +174,9 @@ impl Backend for DeviceMapBackend {
 
     fn abort(&self, reason: &Error) {
         self.host.abort(reason);
+        if let Some(linked) = &self.second_failures {
+            linked.pass_on();
+        }
         self.device.on_group_failure();
     }
 

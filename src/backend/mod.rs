@@ -2,7 +2,8 @@
 //! [`Backend`], the back ends, and the creation of a back end by name ([`create`]).
 //!
 //! Each back end has a file or a folder of its own. [`registry`] finds a back end by its name.
-//! [`device_map`] combines a back end for host memory with a back end for GPU memory.
+//! [`device_map`] combines a back end for host memory with a back end for GPU memory, and
+//! [`two_level`] combines a back end inside a host with another between hosts.
 //!
 //! This module does not depend on stores or on the C ABI. Ranks exchange bootstrap data through
 //! [`BootstrapExchange`], and plug-ins store keys in [`GroupKeyStore`].
@@ -14,7 +15,10 @@ mod device_backend;
 mod device_factory;
 pub mod device_map;
 mod device_map_backend;
+mod device_map_creation;
+mod host_name;
 mod interface;
+mod linked_failures;
 mod memory;
 pub mod native;
 pub mod nccl;
@@ -24,6 +28,7 @@ pub mod registry;
 pub mod solo;
 mod staging;
 mod support_query;
+mod two_level;
 
 pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
 pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
@@ -36,7 +41,8 @@ pub use crate::transport::{
 };
 pub use context::{BootstrapExchange, GroupContext, GroupKeyStore, ParentGroup};
 pub use creation::{
-    canonical_name, check_name, create, default_name, host_backend_name, is_available,
+    canonical_name, check_name, create, default_name, host_backend_names, is_available,
+    requested_name,
 };
 pub use device_backend::{
     DeviceBackend, DeviceBatch, DeviceMessage, DevicePointToPoint, DeviceTransfer, JointEnqueuer,

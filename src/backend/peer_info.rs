@@ -71,10 +71,12 @@ pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> 
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
-/// Returns the locations of all ranks. `hosts` assigns the ranks to hosts. `process_of` returns the
-/// process id and the host name of a rank.
+/// Returns the locations of all ranks. `hosts` assigns the ranks to hosts. `shown_ranks` is the
+/// field of the [`super::GroupContext`]. `process_of` returns the process id and the host name of a
+/// rank.
 pub(super) fn rank_locations<'a>(
     hosts: &NodeMap,
+    shown_ranks: Option<&[Rank]>,
     process_of: impl Fn(Rank) -> (u32, &'a str),
 ) -> Vec<RankLocation> {
     // The ranks of a host share one copy of the host name.
@@ -84,7 +86,8 @@ pub(super) fn rank_locations<'a>(
         let (host_index, (pid, name)) = (hosts.node_of(rank), process_of(rank));
         let known = &shared[host_index];
         let host = if **known == *name { Arc::clone(known) } else { name.into() };
-        let name = PeerName { rank, pid, host };
+        let shown_rank = shown_ranks.map_or(rank, |shown| shown[rank]);
+        let name = PeerName::new(rank, pid, host).shown_as(shown_rank);
         RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
     };
     (0..hosts.rank_count()).map(location).collect()

@@ -14,15 +14,18 @@ use super::nccl::NcclFactory;
 use super::solo::SingleRankBackend;
 use super::staging::StagingFactory;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::unpoisoned;
+use crate::base::sync::{lock, unpoisoned};
 use std::fmt::Debug;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// The name of the default back end for host memory.
 pub const DEFAULT_HOST_BACKEND: &str = "native";
 
+/// The alias of the native back end: the name of c10d's back end for host memory.
+pub(super) const NATIVE_ALIAS: &str = "gloo";
+
 /// The name of the native back end, and its alias.
-const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, "gloo"];
+const BUILTIN_NAMES: [&str; 2] = [DEFAULT_HOST_BACKEND, NATIVE_ALIAS];
 
 /// Names that are not allowed for plug-ins, because device maps use them.
 const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
@@ -122,7 +125,8 @@ pub(super) fn create_host_backend(
     if context.size == 1 {
         // Options that are invalid for several ranks are also invalid for one rank.
         native::peer_info::check_options(context)?;
-        return Ok(Arc::new(SingleRankBackend::new()));
+        let shown_rank = context.shown_ranks.map_or(0, |shown| shown[0]);
+        return Ok(Arc::new(SingleRankBackend::with_shown_rank(shown_rank)));
     }
     Ok(Arc::new(native::bootstrap::create(context, exchange)?))
 }
@@ -130,6 +134,23 @@ pub(super) fn create_host_backend(
 /// Returns the factory of the device back end with this name, as used in device maps.
 pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBackendFactory> {
     Some(PREFERRED_DEVICE_FACTORY).filter(|factory| factory.name().eq_ignore_ascii_case(name))
+}
+
+/// Checks the options of a host back end without a bootstrap. A plug-in checks its options itself.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(super) fn check_options(name: &str, context: &GroupContext<'_>) -> Result<()> {
+    if is_native(name) { native::peer_info::check_options(context) } else { Ok(()) }
+}
+
+/// Removes the options of device back ends, which a group with a device map accepts.
+///
+/// # Errors
+/// `InvalidArgument` for a wrong option of a device back end.
+pub(super) fn without_device_options(options: &str) -> Result<String> {
+    let (_, rest) = PREFERRED_DEVICE_FACTORY.split_options(options)?;
+    HOST_TRANSFER_FACTORY.split_options(&rest).map(|(_, rest)| rest)
 }
 
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
@@ -144,6 +165,24 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
         return Some(BUILTIN_NAMES[0]);
     }
     find_entry(name).map(|backend| backend.name)
+}
+
+/// Returns a copy of a name with static lifetime. Equal names share one copy, so the function leaks
+/// one string for each distinct combination of back ends.
+pub(super) fn intern_name(name: &str) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut names = lock(&NAMES);
+    if let Some(interned) = names.iter().find(|known| **known == name) {
+        return interned;
+    }
+    let name: &'static str = name.to_owned().leak();
+    names.push(name);
+    name
+}
+
+/// Returns true if this is the name of the native back end or its alias.
+pub(super) fn is_native(name: &str) -> bool {
+    canonical_name(name) == Some(DEFAULT_HOST_BACKEND)
 }
 
 /// Checks that a back end for host memory with this name exists.

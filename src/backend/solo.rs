@@ -5,6 +5,7 @@ use crate::algo::rules::AlgorithmRules;
 use crate::algo::{AlgorithmRequest, GroupShape, Operation, select};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
 use crate::base::log::LogLevel;
 use crate::base::nodes::NodeMap;
 use crate::base::op::ReduceOp;
@@ -59,7 +60,12 @@ impl LoopbackMessages {
 impl SingleRankBackend {
     /// Creates the back end of a new group.
     pub fn new() -> Self {
-        let name = PeerName { rank: 0, pid: host::pid(), host: host::name().into() };
+        Self::with_shown_rank(0)
+    }
+
+    /// Creates the back end of a new group whose rank has this number in texts.
+    pub fn with_shown_rank(shown_rank: Rank) -> Self {
+        let name = PeerName::new(0, host::pid(), host::name().into()).shown_as(shown_rank);
         let rank_locations = [RankLocation { name, host_index: 0, local_rank: 0 }];
         Self { rank_locations, state: Arc::default() }
     }

@@ -125,6 +125,12 @@ impl Deadline {
         self.timeout
     }
 
+    /// Returns the deadline that has the same start and ends later by `time`.
+    #[must_use]
+    pub fn extended(&self, time: Duration) -> Self {
+        Self { timeout: self.timeout.saturating_add(time).min(FOREVER), ..*self }
+    }
+
     /// Returns the earlier of this deadline and the time `slice` from now. A caller that polls uses
     /// it to limit each of its waits.
     #[must_use]

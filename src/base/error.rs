@@ -267,6 +267,17 @@ impl Error {
         self
     }
 
+    /// Replaces the rank of the culprit by the result of `renumber`: the number of the same rank in
+    /// another group. If the result is `None`, the error has no culprit afterwards.
+    #[must_use]
+    pub fn renumber_culprit(mut self, renumber: impl FnOnce(Rank) -> Option<Rank>) -> Self {
+        self.0.culprit = self.0.culprit.and_then(renumber);
+        if self.0.culprit.is_none() {
+            (self.0.fault, self.0.process) = (None, None);
+        }
+        self
+    }
+
     /// Sets the error that caused this error. The message of this error must contain the text of
     /// `source`.
     #[must_use]
@@ -397,6 +408,19 @@ mod tests {
         assert_eq!(error.clone().with_fault_code(200), error);
         let no_culprit = Error::new(ErrorKind::Timeout, "late").with_fault(RankFault::Late);
         assert_eq!(no_culprit.culprit_details(), None);
+    }
+
+    #[test]
+    fn culprit_is_renumbered_or_removed() {
+        let error = Error::new(ErrorKind::PeerFailed, "gone").with_culprit(1);
+        let error = error.with_fault(RankFault::Died);
+        let moved = error.clone().renumber_culprit(|rank| Some(rank + 4));
+        assert_eq!(
+            moved.culprit_details().map(|it| (it.rank, it.fault)),
+            Some((5, RankFault::Died))
+        );
+        let removed = error.renumber_culprit(|_| None);
+        assert_eq!((removed.culprit(), removed.fault_code()), (None, 0));
     }
 
     #[test]

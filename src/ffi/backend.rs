@@ -192,8 +192,9 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     if backend::is_available(name) {
         return Ok(());
     }
-    // `name` may be a device map, which contains the name of the host back end.
-    if !backend::host_backend_name(name).eq_ignore_ascii_case(backend_mpi::BACKEND_NAME) {
+    // `name` may combine several back ends.
+    let is_mpi = |name: &String| name.eq_ignore_ascii_case(backend_mpi::BACKEND_NAME);
+    if !backend::host_backend_names(name).iter().any(is_mpi) {
         return configured;
     }
     backend_mpi::find_plugin(&|path| load_plugin(path).map(drop)).map_err(

@@ -294,6 +294,9 @@ dist_export! {
     #[on_error(0)]
     /// Copies the name of a group's back end.
     ///
+    /// "gloo" is another name of "native". A group that was created with the name "gloo" has this
+    /// name here. dist_group_describe has the name of the back end that is in use.
+    ///
     /// @param group in: the group.
     /// @param buf out, optional: receives the name; as in dist_last_error_copy.
     /// @param cap in: the size of `buf` in bytes.
@@ -303,7 +306,7 @@ dist_export! {
     /// @threads Any thread may call this at any time.
     /// @since 0.1
     pub fn dist_group_backend(group: *const dist_group_t, buf: *mut c_char, cap: usize) -> usize {
-        copy_text(self::group(group)?.backend_name(), buf, cap)
+        copy_text(&self::group(group)?.requested_backend_name(), buf, cap)
     }
 }
 

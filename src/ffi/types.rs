@@ -65,7 +65,9 @@ pub struct dist_init_options_t {
     /// - "native" (or "gloo"), "mpi" and registered names serve host memory. If `device` is set,
     ///   they also serve the memory of that GPU.
     /// - "nccl" serves GPU memory.
-    /// - "cpu:native,cuda:nccl" names one back end for each kind of memory.
+    /// - "cpu:native,cuda:nccl" names one back end for each kind of memory; "cpu:native" names one
+    ///   for host memory only.
+    /// - "inside=nccl,between=native" names one back end inside each host and one between hosts.
     /// - NULL or "default" selects native. If `device` is set and all ranks have NCCL, it also
     ///   selects nccl.
     pub backend: *const c_char,

@@ -293,7 +293,7 @@ mod tests {
         }
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
-        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
         let policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let group = Nonce([5; 16]);
         let domain =

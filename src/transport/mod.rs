@@ -72,15 +72,32 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct PeerName {
     /// The number of the rank in the group.
     pub rank: Rank,
+    /// The number of the rank that texts show. It differs from `rank` only in a group that the
+    /// library uses inside of another group: there it is the number in the other group, which the
+    /// user knows. A `u32` suffices for every group, and does not enlarge this struct.
+    pub shown_rank: u32,
     /// The id of the rank's process.
     pub pid: u32,
     /// The name of the rank's host. The names of all ranks of one host share this text.
     pub host: Arc<str>,
 }
 
+impl PeerName {
+    /// Returns the name of a rank that texts show with its own number.
+    pub fn new(rank: Rank, pid: u32, host: Arc<str>) -> Self {
+        Self { rank, shown_rank: 0, pid, host }.shown_as(rank)
+    }
+
+    /// Returns the name with another number in texts.
+    #[must_use]
+    pub fn shown_as(self, shown_rank: Rank) -> Self {
+        Self { shown_rank: u32::try_from(shown_rank).unwrap_or(u32::MAX), ..self }
+    }
+}
+
 impl std::fmt::Display for PeerName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "rank {} (pid {}, host {})", self.rank, self.pid, self.host)
+        write!(f, "rank {} (pid {}, host {})", self.shown_rank, self.pid, self.host)
     }
 }
 

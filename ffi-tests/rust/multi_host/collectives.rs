@@ -7,10 +7,10 @@ use crate::hosts::{Hosts, LinkSettings, ONE_NETWORK};
 use crate::interface::ROOT;
 use crate::toolchain::Compiler;
 
-/// Returns a program with every collective for these counts, with the first and the last rank as
-/// roots.
-fn all_collectives_program(ranks: usize, counts: &[usize]) -> String {
-    let mut program = "init\n".to_owned();
+/// Returns a program that begins with the command `init` and has every collective for these counts,
+/// with the first and the last rank as roots.
+pub(super) fn all_collectives_program(init: &str, ranks: usize, counts: &[usize]) -> String {
+    let mut program = format!("{init}\n");
     for count in counts {
         let mut add = |line: &str| program.push_str(&format!("{line}\n"));
         add(&format!("all_reduce f32 SUM {count}"));
@@ -30,7 +30,7 @@ fn all_collectives_program(ranks: usize, counts: &[usize]) -> String {
 fn check_collectives(counts: &[usize]) {
     let Some(hosts) = Hosts::try_new_or_skip(counts.len(), ONE_NETWORK) else { return };
     let rank_hosts = block_placement(&hosts, counts);
-    let program = all_collectives_program(rank_hosts.len(), &[0, 1, 17, 3000, 200_003]);
+    let program = all_collectives_program("init", rank_hosts.len(), &[0, 1, 17, 3000, 200_003]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
         let job = TestJob::on_hosts(&rank_hosts, &master, |_| program.clone());
         assert_all_succeeded(&job.finish(), rank_hosts.len(), &program);
@@ -56,16 +56,17 @@ fn collectives_on_four_hosts_of_different_sizes() {
 fn collectives_with_round_robin_placement() {
     let Some(hosts) = Hosts::try_new_or_skip(2, ONE_NETWORK) else { return };
     let rank_hosts: Vec<TestHost> = [0, 1, 0, 1, 1].map(|host| hosts.host(host)).to_vec();
-    let program = all_collectives_program(rank_hosts.len(), &[1, 17, 3000, 200_003]);
+    let program = all_collectives_program("init", rank_hosts.len(), &[1, 17, 3000, 200_003]);
     let job = TestJob::on_hosts(&rank_hosts, &hosts.ipv4(0, 0), |_| program.clone());
     assert_all_succeeded(&job.finish(), rank_hosts.len(), &program);
 }
 
 /// Returns the program with all collectives issued before the first wait.
-fn issued_ahead_program(program: &str) -> String {
+pub(super) fn issued_ahead_program(program: &str) -> String {
     let ahead = |line: &str| match line {
         "finalize" => "settle\nfinalize\n".to_owned(),
-        "init" | "leaks" => format!("{line}\n"),
+        "leaks" => format!("{line}\n"),
+        init if init.starts_with("init") => format!("{line}\n"),
         collective => format!("{collective} async=yes\n"),
     };
     program.lines().map(ahead).collect()
@@ -75,6 +76,7 @@ fn check_collectives_issued_ahead(counts: &[usize]) {
     let Some(hosts) = Hosts::try_new_or_skip(counts.len(), ONE_NETWORK) else { return };
     let rank_hosts = block_placement(&hosts, counts);
     let program = issued_ahead_program(&all_collectives_program(
+        "init",
         rank_hosts.len(),
         &[0, 1, 17, 3000, 200_003],
     ));
@@ -107,12 +109,12 @@ fn check_over_lossy_link(program: &str) {
 
 #[test]
 fn collectives_over_a_slow_lossy_link() {
-    check_over_lossy_link(&all_collectives_program(4, &[1, 50_000]));
+    check_over_lossy_link(&all_collectives_program("init", 4, &[1, 50_000]));
 }
 
 #[test]
 fn collectives_issued_ahead_over_a_slow_lossy_link() {
-    check_over_lossy_link(&issued_ahead_program(&all_collectives_program(4, &[1, 50_000])));
+    check_over_lossy_link(&issued_ahead_program(&all_collectives_program("init", 4, &[1, 50_000])));
 }
 
 /// The number of ranks in the tests with many ranks.
@@ -122,7 +124,7 @@ const MANY_RANKS: usize = 64;
 fn check_many_ranks(host: impl Fn(usize) -> usize) {
     let rank_host = |rank| TestHost::on_this_network(&format!("host-{}", host(rank)));
     let rank_hosts: Vec<TestHost> = (0..MANY_RANKS).map(rank_host).collect();
-    let program = all_collectives_program(MANY_RANKS, &[100]);
+    let program = all_collectives_program("init", MANY_RANKS, &[100]);
     let job = TestJob::on_hosts(&rank_hosts, "127.0.0.1", |_| program.clone());
     assert_all_succeeded(&job.finish(), MANY_RANKS, &program);
 }

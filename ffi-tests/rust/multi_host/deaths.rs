@@ -5,15 +5,16 @@ use crate::harness::{TestHost, TestJob};
 use crate::hosts::{Hosts, ONE_NETWORK};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
-/// Kills one rank during a loop. Returns the times in microseconds until the ranks of other hosts,
-/// and the ranks of its own host, got the error.
-fn kill_rank(
+/// Kills one rank during a loop, after the command `init`. Returns the times in microseconds until
+/// the ranks of other hosts, and the ranks of its own host, got the error.
+pub(super) fn kill_rank(
     hosts: &Hosts,
     rank_hosts: &[TestHost],
+    init: &str,
     operation: &str,
     victim: usize,
 ) -> [Vec<u64>; 2] {
-    let program = format!("init\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
+    let program = format!("{init}\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
     let mut job = TestJob::on_hosts(rank_hosts, &hosts.ipv4(0, 0), |_| program.clone());
     let names: Vec<String> = (0..rank_hosts.len()).map(|rank| rank.to_string()).collect();
     job.await_reports(&names, "ready");
@@ -51,7 +52,7 @@ fn kill_each_rank(operation: &str) {
     let rank_hosts = block_placement(&hosts, &[2, 2]);
     let mut latencies = [Vec::new(), Vec::new()];
     for victim in 0..rank_hosts.len() {
-        let report_times = kill_rank(&hosts, &rank_hosts, operation, victim);
+        let report_times = kill_rank(&hosts, &rank_hosts, "init", operation, victim);
         latencies.iter_mut().zip(report_times).for_each(|(all, some)| all.extend(some));
     }
     for (mut latencies, placement) in latencies.into_iter().zip(["other hosts", "its own host"]) {

@@ -18,6 +18,7 @@ mod interfaces;
 mod messages;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
+mod two_level;
 #[path = "../worker/mod.rs"]
 mod worker;
 

@@ -264,7 +264,7 @@ struct ScriptedEndpointState {
 
 impl ScriptedEndpoint {
     fn new(chunk: usize, leaves: bool) -> Self {
-        let name = |rank| PeerName { rank, pid: 1, host: "here".into() };
+        let name = |rank| PeerName::new(rank, 1, "here".into());
         Self {
             names: [name(0), name(PEER)],
             chunk,

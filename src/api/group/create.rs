@@ -85,6 +85,7 @@ impl Group {
             epoch: 0,
             rank,
             size,
+            shown_ranks: None,
             store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
             group_keys: keys.as_ref(),
             options: &options.backend_options,

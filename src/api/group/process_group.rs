@@ -12,7 +12,7 @@ use crate::api::group::group_observer::GroupObserver;
 use crate::api::observe::{recorder, trace};
 use crate::api::work::callbacks;
 use crate::api::work::queue::RunQueue;
-use crate::backend::{Backend, DeviceBackend, FastPathKind, RankLocation};
+use crate::backend::{self, Backend, DeviceBackend, FastPathKind, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug::{self, DebugLevel};
@@ -204,6 +204,12 @@ impl Group {
         self.backend.name()
     }
 
+    /// Returns the name of the back end with the alias by which the creator of the group requested
+    /// it, if any. c10d does the same.
+    pub fn requested_backend_name(&self) -> String {
+        backend::requested_name(&self.origin.backend, self.backend_name())
+    }
+
     /// Returns the time limit in milliseconds of operations that set none.
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms.load(Ordering::Relaxed)
@@ -326,6 +332,7 @@ impl Group {
         let backend_key = match (self.device, self.backend_name()) {
             (Some(_), _) => "map",
             (None, "native") => "native",
+            (None, name) if name.starts_with("inside=") => "two_level",
             (None, _) => "plugin",
         };
         json!({

@@ -48,6 +48,7 @@ pub(super) fn create_backend(
         epoch: origin.epoch,
         rank: identity.rank,
         size: origin.global_ranks.len(),
+        shown_ranks: None,
         store_address: origin.store_address.as_ref().map(|(host, port)| (host.as_str(), *port)),
         group_keys: keys.as_ref(),
         options: &origin.backend_options,

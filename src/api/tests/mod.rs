@@ -75,7 +75,7 @@ impl FakeBackend {
     /// its back end.
     pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
         let location = |rank| RankLocation {
-            name: PeerName { rank, pid: 1, host: "h".into() },
+            name: PeerName::new(rank, 1, "h".into()),
             host_index: 0,
             local_rank: rank,
         };

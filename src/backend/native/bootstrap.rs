@@ -111,7 +111,7 @@ fn bootstrap_group(
         .enumerate()
         .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
         .collect::<Result<_>>()?;
-    let plan = NativeGroupPlan::compute(&infos)?;
+    let plan = NativeGroupPlan::compute(&infos, context.shown_ranks)?;
     let (domain, node_transport) = plan.join_node(context, &infos, &node_listener, exchange)?;
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
@@ -211,7 +211,7 @@ impl CmaCapability {
 }
 
 impl NativeGroupPlan {
-    fn compute(infos: &[NativePeerInfo]) -> Result<Self> {
+    fn compute(infos: &[NativePeerInfo], shown_ranks: Option<&[Rank]>) -> Result<Self> {
         let transport = infos[0].transport.as_str();
         let one_process = infos.iter().all(|info| info.process_cookie == infos[0].process_cookie);
         check_transport(transport)?;
@@ -241,8 +241,8 @@ impl NativeGroupPlan {
         let slot_bytes = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
         let min_slot_bytes = (infos.len() * LARGEST_ELEMENT).max(slot_bytes);
         let shape = GroupShape::of(&nodes, wait_policy.is_oversubscribed);
-        let rank_locations =
-            rank_locations(&hosts, |rank| (infos[rank].pid, infos[rank].host_name.as_str()));
+        let process_of = |rank: Rank| (infos[rank].pid, infos[rank].host_name.as_str());
+        let rank_locations = rank_locations(&hosts, shown_ranks, process_of);
         Ok(Self {
             names: rank_locations.iter().map(|location| location.name.clone()).collect(),
             rank_locations,

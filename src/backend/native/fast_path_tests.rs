@@ -58,7 +58,7 @@ fn rank_pair(is_oversubscribed: bool) -> [FastPathRank; 2] {
     let group: GroupId = this_process::random_nonce().unwrap();
     let nodes = NodeMap::by_label(&[0, 0]);
     [0, 1].map(|rank| {
-        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed };

@@ -361,6 +361,7 @@ mod tests {
             epoch,
             rank,
             size,
+            shown_ranks: None,
             store_address: store,
             group_keys: keys,
             options,

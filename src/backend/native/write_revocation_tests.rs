@@ -27,7 +27,7 @@ const BYTES: usize = 64 << 10;
 pub(super) fn domains() -> [InprocDomain; 2] {
     let group: GroupId = this_process::random_nonce().unwrap();
     [0, 1].map(|rank| {
-        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let name = |rank| PeerName::new(rank, std::process::id(), "here".into());
         let geometry =
             RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
         let wait_policy = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };

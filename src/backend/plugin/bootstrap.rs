@@ -154,7 +154,8 @@ fn bootstrap_group(
         context.size
     );
     let labels: Vec<&str> = infos.iter().map(|info| info.host_id.as_str()).collect();
-    let locations = peer_info::rank_locations(&NodeMap::by_label(&labels), |rank| {
+    let hosts = NodeMap::by_label(&labels);
+    let locations = peer_info::rank_locations(&hosts, context.shown_ranks, |rank| {
         (infos[rank].pid, infos[rank].host_name.as_str())
     });
     let bound = BoundCommunicator { communicator: created.communicator, device };

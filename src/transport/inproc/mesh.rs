@@ -347,7 +347,7 @@ mod tests {
     const WAIT_POLICY: WaitPolicy = WaitPolicy::SLEEP_SOON;
 
     fn name(rank: Rank) -> PeerName {
-        PeerName { rank, pid: host::pid(), host: "here".into() }
+        PeerName::new(rank, host::pid(), "here".into())
     }
 
     /// Joins as a rank that is alone on its node.

@@ -197,7 +197,7 @@ mod tests {
     /// Creates two ranks that are threads.
     fn pair() -> (ShmDomain, ShmDomain) {
         let meetings = [0, 1].map(|_| ShmListener::listen().unwrap());
-        let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
+        let name = |rank| PeerName::new(rank, host::pid(), "here".into());
         let peers: Arc<[PeerName]> = [name(0), name(1)].into();
         let member = |meeting: &ShmListener| ShmMember {
             socket: meeting.name().to_owned(),

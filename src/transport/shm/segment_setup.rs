@@ -371,7 +371,7 @@ mod tests {
             nonce: Nonce([number; 16]),
         });
         let peers = |pid: u32| -> Arc<[PeerName]> {
-            [0, 1].map(|rank| PeerName { rank, pid, host: "here".into() }).into()
+            [0, 1].map(|rank| PeerName::new(rank, pid, "here".into())).into()
         };
         let deadline = Deadline::after_ms(30_000);
         let config = |peers, me| ShmJoinConfig {

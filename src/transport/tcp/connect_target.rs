@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 #[derive(Debug)]
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
+    /// The number of this rank in texts.
+    pub(super) own_shown_rank: u32,
     pub(super) name: PeerName,
     pub(super) addresses: Vec<RailAddress>,
     /// The local addresses from which to connect, with their rails (indexes of interfaces). The
@@ -39,7 +41,8 @@ impl PeerConnectTarget {
         // mean the same network.
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
-        Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
+        let (own_shown_rank, name) = (own.name.shown_rank, peer.name.clone());
+        Ok(Self { hello, own_shown_rank, name, addresses, source_addresses, retry_until })
     }
 }
 

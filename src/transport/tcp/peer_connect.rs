@@ -235,7 +235,7 @@ impl PeerConnector {
         } else {
             // All ranks of the group receive this message, so it names the rank that could not
             // connect.
-            let (from, reason) = (self.target.hello.from, describe(&progress.failures));
+            let (from, reason) = (self.target.own_shown_rank, describe(&progress.failures));
             let message = format!("rank {from} cannot reach {name} over TCP: {reason}");
             // Only the callers of reconnections need to distinguish a peer that is gone from a peer
             // that cannot be reached.

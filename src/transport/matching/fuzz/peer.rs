@@ -53,7 +53,7 @@ impl FuzzPeer {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let number = u128::from(GROUPS.fetch_add(1, Ordering::Relaxed));
         let group = Nonce(number.to_le_bytes());
-        let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
+        let name = |rank| PeerName::new(rank, host::pid(), "here".into());
         let ranks = if rings.is_some() { 2 } else { 1 };
         let reuse = rings.unwrap_or(ReusePolicy::WhileCached);
         let geometry = RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: reuse };

@@ -51,7 +51,7 @@ pub(super) struct TestRank {
 }
 
 pub(super) fn peer_name(rank: Rank) -> PeerName {
-    PeerName { rank, pid: host::pid(), host: "here".into() }
+    PeerName::new(rank, host::pid(), "here".into())
 }
 
 pub(super) fn test_geometry(ranks: WorldSize) -> RegionGeometry {

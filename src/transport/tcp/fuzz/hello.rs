@@ -83,7 +83,7 @@ fn members() -> Vec<TcpMember> {
             lanes: LANES,
             reason,
         };
-        let name = PeerName { rank, pid: 1, host: "".into() };
+        let name = PeerName::new(rank, 1, "".into());
         TcpMember { name, nonce: nonce(rank), node: NODES[rank], advert }
     };
     (0..RANKS).map(member).collect()

@@ -32,7 +32,7 @@ const STREAM: Channel = Channel::Collective(0);
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn name(rank: Rank) -> PeerName {
-    PeerName { rank, pid: host::pid(), host: format!("host{rank}").into() }
+    PeerName::new(rank, host::pid(), format!("host{rank}").into())
 }
 
 /// Listens on one address of this host and requests this number of collective streams.
