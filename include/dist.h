@@ -616,14 +616,24 @@ DIST_NODISCARD dist_status_t dist_init(const struct dist_init_options_t *options
  * callbacks run before the world ends. Blocking calls of other threads continue to their own
  * end.
  *
- * The rank that hosts the store leaves last: it waits until the other ranks have left.
+ * The ranks compare the collectives that each of them has called in the world and in the
+ * groups made from it, released or not: their number and order, and of each collective the
+ * kind, element type, operator, root, label, and the counts that must agree. If they differ,
+ * every rank of the group returns DIST_ERR_MISMATCH, and the message names the first
+ * difference. A rank whose calls have already returned the failure of this group does not
+ * return it again. In a group that has failed, only ranks with equal numbers of calls compare. If
+ * some ranks do not come within 5 seconds, the others leave without them, and the log reports
+ * this at level WARN. The process keeps the calls of its last 1024 groups.
+ *
+ * The rank that hosts the store leaves last: it waits until the other ranks have left. After
+ * DIST_ERR_MISMATCH the rank has left, too.
  *
  * @agree nothing; every rank calls dist_finalize once.
- * @blocks Until works and callbacks have ended. On the rank that hosts the store, also until
- *   the other ranks have left. The call takes at most 6 seconds, or about 1 second if the
- *   group has failed.
+ * @blocks Until works and callbacks have ended and all ranks have compared their calls. On the
+ *   rank that hosts the store, also until the other ranks have left. The call takes at most 6
+ *   seconds, or about 1 second if the group has failed.
  * @return DIST_OK; DIST_ERR_NOT_INITIALIZED if there is no world; DIST_ERR_INVALID_ARGUMENT
- *   inside a completion callback.
+ *   inside a completion callback; DIST_ERR_MISMATCH if ranks made different calls.
  * @threads Any thread may call this at any time. Calls of dist_init and dist_finalize run one
  *   after the other.
  * @since 0.1
@@ -1058,6 +1068,13 @@ dist_status_t dist_group_abort(struct dist_group_t *group, const char *reason);
  * rank leaves the group. The parent of the group, and the groups made from the group, may be
  * released before or after the group.
  *
+ * If the ranks made different calls in the group, this call or dist_finalize returns
+ * DIST_ERR_MISMATCH, and the message names the first difference. For a group of the world,
+ * dist_finalize returns it on all ranks. For any other group, the ranks that release the group
+ * after the first one return it, while the store of the group is open. A rank whose calls have
+ * already returned the failure of the group does not return it again. The rank leaves the
+ * group in any case.
+ *
  * If the group has ranks on several hosts, the lowest rank of each host should be the last
  * rank of its host to leave. This rank exchanges reports of failures and deaths with the other
  * hosts. After it has left, the ranks that stay on its host learn of failures on other hosts
@@ -1066,8 +1083,10 @@ dist_status_t dist_group_abort(struct dist_group_t *group, const char *reason);
  * @param group in, optional: the group, not the world (see dist_finalize); NULL does nothing.
  * @agree nothing.
  * @blocks no, except for a group on GPUs: until the device of this rank and the other ranks
- *   are ready, but at most 10 seconds.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world.
+ *   are ready, but at most 10 seconds. The requests to the store of a group that does not
+ *   belong to the world take at most 300 ms.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT for the world;
+ *   DIST_ERR_MISMATCH if ranks made different calls.
  * @threads Any thread may call this at any time.
  * @since 0.1
  */
