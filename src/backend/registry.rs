@@ -136,23 +136,6 @@ pub(super) fn find_device_factory(name: &str) -> Option<&'static dyn DeviceBacke
     Some(PREFERRED_DEVICE_FACTORY).filter(|factory| factory.name().eq_ignore_ascii_case(name))
 }
 
-/// Checks the options of a host back end without a bootstrap. A plug-in checks its options itself.
-///
-/// # Errors
-/// `InvalidArgument`.
-pub(super) fn check_options(name: &str, context: &GroupContext<'_>) -> Result<()> {
-    if is_native(name) { native::peer_info::check_options(context) } else { Ok(()) }
-}
-
-/// Removes the options of device back ends, which a group with a device map accepts.
-///
-/// # Errors
-/// `InvalidArgument` for a wrong option of a device back end.
-pub(super) fn without_device_options(options: &str) -> Result<String> {
-    let (_, rest) = PREFERRED_DEVICE_FACTORY.split_options(options)?;
-    HOST_TRANSFER_FACTORY.split_options(&rest).map(|(_, rest)| rest)
-}
-
 fn find_entry(name: &str) -> Option<RegisteredBackend> {
     let registered = unpoisoned(REGISTERED.read());
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()

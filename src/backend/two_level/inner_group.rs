@@ -150,12 +150,14 @@ impl InnerGroups {
         if hosts.node_count() > 1 && local == rail {
             ranks.extend((0..hosts.node_count()).map(|host| hosts.members(host)[rail]));
         }
+        let have_all_groups = is_even && hosts.node_count() > 1;
+        if !have_all_groups {
+            setup.try_between_alone()?;
+        }
         let exchange = setup.exchange(Level::Between, &ranks);
-        let between = if ranks.is_empty() {
-            setup.check_between_options()?;
-            None
-        } else {
-            Some(setup.create_group(Level::Between, rail, &exchange)?)
+        let between = match ranks.is_empty() {
+            true => None,
+            false => Some(setup.create_group(Level::Between, rail, &exchange)?),
         };
         exchange.finish()?;
         Ok(Self { hosts, rank, inside, between, is_even })
@@ -226,13 +228,15 @@ impl InnerGroupSetup<'_> {
         Ok(InnerGroup { level, backend, ranks: ranks.to_vec(), operations: AtomicU64::new(0) })
     }
 
-    /// Checks the options between hosts on a rank that creates no group there.
-    fn check_between_options(&self) -> Result<()> {
-        let (host_backend, _) = self.backend_names(Level::Between);
-        let options = self.options.of_level(Level::Between, &host_backend);
-        // The inner group passes the options of device back ends to these.
-        let options = registry::without_device_options(&options)?;
-        registry::check_options(&host_backend, &GroupContext { options: &options, ..*self.context })
+    /// Creates and releases a group of this rank alone with the back end between hosts. If some
+    /// ranks create no group there, all ranks call this function first. It checks the options, and
+    /// makes the back end ready in this process. This may need all processes of the job at the same
+    /// time: MPI_Init does, for example.
+    fn try_between_alone(&self) -> Result<()> {
+        let own = [self.context.rank];
+        let exchange = self.exchange(Level::Between, &own);
+        // Rail 0 has the index 0.
+        self.create_group(Level::Between, 1 + self.context.rank, &exchange).map(drop)
     }
 
     /// Returns the name of the host back end of a level, and the name of the level's back end.

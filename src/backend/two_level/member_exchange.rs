@@ -170,9 +170,8 @@ mod tests {
                 failure_state: &NeverFailed,
                 rounds: Cell::new(0),
             };
-            let gather = |phase: &str| {
-                exchange.all_gather(phase, &[b'0' + u8::try_from(rank).unwrap()], &|| None)
-            };
+            let gather =
+                |phase: &str| exchange.all_gather(phase, rank.to_string().as_bytes(), &|| None);
             let gathered = match rank {
                 0 | 2 => vec![gather("card").unwrap(), gather("met").unwrap()],
                 1 => vec![gather("card").unwrap()],
