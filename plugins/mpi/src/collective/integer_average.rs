@@ -29,7 +29,7 @@ pub(super) struct IntegerSums {
 
 /// Returns true if a call is an average of integers.
 pub(super) fn is_integer_average(call: &Call<'_>) -> bool {
-    call.operation.op == ReduceOp::Avg.number() && !call.dtype.is_float()
+    ReduceOp::from_number(call.operation.op).is_ok_and(|op| op.is_integer_average(call.dtype))
 }
 
 fn is_signed(dtype: DataType) -> bool {
