@@ -2,8 +2,8 @@
 //! at the end.
 //!
 //! An integer of 8, 16 or 32 bits becomes one word of 64 bits. An integer of 64 bits becomes two
-//! words: its quotient by the number of ranks, and the remainder. The sum of all vectors is then the
-//! sum of the quotients times the number of ranks, plus the sum of the remainders. Neither sum
+//! words: its quotient by the number of ranks, and the remainder. The sum of all vectors is then
+//! the sum of the quotients times the number of ranks, plus the sum of the remainders. Neither sum
 //! overflows.
 
 use super::{Address, Call, Collective, src_view};
