@@ -1500,8 +1500,9 @@ typedef int32_t dist_dtype_t;
 /**
  * The operator of a reduction.
  *
- * Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced in single
- * precision. Their result is rounded once per host, and once more for each step between hosts.
+ * Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced
+ * in single precision. Their result is rounded once per host, and once more for each step between
+ * hosts.
  */
 typedef int32_t dist_op_t;
 

@@ -8,7 +8,7 @@
 //! An average multiplies the vector of each rank by 1/N before it adds the vector, so that no
 //! partial result is larger than the largest vector. Averages of integers are exact and thus need
 //! the sum of all vectors in a wider type. Only algorithms that fold all vectors at once compute
-//! them ([`needs_fold_at_once`]).
+//! them ([`ReduceOp::is_integer_average`]).
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -29,12 +29,6 @@ pub struct Fold {
     /// The divisor of an average over some of the vectors; `None` if the divisor is the number of
     /// folded vectors.
     divisor: Option<WorldSize>,
-}
-
-/// Returns whether a reduction must fold the vectors of all ranks at once. Averages of integers
-/// must, because a partial result does not fit in the type.
-pub(super) fn needs_fold_at_once(dtype: Option<DataType>, op: Option<ReduceOp>) -> bool {
-    op == Some(ReduceOp::Avg) && dtype.is_some_and(|dtype| !dtype.is_float())
 }
 
 /// Returns whether a partial result, which is rounded to this type, has less precision than the
@@ -72,7 +66,7 @@ impl Fold {
     /// As [`Fold::of`], and `Internal` for an operation that must fold all vectors at once.
     pub fn partial(operation: &Operation<'_>) -> Result<Self> {
         let whole = Self::of(operation)?;
-        if needs_fold_at_once(Some(whole.dtype), Some(whole.op)) {
+        if whole.op.is_integer_average(whole.dtype) {
             return Err(Error::internal("an average of integers was folded step by step"));
         }
         let op = if whole.op == ReduceOp::Avg { ReduceOp::Sum } else { whole.op };

@@ -1,6 +1,5 @@
 //! The arguments and the context of one collective call, for algorithms and back ends.
 
-use super::fold::needs_fold_at_once;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
@@ -34,7 +33,7 @@ pub struct AlgorithmRequest<'a> {
     /// Whether the caller requests that the vectors of all ranks are folded at once and in rank
     /// order.
     pub canonical: bool,
-    /// Whether the reduction itself requires this ([`needs_fold_at_once`]).
+    /// Whether the reduction itself requires this ([`ReduceOp::is_integer_average`]).
     pub at_once: bool,
 }
 
@@ -46,7 +45,8 @@ impl<'a> AlgorithmRequest<'a> {
         dtype: Option<DataType>,
         op: Option<ReduceOp>,
     ) -> Self {
-        Self { name, canonical, at_once: needs_fold_at_once(dtype, op) }
+        let is_integer_average = |(op, dtype): (ReduceOp, DataType)| op.is_integer_average(dtype);
+        Self { name, canonical, at_once: op.zip(dtype).is_some_and(is_integer_average) }
     }
 
     /// Returns whether a call has requirements.

@@ -76,6 +76,12 @@ impl ReduceOp {
         }
     }
 
+    /// Returns whether the operator averages integers. The exact sum of all vectors does not fit in
+    /// the type, so such a reduction has no partial results.
+    pub const fn is_integer_average(self, dtype: DataType) -> bool {
+        matches!(self, Self::Avg) && !dtype.is_float()
+    }
+
     /// The number of the first operator's C constant. No element type and no status has a number in
     /// the operators' range.
     const FIRST_NUMBER: i32 = 0x200;

@@ -104,8 +104,9 @@ pub const DIST_OPAQUE: dist_dtype_t = 0x111;
 
 /// The operator of a reduction.
 ///
-/// Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced in single
-/// precision. Their result is rounded once per host, and once more for each step between hosts.
+/// Integer results wrap around, except averages. Elements of the f16, bf16 and f8 types are reduced
+/// in single precision. Their result is rounded once per host, and once more for each step between
+/// hosts.
 pub type dist_op_t = i32;
 /// The sum. For DIST_BOOL: logical or.
 pub const DIST_SUM: dist_op_t = 0x200;

@@ -70,8 +70,8 @@ impl Group {
     }
 
     /// Returns the arguments and the key of a call that may take the fast path. Such a call has at
-    /// most `PROMPT_BYTES` bytes and default options, and no expensive debug check or trace is on. The
-    /// fast path logs nothing, so the log level is below DEBUG.
+    /// most `PROMPT_BYTES` bytes and default options, and no expensive debug check or trace is on.
+    /// The fast path logs nothing, so the log level is below DEBUG.
     #[inline]
     pub(in crate::api) fn small_call<'a>(
         &self,

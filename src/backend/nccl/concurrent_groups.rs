@@ -2,8 +2,8 @@
 //!
 //! Each operation of NCCL occupies a part of the device until its peers run the same operation. If
 //! two ranks run the operations of two groups in opposite orders, each may wait for the other
-//! forever. Operations in one stream have an order, and so have the operations of one batch. For two
-//! streams, the program must establish the order, for example by events. The library cannot see
+//! forever. Operations in one stream have an order, and so have the operations of one batch. For
+//! two streams, the program must establish the order, for example by events. The library cannot see
 //! these events, so the warning says what to check.
 
 use super::enqueued::{EnqueuedSummary, NcclEnqueuedOperation};

@@ -2,8 +2,8 @@
 //! at the end.
 //!
 //! An integer of 8, 16 or 32 bits becomes one word of 64 bits. An integer of 64 bits becomes two
-//! words: its quotient by the number of ranks, and the remainder. The sum of all vectors is then the
-//! sum of the quotients times the number of ranks, plus the sum of the remainders. Neither sum
+//! words: its quotient by the number of ranks, and the remainder. The sum of all vectors is then
+//! the sum of the quotients times the number of ranks, plus the sum of the remainders. Neither sum
 //! overflows.
 
 use super::{Address, Call, Collective, src_view};
@@ -29,7 +29,7 @@ pub(super) struct IntegerSums {
 
 /// Returns true if a call is an average of integers.
 pub(super) fn is_integer_average(call: &Call<'_>) -> bool {
-    call.operation.op == ReduceOp::Avg.number() && !call.dtype.is_float()
+    ReduceOp::from_number(call.operation.op).is_ok_and(|op| op.is_integer_average(call.dtype))
 }
 
 fn is_signed(dtype: DataType) -> bool {
