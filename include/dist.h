@@ -617,13 +617,14 @@ DIST_NODISCARD dist_status_t dist_init(const struct dist_init_options_t *options
  * end.
  *
  * The ranks compare the collectives that each of them has called in the world and in the
- * groups made from it, released or not: their number and order, and of each collective the
- * kind, element type, operator, root, label, and the counts that must agree. If they differ,
- * every rank of the group returns DIST_ERR_MISMATCH, and the message names the first
- * difference. A rank whose calls have already returned the failure of this group does not
- * return it again. In a group that has failed, only ranks with equal numbers of calls compare. If
- * some ranks do not come within 5 seconds, the others leave without them, and the log reports
- * this at level WARN. The process keeps the calls of its last 1024 groups.
+ * groups made from it, released or not. They compare the number and order of the calls. Of
+ * each call they compare the kind, element type, operator, root, label, and the counts that
+ * must agree. If they differ, every rank of the group returns DIST_ERR_MISMATCH, and the
+ * message names the first difference. A rank whose calls have already returned the failure of
+ * this group does not return it again. In a group that has failed, the ranks compare only the
+ * calls that both have made. If some ranks do not come within 5 seconds, the others leave
+ * without them, and the log reports this at level WARN. The process keeps the calls of its
+ * last 1024 groups.
  *
  * The rank that hosts the store leaves last: it waits until the other ranks have left. After
  * DIST_ERR_MISMATCH the rank has left, too.
