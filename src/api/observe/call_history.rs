@@ -46,12 +46,12 @@ impl AtomicCallSum {
 }
 
 impl CallHistory {
-    /// Adds a call. The caller has the turn of the group's queue, so no other thread runs this
+    /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so no other thread runs this
     /// function for the same group. Therefore plain loads and stores suffice.
     #[inline]
     pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
         let CallSum { calls, hash } = self.in_turn.load();
-        let sum = hash.wrapping_add(call_hash(words, label));
+        let sum = hash.wrapping_add(algo::hash_operation(words, label));
         self.in_turn.calls.store(calls + 1, Ordering::Relaxed);
         self.in_turn.hash.store(sum, Ordering::Relaxed);
     }
@@ -125,8 +125,10 @@ mod tests {
         let history = CallHistory::default();
         let [first, second] = [1, 2].map(|sequence| call(OpKind::Reduce, sequence));
         history.add(&first);
-        history.add_in_turn(&second.encode_with(7), &Label::NONE);
+        history.add_in_turn(&second.encode(), &Label::NONE);
         assert_eq!(history.sum(), sum_of(&[first, second]));
+        let chosen = Descriptor { algorithm: 7, ..second };
+        assert_eq!(history.sum(), sum_of(&[first, chosen]));
     }
 
     #[test]
