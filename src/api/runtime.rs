@@ -27,8 +27,8 @@ use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
-/// The time limit of `dist_finalize`. It covers three steps: the end of asynchronous operations, the
-/// comparison of the calls, and the leave barrier.
+/// The time limit of `dist_finalize`. It covers three steps: the end of asynchronous operations,
+/// the comparison of the calls, and the leave barrier.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time limit of each step of `dist_finalize` in a failed group. It is shorter, because in a
@@ -167,8 +167,8 @@ fn make_world(options: InitOptions) -> Result<()> {
 /// group.
 ///
 /// # Errors
-/// `NotInitialized`; `InvalidArgument` inside a completion callback; `Mismatch`, after this rank has
-/// left, if ranks made different calls in a group.
+/// `NotInitialized`; `InvalidArgument` inside a completion callback; `Mismatch`, after this rank
+/// has left, if ranks made different calls in a group.
 pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_finalize")?;
     let _changing = lock_world_change();

@@ -192,6 +192,22 @@ impl Descriptor {
         Self { label: label.unwrap_or(self.label), ..self }
     }
 
+    /// Returns the part of the descriptor that the ranks compare in addition to the call itself. It
+    /// has no algorithm, because not all back ends choose one. Of a call on a list of tensors, it
+    /// has only the sequence number and the label: this call compares everything else itself, and
+    /// the group can continue after a difference.
+    #[must_use]
+    pub fn compared(&self) -> Self {
+        let without_algorithm = Self { algorithm: 0, ..*self };
+        match self.count_spec {
+            CountSpec::TensorList => {
+                let (kind, op, root) = (OpKind::Broadcast, None, None);
+                Self { kind, op, root, ..without_algorithm }
+            }
+            _ => without_algorithm,
+        }
+    }
+
     /// Returns the words with 0 in place of the algorithm.
     #[inline]
     pub fn without_algorithm(words: &[u64; 3]) -> [u64; 3] {
@@ -358,6 +374,29 @@ mod tests {
             (known.with_label_text(None), labelled.to_string().as_str()),
             (known, "barrier #7 \"a\"")
         );
+    }
+
+    #[test]
+    fn lists_of_tensors_are_compared_by_the_call_itself() {
+        let broadcast = Descriptor {
+            kind: OpKind::Broadcast,
+            dtype: None,
+            op: None,
+            root: Some(1),
+            count_spec: CountSpec::TensorList,
+            sequence: 7,
+            algorithm: 2,
+            part: 0,
+            label: Label::NONE,
+        };
+        let (kind, op, root) = (OpKind::AllReduce, Some(ReduceOp::Sum), None);
+        let reduction = Descriptor { kind, op, root, ..broadcast };
+        assert_eq!(broadcast.compared(), reduction.compared());
+        assert_ne!(broadcast.compared(), Descriptor { sequence: 8, ..broadcast }.compared());
+        let count_spec = CountSpec::Count(3);
+        let [one, other] = [broadcast, reduction].map(|it| Descriptor { count_spec, ..it });
+        assert_eq!(one.compared(), Descriptor { algorithm: 0, ..one });
+        assert_ne!(one.compared(), other.compared());
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The comparison of the calls of all ranks at the end of a job or of a group.
 //!
-//! Each rank stores its calls in each group, or compares them with the calls of the rank that stored
-//! them first:
+//! Each rank stores its calls in each group, or compares them with the calls of the rank that
+//! stored them first:
 //!
 //! - `dist/calls/<group>/all` has the calls of the first rank whose group has not failed. All such
 //!   ranks must have the same number of calls with the same hash.
-//! - After a failure, the ranks stop at different calls. `dist/calls/<group>/failed/<number>` has the
-//!   calls of the first rank that stopped after this number of calls, and `<group>/failed` lists the
-//!   numbers. Ranks with equal numbers compare their hashes. Other ranks compare only the calls that
-//!   both have made and that both still know.
+//! - After a failure, the ranks stop at different calls. `dist/calls/<group>/failed/<number>` has
+//!   the calls of the first rank that stopped after this number of calls, and `<group>/failed`
+//!   lists the numbers. Ranks with equal numbers compare their hashes. Other ranks compare only the
+//!   calls that both have made and that both still know.
 //!
 //! If the group of a rank has failed because of a mismatch, its error is the difference. So it also
 //! reaches ranks that were not involved. This includes counts that only two ranks compare.

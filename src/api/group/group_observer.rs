@@ -1,7 +1,8 @@
 //! The observer of a group. It records the group's operations in the flight recorder, and also in
-//! the trace if a trace is running. It also adds collectives to the group's call history. Algorithms report their progress to the observer
-//! ([`ProgressObserver`]). The observer forwards the waits for other ranks to the trace, and the
-//! late arrivals of ranks to the straggler detector.
+//! the trace if a trace is running. It also adds collectives to the group's call history.
+//! Algorithms report their progress to the observer ([`ProgressObserver`]). The observer forwards
+//! the waits for other ranks to the trace, and the late arrivals of ranks to the straggler
+//! detector.
 
 use crate::api::observe::call_history::CallHistory;
 use crate::api::observe::recorder::{self, OperationOrigin, OperationRecord};

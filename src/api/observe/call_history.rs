@@ -46,8 +46,9 @@ impl AtomicCallSum {
 }
 
 impl CallHistory {
-    /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so no other thread runs this
-    /// function for the same group. Therefore plain loads and stores suffice.
+    /// Adds a call, whose words have no algorithm. The caller has the turn of the group's queue, so
+    /// no other thread runs this function for the same group. Therefore plain loads and stores
+    /// suffice. A call on a list of tensors never comes here ([`Descriptor::compared`]).
     #[inline]
     pub(in crate::api) fn add_in_turn(&self, words: &[u64; 3], label: &Label) {
         let CallSum { calls, hash } = self.in_turn.load();
@@ -58,7 +59,7 @@ impl CallHistory {
 
     /// Adds a call. Any thread may add calls at any time.
     pub(in crate::api) fn add(&self, descriptor: &Descriptor) {
-        let hash = call_hash(&descriptor.encode(), &descriptor.label);
+        let hash = call_hash(descriptor);
         self.concurrent.calls.fetch_add(1, Ordering::Relaxed);
         self.concurrent.hash.fetch_add(hash, Ordering::Relaxed);
     }
@@ -80,10 +81,9 @@ impl CallHistory {
     }
 }
 
-/// Returns the hash of a call without its algorithm, which not all back ends choose.
-#[inline]
-pub(in crate::api) fn call_hash(words: &[u64; 3], label: &Label) -> u64 {
-    algo::hash_operation(&Descriptor::without_algorithm(words), label)
+/// Returns the hash of a call in the history.
+pub(in crate::api) fn call_hash(descriptor: &Descriptor) -> u64 {
+    algo::hash_operation(&descriptor.compared().encode(), &descriptor.label)
 }
 
 #[cfg(test)]

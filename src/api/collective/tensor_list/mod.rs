@@ -19,8 +19,9 @@ mod check;
 mod description;
 mod plan;
 mod run;
+mod tensor;
 
-use crate::api::collective::call::{Call, buffer_bytes};
+use crate::api::collective::call::Call;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -31,6 +32,8 @@ use crate::base::op::ReduceOp;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use plan::ListPlan;
 pub(super) use run::ListTurn;
+use tensor::blocks_of;
+pub use tensor::{ListTensor, tensor_bytes};
 
 /// The maximum number of tensors in a list.
 pub const MAX_LIST_TENSORS: usize = 32_768;
@@ -40,21 +43,6 @@ pub const MAX_TENSOR_NAME_BYTES: usize = 255;
 
 /// The maximum number of dimensions of a tensor.
 pub const MAX_TENSOR_DIMS: usize = 64;
-
-/// A tensor of a list. Its elements are contiguous.
-#[derive(Clone, Debug)]
-pub struct ListTensor<'a> {
-    /// The name, which the ranks compare.
-    pub name: String,
-    /// The element type.
-    pub dtype: DataType,
-    /// The extent of each dimension.
-    pub shape: Vec<usize>,
-    /// The device whose memory has the elements; `None` for host memory.
-    pub device: Option<usize>,
-    /// The elements.
-    pub data: Dst<'a>,
-}
 
 /// The arguments of a collective on a list of tensors.
 #[derive(Clone, Debug)]
@@ -67,22 +55,6 @@ pub struct ListCall<'a> {
     gpu: Option<GpuTarget>,
     /// The parts of the call. The check of the call sets it.
     plan: ListPlan,
-}
-
-/// Returns the size in bytes of a tensor with this shape.
-///
-/// # Errors
-/// `InvalidArgument` if the size exceeds the address space.
-pub fn tensor_bytes(shape: &[usize], dtype: DataType) -> Result<usize> {
-    // A tensor without elements may have any other extents.
-    if shape.contains(&0) {
-        return Ok(0);
-    }
-    let count = shape.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent));
-    let count = count.ok_or_else(|| {
-        Error::invalid(format!("a tensor with the shape {shape:?} does not fit the address space"))
-    })?;
-    buffer_bytes(count, dtype, 1)
 }
 
 impl<'a> ListCall<'a> {
@@ -175,28 +147,5 @@ impl<'a> ListCall<'a> {
             }
             _ => return Err(Error::internal("a call on a list lacks its operator or its root")),
         })
-    }
-}
-
-/// Returns the number of blocks of each tensor of a call of this kind.
-fn blocks_of(kind: OpKind, size: WorldSize) -> usize {
-    match kind {
-        OpKind::AllGather | OpKind::ReduceScatter => size,
-        _ => 1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tensor_bytes_are_the_product_of_the_extents() {
-        assert_eq!(tensor_bytes(&[], DataType::F64), Ok(8));
-        assert_eq!(tensor_bytes(&[3, 5], DataType::I16), Ok(30));
-        assert_eq!(tensor_bytes(&[usize::MAX, 0, usize::MAX], DataType::I16), Ok(0));
-        for shape in [&[usize::MAX, 2][..], &[1 << 40, 1 << 30], &[1 << 62]] {
-            assert!(tensor_bytes(shape, DataType::F32).is_err(), "{shape:?}");
-        }
     }
 }

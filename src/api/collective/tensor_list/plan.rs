@@ -8,7 +8,7 @@
 //! The longest bucket determines the memory of a call: the buckets run one after the other in the
 //! same memory.
 
-use super::{ListTensor, blocks_of};
+use super::tensor::{ListTensor, blocks_of};
 use crate::base::dtype::DataType;
 use crate::base::ids::WorldSize;
 use crate::transport::OpKind;

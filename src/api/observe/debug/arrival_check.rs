@@ -1,8 +1,8 @@
 //! The arrival check, a debug check that finds the ranks that do not call a collective. Before a
 //! collective, each rank sends an arrival message to the coordinator (rank 0). When all ranks have
 //! arrived, the coordinator replies to each. If the deadline passes first, the coordinator's error
-//! names all missing ranks, and the coordinator sends this error as its reply. Without the check, the error of an algorithm names only the rank that
-//! the algorithm waited for.
+//! names all missing ranks, and the coordinator sends this error as its reply. Without the check,
+//! the error of an algorithm names only the rank that the algorithm waited for.
 //!
 //! The debug level of rank 0 decides at the creation of a group whether the group runs the check.
 //! The check runs in the turn of the collective, that is, after all earlier collectives of the
@@ -52,9 +52,8 @@ impl ArrivalMessage {
     const WORDS: usize = 3;
     const BYTES: usize = 8 * Self::WORDS + LABEL_BYTES;
 
-    /// The message does not have the algorithm, which not all back ends choose.
     fn of(descriptor: &Descriptor) -> Self {
-        Self(Descriptor { algorithm: 0, ..*descriptor })
+        Self(descriptor.compared())
     }
 
     fn encode(self) -> Vec<u8> {

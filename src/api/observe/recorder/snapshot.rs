@@ -60,10 +60,16 @@ impl EntrySnapshot {
         self.words[0] & 0xff != MESSAGE_KIND
     }
 
-    /// Returns the hash of a collective in the group's call history.
+    /// Returns the hash of a collective in the group's call history; 0 for invalid words.
     pub(super) fn call_hash(&self) -> u64 {
+        self.descriptor().map_or(0, |descriptor| call_hash(&descriptor))
+    }
+
+    /// Returns the descriptor of a collective; `None` for invalid words.
+    fn descriptor(&self) -> Option<Descriptor> {
         let [first, second, third, _] = self.words;
-        call_hash(&[first, second, third], &self.label)
+        let known = Descriptor::decode([first, second, third])?;
+        Some(known.with_label_text(Some(self.label)))
     }
 
     /// Returns whether the operation is waiting or running.
@@ -101,12 +107,10 @@ impl EntrySnapshot {
 
     /// Returns a description of the operation for log and error texts.
     pub(in crate::api) fn describe_operation(&self) -> String {
-        let [first, second, sequence, _] = self.words;
         if self.is_collective() {
-            let descriptor = Descriptor::decode([first, second, sequence]);
-            let known = descriptor.map(|it| it.with_label_text(Some(self.label)));
-            return known.map_or("something".to_owned(), |it| it.to_string());
+            return self.descriptor().map_or("something".to_owned(), |it| it.to_string());
         }
+        let sequence = self.sequence();
         let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
         let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
         let label = LabelSuffix(self.label);
