@@ -182,8 +182,8 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     let Some(WorldState { group, store, hosts_store }) = replace_world(None) else {
         return Err(no_world_error());
     };
-    let leave_barrier = LeaveBarrier::new(&group, &deadline);
-    let limit = Deadline::after(leave_barrier.limit);
+    let leave_barrier = LeaveBarrier::new(&group);
+    let limit = Deadline::after(step_time(&group, &deadline));
     let comparison =
         (group.size() > 1).then(|| CallComparison::begin(store.as_ref(), &group, &limit));
     // Releases the group's memory and sends departure messages to the other ranks, unless another
@@ -191,7 +191,9 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
     drop(group);
     let compared = comparison.map_or(Ok(()), |it| it.finish(store.as_ref(), &limit));
     if leave_barrier.size > 1 {
-        leave_barrier.wait_for_ranks(store.as_ref(), hosts_store);
+        // The comparison has the same time limit. If it took all the time, a short time is left.
+        let limit = Deadline::after(limit.remaining().max(MIN_STEP_TIMEOUT));
+        leave_barrier.wait_for_ranks(store.as_ref(), hosts_store, &limit);
     }
     trace::stop_from_environment();
     compared
@@ -223,11 +225,7 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
     loop {
         let issued = group.operations_issued();
         finish_works(group, deadline);
-        let wait_time = match group.failure() {
-            Some(_) => time_after_failure(deadline),
-            None => deadline.remaining().max(MIN_STEP_TIMEOUT),
-        };
-        dropped += callbacks::drain(&Deadline::after(wait_time));
+        dropped += callbacks::drain(&Deadline::after(step_time(group, deadline)));
         // A work posts its callbacks before it counts as ended. So once no work is outstanding, all
         // their callbacks have been posted.
         let is_over = group.outstanding_works() == 0 && group.operations_issued() == issued;
@@ -271,6 +269,15 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     }
 }
 
+/// Returns the time limit of a step: the remaining time, but at least `MIN_STEP_TIMEOUT`. In a
+/// failed group, the limit is shorter.
+fn step_time(group: &Group, deadline: &Deadline) -> Duration {
+    match group.failure() {
+        Some(_) => time_after_failure(deadline),
+        None => deadline.remaining().max(MIN_STEP_TIMEOUT),
+    }
+}
+
 /// Returns the time limit of a step in a failed group: the remaining time, but at least
 /// `MIN_STEP_TIMEOUT` and at most `FAILED_GROUP_TIMEOUT`.
 fn time_after_failure(deadline: &Deadline) -> Duration {
@@ -284,28 +291,22 @@ fn time_after_failure(deadline: &Deadline) -> Duration {
 struct LeaveBarrier {
     key: String,
     size: usize,
-    limit: Duration,
 }
 
 impl LeaveBarrier {
-    fn new(group: &Group, deadline: &Deadline) -> Self {
-        let limit = match group.failure() {
-            Some(_) => time_after_failure(deadline),
-            None => deadline.remaining().max(MIN_STEP_TIMEOUT),
-        };
-        Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
+    fn new(group: &Group) -> Self {
+        Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size() }
     }
 
     /// Counts this rank as left, and waits for the other ranks if this rank hosts the store. Errors
     /// are only logged, because at the end of a job the store may already be closed.
-    fn wait_for_ranks(&self, store: &dyn Store, hosts_store: bool) {
-        let deadline = Deadline::after(self.limit);
+    fn wait_for_ranks(&self, store: &dyn Store, hosts_store: bool, deadline: &Deadline) {
         let all_left_key = format!("{}/all", self.key);
-        let left_count = store.add(self.key.as_bytes(), 1, &deadline);
+        let left_count = store.add(self.key.as_bytes(), 1, deadline);
         let size = i64::try_from(self.size).unwrap_or(i64::MAX);
         let outcome = match left_count {
-            Ok(count) if count >= size => store.set(all_left_key.as_bytes(), b"", &deadline),
-            Ok(_) if hosts_store => store.wait(&[all_left_key.as_bytes()], &deadline),
+            Ok(count) if count >= size => store.set(all_left_key.as_bytes(), b"", deadline),
+            Ok(_) if hosts_store => store.wait(&[all_left_key.as_bytes()], deadline),
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };

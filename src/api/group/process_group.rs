@@ -132,6 +132,8 @@ impl Group {
             history: &observer.history,
         });
         let abort_propagator = AbortPropagator::new(&name, backend.as_ref());
+        let queue = RunQueue::default();
+        drop(queue.history.set(Arc::clone(&observer.history)));
         Self {
             _recorder_membership: membership,
             id,
@@ -145,7 +147,7 @@ impl Group {
             fast_path: backend.properties().fast_path,
             checked_keys: CheckedKeys::default(),
             backend,
-            queue: Arc::default(),
+            queue: Arc::new(queue),
             messages_issued: AtomicU64::new(0),
             origin,
             abort_propagator,

@@ -176,6 +176,13 @@ impl Work {
         }
     }
 
+    /// Records that the program gets the failure of the group, because the device reported it. A
+    /// failure before the device operation was recorded with the outcome of the work.
+    pub(super) fn mark_failure_as_known(&self) {
+        let history = self.event_queue().and_then(|queue| queue.history.get());
+        history.into_iter().for_each(|history| history.mark_failure_as_known());
+    }
+
     fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.event_queue().and_then(|queue| queue.events())
     }

@@ -70,7 +70,11 @@ impl Work {
             callbacks::reject_blocking_in_callback("waiting for a device")?;
         }
         for completion in completions {
-            if !completion.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
+            let is_done = completion.wait(limit).inspect_err(|_| {
+                self.mark_failure_as_known();
+                recorder::dump_failures_and_wait();
+            })?;
+            if !is_done {
                 return Ok(WorkProgress::Pending);
             }
         }

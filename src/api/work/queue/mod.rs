@@ -64,6 +64,7 @@ mod models;
 #[cfg(not(loom))]
 mod tests;
 
+use crate::api::observe::call_history::CallHistory;
 use crate::api::work::events::CompletionEvents;
 use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -106,6 +107,8 @@ pub struct RunQueue {
     outstanding_works: AtomicU64,
     /// The list of completion events. Set when the caller first requests its descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
+    /// The call history of the group; not set in the queue of a batch.
+    pub(in crate::api) history: OnceLock<Arc<CallHistory>>,
     /// The worker sleeps on this doorbell while the job list is empty. It is notified when a job is
     /// added. An idle worker does not sleep on the doorbell of `turns`, because blocking calls
     /// would then wake it at the end of each turn.
@@ -126,6 +129,7 @@ impl Default for RunQueue {
             first_job: AtomicU64::new(NO_JOB),
             outstanding_works: AtomicU64::new(0),
             events: OnceLock::new(),
+            history: OnceLock::new(),
             worker_doorbell: Doorbell::default(),
         }
     }
