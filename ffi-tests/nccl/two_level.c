@@ -4,7 +4,9 @@
  */
 #include "ranks.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 #define MOST 40000
 #define NAME "inside=nccl,between=native"
@@ -146,6 +148,19 @@ static void check_group(struct rank *self)
     CHECK_OK(dist_group_release(self->group));
 }
 
+/* Waits until all ranks have come here: a rank may return from a barrier before the others do. */
+static void await_all(const struct rank *self)
+{
+    static atomic_int n_arrived;
+    struct timespec nap = { 0, 200000 };
+    long naps = 0;
+    atomic_fetch_add(&n_arrived, 1);
+    while (atomic_load(&n_arrived) % self->size != 0 && naps++ < LIMIT_MS * 5L) {
+        nanosleep(&nap, NULL);
+    }
+    REQUIRE(atomic_load(&n_arrived) % self->size == 0);
+}
+
 /* The last rank aborts, and the others wait on their devices and for each other. */
 static void check_abort(struct rank *self)
 {
@@ -155,6 +170,7 @@ static void check_abort(struct rank *self)
     self->backend_options = options;
     REQUIRE_OK(make_group(self, "aborted", &self->group));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
+    await_all(self);
     if (self->rank == self->size - 1) {
         CHECK_OK(dist_group_abort(self->group, "enough"));
     }
