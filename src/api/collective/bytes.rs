@@ -37,7 +37,6 @@ use crate::kernel;
 use crate::process::this_process;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::fmt;
-use std::time::Instant;
 
 /// The size of an encoded length in bytes.
 const LENGTH_BYTES: usize = 8;
@@ -179,7 +178,7 @@ impl<'a> BytesCall<'a> {
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.payload_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1, first.label);
-        let record = group.observer.record_collective(&descriptor, Instant::now(), true);
+        let record = group.observer.record_later_operation(&descriptor);
         let outcome = group.run_part(&call, descriptor, deadline);
         record.end(&outcome);
         outcome.map(|()| strings)

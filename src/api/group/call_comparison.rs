@@ -20,7 +20,7 @@
 //! failure of the group.
 
 use crate::api::group::process_group::Group;
-use crate::api::observe::recorder::{self, CallSummary};
+use crate::api::observe::recorder::{self, CallSummary, RecordedCall};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
@@ -49,7 +49,8 @@ struct StoredCalls {
     rank: Rank,
     calls: u64,
     hash: u64,
-    last_calls: Vec<(u64, String)>,
+    /// The last operations, in the order of their issue.
+    last_calls: Vec<RecordedCall>,
 }
 
 impl StoredCalls {
@@ -60,15 +61,18 @@ impl StoredCalls {
 
     fn encode(&self) -> Vec<u8> {
         let Self { rank, calls, hash, last_calls } = self;
-        json!({ "rank": rank, "calls": calls, "hash": hash, "last": last_calls })
-            .to_string()
-            .into_bytes()
+        let call = |call: &RecordedCall| json!([call.sequence, call.hash, call.description]);
+        let last: Vec<Value> = last_calls.iter().map(call).collect();
+        json!({ "rank": rank, "calls": calls, "hash": hash, "last": last }).to_string().into_bytes()
     }
 
     /// Decodes the calls of another rank; `None` for invalid bytes.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(bytes).ok()?;
-        let call = |call: &Value| Some((call[0].as_u64()?, call[1].as_str()?.to_owned()));
+        let call = |call: &Value| {
+            let (sequence, hash) = (call[0].as_u64()?, call[1].as_u64()?);
+            Some(RecordedCall { sequence, hash, description: call[2].as_str()?.to_owned() })
+        };
         Some(Self {
             rank: usize::try_from(value["rank"].as_u64()?).ok()?,
             calls: value["calls"].as_u64()?,
@@ -77,60 +81,45 @@ impl StoredCalls {
         })
     }
 
-    /// Returns the call with this number, from 1, if it is one of the last calls.
-    fn call(&self, number: u64) -> Option<&(u64, String)> {
-        let from_the_end = usize::try_from(self.calls.checked_sub(number)?).ok()?;
-        self.last_calls.iter().rev().nth(from_the_end)
-    }
-
-    fn describe_call(&self, number: u64) -> String {
-        let rank = self.rank;
-        match self.call(number) {
-            Some((_, call)) => format!("rank {rank} called {call}"),
-            None if number > self.calls => {
-                format!("rank {rank} made only {} calls", self.calls)
-            }
-            None => format!("rank {rank} called something else"),
-        }
-    }
-
     /// Describes the first difference to the calls of another rank, if there is one.
     fn find_difference(&self, other: &Self) -> Option<String> {
         if (self.calls, self.hash) == (other.calls, other.hash) {
             return None;
         }
-        let (first, second) = if self.rank < other.rank { (self, other) } else { (other, self) };
-        let differs = |&number: &u64| match (first.call(number), second.call(number)) {
-            (Some((one, _)), Some((two, _))) => one != two,
-            (Some(_), None) => number > second.calls,
-            (None, Some(_)) => number > first.calls,
-            (None, None) => false,
-        };
-        let most = first.calls.max(second.calls);
-        let known = first.last_calls.len().max(second.last_calls.len()) as u64;
-        Some(match (most.saturating_sub(known) + 1..=most).find(differs) {
-            Some(number) => {
-                format!("{}, but {}", first.describe_call(number), second.describe_call(number))
-            }
-            None => format!(
-                "rank {} and rank {} made {} and {} calls, and differ in one before the last {known}",
-                first.rank, second.rank, first.calls, second.calls
-            ),
-        })
+        let found = self.find_difference_in_common_calls(other);
+        found.or_else(|| Some(self.describe_numbers(other)))
     }
 
     /// Describes the first difference to the calls of another rank, if there is one in the calls
     /// that both ranks have made and still know.
     fn find_difference_in_common_calls(&self, other: &Self) -> Option<String> {
-        let common = self.calls.min(other.calls);
-        let known = self.last_calls.len().max(other.last_calls.len()) as u64;
-        let differs = |&number: &u64| {
-            let calls = self.call(number).zip(other.call(number));
-            calls.is_some_and(|((one, _), (two, _))| one != two)
-        };
-        let number = (common.saturating_sub(known) + 1..=common).find(differs)?;
-        let (first, second) = if self.rank < other.rank { (self, other) } else { (other, self) };
-        Some(format!("{}, but {}", first.describe_call(number), second.describe_call(number)))
+        let pairs = self.last_calls.iter().filter_map(|own| {
+            let theirs = other.last_calls.iter().find(|it| it.sequence == own.sequence)?;
+            (theirs.hash != own.hash).then_some((own, theirs))
+        });
+        let (own, theirs) = pairs.min_by_key(|(own, _)| own.sequence)?;
+        let mut texts = [(self.rank, own), (other.rank, theirs)]
+            .map(|(rank, call)| (rank, format!("rank {rank} called {}", call.description)));
+        texts.sort();
+        let [(_, first), (_, second)] = texts;
+        Some(format!("{first}, but {second}"))
+    }
+
+    /// Describes a difference that is not in the calls that both ranks still know.
+    fn describe_numbers(&self, other: &Self) -> String {
+        let (more, fewer) = if self.calls > other.calls { (self, other) } else { (other, self) };
+        let numbers = format!(
+            "rank {} made {} calls, and rank {} made {}",
+            more.rank, more.calls, fewer.rank, fewer.calls
+        );
+        if more.calls == fewer.calls {
+            return format!("{numbers}; an earlier call differs");
+        }
+        let last_common = fewer.last_calls.last().map_or(0, |call| call.sequence);
+        match more.last_calls.iter().find(|call| call.sequence > last_common) {
+            Some(call) => format!("{numbers}; only rank {} called {}", more.rank, call.description),
+            None => numbers,
+        }
     }
 }
 
@@ -346,44 +335,48 @@ impl Group {
 mod tests {
     use super::*;
 
-    fn calls(rank: Rank, number: u64, last_calls: &[(u64, &str)]) -> StoredCalls {
-        let last_calls: Vec<_> =
-            last_calls.iter().map(|&(hash, text)| (hash, text.to_owned())).collect();
-        let hash = last_calls.iter().fold(0, |sum, (hash, _)| sum + hash);
-        StoredCalls { rank, calls: number, hash, last_calls }
+    fn stored(rank: Rank, calls: u64, last_calls: &[(u64, u64, &str)]) -> StoredCalls {
+        let call = |&(sequence, hash, description): &(u64, u64, &str)| RecordedCall {
+            sequence,
+            hash,
+            description: description.to_owned(),
+        };
+        let last_calls: Vec<RecordedCall> = last_calls.iter().map(call).collect();
+        let hash = last_calls.iter().map(|call| call.hash).sum();
+        StoredCalls { rank, calls, hash, last_calls }
     }
 
     #[test]
     fn first_difference_is_described() {
-        let one = calls(0, 3, &[(1, "a #1"), (2, "b #2"), (3, "c #3")]);
-        let other = calls(2, 3, &[(1, "a #1"), (5, "d #2"), (3, "c #3")]);
+        let one = stored(0, 3, &[(1, 1, "a #1"), (2, 2, "b #2"), (3, 3, "c #3")]);
+        let other = stored(2, 3, &[(1, 1, "a #1"), (2, 5, "d #2"), (3, 3, "c #3")]);
         let text = other.find_difference(&one).unwrap();
         assert_eq!(text, "rank 0 called b #2, but rank 2 called d #2");
         assert_eq!(one.find_difference(&StoredCalls { rank: 9, ..one.clone() }), None);
-        let short = calls(1, 2, &[(1, "a #1"), (2, "b #2")]);
+        let short = stored(1, 2, &[(1, 1, "a #1"), (2, 2, "b #2")]);
         let text = short.find_difference(&one).unwrap();
-        assert_eq!(text, "rank 0 called c #3, but rank 1 made only 2 calls");
-        let early = calls(1, 9, &[(8, "h #8"), (9, "i #9")]);
+        assert_eq!(text, "rank 0 made 3 calls, and rank 1 made 2; only rank 0 called c #3");
+        let early = stored(1, 9, &[(8, 8, "h #8"), (9, 9, "i #9")]);
         let same_end = StoredCalls { hash: 1, rank: 3, ..early.clone() };
         let text = early.find_difference(&same_end).unwrap();
-        assert!(text.ends_with("differ in one before the last 2"), "{text}");
+        assert!(text.ends_with("an earlier call differs"), "{text}");
     }
 
     #[test]
     fn only_common_calls_count_after_a_failure() {
-        let one = calls(0, 3, &[(1, "a #1"), (2, "b #2"), (3, "c #3")]);
-        let short = calls(1, 2, &[(1, "a #1"), (2, "b #2")]);
+        let one = stored(0, 3, &[(1, 1, "a #1"), (2, 2, "b #2"), (3, 3, "c #3")]);
+        let short = stored(1, 2, &[(1, 1, "a #1"), (2, 2, "b #2")]);
         assert_eq!(short.find_difference_in_common_calls(&one), None);
-        let other = calls(2, 2, &[(1, "a #1"), (9, "x #2")]);
+        let other = stored(2, 2, &[(1, 1, "a #1"), (2, 9, "x #2")]);
         let text = one.find_difference_in_common_calls(&other).unwrap();
         assert_eq!(text, "rank 0 called b #2, but rank 2 called x #2");
-        let late = calls(1, 30, &[(29, "y #29"), (30, "z #30")]);
+        let late = stored(1, 30, &[(29, 7, "y #29"), (30, 8, "z #30")]);
         assert_eq!(late.find_difference_in_common_calls(&one), None);
     }
 
     #[test]
     fn stored_calls_round_trip_and_bad_bytes_are_refused() {
-        let own = calls(7, 2, &[(u64::MAX - 1, "all_reduce #1 \"x\" (f32)")]);
+        let own = stored(7, 2, &[(1, u64::MAX - 1, "all_reduce #1 \"x\" (f32)")]);
         assert_eq!(StoredCalls::decode(&own.encode()), Some(own));
         for bad in ["", "{}", "[1]", r#"{"rank":0,"calls":1,"hash":2,"last":[[1]]}"#] {
             assert_eq!(StoredCalls::decode(bad.as_bytes()), None, "{bad}");

@@ -117,6 +117,26 @@ impl GroupObserver {
         runs: bool,
     ) -> OperationRecord {
         self.history.add(descriptor);
+        self.record_operation(slot, descriptor, issued, runs)
+    }
+
+    /// Records the start of a later operation of a call in the flight recorder and the trace. The
+    /// history has the call already, since its issue.
+    pub(in crate::api) fn record_later_operation(
+        &self,
+        descriptor: &Descriptor,
+    ) -> OperationRecord {
+        let slot = recorder::RecorderSlot::reserve();
+        self.record_operation(slot, descriptor, Instant::now(), true)
+    }
+
+    fn record_operation(
+        &self,
+        slot: recorder::RecorderSlot,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
         let record = recorder::begin_collective(
             slot,
             self.operation_origin(recorder::recorder_ns(issued)),

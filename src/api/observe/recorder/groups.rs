@@ -44,6 +44,15 @@ pub(in crate::api) struct NewGroup<'a> {
     pub(in crate::api) history: &'a Arc<CallHistory>,
 }
 
+/// An operation of a group, for the comparison with the operations of the other ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::api) struct RecordedCall {
+    /// The sequence number in the group.
+    pub(in crate::api) sequence: u64,
+    pub(in crate::api) hash: u64,
+    pub(in crate::api) description: String,
+}
+
 /// The collectives that this process has called in one group, for the comparison with the calls of
 /// the other ranks.
 #[derive(Clone, Debug)]
@@ -57,8 +66,8 @@ pub(in crate::api) struct CallSummary {
     /// True if the program has got the failure of the group from a call.
     pub(in crate::api) is_failure_known: bool,
     pub(in crate::api) sum: CallSum,
-    /// The last calls, oldest first: the hash and the description of each.
-    pub(in crate::api) last_calls: Vec<(u64, String)>,
+    /// The last operations that the recorder still has, oldest first.
+    pub(in crate::api) last_calls: Vec<RecordedCall>,
 }
 
 #[derive(Debug)]
@@ -260,7 +269,11 @@ fn add_last_calls(summaries: &mut [CallSummary]) {
     for entry in newest_entries(MAX_ENTRIES).filter(|entry| entry.is_collective()) {
         let Some(summary) = by_key.get_mut(&(entry.group, entry.rank)) else { continue };
         if summary.last_calls.len() < MAX_LAST_CALLS {
-            summary.last_calls.push((entry.call_hash(), entry.describe_operation()));
+            summary.last_calls.push(RecordedCall {
+                sequence: entry.sequence(),
+                hash: entry.call_hash(),
+                description: entry.describe_operation(),
+            });
         }
     }
     summaries.iter_mut().for_each(|summary| summary.last_calls.reverse());

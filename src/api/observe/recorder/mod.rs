@@ -38,7 +38,7 @@ pub(in crate::api) use dump_files::{
     RecorderMembership, dump_failures_and_wait, read_dump_environment, request_failure_dump,
 };
 pub(in crate::api) use groups::{
-    CallSummary, NewGroup, group_name, take_call_summaries, take_call_summary,
+    CallSummary, NewGroup, RecordedCall, group_name, take_call_summaries, take_call_summary,
 };
 pub(in crate::api) use record::begin_encoded;
 pub use record::{OperationOrigin, OperationRecord, RecorderSlot, begin_collective, begin_message};
